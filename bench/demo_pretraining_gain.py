@@ -15,17 +15,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bertwright.commands.finetune.run import finetune
-from bertwright.commands.finetune.settings import FinetuneSettings
-from bertwright.commands.pretrain.settings import ModelSettings
 from bertwright.files import read_json
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
+from bertwright.pretraining.settings import ModelSettings
 from bertwright.tasks.data import read_examples
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.optimizer import OptimizerSettings
-from bertwright.training.settings import DeviceSettings
+from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine, load_bert_config
 

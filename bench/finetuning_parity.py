@@ -30,11 +30,11 @@ from seqeval.metrics import f1_score
 from torch import Tensor, nn
 from transformers.models.bert import modeling_bert
 
-from bertwright.batching.batch import offsets_from_lengths
-from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.kernels.dropout import Dropout, keep_mask
 from bertwright.models.encoder import SITES_PER_LAYER
+from bertwright.models.packing import offsets_from_lengths
 from bertwright.seeding import TaskStream, derive_key
 from bertwright.tasks.collation import collate, step_items
 from bertwright.tasks.data import read_examples

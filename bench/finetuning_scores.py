@@ -36,9 +36,9 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from bertwright.commands.finetune.run import finetune
-from bertwright.commands.finetune.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.files import read_json
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.inference.model import load
 from bertwright.interop.huggingface import start_task_model
 from bertwright.kernels.cpu import configure_malloc
@@ -50,7 +50,7 @@ from bertwright.tasks.presets import TaskOptions, TaskSettings
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Encoded
 from bertwright.tasks.task_io import TaskModel, save_task_folder
-from bertwright.training.settings import DeviceSettings
+from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine, minilm, sample, use_threads
 

@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.batching.batch import pack
 from bertwright.kernels import fused_ops
 from bertwright.kernels.attention import attention
 from bertwright.kernels.cpu import configure_malloc
@@ -30,6 +29,7 @@ from bertwright.kernels.fused_ops import AdamStep, Dropout, EmbeddingTables, Lay
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.initialization import initialize
+from bertwright.models.packing import pack
 from bertwright.training.context import supports_bfloat16
 from environment import describe_machine
 

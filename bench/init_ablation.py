@@ -19,13 +19,13 @@ from typing import Literal, NamedTuple
 
 from rich.console import Console
 
-from bertwright.commands.pretrain.run import pretrain
-from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.models.config import SIZES
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import from_table, read_toml
 from bertwright.training.metrics_log import read_metrics
-from bertwright.training.settings import DeviceSettings
+from bertwright.training.optimizer_settings import DeviceSettings
 from environment import describe_machine
 
 RECIPE = Path(__file__).parent.parent / "src" / "bertwright" / "recipes" / "demo.toml"

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.commands.plan.run import plan
-from bertwright.commands.plan.settings import PlanSettings
-from bertwright.commands.pretrain.run import pretrain
-from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.files import read_json, write_json
+from bertwright.planning.plan import plan
+from bertwright.planning.plan_settings import PlanSettings
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import from_table, to_table
 from bertwright.training.context import execution_context
 from bertwright.training.cost import peak_memory

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 import bertwright
-from bertwright.commands.finetune.run import finetune
-from bertwright.commands.finetune.settings import FinetuneSettings
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.settings import DeviceSettings
+from bertwright.training.optimizer_settings import DeviceSettings
 from environment import describe_machine, minilm, sample, use_threads
 
 TRIED = 512  # texts on which batch sizes are tried

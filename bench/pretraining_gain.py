@@ -22,11 +22,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertwright.commands.finetune.settings import FinetuneSettings
-from bertwright.commands.pretrain.settings import ModelSettings
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
+from bertwright.pretraining.settings import ModelSettings
 from bertwright.tasks.classification import LabelPrediction
 from bertwright.tasks.data import read_examples
 from bertwright.tasks.tagging import Tagging, TagPrediction

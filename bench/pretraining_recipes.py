@@ -30,8 +30,8 @@ from bertwright.interop.huggingface import load_model
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingData
+from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.pretraining.settings import DataSettings
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine

@@ -3,7 +3,7 @@
     python bench/scaling_law.py [--run DATA WORK]
 
 Prints the constants with their standard deviations, and each loss beside that of the law. The constants but E and B are
-common to all texts; from the result follows `PRIOR` in src/bertwright/training/scaling_law.py. `--run` first makes
+common to all texts; from the result follows `PRIOR` in src/bertwright/planning/scaling_law.py. `--run` first makes
 the runs that bench/results/scaling_law.jsonl lacks: DATA is a folder with the corpora, stores and runs go to WORK.
 """
 
@@ -22,16 +22,16 @@ import numpy.typing as npt
 from rich.console import Console
 from scipy.optimize import least_squares
 
-from bertwright.commands.plan.recipe import MIN_STEP_TOKENS, choose_settings
-from bertwright.commands.prepare import PrepareSettings, prepare
-from bertwright.commands.pretrain.run import pretrain
-from bertwright.commands.vocabulary import LearnSettings, learn_vocabulary
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.files import read_json
 from bertwright.models.config import BertConfig
+from bertwright.planning.recipe_choice import MIN_STEP_TOKENS, choose_settings
+from bertwright.planning.scaling_law import PLATEAU, compute_loss, count_effective_tokens
+from bertwright.pretraining.prepare import PrepareSettings, prepare
+from bertwright.pretraining.run import pretrain
 from bertwright.tokenstore.build import BuildSettings
-from bertwright.training.scaling_law import PLATEAU, compute_loss, count_effective_tokens
-from bertwright.training.settings import DeviceSettings
+from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.trainer import VocabularySettings
 
 RESULTS = Path(__file__).parent / "results" / "scaling_law.jsonl"

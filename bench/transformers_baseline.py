@@ -25,7 +25,7 @@ from seqeval.metrics import f1_score as span_f1
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from torch import Tensor
 
-from bertwright.commands.finetune.settings import FinetuneSettings
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.exact_match import best_threshold, scores
 from bertwright.tasks.classification import Classification

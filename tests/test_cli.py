@@ -27,9 +27,8 @@ import torch
 import bertwright
 from bertwright.cli.main import COMMANDS, run
 from bertwright.cli.options import read_settings, summarize_tyro_error
-from bertwright.commands.finetune.settings import FinetuneSettings
 from bertwright.console import CONTROL
-from bertwright.renamed import RENAMED
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.settings import field_docs, iter_fields, read_toml
 
 PAIRS = [(first, second) for first in ("baker", "cook", "smith") for second in ("king", "queen", "monk")]
@@ -103,7 +102,7 @@ def test_out_of_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyP
     def fails(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("bertwright.commands.info.run.info", fails)
+    monkeypatch.setattr("bertwright.inference.info.info", fails)
     done = run_command("info .")
     assert done.code == 1
     assert re.match("bertwright: error: out of memory; .*--micro-batch-size", done.err)
@@ -116,7 +115,7 @@ def test_lost_rank_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: object) -> None:
         raise RuntimeError(words)
 
-    monkeypatch.setattr("bertwright.commands.info.run.info", fails)
+    monkeypatch.setattr("bertwright.inference.info.info", fails)
     with pytest.raises(RuntimeError, match="Connection closed"):  # a single process has no other ranks: a defect
         run_command("info .")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -140,7 +139,7 @@ def test_version() -> None:
 
 def load_settings(name: str) -> type:
     module, _, settings = COMMANDS[name].settings.partition(":")
-    return getattr(importlib.import_module(f"bertwright.commands.{module}"), settings)  # type: ignore[no-any-return]
+    return getattr(importlib.import_module(f"bertwright.{module}"), settings)  # type: ignore[no-any-return]
 
 
 def flags(record: type) -> dict[str, str]:
@@ -514,24 +513,7 @@ def test_unwritable_output_is_one_line(at: Path, command: str, message: str) -> 
     assert "part-" not in done.err
 
 
-# Former names, control characters, limits
-
-
-@pytest.mark.parametrize("old", RENAMED)
-def test_former_name_gets_the_present_one_in_the_error(old: str, tmp_path: Path) -> None:
-    settings_fields = {name: [field for _, field, _ in iter_fields(load_settings(name))] for name in COMMANDS}
-    having = [(name, new) for new in RENAMED[old] for name, fields in settings_fields.items() if new in fields]
-    for name, new in having:
-        done = run_command(f"{name} --{old.replace('_', '-')} 1")
-        assert done.code == 2
-        assert re.search(rf"--{old.replace('_', '-')} .*--{new.replace('_', '-')}\n", done.err)
-        assert run_command(f"{name} --{old}=1").err == done.err
-        tables = next(tables for tables, field, _ in iter_fields(load_settings(name)) if field == new)
-        head = f"[{'.'.join(tables)}]\n" if tables else ""
-        (tmp_path / "a.toml").write_text(f"{head}{old} = 1\n")
-        done = run_command(f"{name} --config {tmp_path}/a.toml")
-        assert done.code == 2
-        assert re.search(rf'a.toml: .*"{old}" .*"{new}"', done.err)
+# Control characters, limits
 
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\u202ex"
@@ -649,7 +631,7 @@ def test_limit_of_threads_or_processes_is_one_line(monkeypatch: pytest.MonkeyPat
     def fails(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("bertwright.commands.info.run.info", fails)
+    monkeypatch.setattr("bertwright.inference.info.info", fails)
     done = run_command("info .")
     assert done.code == 1
     assert "ulimit -u" in done.err

@@ -24,10 +24,10 @@ import polars
 import pytest
 import torch
 
-from bertwright.commands.finetune.run import FinetuneRun
-from bertwright.commands.predict import run as predicting
 from bertwright.console import CONTROL
 from bertwright.files import lock_folder, read_json
+from bertwright.finetuning.run import FinetuneRun
+from bertwright.inference import predict as predicting
 from bertwright.interop.huggingface import load_model, save_model
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import read_rows

@@ -34,18 +34,18 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks, get_tags
 
 import bertwright
-from bertwright import estimators
-from bertwright.commands.convert import ConvertSettings, convert
-from bertwright.commands.finetune import run as finetuning
-from bertwright.commands.finetune.settings import FinetuneSettings
-from bertwright.estimators import BertClassifier, BertEstimator, BertRegressor, BertTagger
 from bertwright.files import read_json
+from bertwright.finetuning import estimators
+from bertwright.finetuning import run as finetuning
+from bertwright.finetuning.estimators import BertClassifier, BertEstimator, BertRegressor, BertTagger
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.inference.convert import ConvertSettings, convert
 from bertwright.interop.huggingface import save_model
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training import fit as engine
-from bertwright.training.settings import DeviceSettings
+from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
@@ -93,7 +93,7 @@ def tags_of(reviews: Reviews, tag: str) -> list[list[str]]:
 def no_plots() -> Any:
     """Skip the figures of a run: they would take longer than a fit takes here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.training.run.plot_metrics", lambda *_: None)
+        patch.setattr("bertwright.training.train_run.plot_metrics", lambda *_: None)
         yield
 
 
@@ -365,7 +365,7 @@ def test_pickled_estimator_predicts_bit_equal(fitted: Any, round_trip: Callable[
 def test_pickle_has_the_files_of_a_folder_and_no_object_of_torch(fitted: Any, tmp_path: Path) -> None:
     pickled = pickle.dumps(fitted, protocol=2)  # protocol 2 names every class by one opcode
     named = {str(value).split()[0] for code, value, _ in pickletools.genops(pickled) if code.name == "GLOBAL"}
-    assert "bertwright.estimators" in named
+    assert "bertwright.finetuning.estimators" in named
     assert not [name for name in named if name.startswith(("torch", "bertwright.models", "bertwright.inference"))]
     fitted.save(tmp_path / "folder")
     files = fitted.__getstate__()["model_"]

@@ -11,10 +11,9 @@ import pytest
 
 import bertwright
 from bertwright.cli.options import RECIPE_NAMES, find_config
-from bertwright.commands.finetune.settings import FinetuneSettings, paper_optimizer
-from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.commands.vocabulary import LearnSettings
 from bertwright.corpus.documents import CorpusSettings
+from bertwright.finetuning.settings import FinetuneSettings, paper_optimizer
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import (
     check_minimum,
     check_not_str,
@@ -26,6 +25,7 @@ from bertwright.settings import (
     to_table,
     write_settings,
 )
+from bertwright.vocabulary.learn import LearnSettings
 from bertwright.vocabulary.trainer import VocabularySettings
 
 RECIPES = sorted((Path(bertwright.__file__).parent / "recipes").glob("*.toml"))

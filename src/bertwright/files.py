@@ -258,3 +258,29 @@ def lock_or_explain(file: IO[Any], folder: Path) -> bool:
             raise
         reason = f"its file system has no file locks ({error.strerror}); choose a folder on another disk"
         raise OSError(error.errno, reason, str(folder)) from None
+
+
+def check_absent(path: Path) -> None:
+    """Raise ValueError if a result would replace something; called before the work, not after it."""
+    if os.path.lexists(path):
+        raise ValueError(f"{path}: already exists; choose another path, or delete it")
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path, which becomes `path` when the block ends.
+
+    Raises OSError before the work if the file cannot be written, and ValueError if the path exists or is "-". If
+    another process has written the path in the meantime, the result is saved under another name, which the ValueError
+    states.
+    """
+    if path == Path("-"):
+        raise ValueError("-: expected the name of a file; this result is not written to standard output")
+    check_absent(path)
+    with atomic_file(path) as temporary:
+        temporary.touch()
+        yield temporary
+        if os.path.lexists(path):
+            other = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
+            temporary.rename(other)
+            raise ValueError(f"{path}: written by another process in the meantime; this result is in {other}")

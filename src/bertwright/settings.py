@@ -22,7 +22,6 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import tomli_w
 
 from bertwright.files import write_text
-from bertwright.renamed import find_new_name
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -130,8 +129,6 @@ def _field_types(cls: type[Any], table: dict[str, Any], where: str) -> dict[str,
     names = {field.name for field in dataclasses.fields(cls)}
     for name in table:
         if name not in names:
-            if new := find_new_name(name, [field for _, field, _ in iter_fields(cls)]):
-                raise ValueError(f'{where}: "{name}" is now called "{new}"')
             hint = did_you_mean(name, names)
             for tables, field, _ in iter_fields(cls):
                 if field == name:

@@ -190,7 +190,7 @@ def serve() -> None:
     """Import all commands, then answer requests until standard input ends."""
     for command in COMMANDS.values():
         for name in (command.settings, command.function):
-            importlib.import_module(f"bertwright.commands.{name.partition(':')[0]}")
+            importlib.import_module(f"bertwright.{name.partition(':')[0]}")
     for name in IMPORTED_LATE:
         importlib.import_module(name)
     draw_nothing()

@@ -16,10 +16,10 @@ from bertwright.experiments.report import ClaimResult
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.tasks.classification import Classification, LabelPrediction, TextExample
 from bertwright.tasks.conll import TagExample
-from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.regression import Regression
+from bertwright.tasks.scores_by_example import example_scores
 from bertwright.tasks.squad import GoldAnswer, QaExample
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import AnyTask

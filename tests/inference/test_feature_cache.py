@@ -17,7 +17,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.batching.batch import from_flat
 from bertwright.inference import feature_cache
 from bertwright.inference.feature_cache import (
     Features,
@@ -28,6 +27,7 @@ from bertwright.inference.feature_cache import (
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.initialization import initialize
+from bertwright.models.packing import from_flat
 from bertwright.tasks.task import Encoded
 
 InterruptedIn = Callable[..., AbstractContextManager[list[Any]]]

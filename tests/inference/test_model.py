@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertwright
-from bertwright.batching.batch import pack
 from bertwright.inference import fill_mask, pooling
 from bertwright.inference.model import Bert
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
+from bertwright.models.packing import pack
 from bertwright.training.loop import DivergedError
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 

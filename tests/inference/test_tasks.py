@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertwright
-from bertwright.batching.batch import pack
 from bertwright.files import write_text
 from bertwright.inference.model import Bert
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask
+from bertwright.models.packing import pack
 from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.conll import TagExample, with_document_context

@@ -10,7 +10,7 @@ import torch
 from bertwright.files import write_text
 from bertwright.interop.model_files import is_run, model_folder
 from bertwright.training import checkpoint
-from bertwright.training.run_directory import delete_weights
+from bertwright.training.run_folder import delete_weights
 
 
 def test_run_means_its_newest_checkpoint_then_its_best_then_its_model(tmp_path):

@@ -13,7 +13,6 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from bertwright.batching.batch import pack
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.huggingface import (
     load_head,
@@ -29,6 +28,7 @@ from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.models.initialization import initialize
+from bertwright.models.packing import pack
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)

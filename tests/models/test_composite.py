@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.batching.batch import Batch, pack
-from bertwright.commands.finetune.setup import layerwise_lr_scales, lstm_lr_scales
 from bertwright.experiments.composition import compose
+from bertwright.finetuning.finetune_state import layerwise_lr_scales, lstm_lr_scales
 from bertwright.inference.feature_cache import LayerStates
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_model, load_task_model, save_model, start_task_model, write_task_model
@@ -19,6 +18,7 @@ from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
+from bertwright.models.packing import Batch, pack
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from bertwright.batching.batch import pack
 from bertwright.models.config import SIZES, BertConfig
 from bertwright.models.heads import BertForPretraining
+from bertwright.models.packing import pack
 
 
 @pytest.mark.parametrize(

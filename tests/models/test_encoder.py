@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertwright.batching.batch import Batch, pack
 from bertwright.kernels.fused_encoder import fused_encoder
 from bertwright.kernels.fused_ops import Dropout
 from bertwright.models import encoder as encoder_module
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, Layer
 from bertwright.models.initialization import initialize
+from bertwright.models.packing import Batch, pack
 
 CONFIG = BertConfig(
     vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_positions=32,

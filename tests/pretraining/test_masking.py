@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.batching.permutation import uniform
+from bertwright.permutation import uniform
 from bertwright.pretraining.masking import (
     MaskingVocab,
     causal_lm_targets,

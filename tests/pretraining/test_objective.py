@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.batching.batch import Batch, pack
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
+from bertwright.models.packing import Batch, pack
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 

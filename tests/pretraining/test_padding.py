@@ -13,9 +13,9 @@ from bertwright.kernels import ffi, fused_ops
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingBatch, PretrainingData
+from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.pretraining.padding import pad_batch
-from bertwright.pretraining.settings import DataSettings
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 

@@ -11,12 +11,12 @@ import torch
 import transformers
 from torch import Tensor
 
-from bertwright.batching.batch import pack
 from bertwright.interop.architectures import BERT
 from bertwright.interop.huggingface import ModelSource, build_model
 from bertwright.interop.weight_names import hf_names
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
+from bertwright.models.packing import pack
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 

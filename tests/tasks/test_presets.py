@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bertwright.commands.embed import EmbedSettings
-from bertwright.commands.evaluate import EvaluateSettings
-from bertwright.commands.fill_mask import FillMaskSettings
-from bertwright.commands.predict.settings import PredictSettings
+from bertwright.cli.verbs.fill_mask import FillMaskSettings
+from bertwright.inference.embed import EmbedSettings
+from bertwright.inference.evaluate import EvaluateSettings
+from bertwright.inference.predict_settings import PredictSettings
 from bertwright.settings import field_docs
 from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
 from bertwright.tasks.task_types import TASK_TYPES

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertwright.batching.batch import pack
 from bertwright.metrics.tag_schemes import to_canonical_scheme
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask
+from bertwright.models.packing import pack
 from bertwright.tasks.collation import collate
 from bertwright.tasks.conll import TagExample, with_document_context
 from bertwright.tasks.prediction import predict_chunks, predict_logits

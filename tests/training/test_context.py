@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.batching.batch import pack
-from bertwright.commands.pretrain.settings import PretrainSettings
 from bertwright.kernels.attention import cuda_attention
 from bertwright.models import encoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask
+from bertwright.models.packing import pack
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training import context
 from bertwright.training.context import ExecutionContext, execution_context, prefers_bfloat16, select_device
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from bertwright.training.run_directory import format_resume_command
-from bertwright.training.settings import DeviceSettings
+from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.run_folder import format_resume_command
 from bertwright.training.throughput import (
     CPU_TOKENS,
     GPU_TOKENS,
@@ -96,7 +96,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bertwright.training import context
 from bertwright.training.context import execution_context
-from bertwright.training.settings import DeviceSettings
+from bertwright.training.optimizer_settings import DeviceSettings
 
 
 def threads() -> list[str]:

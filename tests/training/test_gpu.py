@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.batching.batch import pack
-from bertwright.commands.pretrain.run import compute_loss
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
+from bertwright.models.packing import pack
 from bertwright.pretraining.data import PretrainingBatch
+from bertwright.pretraining.run import compute_loss
 from bertwright.training.context import execution_context
 from bertwright.training.loop import train_steps
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from bertwright.training.settings import DeviceSettings
+from bertwright.training.optimizer_settings import DeviceSettings
 
 VOCABULARY, STEPS = 500, 5
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertwright.models.config import BertConfig
-from bertwright.training.gpus import GPUS, UTILIZATION, Gpu, estimate_memory, estimate_seconds
+from bertwright.planning.gpus import GPUS, UTILIZATION, Gpu, estimate_memory, estimate_seconds
 
 BASE = BertConfig.from_size("base", vocab_size=30_522)
 TINY = BertConfig.from_size("tiny", vocab_size=30_522)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bertwright.training.scaling_law import (
+from bertwright.planning.scaling_law import (
     NOISE,
     PRIOR,
     UNIT_PARAMETERS,

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.schedules import SCHEDULES, ScheduleName, linear_warmup_decay
-from bertwright.training.settings import OptimizerSettings
 
 HALF = 0.5**0.5
 

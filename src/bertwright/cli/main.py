@@ -25,7 +25,7 @@ class Command(NamedTuple):
     """A command. Its modules are imported when they are needed, so that --help is quick."""
 
     settings: str
-    """Module in `bertwright.commands` and name of its settings class."""
+    """Module in `bertwright` and name of its settings class."""
     function: str
     """Module and name of the function that takes them."""
     summary: str
@@ -37,116 +37,116 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "survey": Command(
-        "survey:SurveySettings",
-        "survey:survey",
+        "corpus.survey_report:SurveySettings",
+        "corpus.survey_report:survey",
         "describe a corpus and warn about problems for pre-training",
         "bertwright survey books/ wiki.txt",
     ),
     "vocabulary": Command(
-        "vocabulary:LearnSettings",
-        "vocabulary:learn_vocabulary",
+        "vocabulary.learn:LearnSettings",
+        "vocabulary.learn:learn_vocabulary",
         "learn a WordPiece vocabulary from text",
         "bertwright vocabulary books/ wiki.txt --size 30000 --output vocabulary",
     ),
     "prepare": Command(
-        "prepare:PrepareSettings",
-        "prepare:prepare",
+        "pretraining.prepare:PrepareSettings",
+        "pretraining.prepare:prepare",
         "tokenize text into a token store, for pre-training",
         "bertwright prepare books/ wiki.txt --vocabulary vocabulary --store store --held-out 0.01",
     ),
     "plan": Command(
-        "plan.settings:PlanSettings",
-        "plan.run:plan",
+        "planning.plan_settings:PlanSettings",
+        "planning.plan:plan",
         "choose size, batch and steps for your text and hours",
         "bertwright plan --text books/ wiki.txt --hours 12 --output plan.toml",
     ),
     "pretrain": Command(
-        "pretrain.settings:PretrainSettings",
-        "pretrain.run:pretrain",
+        "pretraining.settings:PretrainSettings",
+        "pretraining.run:pretrain",
         "pre-train a BERT on a token store, or resume a run",
         "bertwright pretrain --config mini --store store --run runs/mini",
-        "pretrain.settings:check_inputs",
+        "pretraining.settings:check_inputs",
     ),
     "finetune": Command(
-        "finetune.settings:FinetuneSettings",
-        "finetune.run:finetune",
+        "finetuning.settings:FinetuneSettings",
+        "finetuning.run:finetune",
         "fine-tune a BERT on a task, or resume a run",
         "bertwright finetune --task classification --train train.tsv --dev dev.tsv --model runs/mini --run runs/task",
-        "finetune.settings:check_inputs",
+        "finetuning.settings:check_inputs",
     ),
     "grid": Command(
-        "grid.settings:GridSettings",
-        "grid.run:grid",
+        "finetuning.grid_settings:GridSettings",
+        "finetuning.grid:grid",
         "fine-tune with several settings and seeds",
         "bertwright grid --task mrpc --model runs/mini --run runs/mrpc-grid --seeds 5 --dry-run",
-        "grid.settings:check_inputs",
+        "finetuning.grid_settings:check_inputs",
     ),
     "evaluate": Command(
-        "evaluate:EvaluateSettings",
-        "evaluate:evaluate",
+        "inference.evaluate:EvaluateSettings",
+        "inference.evaluate:evaluate",
         "score a fine-tuned model on labeled files",
         "bertwright evaluate runs/task test.tsv --output scores.json",
     ),
     "predict": Command(
-        "predict.settings:PredictSettings",
-        "predict.run:predict",
+        "inference.predict_settings:PredictSettings",
+        "inference.predict:predict",
         "label texts with a fine-tuned model",
         "bertwright predict runs/task --inputs new.csv --keep-columns id --output predictions.csv",
-        "predict.settings:check_inputs",
+        "inference.predict_settings:check_inputs",
     ),
     "probe": Command(
-        "probe.settings:ProbeSettings",
-        "probe.run:probe",
+        "finetuning.probe_settings:ProbeSettings",
+        "finetuning.probe:probe",
         "train small heads on the features of a frozen BERT",
         "bertwright probe --task conll2003 --model runs/mini --run runs/ner-probe",
-        "probe.settings:check_inputs",
+        "finetuning.probe_settings:check_inputs",
     ),
     "experiment": Command(
-        "experiment.settings:ExperimentSettings",
-        "experiment.run:experiment",
+        "experiments.experiment_settings:ExperimentSettings",
+        "experiments.experiment:experiment",
         "repeat an experiment of the paper within a budget",
         "bertwright experiment table5 --store store --data glue --work experiments --level demo --dry-run",
-        "experiment.settings:check_inputs",
+        "experiments.experiment_settings:check_inputs",
     ),
     "glue-submission": Command(
-        "glue_submission:SubmissionSettings",
-        "glue_submission:submission",
+        "inference.glue_submission:SubmissionSettings",
+        "inference.glue_submission:submission",
         "write predictions for GLUE's server",
         "bertwright glue-submission cola=runs/cola sst2=runs/sst2 --data glue --output glue.zip --fill-missing",
     ),
     "fill-mask": Command(
-        "fill_mask:FillMaskSettings",
-        "fill_mask:fill_mask",
+        "cli.verbs.fill_mask:FillMaskSettings",
+        "cli.verbs.fill_mask:fill_mask",
         "predict the tokens for [MASK] in a text",
         "bertwright fill-mask runs/mini 'Paris is the [MASK] of France.'",
     ),
     "next-sentence": Command(
-        "next_sentence:NextSentenceSettings",
-        "next_sentence:next_sentence",
+        "cli.verbs.next_sentence:NextSentenceSettings",
+        "cli.verbs.next_sentence:next_sentence",
         "score whether each text follows the one before",
         "bertwright next-sentence runs/mini 'Where are you?' 'I am at home.'",
     ),
     "attention": Command(
-        "attention:AttentionSettings",
-        "attention:attention",
+        "inference.attention_plot:AttentionSettings",
+        "inference.attention_plot:attention",
         "draw the attention weights of a text",
         "bertwright attention runs/mini 'The bear sleeps.' --output attention.png",
     ),
     "embed": Command(
-        "embed:EmbedSettings",
-        "embed:embed",
+        "inference.embed:EmbedSettings",
+        "inference.embed:embed",
         "turn texts into vectors",
         "bertwright embed runs/mini --inputs texts.txt --output vectors.npy",
     ),
     "info": Command(
-        "info.settings:InfoSettings",
-        "info.run:info",
+        "inference.info_settings:InfoSettings",
+        "inference.info:info",
         "describe a model, vocabulary, store or run folder",
         "bertwright info runs/mini",
     ),
     "convert": Command(
-        "convert:ConvertSettings",
-        "convert:convert",
+        "inference.convert:ConvertSettings",
+        "inference.convert:convert",
         "write a model as a Hugging Face folder, or in Google's format",
         "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
     ),
@@ -278,10 +278,10 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def _load(name: str) -> Any:
-    """Import a class or function of `bertwright.commands`, named as module:name."""
+    """Import a class or function of the package, named as module:name."""
     module, _, attribute = name.partition(":")
     with _exit_on_interrupt():
-        return getattr(importlib.import_module(f"bertwright.commands.{module}"), attribute)
+        return getattr(importlib.import_module(f"bertwright.{module}"), attribute)
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from bertwright.console import escape_control
-from bertwright.renamed import find_new_name
 from bertwright.settings import field_docs, iter_fields, partial_from_table, read_toml
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -52,7 +51,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
     if "--resume" in rest and (run_folder := pop_option(rest, "--run")[0]):
         if config:
             raise ValueError("--resume uses the settings of the run; omit --config")
-        from bertwright.training.run_directory import read_run_settings
+        from bertwright.training.run_folder import read_run_settings
 
         default = read_run_settings(cls, Path(run_folder))
     else:
@@ -73,7 +72,7 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
 
 
 def check_arguments(cls: type[Any], arguments: list[str]) -> None:
-    """Raise ValueError for arguments that tyro accepts but should not, and for former names of flags.
+    """Raise ValueError for arguments that tyro accepts but should not.
 
     tyro accepts empty values, text that is not UTF-8, and lists that are given twice.
     """
@@ -90,8 +89,6 @@ def check_arguments(cls: type[Any], arguments: list[str]) -> None:
         if argument.startswith("--")
     ]
     for name in names:
-        if new := find_new_name(name, fields):
-            raise ValueError(f"{_flag(name)} is now called {_flag(new)}")
         if names.count(name) > 1 and name in fields and _accepts_list(fields[name]):  # the last one would win
             raise ValueError(f"{_flag(name)}: given twice; give all values after one {_flag(name)}")
 

@@ -10,21 +10,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from bertwright.commands.finetune.cost import time_evaluation
-from bertwright.commands.finetune.setup import make_training
-from bertwright.commands.finetune.setup import open_run as open_finetuning
-from bertwright.commands.pretrain.run import measure_cost
-from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.commands.pretrain.setup import open_run as open_pretraining
-from bertwright.commands.probe.head_training import HeadData, HeadHyperParams, score
-from bertwright.commands.probe.head_training import make_training as make_head_training
-from bertwright.commands.probe.run import open_probe
 from bertwright.console import ProgressCallback, silent_console
 from bertwright.experiments.composition import compose
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJob, ProbeJob, sequence_losses
+from bertwright.finetuning.finetune_cost import time_evaluation
+from bertwright.finetuning.finetune_state import make_training
+from bertwright.finetuning.finetune_state import open_run as open_finetuning
+from bertwright.finetuning.head_training import HeadData, HeadHyperParams, score
+from bertwright.finetuning.head_training import make_training as make_head_training
+from bertwright.finetuning.probe import open_probe
 from bertwright.inference.feature_cache import load_or_compute_features
 from bertwright.interop.huggingface import save_model
 from bertwright.models.feature_head import FeatureHead
+from bertwright.pretraining.pretrain_state import open_run as open_pretraining
+from bertwright.pretraining.run import measure_cost
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.data import SplitData
 from bertwright.training.context import execution_context
 from bertwright.training.cost import time_steps

@@ -27,19 +27,6 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from bertwright.commands.finetune.run import finetune
-from bertwright.commands.finetune.settings import RESUME_OVERRIDES as FINETUNE_OVERRIDES
-from bertwright.commands.finetune.settings import FinetuneSettings
-from bertwright.commands.finetune.setup import open_run
-from bertwright.commands.pretrain.run import pretrain
-from bertwright.commands.pretrain.settings import RESUME_OVERRIDES as PRETRAIN_OVERRIDES
-from bertwright.commands.pretrain.settings import PretrainSettings
-from bertwright.commands.pretrain.setup import PretrainState
-from bertwright.commands.pretrain.setup import open_run as open_pretraining
-from bertwright.commands.probe.run import EXAMPLES as PROBE_EXAMPLES
-from bertwright.commands.probe.run import parse_result, probe
-from bertwright.commands.probe.settings import RESUME_OVERRIDES as PROBE_OVERRIDES
-from bertwright.commands.probe.settings import ProbeSettings
 from bertwright.console import format_duration, say
 from bertwright.experiments.composition import compose
 from bertwright.files import (
@@ -52,22 +39,35 @@ from bertwright.files import (
     remove_stale_parts,
     write_json,
 )
+from bertwright.finetuning.finetune_state import open_run
+from bertwright.finetuning.probe import EXAMPLES as PROBE_EXAMPLES
+from bertwright.finetuning.probe import parse_result, probe
+from bertwright.finetuning.probe_settings import RESUME_OVERRIDES as PROBE_OVERRIDES
+from bertwright.finetuning.probe_settings import ProbeSettings
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import RESUME_OVERRIDES as FINETUNE_OVERRIDES
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.trial_log import RESULTS_FILE, read_results
 from bertwright.interop.model_files import digest_model
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
+from bertwright.planning.scaling_law import has_left_plateau
 from bertwright.pretraining.evaluation import evaluate, unigram_entropy
+from bertwright.pretraining.pretrain_state import PretrainState
+from bertwright.pretraining.pretrain_state import open_run as open_pretraining
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import RESUME_OVERRIDES as PRETRAIN_OVERRIDES
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import to_table
-from bertwright.tasks.example_scores import example_scores
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
+from bertwright.tasks.scores_by_example import example_scores
 from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context, select_device, select_threads
 from bertwright.training.loop import DivergedError
-from bertwright.training.run_directory import INITIAL_WEIGHTS, delete_weights, find_changed_settings
-from bertwright.training.scaling_law import has_left_plateau
-from bertwright.training.settings import DeviceSettings
-from bertwright.training.trial_log import RESULTS_FILE, read_results
+from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.run_folder import INITIAL_WEIGHTS, delete_weights, find_changed_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 RESULT, LOG, CLAIM = "result.json", "log.txt", ".claim"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bertwright.commands.pretrain.settings import LongPhase, ModelSettings
 from bertwright.models.config import SIZES
-from bertwright.pretraining.settings import DataSettings
-from bertwright.training.settings import OptimizerSettings
+from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.settings import LongPhase, ModelSettings
+from bertwright.training.optimizer_settings import OptimizerSettings
 
 LevelName = Literal["demo", "evening", "night", "paper"]
 InitScheme = Literal["mimetic", "normal"]

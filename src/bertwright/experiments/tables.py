@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Literal
 
 from bertwright.experiments import paper
+from bertwright.experiments.experiment_plan import MARKS, PAPER_MIX, Inputs, Mix, Objective, Planner
 from bertwright.experiments.jobs import ComposeJob, ComposeSettings, Job, PretrainJob
 from bertwright.experiments.levels import Level, Shape
 from bertwright.experiments.paper import Figures
-from bertwright.experiments.planner import MARKS, PAPER_MIX, Inputs, Mix, Objective, Planner
 from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, Trial
 from bertwright.experiments.task_files import FoundTask, add_test_files
 from bertwright.interop.huggingface import load_config

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bertwright.batching.batch import Batch, pack
 from bertwright.models.encoder import BertEncoder, Layer
+from bertwright.models.packing import Batch, pack
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
 

@@ -25,7 +25,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertwright.batching.batch import Batch, offsets_from_lengths
 from bertwright.files import (
     attach_filename,
     digest_bytes,
@@ -39,6 +38,7 @@ from bertwright.files import (
 from bertwright.io.npy import npy_header
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, EncoderModel
+from bertwright.models.packing import Batch, offsets_from_lengths
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.task import Encoded, Ints

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from bertwright.batching.batch import Batch, offsets_from_lengths, pack
 from bertwright.models.heads import BertForPretraining
+from bertwright.models.packing import Batch, offsets_from_lengths, pack
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Encoding, Ids, Tokenizer
 from bertwright.vocabulary.tokenizer_io import CONTINUATION

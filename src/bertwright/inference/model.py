@@ -22,8 +22,8 @@ from bertwright.inference.examples import (
 )
 from bertwright.inference.feature_cache import compute_word_features
 from bertwright.inference.fill_mask import MaskPrediction, predict_masks
-from bertwright.inference.next_sentence import predict_next_sentences
 from bertwright.inference.pooling import NUM_SPECIAL, Pooling, Vectors, compute_vectors, normalize_vectors
+from bertwright.inference.sentence_pairs import predict_next_sentences
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import BertEncoder

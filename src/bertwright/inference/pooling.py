@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertwright.batching.batch import Batch, from_flat, offsets_from_lengths, positions_from_lengths
-from bertwright.batching.permutation import token_budget_batches
+from bertwright.models.packing import Batch, from_flat, offsets_from_lengths, positions_from_lengths
 from bertwright.models.text_encoder import TextEncoder
+from bertwright.permutation import token_budget_batches
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Ragged
 

@@ -133,3 +133,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise ValueError(f"{folder}: already exists; choose another path or delete it")
     with atomic_folder(folder) as temporary:
         yield temporary
+
+
+def vocabulary_folder(name: str) -> Path:
+    """Return a vocabulary's folder; a run and a name on the hub mean those of their model."""
+    return Path(name) if Path(name).exists() and not is_run(Path(name)) else model_folder(name)

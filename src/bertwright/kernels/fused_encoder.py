@@ -8,17 +8,19 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertwright.batching.batch import Batch
 from bertwright.kernels.attention import check_sequences, head_size_vectorizable
 from bertwright.kernels.ffi import CMaskKey, address, apply, bf16_isa, call, check
 from bertwright.kernels.fused_ops import check_range
 from bertwright.kernels.linear_bf16 import is_native_bf16, is_tile_aligned
+
+if TYPE_CHECKING:
+    from bertwright.models.packing import Batch
 
 # A layer's parameters in the order of `struct LayerParameters` of encoder.h.
 PARAMETER_NAMES = tuple(

@@ -43,7 +43,7 @@ from bertwright.kernels.linear_bf16 import (
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
 
 if TYPE_CHECKING:
-    from bertwright.batching.batch import Batch
+    from bertwright.models.packing import Batch
 
 __all__ = [
     "IGNORED_LABEL",

@@ -15,10 +15,10 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from bertwright.batching.batch import Batch
 from bertwright.kernels.dropout import Dropout, skip_sites
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, make_dropout
+from bertwright.models.packing import Batch
 from bertwright.models.rnn import BiLSTM, initialize_uniform
 from bertwright.models.text_encoder import TextEncoder
 

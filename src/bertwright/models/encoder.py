@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertwright.batching.batch import Batch, offsets_from_lengths
 from bertwright.kernels.attention import attention
 from bertwright.kernels.ffi import CMaskKey, c_mask_key
 from bertwright.kernels.fused_encoder import (
@@ -35,6 +34,7 @@ from bertwright.kernels.fused_ops import (
 )
 from bertwright.models.config import BertConfig
 from bertwright.models.initialization import initialize, sinusoidal_positions
+from bertwright.models.packing import Batch, offsets_from_lengths
 from bertwright.models.text_encoder import TextEncoder
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
@@ -221,7 +221,7 @@ class BertEncoder(TextEncoder):
 def mirror_tokens(batch: Batch) -> Tensor:
     """Return the position of each token's mirror image in its own sequence, T int64.
 
-    >>> from bertwright.batching.batch import from_flat
+    >>> from bertwright.models.packing import from_flat
     >>> mirror_tokens(from_flat(np.zeros(6), np.zeros(6), np.array([4, 2]))).tolist()
     [3, 2, 1, 0, 5, 4]
     """

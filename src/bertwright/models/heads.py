@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.batching.batch import Batch
 from bertwright.kernels.fused_ops import bias_activation, dropout
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, Linear, make_dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.initialization import initialize
+from bertwright.models.packing import Batch
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from bertwright.batching.batch import Batch
+from bertwright.models.packing import Batch
 
 
 class EncoderConfig(Protocol):

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertwright.batching.batch import Batch, from_flat, offsets_from_lengths
-from bertwright.batching.permutation import permute, uniform
 from bertwright.corpus.limits import max_epochs
+from bertwright.models.packing import Batch, from_flat, offsets_from_lengths
+from bertwright.permutation import permute, uniform
 from bertwright.pretraining import masking
+from bertwright.pretraining.data_settings import DataSettings as DataSettings
 from bertwright.pretraining.masking import Masked, MaskingVocab
 from bertwright.pretraining.segments import ExampleIndex, Segments, sample_pairs, sample_singles
-from bertwright.pretraining.settings import DataSettings as DataSettings
 from bertwright.seeding import Stream, derive_key, make_rng
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from bertwright.batching.batch import from_flat
 from bertwright.kernels.fused_ops import IGNORED_LABEL
+from bertwright.models.packing import from_flat
 from bertwright.pretraining.data import PretrainingBatch
-from bertwright.pretraining.settings import DataSettings
+from bertwright.pretraining.data_settings import DataSettings
 
 
 def pad_batch(batch: PretrainingBatch, sequences: int, settings: DataSettings) -> PretrainingBatch:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertwright.batching.permutation import uniform
+from bertwright.permutation import uniform
 from bertwright.tokenstore.store import TokenStore
 
 

@@ -1,105 +1,233 @@
-"""Settings of pre-training examples; imports no torch."""
+"""Settings of a pre-training run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from bertwright.seeding import check_seed
-from bertwright.settings import check_batch_size
+from bertwright.interop.model_files import check_model
+from bertwright.models.config import BertConfig
+from bertwright.pretraining.data_settings import DataSettings
+from bertwright.settings import check_minimum
+from bertwright.tokenstore.store import read_header
+from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
+from bertwright.training.run_folder import check_run_directory
+
+if TYPE_CHECKING:
+    from bertwright.models.heads import BertForPretraining
+
+# Settings that only a new model has; a model that --init names has its own values.
+NEW_MODEL = (
+    "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "activation", "initializer_range",
+    "sinusoidal_positions",
+)  # fmt: skip
+PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which are not in the paper, have other defaults (decisions 10, 11)
+
+# Settings that may change on resume: they decide where to compute, and how often to save and report. They change
+# results by rounding at most. The store may have another path, because its content is compared by digest.
+RESUME_OVERRIDES = (
+    "run", "store", "resume", "dry_run", "micro_batch_size", "pad_batches", "save_every", "keep_last", "keep_every",
+    "log_every", "eval_every", "eval_sequences", "device",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class DataSettings:
-    """Settings by which pre-training examples are made from a token store."""
+class ModelSettings:
+    """Shape and initialization of the model."""
 
-    max_length: int = 128
-    """Tokens of an example, with [CLS] and [SEP]. Paper, section A.2: 128 for the first 90 % of the steps, then 512."""
-    batch_size: int = 256
-    """Examples per step, over all ranks and micro-batches. Paper, section A.2: 256."""
-    objective: Literal["mlm+nsp", "mlm", "ltr", "rtl"] = "mlm+nsp"
-    """mlm+nsp: masked tokens and next-sentence prediction (paper, section 3.1). mlm: masked tokens in one segment
-    ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP"). rtl: every
-    previous token, right to left."""
-    short_seq_prob: float = 0.1
-    """Share of examples with a random, shorter target length, as inputs in fine-tuning have. Google's code: 0.1 of the
-    passes over a document, which give more examples than others; its equivalent here is about 0.2 of the examples of
-    128 tokens and 0.3 of those of 512 (measured, decision 1)."""
-    mlm_probability: float = 0.15
-    """Share of tokens that are predicted. Paper, section 3.1: 0.15."""
-    mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
-    """Of the predicted tokens, shares shown as [MASK], unchanged, and as a random token. Paper, section 3.1:
-    0.8 0.1 0.1; its table 8 compares others."""
-    max_predictions_per_seq: int | None = None
-    """Maximum of predicted tokens per example; unset: --mlm-probability times --max-length, rounded up (20 at 128,
-    77 at 512, as in Google's code)."""
-    whole_word_mask: bool = False
-    """Mask all tokens of a word together. Off in the paper; on in Google's later models."""
-    seed: int = 0
-    """Seed of order, segments, masks, dropout and a new model's initial weights."""
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
+    """Named size; unset: base (paper: base and large; the smaller ones: Turc et al. 2019)."""
+    init: str | None = None
+    """Model folder or hub name to start from, instead of random weights. Its shape and activation are used, and its
+    dropouts unless others are given; the store must have been prepared with its vocabulary."""
+    hidden_size: int | None = None
+    """Hidden size, instead of that of the named size."""
+    num_layers: int | None = None
+    """Number of layers, instead of that of the named size."""
+    num_heads: int | None = None
+    """Attention heads, instead of those of the named size."""
+    intermediate_size: int | None = None
+    """Feed-forward size, instead of four times the hidden size."""
+    max_positions: int | None = None
+    """Length of the longest sequence that the model can read; unset: 512 (paper)."""
+    hidden_dropout: float | None = None
+    """Dropout of embeddings and sub-layer outputs; unset: 0.1 (paper, A.2), or that of --init."""
+    attention_dropout: float | None = None
+    """Dropout of attention weights; unset: 0.1 (paper, A.2), or that of --init."""
+    activation: Literal["gelu", "gelu_tanh", "relu"] | None = None
+    """gelu: exact, by erf; gelu_tanh: the approximation in Google's code since February 2019; relu: as in
+    the Transformer (Vaswani et al. 2017). Unset: gelu."""
+    sinusoidal_positions: bool | None = None
+    """The Transformer's fixed position encodings instead of learned ones (paper). Unset: False."""
+    initializer_range: float | None = None
+    """Standard deviation of the initial weights; unset: 0.02 (Google's code), and 0.02·√(768 / hidden size) below a
+    hidden size of 768, so that products with a state have the same variance as in BASE."""
+    init_scheme: Literal["mimetic", "normal"] | None = None
+    """mimetic: each attention head initially attends to nearby tokens, so a new model learns to use context much
+    earlier; normal: all weights are independent draws (Google's code). Unset: mimetic below a hidden size of 768, else
+    normal, for every objective."""
 
     def __post_init__(self) -> None:
-        min_length = self.specials + 2
-        check_seed(self.seed)
-        if self.max_length < min_length:
+        if self.init is not None and (given := self._collect_given("size", "init_scheme", *NEW_MODEL)):
+            values = ", ".join(f"{name} = {value!r}" for name, value in given.items())
+            raise ValueError(f"{values}: the model to start from, {self.init}, has its own; omit it")
+        if self.sinusoidal_positions and self.init_scheme == "mimetic":
             raise ValueError(
-                f"max_length is {self.max_length}; {self.objective} needs at least {min_length}: "
-                f"{self.specials} for [CLS] and [SEP], 2 for text (paper: 128 and 512)"
-            )
-        check_batch_size(self.batch_size)
-        if not 0 <= self.short_seq_prob <= 1:
-            raise ValueError(
-                f"short_seq_prob is {self.short_seq_prob}; expected a share from 0 to 1 (Google's code: 0.1)"
-            )
-        if not 0 < self.mlm_probability <= 1:
-            raise ValueError(
-                f"mlm_probability is {self.mlm_probability}; expected a share above 0 and up to 1 (paper: 0.15)"
-            )
-        if min(self.mask_mix) < 0 or abs(sum(self.mask_mix) - 1) > 1e-6:
-            raise ValueError(f"mask_mix is {self.mask_mix}; expected three shares that sum to 1 (paper: 0.8 0.1 0.1)")
-        if self.max_predictions_per_seq is not None and not 1 <= self.max_predictions_per_seq <= self.max_num_tokens:
-            raise ValueError(
-                f"max_predictions_per_seq is {self.max_predictions_per_seq}; expected 1 … {self.max_num_tokens}, the "
-                f"tokens of text in an example of {self.max_length}; lower it, or leave it out"
+                "sinusoidal_positions, init_scheme mimetic: both set the position vectors; choose one of them"
             )
 
-    @property
-    def is_causal(self) -> bool:
-        """Every token predicts an adjacent one, and sees the tokens on one side only."""
-        return self.objective in ("ltr", "rtl")
+    def config(self, vocab_size: int, causal: bool, is_reversed: bool = False) -> BertConfig:
+        """Return a new model's configuration; raises ValueError for an impossible shape."""
+        intermediate = {} if self.hidden_size is None else {"intermediate_size": 4 * self.hidden_size}
+        given = intermediate | self._collect_given(*NEW_MODEL) | self.dropouts
+        config = BertConfig.from_size(
+            self.size or "base", vocab_size, is_causal=causal, is_reversed=is_reversed, **given
+        )
+        if self.initializer_range is not None:
+            return config
+        return replace(config, initializer_range=0.02 * max(1.0, PAPER_HIDDEN_SIZE / config.hidden_size) ** 0.5)
+
+    def new_model(self, config: BertConfig, seed: int) -> BertForPretraining:
+        """Return a model with its initial weights, which are a function of the seed."""
+        from bertwright.models.heads import BertForPretraining  # imports torch; --help does not need it
+        from bertwright.models.mimetic_init import mimetic_init_
+
+        model = BertForPretraining(config, seed)
+        if self.scheme_for(config) == "mimetic":
+            mimetic_init_(model.encoder)
+        return model
+
+    def scheme_for(self, config: BertConfig) -> str:
+        """Return the name of the initialization that a new model gets."""
+        is_mimetic = config.hidden_size < PAPER_HIDDEN_SIZE and not config.sinusoidal_positions
+        return self.init_scheme or ("mimetic" if is_mimetic else "normal")
 
     @property
-    def specials(self) -> int:
-        """Number of [CLS] and [SEP] in one example."""
-        return 3 if self.objective == "mlm+nsp" else 2
+    def dropouts(self) -> dict[str, float]:
+        """Dropouts that are set, by their names in the configuration."""
+        return self._collect_given("hidden_dropout", "attention_dropout")
+
+    def _collect_given(self, *names: str) -> dict[str, Any]:
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True)
+class LongPhase:
+    """Last phase, on longer sequences (paper, A.2: 90 % of the steps at length 128, the rest at 512)."""
+
+    long_ratio: float = 0.1
+    """Share of all steps that are in the long phase; 0: no long phase."""
+    long_length: int = 512
+    """Tokens per example in the long phase. --max-predictions-per-seq has its default value for this length."""
+    long_batch_size: int | None = None
+    """Examples per step in the long phase; unset: --batch-size (paper)."""
+    long_mlm_probability: float | None = None
+    """Share of tokens that are predicted in the long phase; unset: --mlm-probability (paper)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.long_ratio <= 1:
+            raise ValueError(f"long_ratio: expected a share of all steps, from 0 to 1, got {self.long_ratio}")
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """Pre-train a BERT on a token store; with --resume, continue an interrupted run."""
+
+    run: Path
+    """Run folder, to be created; with --resume, one that exists."""
+    store: Path | None = None
+    """Token store that `bertwright prepare` wrote. Required, except with --resume."""
+    resume: bool = False
+    """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
+    same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction
+    set, the numbers of threads and of processes, the number type, --micro-batch-size and --pad-batches. A notice
+    reports changes of all but the last two."""
+    steps: int = 1_000_000
+    """Optimizer steps in total (paper: 1,000,000)."""
+    micro_batch_size: int | None = None
+    """Sequences per forward pass. It bounds memory and changes only rounding (on a GPU, also the dropout of attention
+    weights). Unset: about 4,096 tokens; on a GPU, up to 65,536 if its memory holds them."""
+    pad_batches: bool = False
+    """Pad each micro-batch to the same number of tokens, sequences and predictions, so that one compiled program or
+    CUDA graph serves all steps of a phase. For GPUs: on a CPU it makes steps slower. It changes only rounding."""
+    save_every: int = 1_000
+    """Steps between checkpoints."""
+    keep_last: int = 2
+    """Number of newest checkpoints that are preserved; older ones are deleted."""
+    keep_every: int | None = None
+    """Steps between checkpoints that are preserved for good, such as 100000 for figure 5 of the paper; a multiple of
+    save-every. Unset: none."""
+    log_every: int = 20
+    """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
+    eval_every: int = 1_000
+    """Steps between evaluations on the held-out documents of the store."""
+    eval_sequences: int = 1_024
+    """Held-out sequences per evaluation. In the long phase, as many sequences of its length are read in addition."""
+    dry_run: bool = False
+    """Print the plan, memory, disk space and the time, estimated from a few measured steps; then stop. Nothing is
+    written."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    long: LongPhase = field(default_factory=LongPhase)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        names = ("steps", "save_every", "keep_last", "log_every", "eval_every", "eval_sequences", "micro_batch_size")
+        check_minimum(self, 1, *names, "keep_every")
+        if self.store is None and not self.resume:
+            raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
+        if self.keep_every is not None and self.keep_every % self.save_every:
+            raise ValueError(f"keep_every = {self.keep_every}: expected a multiple of save_every = {self.save_every}")
+        try:
+            _ = self.phases  # the settings of the first phase have been checked
+        except ValueError as error:
+            options = "--long-length, --long-batch-size, --long-mlm-probability"
+            raise ValueError(f"long phase ({options}): {error}") from None
 
     @property
-    def min_sentences(self) -> int:
-        """Minimum of sentences in a store."""
-        return 2 if self.objective == "mlm+nsp" else 1
-
-    def check_world_size(self, world_size: int) -> None:
-        """Raise ValueError if a batch has fewer sequences than there are ranks."""
-        if self.batch_size < world_size:
-            raise ValueError(
-                f"batch_size is {self.batch_size}, less than the {world_size} ranks; raise it to at least {world_size}"
-            )
+    def max_checkpoints(self) -> int:
+        """Maximum number of checkpoints in the run folder, including the one that is being written."""
+        preserved = self.steps // self.keep_every if self.keep_every else 0
+        return min(self.keep_last + 1 + preserved, self.steps // self.save_every + 1)
 
     @property
-    def max_num_tokens(self) -> int:
-        """Tokens of text in a full-length example."""
-        return self.max_length - self.specials
+    def objective_label(self) -> str:
+        """Kind of language model that the objective trains, for labels of its loss."""
+        return {"ltr": "left-to-right LM", "rtl": "right-to-left LM"}.get(self.data.objective, "masked-LM")
 
     @property
-    def max_predictions(self) -> int:
-        """`max_predictions_per_seq` with its default filled in."""
-        # Rounded first: 0.15 * 20 is 3.0000000000000004 in floating point and must not become 4.
-        return self.max_predictions_per_seq or ceil(round(self.mlm_probability * self.max_length, 6))
+    def phases(self) -> list[Phase]:
+        """The run's one or two phases in order; together they cover all steps."""
+        first_long = self.steps - round(self.long.long_ratio * self.steps)
+        data, long = self.data, self.long
+        long_data = replace(
+            data,
+            max_length=long.long_length,
+            batch_size=data.batch_size if long.long_batch_size is None else long.long_batch_size,
+            mlm_probability=data.mlm_probability if long.long_mlm_probability is None else long.long_mlm_probability,
+            max_predictions_per_seq=None,
+        )
+        phases = [Phase(0, first_long, self.data), Phase(first_long, self.steps, long_data)]
+        return [phase for phase in phases if phase.first < phase.end]
 
-    @property
-    def predictions_per_full_example(self) -> int:
-        """Number of predicted tokens in an example of `max_length` tokens, the most of any example."""
-        if self.is_causal:
-            return self.max_length - 1
-        return min(max(1, round(self.mlm_probability * self.max_length)), self.max_predictions, self.max_num_tokens)
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps `first` … `end` - 1 of a run, and the settings of their batches."""
+
+    first: int
+    end: int
+    data: DataSettings
+
+
+def check_inputs(settings: PretrainSettings) -> None:
+    """Check the run folder and, for a new run, store and model, without torch. A finished run needs neither of them."""
+    check_run_directory(settings, RESUME_OVERRIDES)
+    if settings.resume:
+        return
+    assert settings.store is not None  # checked by PretrainSettings
+    read_header(settings.store / "train")
+    if settings.model.init is not None:
+        check_model(settings.model.init)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.batching.batch import from_flat, offsets_from_lengths, positions_from_lengths
-from bertwright.batching.permutation import permute
+from bertwright.models.packing import from_flat, offsets_from_lengths, positions_from_lengths
+from bertwright.permutation import permute
 from bertwright.seeding import TaskStream, derive_key
 from bertwright.tasks.task import Encoded, Ints, TaskBatch
 

@@ -10,8 +10,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from bertwright.batching.permutation import token_budget_batches
 from bertwright.models.heads import EncoderForTask
+from bertwright.permutation import token_budget_batches
 from bertwright.tasks.collation import check_segments, collate, flat_ranges
 from bertwright.tasks.task import Encoded, Outputs, Task
 from bertwright.training.loop import check_finite_outputs

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from bertwright.batching.batch import offsets_from_lengths, positions_from_lengths
 from bertwright.corpus.documents import check_encoding
 from bertwright.metrics.exact_match import RULES, Threshold, best_threshold, scores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.models.packing import offsets_from_lengths, positions_from_lengths
 from bertwright.settings import check_minimum, did_you_mean
 from bertwright.tasks.collation import flat_ranges
 from bertwright.tasks.squad import QaExample, align_answers, read_questions

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from bertwright.batching.permutation import permute
+from bertwright.permutation import permute
 from bertwright.seeding import derive_key
 
 E = TypeVar("E")

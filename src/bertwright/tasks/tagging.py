@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_arg
 
 import numpy as np
 
-from bertwright.batching.batch import offsets_from_lengths
 from bertwright.corpus.documents import check_encoding
 from bertwright.metrics.span_f1 import SpanScores, accuracy, span_scores
 from bertwright.metrics.tag_schemes import (
@@ -36,6 +35,7 @@ from bertwright.metrics.tag_schemes import (
     to_canonical_scheme,
 )
 from bertwright.models.head_spec import HeadSpec
+from bertwright.models.packing import offsets_from_lengths
 from bertwright.settings import did_you_mean
 from bertwright.tasks.collation import flat_ranges
 from bertwright.tasks.conll import TagExample, Unit, read_sentences, with_document_context

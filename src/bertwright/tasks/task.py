@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_typ
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.batching.batch import Batch, offsets_from_lengths
 from bertwright.files import write_text
 from bertwright.models.head_spec import HeadSpec
-from bertwright.renamed import find_new_name
+from bertwright.models.packing import Batch, offsets_from_lengths
 from bertwright.settings import convert, did_you_mean
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -244,9 +243,6 @@ def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path
     """Build a task from the fields of `task.json` at `path` except "kind". Raises ValueError for unknown fields."""
     known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
     odd = sorted(values.keys() - known)
-    for name in odd:
-        if new := find_new_name(name, known):
-            raise ValueError(f'{path}: "{name}" is now called "{new}"; rename it in the file')
     if odd:
         raise ValueError(f"{path}: unknown fields: {', '.join(odd)}; was it written by a later version?")
     types = get_type_hints(cls)

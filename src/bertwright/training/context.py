@@ -12,7 +12,7 @@ import torch
 
 from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_malloc, vendor
 from bertwright.training.distributed import process_group
-from bertwright.training.settings import DeviceSettings
+from bertwright.training.optimizer_settings import DeviceSettings
 
 
 @dataclass(frozen=True)

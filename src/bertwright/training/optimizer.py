@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertwright.kernels.fused_ops import AdamStep, adamw_, adamw_rows_, gradient_norm
 from bertwright.training.muon import muon_
-from bertwright.training.settings import OptimizerSettings as OptimizerSettings
+from bertwright.training.optimizer_settings import OptimizerSettings as OptimizerSettings
 
 LRScale = float | Callable[[int], float]  # factor of a learning rate, or a function from the step (from 0) to it
 

@@ -1,0 +1,75 @@
+"""`bertwright fill-mask`: show a model's predictions for each [MASK] of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import Positional
+
+from bertwright.console import heading, make_console, make_table
+from bertwright.interop.model_files import model_folder
+from bertwright.io.decoding import FIX_INPUT, TextCodec
+from bertwright.io.stdin_texts import expand_stdin
+from bertwright.settings import check_not_str
+from bertwright.training.optimizer_settings import DeviceSettings
+
+if TYPE_CHECKING:
+    from bertwright.inference.fill_mask import MaskPrediction
+
+MASK_COLUMNS = 26  # terminal columns of one [MASK] and its candidates
+
+
+@dataclass(frozen=True)
+class FillMaskSettings:
+    """Show a model's most probable tokens for each [MASK] of some texts."""
+
+    model: Positional[str]
+    """Model folder, run folder, or hub name."""
+    texts: Positional[tuple[str, ...]]
+    """Texts, each with at least one [MASK]; - reads them from standard input, one per line, and skips blank lines."""
+    top_k: int = 5
+    """Number of candidates per [MASK]."""
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "texts")
+        if not self.texts:
+            raise ValueError('no text given; for example: bertwright fill-mask MODEL "Paris is the [MASK] of France."')
+
+
+def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> list[MaskPrediction]:
+    """Print each text with its masks filled, and the candidates per [MASK]; return the predictions.
+
+    Raises ValueError for a text without a [MASK].
+    """
+    console = console or make_console()
+    folder = model_folder(settings.model)
+    texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
+    from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
+    from bertwright.training.context import execution_context
+
+    with execution_context(settings.device) as context:
+        model = load(folder, context.device, context.dtype)
+        predictions = model.fill_mask(texts, settings.top_k)
+    for prediction in predictions:
+        heading(console, prediction.text)
+        for table in _candidate_tables(prediction, masks_per_table=max(1, console.width // MASK_COLUMNS)):
+            console.print(table)
+    return predictions
+
+
+def _candidate_tables(prediction: MaskPrediction, masks_per_table: int) -> Iterator[Table]:
+    """Yield tables with two columns per [MASK]: candidate and probability."""
+    for first in range(0, len(prediction.masks), masks_per_table):
+        masks = prediction.masks[first : first + masks_per_table]
+        table = make_table()
+        for number in range(first + 1, first + len(masks) + 1):
+            table.add_column(f"[MASK] {number}" if len(prediction.masks) > 1 else "[MASK]")
+            table.add_column("probability", justify="right")
+        for candidates in zip(*masks, strict=True):
+            table.add_row(*(cell for one in candidates for cell in (one.token, f"{one.probability:.1%}")))
+        yield table

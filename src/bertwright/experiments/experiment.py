@@ -1,0 +1,214 @@
+"""Experiments of the paper: plan, run the jobs, report.
+
+WORK/jobs/                       runs, shared by all experiments (see `experiments.jobs`)
+WORK/NAME-LEVEL-KEY/report.md    the table beside the paper's, and the claims; report.json, plot.png
+WORK/budgets/                    the sizes that budgets gave, so that the same command resumes with the same ones
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from bertwright.console import (
+    filled_table,
+    format_duration,
+    heading,
+    item_progress,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    say,
+)
+from bertwright.experiments.cost import JobCost, estimate_costs, total_seconds
+from bertwright.experiments.experiment_settings import BUDGETED, ExperimentSettings
+from bertwright.experiments.experiment_setup import (
+    budget_folder,
+    choose_level,
+    fit_budget,
+    plan_experiment,
+    read_sizes,
+    record_sizes,
+    report_folder,
+)
+from bertwright.experiments.jobs import POLL_S, Work, all_jobs, claim_folder, run_jobs
+from bertwright.experiments.levels import Level
+from bertwright.experiments.plans import Plan
+from bertwright.experiments.report import Report, make_report
+from bertwright.experiments.report_formats import LEGEND, format_cells, plot, to_markdown, to_record
+from bertwright.files import write_json, write_text
+from bertwright.finetuning.settings import paper_optimizer
+from bertwright.models.config import format_shape
+from bertwright.settings import to_table
+from bertwright.training.context import select_dtype
+from bertwright.training.distributed import independent_ranks
+from bertwright.training.optimizer_settings import OptimizerSettings
+
+KINDS = {
+    "pretrain": "pre-training",
+    "compose": "composed models",
+    "finetune": "fine-tuning",
+    "probe": "heads on frozen features",
+}
+
+
+def experiment(settings: ExperimentSettings, console: Console | None = None) -> Path | None:
+    """Run or resume an experiment; return the folder of its report.
+
+    Returns None for a dry run, for a report without results, and on ranks other than 0.
+
+    The processes of torchrun share the jobs as processes that were started one by one do; rank 0 reports.
+
+    Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. Raises ValueError and OSError as the runs do
+    for inputs that are not usable; a run that diverges is reported, and the others continue.
+    """
+    with independent_ranks() as rank:
+        return run_experiment(settings, console or make_console(), rank)
+
+
+def run_experiment(settings: ExperimentSettings, console: Console, rank: int) -> Path | None:
+    """Run, plan or report an experiment as one of the processes that share it."""
+    if rank > 0 and (settings.dry_run or settings.report_only):
+        return None
+    level = choose_level(settings)
+    work, plan = Work(settings.work.resolve()), plan_experiment(settings, level)
+    if settings.budget is not None:
+        level = apply_budget(settings, level, plan, console)
+        plan = plan_experiment(settings, level)
+    if settings.dry_run:
+        print_plan(plan, describe_level(level, settings.model), work, measure(plan, console), console)
+        return None
+    if not settings.report_only:
+        if rank == 0:
+            say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {work.path}")
+        run_jobs(plan.jobs, work, console)
+    if rank > 0:
+        return None
+    folder = report_folder(settings, plan)
+    report = make_report(plan, work)
+    if not report.finished:
+        notice(console, "no job is finished yet, so there is nothing to report")
+        return None
+    write_report(report, describe_setup(settings, level, report), folder, console)
+    return folder
+
+
+def apply_budget(settings: ExperimentSettings, level: Level, plan: Plan, console: Console) -> Level:
+    """Return the level with the sizes that the budget gives: those that were recorded, else measured now.
+
+    Only one of several processes measures; the others wait for its result.
+    """
+    folder = budget_folder(settings, plan)
+    while (found := read_sizes(folder, level)) is None:
+        if settings.report_only:
+            raise ValueError(
+                f"--budget {settings.budget:g}: {settings.work} has no sizes of such an experiment; run it first, or "
+                "omit --budget"
+            )
+        if settings.dry_run:
+            return fit_budget(settings, level, plan, measure(plan, console))
+        with claim_folder(folder) as claimed:
+            if claimed and read_sizes(folder, level) is None:
+                record_sizes(folder, fit_budget(settings, level, plan, measure(plan, console)))
+        if not claimed:
+            time.sleep(POLL_S)
+    return found
+
+
+def measure(plan: Plan, console: Console) -> dict[str, JobCost]:
+    """Return the estimated time of each job of a plan."""
+    jobs = all_jobs(plan.jobs)
+    with item_progress(console, "measuring", len(jobs)) as advance:
+        return estimate_costs(jobs, advance)
+
+
+def print_plan(
+    plan: Plan, common: Mapping[str, str], work: Work, costs: Mapping[str, JobCost], console: Console
+) -> None:
+    """Print the jobs of a plan by kind, the finished ones and the time that the others will take."""
+    heading(console, plan.title)
+    jobs = all_jobs(plan.jobs)
+    pending = [job for job in jobs if not work.result(job)]
+    table = make_table("", "jobs", "finished", "time of the others")
+    for kind in dict.fromkeys(job.kind for job in jobs):
+        chosen = [job for job in jobs if job.kind == kind]
+        waiting = [job for job in pending if job.kind == kind]
+        seconds = format_duration(total_seconds(waiting, costs))
+        table.add_row(KINDS[kind], str(len(chosen)), str(len(chosen) - len(waiting)), seconds)
+    console.print(table)
+    console.print(key_value_table(common))
+    for note in plan.notes:
+        notice(console, note)
+    say(console, f"estimated time: {format_duration(total_seconds(pending, costs))} of one process; start the same "
+                 "command several times to share it")  # fmt: skip
+
+
+def describe_level(level: Level, model: str | None) -> dict[str, str]:
+    """Return what the models of an experiment have in common, for people; `model`: the folder that the user gave."""
+    lengths = f"length {level.max_length}" + (
+        f", the last tenth {level.max_positions}" if level.long.long_ratio else ""
+    )
+    own_recipes = "".join(f"; {task}: {recipe}" for task, recipe in level.task_recipes.items())
+    limit = "all" if level.limit is None else f"at most {level.limit:,}"
+    words = "all" if level.word_task_limit is None else f"at most {level.word_task_limit:,}"
+    trained = {
+        "model": f"{format_shape(*level.shape)} unless stated; the same initial weights ({level.init_scheme} "
+        "initialization) for all objectives",
+        "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}",
+        "optimizer": format_optimizer(level.optimizer),
+    }
+    return (trained if model is None else {"model": model}) | {
+        "fine-tuning": f"{level.recipe}{own_recipes}; dropout 0.1; the last step is scored",
+        "optimizer of fine-tuning": format_optimizer(paper_optimizer(), without="learning_rate"),
+        "examples": f"{limit} of each split of a sentence task, {words} of tagging and question answering",
+    }
+
+
+def format_optimizer(optimizer: OptimizerSettings, without: str = "") -> str:
+    """Return the settings of an optimizer for people, without one of them."""
+    return ", ".join(f"{name} {value}" for name, value in to_table(optimizer).items() if name != without)
+
+
+def format_command(settings: ExperimentSettings) -> str:
+    """Return the command with the options that decide the results, without paths."""
+    words = ["bertwright experiment", settings.experiment, "--level", settings.level]
+    for name in ("budget", "seeds", *BUDGETED):
+        if (value := getattr(settings, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    words += ["--tasks", *settings.tasks] if settings.tasks else []
+    return " ".join([*words, "--dtype", select_dtype(settings.device)])
+
+
+def describe_setup(settings: ExperimentSettings, level: Level, report: Report) -> dict[str, str]:
+    """Return what was trained, where and when, for the report."""
+    machines = [f"{text} ({count} jobs)" for text, count in report.environments.most_common()]
+    return {
+        "command": format_command(settings),
+        **describe_level(level, settings.model),
+        "computed on": "; ".join(machines),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def write_report(report: Report, setup: dict[str, str], folder: Path, console: Console) -> None:
+    """Print the table and the claims; write them as Markdown, JSON and a plot."""
+    write_text(folder / "report.md", to_markdown(report, setup))
+    write_json(folder / "report.json", to_record(report, setup))
+    plot(report, folder / "plot.png")
+    heading(console, report.plan.title)
+    header, *rows = format_cells(report)
+    console.print(filled_table(header, rows))
+    say(console, LEGEND, style="dim")
+    if report.finished < report.total:
+        notice(console, f"incomplete: {report.finished} of {report.total} results")
+    for note in report.notes[len(report.plan.notes) :]:
+        notice(console, note)
+    for result in report.claims:
+        say(console, f"- {result}")
+    for name in ("report.md", "report.json", "plot.png"):
+        say(console, str(folder / name))

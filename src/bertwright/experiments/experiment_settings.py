@@ -1,0 +1,93 @@
+"""Settings of an experiment."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from bertwright.experiments.levels import LevelName
+from bertwright.interop.model_files import check_model
+from bertwright.settings import Positional, check_minimum, check_not_str, did_you_mean
+from bertwright.tasks.presets import PRESETS
+from bertwright.tokenstore.store import read_header
+from bertwright.training.optimizer_settings import DeviceSettings
+
+BUDGETED = ("steps", "limit", "word_task_limit")  # settings that a budget decides
+OF_ONE_MODEL = ("table1", "table7")  # experiments that take a model of the user instead of a store
+
+
+@dataclass(frozen=True)
+class ExperimentSettings:
+    """Repeat the paper's experiments (tables 1 to 8, figure 5) at your budget; the same command resumes them.
+
+    Start the same command several times, on one machine or on several with a shared disk, to share the work; on several
+    GPUs: torchrun --nproc-per-node 8 -m -- bertwright experiment ...
+    """
+
+    experiment: Positional[Literal["table1", "table5", "table6", "table7", "table8", "figure5"]]
+    """table1: one model on all tasks (tables 1 to 4); table5: pre-training objectives; table6: model sizes; table7:
+    features and fine-tuning; table8: masking strategies; figure5: scores against steps of pre-training."""
+    work: Path
+    """Folder for jobs and reports. Experiments that share it share their pre-trainings."""
+    store: Path | None = None
+    """Token store that `bertwright prepare` wrote, with held-out documents. All models are pre-trained on it."""
+    model: str | None = None
+    """Model folder, run folder or hub name for table1 and table7. The model is fine-tuned on all examples, as in the
+    paper, unless --limit and --word-task-limit are given. Unset: a model is pre-trained on the store."""
+    data: Path | None = None
+    """Folder whose sub-folders have the files of published tasks under their own names, such as MRPC/train.tsv."""
+    level: LevelName = "demo"
+    """demo: tiny, at most 20 minutes on two cores; evening and night: mini on some 10 and 30 million tokens; paper:
+    the paper's settings. --dry-run measures the time, which is many hours for evening and several nights for night."""
+    budget: float | None = None
+    """Minutes of one process. The steps of pre-training and the examples per task of the level are changed so that the
+    estimated time of all jobs is at most this."""
+    tasks: tuple[str, ...] = ()
+    """Tasks by their preset, such as mrpc. Unset: those of the paper's table whose files are found."""
+    seeds: int | None = None
+    """Restarts of fine-tuning. Unset: the level's."""
+    steps: int | None = None
+    """Steps of each pre-training. Unset: the level's."""
+    limit: int | None = None
+    """Examples of each split of a sentence task. Unset: the level's; with --model all."""
+    word_task_limit: int | None = None
+    """Examples of each split of tagging and question answering. Unset: the level's; with --model all."""
+    dry_run: bool = False
+    """Only print the plan and the estimated time, measured with a few steps; nothing is run."""
+    report_only: bool = False
+    """Only report the results of the jobs that are finished: print them, and write report.md, report.json and
+    plot.png."""
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "tasks")
+        check_minimum(self, 1, "seeds", "limit", "word_task_limit")
+        check_minimum(self, 10, "steps")
+        for task in self.tasks:
+            if task not in PRESETS:
+                raise ValueError(f'--tasks: no task "{task}"; {did_you_mean(task, PRESETS)}')
+        if self.budget is not None and not (self.budget > 0 and math.isfinite(self.budget)):
+            raise ValueError(f"budget: expected minutes above 0, got {self.budget}")
+        given = [name for name in BUDGETED if getattr(self, name) is not None]
+        if self.budget is not None and given:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise ValueError(f"--budget decides {flags}; omit one or the other")
+        if self.model is not None and self.experiment not in OF_ONE_MODEL:
+            raise ValueError(f"--model: {self.experiment} compares pre-trainings, so it needs a --store; omit --model")
+        for name in ("store", "steps"):
+            if self.model is not None and getattr(self, name) is not None:
+                raise ValueError(f"--{name}: with --model, nothing is pre-trained; omit --{name} or --model")
+        if self.experiment == "table7" and self.tasks not in ((), ("conll2003",)):
+            raise ValueError(f"--tasks: table7 is about conll2003, got {', '.join(self.tasks)}; omit --tasks")
+        if self.dry_run and self.report_only:
+            raise ValueError("--dry-run and --report-only: choose one")
+
+
+def check_inputs(settings: ExperimentSettings) -> None:
+    """Check model and store, without torch."""
+    if settings.model is not None:
+        check_model(settings.model)
+    if settings.store is not None:
+        read_header(settings.store / "train")

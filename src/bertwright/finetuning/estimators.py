@@ -1,0 +1,403 @@
+"""scikit-learn estimators for raw text: `BertClassifier`, `BertRegressor` and `BertTagger`.
+
+    classifier = BertClassifier("run/model", epochs=2).fit(texts, labels)
+    classifier.predict(["A joy from start to end."])
+
+`fit` calls `bertwright.finetune` with a temporary run folder; call that function yourself if you want scores, plots and
+checkpoints. Its notices, such as about truncated texts, become Python warnings. A fitted estimator is pickled as the
+files of its model folder, never as Python objects of torch.
+"""
+# ruff: noqa: N803 - X and y are scikit-learn's names, and it passes them by name
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from numbers import Real
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.console import Console
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import assert_all_finite, check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
+from bertwright.inference.examples import abbreviate, check_text, check_words, text_example, to_list
+from bertwright.inference.model import Bert, Text, load
+from bertwright.interop.model_files import CLASSES, model_folder, new_folder
+from bertwright.io.tables import format_label
+from bertwright.settings import from_table
+from bertwright.tasks.classification import TextExample
+from bertwright.tasks.conll import TagExample
+from bertwright.tasks.task_io import write_task_folder
+from bertwright.training.context import execution_context
+from bertwright.training.optimizer_settings import DeviceSettings
+
+
+class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """The base of the estimators: parameters, fine-tuning, and saving as a model folder.
+
+    - `model`: the pre-trained BERT to start from: a model folder, a run's folder, or a hub name.
+    - `max_length`: maximum tokens per sequence; by default 128, or the model's positions if they are fewer.
+    - `random_state`: as in scikit-learn; an integer is the seed of `bertwright finetune`.
+    - `threads`: by default torch's number of threads, which joblib limits to its share of the cores.
+    - `verbose`: print what `bertwright finetune` prints.
+    - The others are fields of `FinetuneSettings`, `TuningSettings` and `DeviceSettings` with the same defaults.
+
+    After `fit`, `model_` is the fine-tuned `Bert`. It computes with the present `device`, `dtype` and `threads`.
+    """
+
+    kind: ClassVar[str]
+    """The task type."""
+    model_: Bert
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        epochs: float = FinetuneSettings.epochs,
+        batch_size: int = FinetuneSettings.batch_size,
+        learning_rate: float = paper_optimizer().learning_rate,
+        max_length: int | None = None,
+        dropout: float | None = TuningSettings.dropout,
+        freeze_layers: int | None = TuningSettings.freeze_layers,
+        layerwise_lr_decay: float = TuningSettings.layerwise_lr_decay,
+        validation_fraction: float = TuningSettings.validation_fraction,
+        random_state: int | np.random.RandomState | None = FinetuneSettings.seed,
+        device: str = DeviceSettings.device,
+        dtype: str = DeviceSettings.dtype,
+        threads: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        # Stored unchanged and checked in `fit`: `clone` and `set_params` rely on it.
+        self.model = model
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_length = max_length
+        self.dropout = dropout
+        self.freeze_layers = freeze_layers
+        self.layerwise_lr_decay = layerwise_lr_decay
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+        self.device = device
+        self.dtype = dtype
+        self.threads = threads
+        self.verbose = verbose
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, **parameters: Any) -> Self:
+        """Load a fitted estimator from a folder of `save` or `bertwright finetune`, or from a hub name.
+
+        `parameters`: those of the constructor except `model`, which is the folder; another `fit` starts from it. Raises
+        ValueError for a model of another task type, and as `load` does.
+        """
+        estimator = cls(folder, **parameters)
+        estimator.model_ = load(folder, "cpu")
+        found = estimator.model_.task.kind if estimator.model_.task else "no task"
+        if found != cls.kind:
+            raise ValueError(f"{folder}: {cls.__name__} needs a model for {cls.kind}, got one for {found}")
+        return estimator
+
+    def save(self, folder: str | Path) -> None:
+        """Write a new Hugging Face folder, atomically. Raises ValueError if the path already exists."""
+        check_is_fitted(self, "model_")
+        with new_folder(Path(folder)) as temporary:
+            self._write(temporary)
+
+    def _write(self, folder: Path) -> None:
+        """Write the fitted model into an existing folder."""
+        write_task_folder(folder, self.model_.task_model, self.model_.tokenizer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "model_" in state:
+            with TemporaryDirectory(prefix="bertwright-") as folder:
+                self._write(Path(folder))
+                state["model_"] = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "model_" in state:
+            with TemporaryDirectory(prefix="bertwright-") as folder:
+                for name, content in state["model_"].items():
+                    (Path(folder) / name).write_bytes(content)
+                state = state | {"model_": load(folder, "cpu")}
+        super().__setstate__(state)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        tags.target_tags.required = True
+        return tags
+
+    def _finetune(self, examples: Sequence[Any]) -> Bert:
+        """Fine-tune the model on examples, whose locations for messages are indices into X."""
+        pairs = isinstance(examples[0], TextExample) and examples[0].text_pair is not None
+        with TemporaryDirectory(prefix="bertwright-") as folder:
+            settings = from_table(FinetuneSettings, self._settings(folder, pairs), type(self).__name__)
+            try:
+                console = Console(quiet=not self.verbose)
+                return load(finetune(settings, console, {"train": examples}, temporary=True), "cpu")
+            except KeyboardInterrupt:  # its message advises to resume a folder that is deleted here
+                raise KeyboardInterrupt(f"{type(self).__name__}: fit was interrupted; nothing was saved") from None
+
+    def _settings(self, run: str, pairs: bool) -> dict[str, Any]:
+        """Return the parameters as a table of `FinetuneSettings`."""
+        tuning = ("dropout", "freeze_layers", "layerwise_lr_decay", "validation_fraction")
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        return _table({"epochs": self.epochs, "batch_size": self.batch_size, "seed": seed}) | {
+            "run": run,
+            "model": str(self.model),
+            "task": {
+                "task": self.kind,
+                "overrides": _table({"max_length": self.max_length, "text_pair": "pair" if pairs else None}),
+            },
+            "tuning": _table({name: getattr(self, name) for name in tuning}),
+            "optimizer": _table({"learning_rate": self.learning_rate}),
+            "device": self._device,
+        }
+
+    @property
+    def _device(self) -> dict[str, Any]:
+        """The parameters of a `DeviceSettings`."""
+        threads = torch.get_num_threads() if self.threads is None else self.threads
+        return _table({"device": self.device, "dtype": self.dtype, "threads": threads})
+
+    @contextmanager
+    def _on_device(self) -> Iterator[Bert]:
+        """Yield the fitted model on the device of the parameters. Raises NotFittedError before `fit`."""
+        check_is_fitted(self, "model_")
+        settings = from_table(DeviceSettings, self._device, type(self).__name__)
+        with execution_context(settings) as context:
+            self.model_.model.to(context.device)
+            self.model_.model.encoder.compute_dtype = context.dtype
+            yield self.model_
+
+
+class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
+    """Classification of texts or pairs of texts.
+
+    X: N texts in a list, an array or a column of a data frame; pairs in a list of tuples, or N × 2. y: N labels:
+    strings, integers or booleans; predictions have the same type. After `fit`, `classes_` has all labels, sorted.
+    Section 4.1.
+    """
+
+    kind = "classification"
+    classes_: npt.NDArray[Any]
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fine-tune `model` on texts and their labels. Raises ValueError for invalid parameters, X or y."""
+        examples = _check_texts(X)
+        classes, indices = np.unique(_check_labels(_check_y(y, examples)), return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(f"y: expected at least two classes, got one, {abbreviate(classes.tolist()[0])}")
+        names = _class_names(classes)
+        pairs = zip(examples, indices, strict=True)
+        self.model_ = self._finetune([example._replace(label=names[index]) for example, index in pairs])
+        self.model_.classes = {"classes": classes.tolist(), "dtype": classes.dtype.char}
+        self.classes_ = classes
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Predict the most probable label of each text: N labels. Raises ValueError for an invalid X."""
+        indices = self.predict_proba(X).argmax(1)
+        labels: npt.NDArray[Any] = self.classes_[indices]
+        return labels
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Predict the probability of each label, N × C, in the order of `classes_`; each text's sum is 1."""
+        with self._on_device() as bert:
+            names, texts = _class_names(self.classes_), _to_texts(X)
+            probabilities = np.empty((len(texts), len(names)))
+            for index, prediction in enumerate(bert.iter_classify(texts)):
+                probabilities[index] = [prediction.probabilities[name] for name in names]
+        return probabilities
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, **parameters: Any) -> Self:
+        """Load a fitted estimator as `BertEstimator.from_folder` does, with the types of its labels."""
+        estimator = super().from_folder(folder, **parameters)
+        bert = estimator.model_
+        assert bert.task is not None
+        estimator.classes_ = _read_classes(bert.classes, bert.task.label_names, model_folder(folder) / CLASSES)
+        return estimator
+
+
+class BertRegressor(RegressorMixin, BertEstimator):  # type: ignore[misc]
+    """Regression on texts or pairs of texts.
+
+    X: as for `BertClassifier`. y: N numbers of any magnitude; training standardizes them.
+    """
+
+    kind = "regression"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fine-tune `model` on texts and their numbers. Raises ValueError for invalid parameters, X or y."""
+        examples = _check_texts(X)
+        pairs = zip(examples, _check_numeric_y(_check_y(y, examples)).tolist(), strict=True)
+        self.model_ = self._finetune([example._replace(label=number) for example, number in pairs])
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """Predict the number of each text: N float64. Raises ValueError for an invalid X."""
+        with self._on_device() as bert:
+            return np.array(bert.classify(_to_texts(X)), dtype=np.float64)
+
+
+class BertTagger(BertEstimator):
+    """Tagging of words: named entities, chunks, parts of speech.
+
+    X: N lists of words. y: N lists of tags, one per word. The tag scheme is detected. A model trained on IOB1 predicts
+    IOB2, one trained on BILOU predicts BIOES. Section 5.3.
+    """
+
+    kind = "tagging"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fine-tune `model` on words and their tags. Raises ValueError for invalid parameters, X or y."""
+        self.model_ = self._finetune(_check_sentences(X, y))
+        return self
+
+    def predict(self, X: Any) -> list[list[str]]:
+        """Predict the tag of each word: N lists of tags. Raises ValueError for an invalid X."""
+        with self._on_device() as bert:
+            return [list(prediction.tags) for prediction in bert.tag(_check_word_lists(X, "X", "words"))]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Compute the F1 of spans as conlleval does; if tags are plain classes, the accuracy over words."""
+        examples = _check_sentences(X, y)
+        with self._on_device() as bert:
+            assert bert.task is not None
+            return bert.task.score(examples, bert.tag([one.words for one in examples]))[bert.task.metric]
+
+
+def _table(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert parameters to a table as in TOML: unset ones are absent, and NumPy's numbers (of grids) are Python's."""
+    is_set = {name: value for name, value in values.items() if value is not None}
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in is_set.items()}
+
+
+# --- Checks of X and y
+
+
+def _to_list(values: Any, name: str) -> list[Any]:
+    """Convert a list, an array or a data frame to a list. Raises ValueError for anything else, and if it is empty."""
+    converted = to_list(np.asarray(values).tolist() if hasattr(values, "__array__") else values, name)
+    if not converted:
+        raise ValueError(f"{name}: expected at least one example, got none")
+    return converted
+
+
+def _check_y(y: Any, X: Sequence[Any]) -> Any:
+    """Return y. Raises ValueError if it is absent or of another length than X."""
+    if y is None:
+        raise ValueError("y cannot be None; give a target for each example of X")  # scikit-learn's words
+    check_consistent_length(X, y)
+    return y
+
+
+def _check_texts(X: Any) -> list[TextExample[Any]]:
+    """Return examples of texts, or of pairs. Raises ValueError, naming the index, for anything else or a mixture."""
+    examples = [text_example(value, None, f"X[{index}]") for index, value in enumerate(_to_list(X, "X"))]
+    expected = "a text" if examples[0].text_pair is None else "a pair of texts"
+    for example in examples:
+        if (example.text_pair is None) != (examples[0].text_pair is None):
+            got = "a pair of texts" if example.text_pair is not None else "a text"
+            raise ValueError(f"{example.location}: expected {expected} as in X[0], got {got}")
+    return examples
+
+
+def _to_texts(X: Any) -> list[Text]:
+    """Convert X to a list of texts, or of pairs. Raises ValueError as `_check_texts` does."""
+    return [one.text if one.text_pair is None else (one.text, one.text_pair) for one in _check_texts(X)]
+
+
+def _check_labels(y: Any) -> npt.NDArray[Any]:
+    """Return N labels of one type. Raises ValueError for missing labels, mixed types, and fractional numbers."""
+    values = _to_list(y, "y")
+    for index, value in enumerate(values):
+        if value is None:
+            raise ValueError(f"y[{index}]: expected a label, got None")
+        for kind in (str, (bool, np.bool_)):  # NumPy would convert mixed types to strings or numbers
+            if isinstance(value, kind) != isinstance(values[0], kind):
+                raise ValueError(
+                    f"y[{index}]: expected a label of the same type as y[0], {abbreviate(values[0])}, got "
+                    f"{abbreviate(value)}"
+                )
+        if isinstance(value, str):
+            check_text(value, f"y[{index}]")
+    labels: npt.NDArray[Any] = column_or_1d(np.asarray(y if hasattr(y, "__array__") else values), warn=True)
+    assert_all_finite(labels, input_name="y")
+    check_classification_targets(labels)
+    return labels
+
+
+def _check_numeric_y(y: Any) -> npt.NDArray[np.float64]:
+    """Return N finite numbers. Raises ValueError, naming the index, for anything else."""
+    values = np.asarray(y if hasattr(y, "__array__") else _to_list(y, "y"))
+    if values.dtype.kind == "O":
+        wrong = [pair for pair in enumerate(values.flat) if not isinstance(pair[1], Real | Decimal | np.bool_)]
+    else:  # NumPy would convert dates to a number of days
+        wrong = [] if values.dtype.kind in "biuf" else [(0, values.flat[0])]
+    for index, value in wrong[:1]:
+        raise ValueError(f"y[{index}]: expected a number, got {abbreviate(value)}")
+    try:
+        converted = values.astype(np.float64)
+    except OverflowError:  # an int beyond the largest float
+        index = next(index for index, value in enumerate(values.flat) if abs(value) > sys.float_info.max)
+        raise ValueError(f"y[{index}]: expected a number up to {sys.float_info.max:.0e}, got a larger one") from None
+    numbers: npt.NDArray[np.float64] = column_or_1d(converted, warn=True)
+    for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
+        kind = "NaN" if np.isnan(numbers[index]) else "infinity"
+        raise ValueError(f"Input y contains {kind}: y[{index}]")  # scikit-learn's words
+    if (numbers == numbers[0]).all():
+        raise ValueError(f"y: expected at least two different numbers, got {numbers[0]:g} only")
+    return numbers
+
+
+def _check_word_lists(values: Any, name: str, kind: str) -> list[tuple[str, ...]]:
+    """Return lists of words or of tags as tuples. Raises ValueError, naming the index, for anything else."""
+    listed = enumerate(_to_list(values, name))
+    return [check_words(value, f"{name}[{index}]", f"a list of {kind} (str, not empty)") for index, value in listed]
+
+
+def _check_sentences(X: Any, y: Any) -> list[TagExample]:
+    """Return tagged sentences. Raises ValueError if X or y is invalid, or if a sentence has more or fewer tags."""
+    words = _check_word_lists(X, "X", "words")
+    tags = _check_word_lists(_check_y(y, words), "y", "tags")
+    pairs = enumerate(zip(words, tags, strict=True))
+    return [TagExample(sentence, labels, source=f"X[{index}]") for index, (sentence, labels) in pairs]
+
+
+def _class_names(classes: npt.NDArray[Any]) -> list[str]:
+    """Return the model's label names of classes."""
+    return [format_label(value, "y", f"class {value!r}") for value in classes.tolist()]
+
+
+def _read_classes(saved: Any, names: Sequence[str], path: Path) -> npt.NDArray[Any]:
+    """Return the classes of a model from the content of `classes.json` at `path`; without it (None), the label names.
+
+    Raises ValueError if they are not the model's labels.
+    """
+    if saved is None:
+        return np.unique(names)
+    try:
+        classes: npt.NDArray[Any] = np.array(saved["classes"], dtype=saved["dtype"])
+        if sorted(_class_names(classes)) == sorted(names):
+            return classes
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise ValueError(f"{path}: expected the labels of the model; restore the file, or delete it to get labels as text")

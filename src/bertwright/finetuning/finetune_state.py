@@ -1,0 +1,206 @@
+"""Open a fine-tuning run, new or resumed: read and check examples, model and optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from bertwright.console import notice
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.interop.huggingface import (
+    check_vocabulary,
+    load_config,
+    load_head,
+    random_task_model,
+    start_task_model,
+)
+from bertwright.interop.model_files import digest_model, model_folder
+from bertwright.models.encoder import layer_matrices
+from bertwright.models.heads import EncoderForTask, is_untrained
+from bertwright.models.text_encoder import EncoderConfig
+from bertwright.tasks.collation import check_segments, micro_batches
+from bertwright.tasks.data import SplitData, digest_files, read_splits, within_positions
+from bertwright.tasks.task import AnyTask, TaskBatch
+from bertwright.tasks.task_io import continue_task, load_task, load_to_continue
+from bertwright.training import checkpoint
+from bertwright.training.context import ExecutionContext
+from bertwright.training.definition import Training
+from bertwright.training.loop import LossOutput, check_finite_weights
+from bertwright.training.optimizer import Optimizer
+from bertwright.training.run_folder import check_data_unchanged, digest_initial_weights, prepare_model, record_run
+from bertwright.training.throughput import default_micro_batch_tokens
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class FinetuneState:
+    """Task, model, optimizer and data of a run."""
+
+    task: AnyTask
+    tokenizer: Tokenizer
+    model: EncoderForTask
+    optimizer: Optimizer
+    train: SplitData
+    dev: SplitData | None
+    test: SplitData | None
+    source_config: EncoderConfig | None
+    """Configuration of the model that a new run starts from, with its own dropout."""
+
+
+def open_run(
+    settings: FinetuneSettings,
+    context: ExecutionContext,
+    console: Console,
+    examples: Mapping[str, Sequence[Any]] | None = None,
+) -> FinetuneState:
+    """Read the examples; load model and optimizer, from the newest checkpoint if there is one.
+
+    `examples`: as in `finetune`. Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
+    """
+    if settings.batch_size < context.world_size:
+        raise ValueError(
+            f"batch_size = {settings.batch_size} leaves some of {context.world_size} ranks without an example"
+        )
+    latest = checkpoint.verify_latest(settings.run / "checkpoints")
+    source = latest or model_folder(settings.model)
+    tokenizer = Tokenizer.load(source)
+    task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
+    if settings.tuning.keep_head:
+        task = continue_task(source, task)
+    resumed = load_task(source) if latest else None
+    model = resumed.model if resumed else _initial_model(settings, task, source, console)
+    check_vocabulary(tokenizer, model.config, source)
+    check_finite_weights(model, 0)
+    task = within_positions(task, settings.task.overrides, model.config.max_positions)
+    splits = _encode(task, examples, tokenizer, model)
+    prepare_model(model, context)
+    optimizer = _make_optimizer(settings, model)
+    if latest is not None:
+        optimizer.load_state(checkpoint.load_optimizer(latest))
+    if resumed is not None:
+        task = resumed.task  # with its choices on dev, such as a threshold
+    return FinetuneState(
+        task=task,
+        tokenizer=tokenizer,
+        model=model,
+        optimizer=optimizer,
+        train=splits["train"],
+        dev=splits.get("dev"),
+        test=splits.get("test"),
+        source_config=None if latest else load_config(source),
+    )
+
+
+def _encode(
+    task: AnyTask, examples: Mapping[str, Sequence[Any]], tokenizer: Tokenizer, model: EncoderForTask
+) -> dict[str, SplitData]:
+    """Encode the examples of each split. Raises ValueError if the model cannot read them, or if none has a target."""
+    splits = {
+        name: SplitData(name, split, task.encode(split, tokenizer, labeled=name == "train"))
+        for name, split in examples.items()
+    }
+    for split in splits.values():
+        check_segments(split.encoded.token_type_ids, model.config)
+    if not len(splits["train"].encoded.labels):
+        raise ValueError(f"{examples['train'][0].location}: no target, and no other training example has one either")
+    return splits
+
+
+def _make_optimizer(settings: FinetuneSettings, model: EncoderForTask) -> Optimizer:
+    """Return the optimizer of the parameters that are not frozen, and freeze the others."""
+    tuning = settings.tuning
+    lr_scales = layerwise_lr_scales(model, tuning.freeze_layers, tuning.layerwise_lr_decay)
+    lr_scales |= lstm_lr_scales(model, tuning.lstm_lr_scale)
+    trained = {name: parameter for name, parameter in model.named_parameters() if lr_scales[name] > 0}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in trained)
+    return Optimizer(trained, settings.optimizer, lr_scales, layer_matrices(model))
+
+
+def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, console: Console) -> EncoderForTask:
+    """Return the model for step 0: a pre-trained or random encoder with a trained or random head."""
+    dropout = settings.tuning.dropout
+    if settings.tuning.keep_head:
+        return load_to_continue(source, task, dropout)
+    if settings.tuning.from_scratch:
+        model = random_task_model(source, task.head, settings.seed, dropout)
+    else:
+        started = start_task_model(source, task.head, settings.seed, dropout)
+        model = started.model
+        if (trained := load_head(source)) and trained.head == task.head:
+            notice(console, f"{source}: its head is not used; a new one starts from random weights (see --keep-head)")
+        if "pooler" in started.newly_initialized:
+            notice(console, f"{source} has no pooler: a new one starts from random weights, like the classifier")
+        elif model.pooler is not None and is_untrained(model.pooler.dense):
+            notice(
+                console,
+                f"{source}: its pooler was never trained, because pre-training without next-sentence prediction "
+                "(--objective mlm or ltr) does not use it; fine-tuning trains it from its initial weights",
+            )
+    task.initialize_head(model.classifier)
+    return model
+
+
+def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay: float) -> dict[str, float]:
+    """Return the factor of each parameter's learning rate: 0 if frozen, else one `decay` for each layer above it."""
+    head = model.encoder.head_depth
+    frozen = -1 if freeze_layers is None else freeze_layers
+    if frozen >= head:
+        raise ValueError(f"freeze_layers = {freeze_layers}: this model has {head - 1} layers")
+    scales = {}
+    for name, parameter in model.named_parameters():
+        inside = name.removeprefix("encoder.")
+        depth = model.encoder.depth_of(inside) if inside != name else head
+        scales[name] = 0.0 if depth <= frozen or not parameter.requires_grad else decay ** (head - depth)
+    return scales
+
+
+def lstm_lr_scales(model: EncoderForTask, scale: float) -> dict[str, float]:
+    """Return the factor of the learning rate of each parameter of the BiLSTM on the encoder.
+
+    Raises ValueError if the factor is not 1 and the encoder has no BiLSTM.
+    """
+    names = [name for name, _ in model.named_parameters() if name.startswith("encoder.lstm.")]
+    if not names and scale != 1:
+        raise ValueError(f"lstm_lr_scale = {scale}: this model has no BiLSTM on its encoder; omit it")
+    return dict.fromkeys(names, scale)
+
+
+def make_training(state: FinetuneState, settings: FinetuneSettings, context: ExecutionContext) -> Training[TaskBatch]:
+    """Return the batches, loss and schedule of fine-tuning, without evaluation."""
+    tokens = default_micro_batch_tokens(context, state.model.config)
+    steps = settings.num_steps(state.train.encoded.num_items)
+
+    def batches(first_step: int) -> Iterator[list[TaskBatch]]:
+        """Yield this rank's micro-batches of each step."""
+        ranks = (context.rank, context.world_size)
+        for step in range(first_step, steps):
+            made = micro_batches(state.train.encoded, step, settings.batch_size, settings.seed, tokens, ranks)
+            yield [batch.to(context.device) for batch in made]
+
+    def loss(batch: TaskBatch) -> LossOutput:
+        """Compute one micro-batch's share of the step's loss."""
+        logits = state.model(batch.batch, batch.positions)
+        value = state.task.loss(logits, batch, settings.tuning.label_smoothing) / max(batch.num_labels, 1)
+        sums = {"tokens": batch.batch.num_tokens, "sequences": len(batch.batch)}
+        sizes = {name: torch.full((), float(size), device=logits.device) for name, size in sums.items()}
+        return LossOutput(value, {"loss": value.detach()} | sizes)
+
+    return Training(state.model, state.optimizer, settings.optimizer.make_schedule(steps), batches, loss)
+
+
+def record_start(settings: FinetuneSettings) -> None:
+    """Write the settings and data digests of a run that has been opened.
+
+    Raises ValueError if the files of a resumed run have changed.
+    """
+    data = digest_files(settings.task) | digest_initial_weights(settings.run, partial(digest_model, settings.model))
+    if settings.resume:
+        check_data_unchanged(settings.run, data)
+    record_run(settings, "finetune", data)

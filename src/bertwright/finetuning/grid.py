@@ -1,0 +1,243 @@
+"""Grid of fine-tuning runs: each rate, batch size and number of epochs, with each seed; dev selects (paper, A.3).
+
+RUN/settings.toml   the settings in force          RUN/results.jsonl   one line per finished run
+RUN/runs/NAME/      each run, as `finetune` writes it, with log.txt; weights that cannot be chosen any more are deleted
+RUN/report.json     scores of all settings         RUN/model/          the chosen model
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bertwright.console import (
+    filled_table,
+    format_duration,
+    heading,
+    item_progress,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    print_outputs,
+    say,
+)
+from bertwright.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
+from bertwright.finetuning.grid_cost import estimate_cost
+from bertwright.finetuning.grid_settings import RESUME_OVERRIDES, GridSettings, HyperParams, Trial
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.trial_log import RESULTS_FILE
+from bertwright.finetuning.trials import (
+    SettingSummary,
+    TrialResult,
+    live_candidates,
+    rank_settings,
+    read_results,
+    sort_by_trial,
+    to_record,
+    write_results,
+)
+from bertwright.interop.model_files import digest_model
+from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
+from bertwright.settings import write_settings
+from bertwright.tasks.data import digest_files
+from bertwright.tasks.presentation import format_score, format_scores, make_score_table
+from bertwright.training.distributed import check_single_process
+from bertwright.training.loop import DivergedError
+from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, check_run_directory, delete_weights
+
+
+def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
+    """Run or resume a grid; return the chosen model's folder, or None if only the estimate was requested.
+
+    Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. A run that diverges is recorded as such, and
+    the grid continues. Raises ValueError and OSError as `finetune` does, DivergedError if all runs diverged.
+    """
+    console = console or make_console()
+    check_single_process("a grid", "start one grid per GPU, each with some of the --learning-rates")
+    if settings.dry_run:
+        check_run_directory(settings, RESUME_OVERRIDES)
+        found = GridRun(settings, console)
+        found.print_summary(found.pending())
+        return None
+    with lock_folder(settings.run):
+        check_run_directory(settings, RESUME_OVERRIDES)
+        found = GridRun(settings, console)
+        pending = found.pending()
+        found.print_summary(pending)
+        # Also on resume: a changed --keep-all must remain in force.
+        in_force = replace(settings, resume=False)
+        write_settings(settings.run / "settings.toml", in_force, "bertwright grid: the settings in force")
+        try:
+            return found.run(pending)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"{len(found.results)} of {len(settings.trials())} runs are finished; resume with: "
+                f"bertwright grid --run {shlex.quote(str(settings.run))} --resume"
+            ) from None
+
+
+class GridRun:
+    """A grid and the results of its finished runs."""
+
+    def __init__(self, settings: GridSettings, console: Console) -> None:
+        self.settings = settings
+        self.console = console
+        self.path = settings.run / RESULTS_FILE
+        self.results = read_results(self.path, settings.trials())
+
+    @property
+    def metric(self) -> str:
+        """Return the metric that selects, as the runs report it: for tags without spans it is accuracy, not f1."""
+        finished = next((result for result in self.results if result.failure is None), None)
+        if finished is None:
+            return self.settings.task.build_task().metric
+        metric: str = read_json(self.settings.finetune_settings(finished.trial).run / "report.json")["metric"]
+        return metric
+
+    def pending(self) -> list[Trial]:
+        """Return the runs that are not finished."""
+        finished = {result.trial for result in self.results}
+        return [trial for trial in self.settings.trials() if trial not in finished]
+
+    def print_summary(self, pending: list[Trial]) -> None:
+        """Print what will be run and how long it will take."""
+        settings = self.settings
+        if not pending:
+            say(self.console, f"{settings.run}: all {len(self.results)} runs are finished")
+            return
+        heading(self.console, f"Grid of {len(settings.trials())} runs; the first pending one:")
+        cost = estimate_cost(settings, pending, self.console)
+        self.console.print(
+            key_value_table(
+                {
+                    "rates": ", ".join(f"{rate:g}" for rate in settings.learning_rates),
+                    "batch sizes": ", ".join(map(str, settings.batch_sizes)),
+                    "epochs": ", ".join(f"{epochs:g}" for epochs in settings.epochs),
+                    "seeds": str(settings.seeds),
+                    "pending runs": f"{len(pending)}, {cost.steps:,} steps in total",
+                    "estimated time": format_duration(cost.seconds),
+                }
+            )
+        )
+
+    def run(self, pending: list[Trial]) -> Path:
+        """Run all pending trials, then choose."""
+        self.prune()
+        trials = self.settings.trials()
+        with item_progress(self.console, "runs", len(pending)) as advance:
+            for trial in pending:
+                self.check_data_unchanged()
+                result = self.run_trial(trial)
+                self.results = sort_by_trial([*self.results, result], trials)
+                write_results(self.path, self.results)
+                self.prune()
+                count = f"{len(self.results)} of {len(trials)}"
+                failure = f"diverged: {result.failure}"
+                scores = failure if result.failure else f"dev {format_scores(result.scores['dev'])}"
+                say(self.console, f"{count:>9}  {trial.name}  {scores}")
+                advance(1)
+        return self.finish()
+
+    def run_trial(self, trial: Trial) -> TrialResult:
+        """Start or resume one run, which prints into a file of its folder."""
+        settings = self.settings.finetune_settings(trial)
+        settings.run.mkdir(parents=True, exist_ok=True)
+        settings = replace(settings, resume=(settings.run / "settings.toml").is_file())
+        with (settings.run / "log.txt").open("a", encoding="utf-8", buffering=1) as log:
+            try:
+                finetune(settings, Console(file=log, width=120, force_terminal=False))
+            except DivergedError as error:
+                return TrialResult(trial, {}, str(error))
+        report = read_json(settings.run / "report.json")
+        return TrialResult(trial, report["scores"], dev_evaluations=report["dev_evaluations"])
+
+    def check_data_unchanged(self) -> None:
+        """Raise ValueError if files or weights changed since the first run: scores would not be comparable."""
+        for result in self.results[:1]:
+            now = digest_files(self.settings.task) | {INITIAL_WEIGHTS: digest_model(self.settings.model)}
+            check_data_unchanged(self.settings.finetune_settings(result.trial).run, now)
+
+    def prune(self) -> None:
+        """Delete what no later step reads: checkpoints of finished runs, and models that cannot be chosen."""
+        settings = self.settings
+        if settings.keep_all:
+            return
+        finished = (settings.run / "model").is_dir()
+        candidates = set() if finished else live_candidates(self.results, self.metric, settings.seeds)
+        for result in self.results:
+            delete_weights(settings.finetune_settings(result.trial).run, with_model=result.trial not in candidates)
+
+    def finish(self) -> Path:
+        """Choose a model, write it and the report, and print the table; return the model's folder."""
+        settings, console = self.settings, self.console
+        ranked = rank_settings(self.results, self.metric)
+        chosen = ranked[0].best
+        if chosen.failure is not None:
+            raise DivergedError(f"all runs diverged; the first one: {chosen.failure}")
+        write_json(settings.run / "report.json", self.make_report(ranked))
+        folder = settings.run / "model"
+        if not folder.is_dir():  # written last: the folder exists if and only if the grid is finished
+            remove_stale_parts(settings.run)
+            with atomic_folder(folder) as temporary:
+                model = settings.finetune_settings(chosen.trial).run / "model"
+                shutil.copytree(model, temporary, dirs_exist_ok=True)
+        self.prune()
+        metric = self.metric.replace("_", " ")
+        heading(console, f"dev {metric}, of each run the best evaluation; best setting first")
+        console.print(setting_table(ranked))
+        count = chosen.dev_evaluations or 1
+        best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
+        heading(console, f"Chosen: {chosen.trial.name}{best_of}")
+        table = make_score_table(chosen.scores, self.metric)
+        console.print(filled_table(table.columns, table.rows))
+        test = self.summarize_test(chosen.trial.setting).get(self.metric)
+        if test and settings.seeds > 1:
+            say(console, f"test {metric} over the setting's seeds: {test}")
+        if failures := sum(one.failures for one in ranked):
+            notice(console, f"{failures} of {len(self.results)} runs diverged; {RESULTS_FILE} has the reasons")
+        print_outputs(console, {"model": folder, "all metrics": self.path})
+        return folder
+
+    def summarize_test(self, setting: HyperParams) -> dict[str, SeedSummary]:
+        """Return a setting's test scores over its seeds; they are reported, and do not select."""
+        runs = [one.scores["test"] for one in self.results if one.trial.setting == setting and "test" in one.scores]
+        return {name: summarize_seeds([scores[name] for scores in runs]) for name in (runs[0] if runs else ())}
+
+    def make_report(self, ranked: list[SettingSummary]) -> dict[str, Any]:
+        """Return the content of report.json."""
+        chosen = ranked[0].best
+        return {
+            "task": self.settings.task.task,
+            "metric": self.metric,
+            "chosen": to_record(chosen),
+            "test": {name: found._asdict() for name, found in self.summarize_test(chosen.trial.setting).items()},
+            "settings": [
+                one.setting._asdict()
+                | {
+                    "diverged": one.failures,
+                    "dev": one.scores._asdict() if one.scores else None,
+                    "dev_evaluations": one.best.dev_evaluations,
+                    "best": one.best.trial.name,
+                }
+                for one in ranked
+            ],
+        }
+
+
+def setting_table(ranked: Iterable[SettingSummary]) -> Table:
+    """Return a table with one row per setting; the first, which is chosen, is marked."""
+    table = make_table("", "rate", "batch", "epochs", "mean ± sd", "min", "max", "best of")
+    for rank, (setting, dev, _, best) in enumerate(ranked):
+        count = "" if best.dev_evaluations is None else str(best.dev_evaluations)
+        scores = (str(dev), format_score(dev.min), format_score(dev.max), count) if dev else ("diverged", "", "", "")
+        varied = (f"{setting.learning_rate:g}", str(setting.batch_size), f"{setting.epochs:g}")
+        table.add_row("" if rank else "*", *varied, *scores)
+    return table

@@ -1,0 +1,362 @@
+"""Feature probe: heads are trained on a frozen BERT's states, layer by layer as in table 7.
+
+RUN/settings.toml    the settings in force           RUN/features/    the states, computed once, memory-mapped
+RUN/results.jsonl    one line per head: its scores   RUN/report.json  means and deviations over the seeds
+RUN/examples/        numbers per dev example of each head, for intervals over examples (see `metrics.example_scores`)
+RUN/layers.png       with --representations each-layer: the score of each layer
+
+The heads themselves are not saved: settings, seed and features reproduce each of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from bertwright.console import (
+    heading,
+    item_progress,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    print_outputs,
+    say,
+)
+from bertwright.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
+from bertwright.finetuning.head_training import HeadData, HeadHyperParams, make_training, predict, score
+from bertwright.finetuning.probe_settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
+from bertwright.finetuning.trial_log import RESULTS_FILE, read_results, write_results
+from bertwright.inference.feature_cache import (
+    Features,
+    check_cache_key,
+    encoder_digest,
+    input_digest,
+    load_or_compute_features,
+)
+from bertwright.interop.huggingface import check_vocabulary, load_model
+from bertwright.interop.model_files import model_folder
+from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
+from bertwright.metrics.tag_schemes import split_tag
+from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
+from bertwright.models.representations import (
+    PAPER_F1,
+    REPRESENTATIONS,
+    Representation,
+    expand_representations,
+    select_layers,
+    single_layers,
+)
+from bertwright.models.text_encoder import TextEncoder
+from bertwright.settings import write_settings
+from bertwright.tasks.data import SplitData, data_warnings, read_splits, within_positions
+from bertwright.tasks.scores_by_example import example_scores
+from bertwright.tasks.task import AnyTask
+from bertwright.training.context import ExecutionContext
+from bertwright.training.definition import FitSettings
+from bertwright.training.distributed import check_single_process
+from bertwright.training.fit import fit
+from bertwright.training.run_folder import locked_run, read_run_settings
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+EXAMPLES = "examples"  # folder
+CONLL_2003 = {"LOC", "MISC", "ORG", "PER"}  # the entity types of table 7
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Scores of one head: a line of results.jsonl."""
+
+    representation: str
+    learning_rate: float
+    seed: int
+    epoch: int
+    """Epoch with the best dev score, from 1."""
+    dev: dict[str, float]
+    test: dict[str, float] | None
+    seconds: float
+    source: str
+    """Digest of features and targets."""
+
+    @property
+    def trial(self) -> ProbeTrial:
+        """Return the trial that has these scores."""
+        return ProbeTrial(self.representation, self.learning_rate, self.seed)
+
+
+class ProbeRow(NamedTuple):
+    """Scores of a representation over the seeds, at the rate that is best on dev."""
+
+    representation: str
+    learning_rate: float
+    dev: SeedSummary
+    test: SeedSummary | None
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the row as it is written to a JSON file."""
+        return self._asdict() | {"dev": self.dev._asdict(), "test": self.test._asdict() if self.test else None}
+
+
+def table_rows(results: Sequence[ProbeResult], metric: str) -> list[ProbeRow]:
+    """Return one row per representation, those of table 7 first; of several rates, the one with the best dev mean.
+
+    A rate without a result for each seed ranks below all complete ones: a mean of fewer results is less certain.
+    """
+    seeds = {result.seed for result in results}
+    by_rate: dict[tuple[str, float], list[ProbeResult]] = {}
+    for result in results:
+        by_rate.setdefault((result.representation, result.learning_rate), []).append(result)
+    best: dict[str, tuple[bool, ProbeRow]] = {}
+    for (name, rate), runs in by_rate.items():
+        tests = [result.test[metric] for result in runs if result.test]
+        dev = summarize_seeds([result.dev[metric] for result in runs])
+        row = ProbeRow(name, rate, dev, summarize_seeds(tests) if tests else None)
+        complete = len(runs) == len(seeds)
+        if name not in best or (complete, row.dev.mean) > (best[name][0], best[name][1].dev.mean):
+            best[name] = complete, row
+    return [best[name][1] for name in dict.fromkeys([*REPRESENTATIONS, *best]) if name in best]
+
+
+def probe(settings: ProbeSettings, console: Console | None = None) -> list[ProbeRow]:
+    """Compute the features, train all heads that are missing, and print and return the table.
+
+    Ctrl-C loses only the current head. Raises ValueError for settings, files and folders that are not usable, and
+    DivergedError for a loss that is not finite.
+    """
+    console = console or make_console()
+    check_single_process("a probe")
+    with locked_run(settings, RESUME_OVERRIDES) as context:
+        if settings.resume:
+            settings = settings.extend(read_run_settings(ProbeSettings, settings.run))
+        run = open_probe(settings, context, console)
+        try:
+            return run.run()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"finished heads and features are saved; resume with: bertwright probe --run "
+                f"{shlex.quote(str(settings.run))} --resume"
+            ) from None
+
+
+def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Console) -> ProbeRun:
+    """Read and check model, examples and cached features; nothing has been written at that point."""
+    folder = model_folder(settings.model)
+    encoder, tokenizer = load_model(folder, heads="optional").model.encoder, Tokenizer.load(folder)
+    check_vocabulary(tokenizer, encoder.config, folder)
+    encoder.compute_dtype = context.dtype
+    representations = expand_representations(settings.representations, encoder.config.num_layers)
+    task, examples = read_splits(settings.task, settings.validation_fraction, settings.limit)
+    if "dev" not in examples:
+        raise ValueError("no dev examples: name files with --dev, or a published task's folder with --data")
+    if task.head.kind == "span":
+        raise ValueError(f"{task.kind}: reads the states of all tokens, too many to cache; fine-tune the model instead")
+    task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
+    splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items()]
+    run = ProbeRun(settings, context, console, task, encoder.to(context.device), tokenizer, splits, representations)
+    if cached := [split for split in splits if run.features_folder(split).exists()]:
+        model = encoder_digest(run.encoder)
+        for split in cached:
+            check_cache_key(run.features_folder(split), model, input_digest(split.encoded))
+    return run
+
+
+@dataclass
+class ProbeRun:
+    """A probe: encoder, task and data."""
+
+    settings: ProbeSettings
+    context: ExecutionContext
+    console: Console
+    task: AnyTask
+    encoder: TextEncoder
+    tokenizer: Tokenizer
+    splits: list[SplitData]
+    representations: Mapping[str, Representation]
+
+    def run(self) -> list[ProbeRow]:
+        """Compute the features, train the heads, print and return the table."""
+        run = self.settings.run
+        in_force = replace(self.settings, resume=False)  # usable as --config of another run
+        write_settings(run / "settings.toml", in_force, "bertwright probe: the settings in force")
+        remove_stale_parts(run)
+        rates, seeds = self.settings.learning_rates, self.settings.seeds
+        trials = [ProbeTrial(name, rate, seed) for name, rate, seed in product(self.representations, rates, seeds)]
+        self.print_summary(len(trials))
+        features = {split.name: self.compute_features(split) for split in self.splits}
+        source = self.digest_source(features)
+        results = self.read_results(source)
+        finished = {result.trial for result in results}
+        if count := len(finished.intersection(trials)):
+            say(self.console, f"{count} of {len(trials)} heads are already finished")
+        for trial in trials:
+            if trial not in finished:
+                results.append(self.train(trial, features, source))
+                write_results(run / RESULTS_FILE, map(asdict, results))
+        rows = table_rows(results, self.task.metric)
+        self.finish(rows)
+        return rows
+
+    def print_summary(self, heads: int) -> None:
+        """Print what is trained on what, and what the user should know of the data."""
+        config, settings, head = self.encoder.config, self.settings, self.head_config(next(iter(self.representations)))
+        lstm = f"{head.lstm_layers}-layer BiLSTM of {head.lstm_size}, " if head.lstm_layers else ""
+        fields = {
+            "task": f"{settings.task.task} ({self.task.kind}), best by {self.task.metric}",
+            "frozen": f"{config}, from {settings.model}",
+        }
+        fields |= {
+            split.name: f"{len(split.examples):,} examples, {len(split.encoded.positions):,} states"
+            for split in self.splits
+        }
+        fields |= {
+            "head": f"{lstm}linear, {head.outputs} outputs; {settings.epochs} epochs in batches of "
+            f"{settings.batch_size}",
+            "heads": f"{heads}, of {len(self.representations)} representations",
+            "device": str(self.context),
+        }
+        self.console.print(key_value_table(fields))
+        for warning in data_warnings(self.task, settings.task, self.splits, self.tokenizer, config.max_positions):
+            notice(self.console, warning)
+
+    def compute_features(self, split: SplitData) -> Features:
+        """Return the states of one split; compute them if they are not cached."""
+        layers = {layer for name in self.representations for layer in self.layers(name)}
+        with item_progress(self.console, f"features of {split.name}", split.encoded.num_items) as advance:
+            folder, pooled = self.features_folder(split), self.task.head.reads_sequence_state
+            return load_or_compute_features(self.encoder, split.encoded, sorted(layers), folder, advance, pooled)
+
+    def features_folder(self, split: SplitData) -> Path:
+        """Return the cache folder of a split."""
+        return (self.settings.features or self.settings.run / "features") / split.name
+
+    def digest_source(self, features: Mapping[str, Features]) -> str:
+        """Return the digest of the data that heads are trained and scored on."""
+        digests = []
+        for split in self.splits:
+            header = features[split.name].header
+            digests += [header.model, header.data, digest_bytes(split.encoded.labels.tobytes())]
+        return digest_bytes(*(digest.encode() for digest in digests))
+
+    def read_results(self, source: str) -> list[ProbeResult]:
+        """Read the results of finished trials. Raises ValueError if they were computed on other data."""
+        path = self.settings.run / RESULTS_FILE
+        results = read_results(path, lambda record: parse_result(record, self.task.metric))
+        if any(result.source != source for result in results):
+            raise ValueError(f"{path}: results of other data or another --dtype; restore both, or start another run")
+        return results
+
+    def layers(self, name: str) -> tuple[int, ...]:
+        """Return the layers of a representation."""
+        return select_layers(self.representations[name], self.encoder.config.num_layers)
+
+    def head_config(self, name: str) -> FeatureHeadConfig:
+        """Return the configuration of a head that reads a representation."""
+        head, settings = self.task.head, self.settings
+        return FeatureHeadConfig(
+            num_layers=len(self.layers(name)),
+            weighted=self.representations[name].weighted,
+            hidden_size=self.encoder.config.hidden_size,
+            outputs=head.outputs,
+            lstm_size=settings.lstm_size,
+            lstm_layers=settings.lstm_layers if head.kind == "token" else 0,
+        )
+
+    def train(self, trial: ProbeTrial, features: Mapping[str, Features], source: str) -> ProbeResult:
+        """Train one head from its seed; return the scores of its best epoch. Raises KeyboardInterrupt as `fit` does."""
+        started = time.perf_counter()
+        settings, layers, metric = self.settings, self.layers(trial.representation), self.task.metric
+        data = {split.name: HeadData(split, features[split.name], layers, self.context.device) for split in self.splits}
+        head = FeatureHead(self.head_config(trial.representation), trial.seed).to(self.context.device)
+        hyper = HeadHyperParams(settings.epochs, settings.batch_size, settings.dropout, trial.learning_rate, trial.seed)
+        training = replace(
+            make_training(head, self.task, data, hyper),
+            format_metrics=lambda metrics: f"{trial}: loss {metrics['loss']:.3f}",
+            format_scores=None,
+        )
+        per_epoch = data["train"].count_steps(hyper.batch_size)
+        steps = hyper.epochs * per_epoch
+        fit_settings = FitSettings(None, steps, eval_steps=range(per_epoch, steps, per_epoch), metric=metric)
+        best = fit(fit_settings, training, self.context, self.console)
+        if numbers := example_scores(self.task, data["dev"].split.examples, predict(head, self.task, data["dev"])):
+            ensure_folder(settings.run / EXAMPLES)
+            numbers.save(settings.run / EXAMPLES / f"{trial.name}.npz")
+        test = score(head, self.task, data["test"]) if "test" in data else None
+        epoch, seconds = best.step // per_epoch, time.perf_counter() - started
+        scores = f"{metric} {100 * best.scores[metric]:.2f} on dev after epoch {epoch}"
+        scores += f", {100 * test[metric]:.2f} on test" if test else ""
+        say(self.console, f"{trial}: {scores}; {seconds:,.0f} s")
+        return ProbeResult(
+            trial.representation,
+            trial.learning_rate,
+            trial.seed,
+            epoch=epoch,
+            dev=best.scores,
+            test=test,
+            seconds=seconds,
+            source=source,
+        )
+
+    def finish(self, rows: Sequence[ProbeRow]) -> None:
+        """Print the table, beside the paper's if it is of the same data set, and write it as JSON."""
+        types = {split_tag(name)[1] for name in self.task.label_names} - {""}
+        comparable = self.task.head.kind == "token" and self.task.metric == "f1" and types == CONLL_2003
+        metric = self.task.metric.replace("_", " ")
+        heading(
+            self.console,
+            f"{metric} on the frozen states, percent, mean ± deviation over the seeds; "
+            f"dev: the best of {self.settings.epochs} epochs",
+        )
+        paper = ("paper",) if comparable else ()
+        table = make_table("", "rate", "seeds", "dev", *(("test",) if rows[0].test else ()), *paper)
+        for row in rows:
+            scores = [summary.format(digits=2) for summary in (row.dev, row.test) if summary]
+            f1 = PAPER_F1.get(row.representation)
+            published = (f"{100 * f1:.1f}" if f1 else "",) if comparable else ()
+            table.add_row(row.representation, f"{row.learning_rate:g}", str(row.dev.seeds), *scores, *published)
+        self.console.print(table)
+        if comparable:
+            say(self.console, "paper: BERT BASE on the dev set of CoNLL-2003 (table 7; fine-tuned 96.4)")
+        run = self.settings.run
+        write_json(run / "report.json", {"metric": self.task.metric, "rows": [row.to_record() for row in rows]})
+        outputs = {"all heads": run / RESULTS_FILE}
+        if "each-layer" in self.settings.representations:
+            by_name = {row.representation: row for row in rows}
+            layers = [by_name[name] for name in single_layers(self.encoder.config.num_layers)]
+            plot_layers(layers, metric, run / "layers.png")
+            outputs["plot"] = run / "layers.png"
+        print_outputs(self.console, outputs)
+
+
+def plot_layers(rows: Sequence[ProbeRow], metric: str, path: Path) -> None:
+    """Plot the scores of each layer, from the embeddings on, with their deviation over the seeds, as a PNG file."""
+    from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    panel = figure.subplots()
+    for split in ("dev", "test"):
+        found = [summary for row in rows if (summary := getattr(row, split))]
+        if found:
+            means, deviations = [100 * one.mean for one in found], [100 * (one.std or 0) for one in found]
+            panel.errorbar(range(len(found)), means, yerr=deviations, marker="o", capsize=3, label=split)
+    panel.set_xticks(range(len(rows)))
+    panel.set_xlabel("layer (0: embeddings)")
+    panel.set_ylabel(f"{metric}, percent")
+    panel.grid(alpha=0.3)
+    panel.legend()
+    save_figure(figure, path)
+
+
+def parse_result(record: Any, metric: str) -> ProbeResult:
+    """Return a record of results.jsonl as a result. Raises ValueError or TypeError for other content."""
+    result = ProbeResult(**record)
+    for scores in (result.dev, *([result.test] if result.test else [])):
+        if not isinstance(scores, dict) or not isinstance(scores.get(metric), float):
+            raise ValueError(f"{metric} of {result.trial} is {scores!r}")
+    return result

@@ -1,0 +1,113 @@
+"""Settings of a feature probe: heads trained on a frozen BERT's states."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from bertwright.interop.model_files import check_model
+from bertwright.models.representations import REPRESENTATIONS, RepresentationName
+from bertwright.seeding import check_seed
+from bertwright.settings import check_batch_size, check_minimum
+from bertwright.tasks.presets import TaskSettings
+from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.run_folder import check_run_directory
+
+# Settings that may change on resume: they add heads, or decide where to compute, not what is computed.
+RESUME_OVERRIDES = ("run", "resume", "representations", "features", "seeds", "learning_rates", "device")
+
+
+class ProbeTrial(NamedTuple):
+    """Head to be trained."""
+
+    representation: str
+    learning_rate: float
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.representation}, rate {self.learning_rate:g}, seed {self.seed}"
+
+    @property
+    def name(self) -> str:
+        """Name of its files.
+
+        >>> ProbeTrial("last", 1e-3, seed=0).name
+        'last-lr0.001-seed0'
+        """
+        return f"{self.representation}-lr{self.learning_rate:.10g}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """Train heads on a frozen BERT to compare its layers (section 5.3); with --resume, train the missing ones."""
+
+    run: Path
+    """Run folder, to be created; with --resume, one that exists."""
+    task: TaskSettings
+    model: str | None = None
+    """Model folder, run folder or hub name. Required, except with --resume."""
+    validation_fraction: float = 0.0
+    """Share of the training examples that becomes the dev split if there are no dev files."""
+    limit: int | None = None
+    """Use only this many randomly chosen examples of each split, those of `finetune --limit`. Unset: all."""
+    resume: bool = False
+    """Train the heads that are missing in the run folder. Representations, rates and seeds beside it are added
+    to those in the run's settings."""
+    representations: tuple[RepresentationName, ...] = tuple(REPRESENTATIONS)
+    """Layers that make up a word's vector (paper, table 7: these six). A sum has learned weights; the embeddings are
+    the input of the first layer. each-layer: the embeddings and every layer by itself, with a plot."""
+    features: Path | None = None
+    """Folder for the states of all words, which are computed once; runs with the same model and files may share it.
+    Unset: in the run folder. Its size is 2 bytes × words × hidden size × layers."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """One head per seed, which decides its weights, the order of the examples and dropout (paper: 5 restarts)."""
+    learning_rates: tuple[float, ...] = (1e-3,)
+    """Peak rates; of several, the table shows the one that is best on dev."""
+    epochs: int = 10
+    """Passes over the training examples; the one that is best on dev counts."""
+    batch_size: int = 32
+    """Examples per step."""
+    lstm_size: int = 768
+    """Output size of the BiLSTM, both directions together (paper: "768-dimensional")."""
+    lstm_layers: int = 2
+    """Layers of the BiLSTM (paper: 2), which only tagging has. A text has a single vector, the state of [CLS] or, in a
+    left-to-right model, of the last token; a linear layer reads it."""
+    dropout: float = 0.3
+    """Dropout before, between and after the layers of the BiLSTM (the paper names no value)."""
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        for name in ("representations", "seeds", "learning_rates"):
+            values = getattr(self, name)
+            if not values or len({*values}) < len(values):
+                raise ValueError(f"{name} = {[*values]}: at least one value is required, and each only once")
+        check_batch_size(self.batch_size)
+        check_minimum(self, 1, "limit", "epochs", "lstm_layers")
+        check_minimum(self, 2, "lstm_size")
+        for seed in self.seeds:
+            check_seed(seed, "one of seeds")
+        if self.lstm_size % 2:
+            raise ValueError(f"lstm_size must be even, half for each direction, not {self.lstm_size}")
+        if not all(rate > 0 and math.isfinite(rate) for rate in self.learning_rates):
+            raise ValueError(f"learning_rates must be above 0, not {[*self.learning_rates]}")
+        for name in ("dropout", "validation_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected a share from 0 to below 1, got {getattr(self, name)}")
+
+    def extend(self, saved: ProbeSettings) -> ProbeSettings:
+        """Return these settings with the heads of saved ones, in their order, before the new heads."""
+        return replace(
+            self,
+            representations=tuple(dict.fromkeys(saved.representations + self.representations)),
+            learning_rates=tuple(dict.fromkeys(saved.learning_rates + self.learning_rates)),
+            seeds=tuple(dict.fromkeys(saved.seeds + self.seeds)),
+        )
+
+
+def check_inputs(settings: ProbeSettings) -> None:
+    """Check run folder, model and files, without torch."""
+    check_run_directory(settings, RESUME_OVERRIDES)
+    check_model(settings.model)
+    settings.task.check_files(*(("train",) if settings.validation_fraction else ("train", "dev")))

@@ -1,0 +1,247 @@
+"""Fine-tuning: from a pre-trained model and a task's files to a run folder.
+
+RUN/settings.toml    the settings in force          RUN/metrics.jsonl, tensorboard/, scores.png
+RUN/checkpoints/     the newest checkpoint          RUN/best/     the checkpoint with the best dev score
+RUN/model/           the result, a Hugging Face folder with task.json    RUN/report.json   the scores
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bertwright.console import (
+    filled_table,
+    heading,
+    item_progress,
+    key_value_table,
+    make_console,
+    notice,
+)
+from bertwright.finetuning.finetune_cost import CostEstimator
+from bertwright.finetuning.finetune_state import (
+    FinetuneState,
+    make_training,
+    open_run,
+    record_start,
+)
+from bertwright.finetuning.settings import RESUME_OVERRIDES, FinetuneSettings
+from bertwright.models.config import BertConfig
+from bertwright.models.text_encoder import EncoderConfig
+from bertwright.tasks.data import SplitData, data_warnings
+from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
+from bertwright.tasks.presentation import format_scores, make_score_table, report_fields, single_class_warnings
+from bertwright.tasks.task import AnyTask, TaskBatch
+from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
+from bertwright.training.context import ExecutionContext
+from bertwright.training.cost import describe_cost
+from bertwright.training.definition import FitSettings, MetricWindow, Training
+from bertwright.training.fit import FitResult
+from bertwright.training.run_folder import format_resume_command
+from bertwright.training.train_run import RunReport, train_run
+
+
+def finetune(
+    settings: FinetuneSettings,
+    console: Console | None = None,
+    examples: Mapping[str, Sequence[Any]] | None = None,
+    temporary: bool = False,
+) -> Path:
+    """Start or resume fine-tuning; return the model folder, or the run folder on other ranks and in a dry run.
+
+    `examples`: the examples of "train" and optionally of "dev" and "test", instead of the files in the settings.
+    `temporary`: the caller deletes the run folder, so it gets no plot and no checkpoints to resume from, and other
+    ranks do not take part.
+    After Ctrl-C or SIGTERM, the current step is finished and saved; then KeyboardInterrupt is raised. Raises ValueError
+    for settings, files and checkpoints that are not usable, DivergedError for numbers that are not finite, OSError for
+    a disk that fails; the newest checkpoint is intact in each case.
+    """
+
+    def open_finetuning(context: ExecutionContext, console: Console) -> FinetuneRun:
+        return FinetuneRun(open_run(settings, context, console, examples), settings, context, console, temporary)
+
+    return train_run(settings, RESUME_OVERRIDES, open_finetuning, console or make_console(), distributed=not temporary)
+
+
+@dataclass
+class FinetuneRun:
+    """A fine-tuning run, as one rank sees it."""
+
+    state: FinetuneState
+    settings: FinetuneSettings
+    context: ExecutionContext
+    console: Console
+    temporary: bool = False
+    task: AnyTask = field(init=False)
+    """The task with its choices on dev for the current weights, such as a threshold."""
+
+    def __post_init__(self) -> None:
+        self.task = self.state.task
+
+    def fit_settings(self) -> FitSettings:
+        """Return the length of the run and the steps after which it evaluates and saves."""
+        settings, items = self.settings, self.state.train.encoded.num_items
+        steps, eval_steps = settings.num_steps(items), settings.eval_steps(items)
+        save_every = settings.save_every
+        return FitSettings(
+            run=settings.run,
+            steps=steps,
+            log_every=settings.log_every,
+            eval_steps=eval_steps,
+            save_steps=range(save_every, steps, save_every) if save_every else eval_steps,
+            metric=self.state.task.metric if self.state.dev else None,
+            resumable=not self.temporary,
+            resume_command=format_resume_command(settings, "finetune", self.context),
+        )
+
+    def training(self) -> Training[TaskBatch]:
+        """Return everything that `fit` needs to know about fine-tuning."""
+        return replace(
+            make_training(self.state, self.settings, self.context),
+            evaluate=self.evaluate if self.state.dev else None,
+            write_model=self.write_model,
+            read_model=self.read_model,
+            summarize=summarize,
+            format_metrics=lambda metrics: f"loss {metrics['loss']:.3f} {metrics['tokens_per_second']:,.0f} tok/s",
+            format_scores=format_scores,
+        )
+
+    def evaluate(self) -> dict[str, float]:
+        """Score the model on dev; a task with a threshold chooses it there."""
+        assert self.state.dev is not None
+        scored = self.score(self.state.dev, tune=True)
+        self.task = scored.task
+        return scored.scores
+
+    def score(self, split: SplitData, tune: bool = False) -> EvaluationResult:
+        """Score the model on a split, with a live progress line."""
+        state = self.state
+        with item_progress(self.console, f"scoring {split.name}", split.encoded.num_items) as advance:
+            scored = evaluate_examples(state.model, self.task, split.examples, split.encoded, tune, advance)
+        for warning in single_class_warnings(scored.task, scored.predictions):
+            notice(self.console, f"{split.name}: {warning}; try more --epochs, or another --learning-rate")
+        return scored
+
+    def write_model(self, folder: Path) -> None:
+        """Write the model with its task."""
+        write_task_folder(folder, TaskModel(self.state.model, self.task), self.state.tokenizer)
+
+    def read_model(self, folder: Path) -> None:
+        """Load the weights of a checkpoint, and the task with its choices on dev at that step."""
+        saved = load_task(folder)
+        assert saved is not None
+        self.state.model.load_state_dict(saved.model.state_dict())
+        self.task = saved.task
+
+    def print_summary(self) -> None:
+        """Print the task, the model, the data and the settings, then warnings about the data."""
+        state, settings, context = self.state, self.settings, self.context
+        config, tuning = state.model.config, settings.tuning
+        splits = [split for split in (state.train, state.dev, state.test) if split]
+        names = state.task.label_names
+        labels = {"labels": f"{len(names)}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"} if names else {}
+        source = (
+            f"random weights, configuration of {settings.model}" if tuning.from_scratch else f"from {settings.model}"
+        )
+        steps = settings.num_steps(state.train.encoded.num_items)
+        self.console.print(
+            key_value_table(
+                {"task": f"{settings.task.task} ({state.task.kind}), best by {state.task.metric}"}
+                | labels
+                | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
+                | {"head": f"from {settings.model}" if tuning.keep_head else "new"}
+                | {"dropout": self.describe_dropout()}
+                | {split.name: _describe(split) for split in splits}
+                | {"steps": f"{steps:,}; {settings.describe_hyperparams()}"}
+                | {"device": str(context)}
+            )
+        )
+        for warning in data_warnings(state.task, settings.task, splits, state.tokenizer, config.max_positions):
+            notice(self.console, warning)
+        if state.dev and tuning.validation_fraction and tuning.limit is None and not settings.task.files("dev"):
+            dev, both = len(state.dev.examples), len(state.dev.examples) + len(state.train.examples)
+            if not 0.5 < dev / both / tuning.validation_fraction < 2:
+                split = f"dev split: {dev:,} of {both:,} examples ({dev / both:.1%})"
+                notice(self.console, f"{split}; examples of one group (such as equal texts) stay together")
+        if state.dev is None and not self.temporary:
+            notice(
+                self.console,
+                "no dev examples: the weights of the last step are the result; to select the best ones by a dev score, "
+                "give --dev files or --validation-fraction 0.1",
+            )
+
+    def describe_dropout(self) -> str:
+        """Describe the dropout that applies, and the model's own if a new run overrides it."""
+        rates = format_dropout(self.state.model.config)
+        if self.settings.tuning.dropout is None:
+            return f"{rates} (the model's own; --dropout overrides it)"
+        own = self.state.source_config
+        return f"{rates} (the model's own: {format_dropout(own)})" if own else rates
+
+    def describe_cost(self) -> dict[str, str]:
+        """Measure a few steps; return the cost of the whole run as names and values."""
+        cost = CostEstimator(self.state, self.context).estimate(self.settings)
+        # The newest checkpoint and the one that is being written; the best one of all, and that of a resumed run.
+        best = 2 if self.state.dev else 0
+        return describe_cost(cost, self.context, self.state.model, self.state.optimizer, checkpoints=2, best=best)
+
+    def record_start(self) -> None:
+        """Write settings and digests of the data. Raises ValueError if the files of a resumed run have changed."""
+        record_start(self.settings)
+
+    def make_report(self, result: FitResult) -> RunReport:
+        """Score the best weights on test; return the scores of each split."""
+        state, metric = self.state, self.state.task.metric
+        scores = {"dev": result.scores} if state.dev else {}
+        if state.test:
+            scores["test"] = self.score(state.test).scores
+        fields = {
+            "task": self.settings.task.task,
+            "metric": metric,
+            "best_step": result.step,
+            "dev_evaluations": len(result.evaluations),
+            "scores": scores,
+        } | report_fields(state.task, state.train.examples)
+        example = f"bertwright predict {shlex.quote(str(self.settings.run / 'model'))} --inputs FILE --output FILE"
+        return RunReport(fields, ("plot", "scores.png"), [("loss", "training loss"), (metric, metric)], example)
+
+    def print_scores(self, fields: Mapping[str, Any]) -> None:
+        """Print the scores by split."""
+        if not fields["scores"]:
+            return
+        count = fields["dev_evaluations"]
+        best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
+        heading(self.console, f"Scores after step {fields['best_step']:,}{best_of}")
+        table = make_score_table(fields["scores"], fields["metric"])
+        self.console.print(filled_table(table.columns, table.rows))
+
+
+def format_dropout(config: EncoderConfig) -> str:
+    """Format the dropout rate of states and, if it differs, that of attention weights.
+
+    >>> format_dropout(BertConfig(100)), format_dropout(BertConfig(100, hidden_dropout=0.0))
+    ('0.1', '0, of attention weights 0.1')
+    """
+    if isinstance(config, BertConfig) and config.attention_dropout != config.hidden_dropout:
+        return f"{config.hidden_dropout:g}, of attention weights {config.attention_dropout:g}"
+    return f"{config.hidden_dropout:g}"
+
+
+def summarize(window: MetricWindow) -> dict[str, float]:
+    """Return the mean loss and the speed of some steps."""
+    return {
+        "loss": window.sums["loss"] / window.steps,
+        "tokens_per_second": window.sums["tokens"] / window.seconds,
+        "sequences_per_second": window.sums["sequences"] / window.seconds,
+    }
+
+
+def _describe(split: SplitData) -> str:
+    encoded = split.encoded
+    mean = len(encoded.input_ids) / max(len(encoded.lengths), 1)
+    return f"{len(split.examples):,} examples, {len(encoded.lengths):,} sequences of {mean:.0f} tokens on average"

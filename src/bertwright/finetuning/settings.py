@@ -1,0 +1,155 @@
+"""Settings of a fine-tuning run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertwright.interop.model_files import check_model
+from bertwright.seeding import check_seed
+from bertwright.settings import check_batch_size, check_minimum
+from bertwright.tasks.presets import TaskSettings, paper_settings
+from bertwright.tasks.regression import Regression
+from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
+from bertwright.training.run_folder import check_run_directory
+
+# Settings that may change on resume: they decide where to compute, and how often to save and report.
+RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log_every", "device")
+
+MAX_EPOCHS = 10_000  # each is followed by an evaluation
+
+
+def paper_optimizer() -> OptimizerSettings:
+    """Return the settings of section A.3, with Adam's bias correction: without it, small data sets often fail."""
+    return OptimizerSettings(learning_rate=3e-5, warmup_ratio=0.1, bias_correction=True)
+
+
+@dataclass(frozen=True)
+class TuningSettings:
+    """Settings that fine-tuning and a grid of fine-tuning runs share."""
+
+    validation_fraction: float = 0.0
+    """Share of the training examples that becomes the dev split if there are no dev files."""
+    limit: int | None = None
+    """Use only this many randomly chosen examples of each split, for a quick trial. Unset: all."""
+    from_scratch: bool = False
+    """Start from random weights, as a baseline; only the configuration and the tokenizer of --model are used."""
+    keep_head: bool = False
+    """Start from the head of --model as well, which must be fine-tuned on a task of the same type and labels (paper,
+    4.2: TriviaQA, then SQuAD). By default, the head is new."""
+    dropout: float | None = None
+    """Dropout of states, attention weights and the head's input. Unset: the model's own (paper: 0.1)."""
+    label_smoothing: float = 0.0
+    """Share of a target's probability that is spread over all labels (paper: none)."""
+    freeze_layers: int | None = None
+    """Freeze the embeddings and this many of the lowest layers; 0: only the embeddings. Unset: nothing."""
+    layerwise_lr_decay: float = 1.0
+    """Factor between a layer's learning rate and that of the layer above it; below 1, lower layers change less
+    (ULMFiT)."""
+    lstm_lr_scale: float = 1.0
+    """Factor of the learning rate of a BiLSTM on the encoder (LTR + BiLSTM of `bertwright experiment table5`). Its
+    weights are new, so they need a higher rate than pre-trained ones."""
+
+    def __post_init__(self) -> None:
+        check_minimum(self, 1, "limit")
+        check_minimum(self, 0, "freeze_layers")
+        for name in ("dropout", "label_smoothing", "validation_fraction"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise ValueError(f"{name}: expected a share from 0 to below 1, got {value}")
+        if self.from_scratch and self.keep_head:
+            raise ValueError(
+                "from_scratch and keep_head: with random weights, the head is random, too; set only one of them"
+            )
+        if not 0 < self.layerwise_lr_decay <= 1:
+            raise ValueError(f"layerwise_lr_decay: expected above 0 and at most 1, got {self.layerwise_lr_decay}")
+        if not (self.lstm_lr_scale > 0 and math.isfinite(self.lstm_lr_scale)):
+            raise ValueError(f"lstm_lr_scale: expected a finite factor above 0, got {self.lstm_lr_scale}")
+
+
+@dataclass(frozen=True)
+class FinetuneSettings:
+    """Fine-tune a BERT on a task; with --resume, continue an interrupted run."""
+
+    run: Path
+    """Run folder, to be created; with --resume, one that exists."""
+    task: TaskSettings
+    model: str | None = None
+    """Model folder, run folder or hub name to start from. Required, except with --resume."""
+    resume: bool = False
+    """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
+    same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction
+    set, the numbers of threads and of processes, and the number type. A notice reports changes."""
+    epochs: float = 3.0
+    """Passes over the training examples (paper, A.3: 2, 3 or 4; SQuAD 2.0: 2)."""
+    batch_size: int = 32
+    """Examples per step; in question answering and tagging, windows per step (paper, A.3: 16 or 32; SQuAD 2.0: 48)."""
+    seed: int = 0
+    """Seed of the new head's weights, the order of the examples, and dropout."""
+    eval_every: int | None = None
+    """Steps between evaluations on dev; unset: once per epoch."""
+    save_every: int | None = None
+    """Steps between checkpoints; unset: at each evaluation."""
+    log_every: int = 10
+    """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
+    dry_run: bool = False
+    """Print the data, the settings and the time, estimated from a few measured steps; then stop. Nothing is written."""
+    tuning: TuningSettings = field(default_factory=TuningSettings)
+    optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        check_batch_size(self.batch_size)
+        check_minimum(self, 1, "eval_every", "save_every", "log_every")
+        check_seed(self.seed)
+        if not 0 < self.epochs <= MAX_EPOCHS:
+            raise ValueError(f"epochs: expected above 0 and at most {MAX_EPOCHS:,}, got {self.epochs:g}")
+        if self.tuning.label_smoothing and isinstance(self.task.build_task(), Regression):
+            raise ValueError(f"label_smoothing = {self.tuning.label_smoothing}: a regression has no labels; omit it")
+
+    @classmethod
+    def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the paper's settings for the published task that a TOML table names."""
+        paper = paper_settings(table)
+        if paper is None:
+            return {}
+        rate = {"learning_rate": paper.learning_rate}
+        return {"epochs": paper.epochs, "batch_size": paper.batch_size, "optimizer": rate}
+
+    def describe_hyperparams(self) -> str:
+        """Describe batch size, epochs and learning rate, with the paper's values if it states them for the task."""
+        own = (self.optimizer.learning_rate, self.batch_size, self.epochs)
+        epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
+        text = f"batch size {self.batch_size}, {epochs}, learning rate {self.optimizer.learning_rate:g}"
+        paper = paper_settings({"task": {"task": self.task.task}})
+        if paper is None:
+            return text
+        rates = " or ".join(f"{rate:g}" for rate in paper.rates or (paper.learning_rate,))
+        if own[1:] == (paper.batch_size, paper.epochs) and own[0] in (paper.rates or (paper.learning_rate,)):
+            one_of = f", where dev selects among {rates}" if paper.rates else ""
+            return f"{text} (paper, {paper.section}{one_of})"
+        return f"{text} (paper, {paper.section}: {paper.batch_size}, {paper.epochs:g}, {rates})"
+
+    def num_steps(self, num_items: int) -> int:
+        """Return the number of optimizer steps for a number of training items."""
+        # Rounded first: 1.1 * 100 / 10 is 11.000000000000002 in floating point and must not become 12.
+        return max(1, math.ceil(round(self.epochs * num_items / self.batch_size, 6)))
+
+    def eval_steps(self, num_items: int) -> Container[int]:
+        """Return the steps after which the model is evaluated, by default the ends of epochs; the last always is."""
+        steps = self.num_steps(num_items)
+        if self.eval_every:
+            return range(self.eval_every, steps, self.eval_every)
+        epochs = range(1, steps * self.batch_size // num_items + 1)
+        return frozenset(-(-epoch * num_items // self.batch_size) for epoch in epochs)
+
+
+def check_inputs(settings: FinetuneSettings) -> None:
+    """Check the run folder and, for a new run, model and files, without torch. A finished run needs neither of them."""
+    check_run_directory(settings, RESUME_OVERRIDES)
+    if not settings.resume:
+        check_model(settings.model)
+        settings.task.check_files("train")

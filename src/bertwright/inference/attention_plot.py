@@ -1,0 +1,148 @@
+"""`bertwright attention`: draw the attention weights of a text, or write them to a file."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from tyro.conf import Positional
+
+from bertwright.console import make_console, notice, say
+from bertwright.files import check_absent, new_file
+from bertwright.interop.model_files import model_folder
+from bertwright.settings import check_minimum
+from bertwright.training.optimizer_settings import DeviceSettings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from bertwright.inference.attention_weights import Attention
+
+PICTURES = (".png", ".svg", ".pdf")
+ARRAYS = ".npz"
+SINGLE_INCHES, PANEL_INCHES = 7.0, 1.6  # side of the only panel; of one of several
+TICKS = 60  # maximum number of tokens that are written along the axes
+BOXES = "Last Resort"  # fonts of matplotlib that draw a box for every character
+
+
+@dataclass(frozen=True)
+class AttentionSettings:
+    """Draw the attention weights of a text: a panel per layer (rows, the lowest first) and head (columns)."""
+
+    model: Positional[str]
+    """Model folder, run folder, or hub name."""
+    text: Positional[str]
+    """Text to read, not longer than the model's positions."""
+    output: Path
+    """New file: a picture (.png, .svg, .pdf), or the arrays `tokens` and `weights` (layers × heads × tokens × tokens,
+    from the attending to the attended token) for NumPy (.npz)."""
+    text_pair: str | None = None
+    """Second text of a pair."""
+    layer: int | None = None
+    """Layer to draw, from 1; unset: all."""
+    head: int | None = None
+    """Head to draw, from 1; unset: all."""
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        check_minimum(self, 1, "layer", "head")
+        if self.output.suffix not in (*PICTURES, ARRAYS):
+            raise ValueError(f"{self.output}: expected one of the suffixes {', '.join((*PICTURES, ARRAYS))}")
+
+
+def attention(settings: AttentionSettings, console: Console | None = None) -> Attention:
+    """Write the attention weights of a text as a picture or as arrays; return those of the chosen layers and heads.
+
+    Raises ValueError for an existing file, for a layer or head that the model does not have, and as `Bert.attention`.
+    """
+    console = console or make_console()
+    check_absent(settings.output)
+    folder = model_folder(settings.model)
+    from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
+    from bertwright.training.context import execution_context
+
+    with execution_context(settings.device) as context:
+        model = load(folder, context.device, context.dtype)
+        found = model.attention(settings.text, settings.text_pair)
+    for axis, (name, number) in enumerate((("layer", settings.layer), ("head", settings.head))):
+        if number is not None:
+            count = found.weights.shape[axis]
+            if number > count:
+                raise ValueError(f"--{name}: expected 1 to {count}, got {number}")
+            found = found._replace(weights=found.weights.take([number - 1], axis))
+    with new_file(settings.output) as temporary, temporary.open("wb") as file:
+        if settings.output.suffix == ARRAYS:
+            np.savez_compressed(file, tokens=np.array(found.tokens), weights=found.weights)
+        else:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Glyph .* missing")  # one per character; `_label_tokens` prints one
+                _figure(settings, found, console).savefig(file, dpi=130, format=settings.output.suffix[1:])
+    layers, heads, tokens, _ = found.weights.shape
+    say(console, f"{settings.output}: layers {layers}, heads {heads}, tokens {tokens}")
+    return found
+
+
+def _figure(settings: AttentionSettings, found: Attention, console: Console) -> Figure:
+    """Draw a panel for each layer and head; darker is more."""
+    from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
+
+    layers, heads, tokens, _ = found.weights.shape
+    single = layers == heads == 1
+    side = SINGLE_INCHES if single else PANEL_INCHES
+    figure = Figure(figsize=(heads * side + 0.8, layers * side + 0.8), layout="constrained")
+    panels = figure.subplots(layers, heads, squeeze=False)
+    for (row, column), panel in np.ndenumerate(panels):
+        panel.imshow(found.weights[row, column], vmin=0, vmax=1, cmap="Blues")
+        panel.set_xticks([])
+        panel.set_yticks([])
+        if column == 0:
+            panel.set_ylabel(f"layer {settings.layer or row + 1}")
+        if row == 0:
+            panel.set_title(f"head {settings.head or column + 1}", fontsize="medium")
+        if single and tokens <= TICKS:
+            _label_tokens(panel, found.tokens, console)
+    return figure
+
+
+def _label_tokens(panel: Axes, tokens: tuple[str, ...], console: Console) -> None:
+    """Label the rows with the attending tokens and the columns with the attended ones; "$" does not start a formula."""
+    fonts = choose_fonts("".join(tokens))
+    if fonts.missing:
+        notice(
+            console,
+            f"no installed font has {len(fonts.missing):,} characters of the tokens, such as {fonts.missing[0]}; they "
+            "are drawn as boxes unless you install one, such as Noto Sans CJK for Korean, Chinese and Japanese",
+        )
+    panel.set_xticks(range(len(tokens)), tokens, rotation=90, parse_math=False, fontfamily=fonts.families)
+    panel.set_yticks(range(len(tokens)), tokens, parse_math=False, fontfamily=fonts.families)
+
+
+class Fonts(NamedTuple):
+    """Fonts for a text, in the order in which a character is looked for."""
+
+    families: list[str]
+    missing: str
+    """Characters that none of them has."""
+
+
+def choose_fonts(text: str) -> Fonts:
+    """Choose matplotlib's own font and, if it lacks characters of the text, the installed font with most of those."""
+    from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+
+    def lacking(path: str, characters: set[str]) -> set[str]:
+        """Return the characters that a font file lacks."""
+        return {character for character in characters if not get_font(path).get_char_index(ord(character))}
+
+    families = FontProperties().get_family()
+    missing = lacking(findfont(FontProperties()), set(text))
+    others = [font for font in fontManager.ttflist if missing and not font.name.startswith(BOXES)]
+    if others:
+        rest, family = min((len(lacking(font.fname, missing)), font.name) for font in others)
+        if rest < len(missing):
+            return Fonts([*families, family], "".join(sorted(lacking(findfont(family), missing))))
+    return Fonts(families, "".join(sorted(missing)))

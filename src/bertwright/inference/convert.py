@@ -1,0 +1,122 @@
+"""`bertwright convert`: write a model as a Hugging Face folder, or in the format of Google's code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rich.console import Console
+from tyro.conf import Positional
+
+from bertwright.console import make_console, notice, say
+from bertwright.files import check_absent
+from bertwright.interop.model_files import check_model, model_folder
+from bertwright.settings import check_not_str
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from bertwright.interop.huggingface import LoadResult
+    from bertwright.tasks.task_io import TaskModel
+    from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ConvertSettings:
+    """Write the model of a folder, a run, the hub or Google as a Hugging Face folder or in Google's format."""
+
+    source: Positional[str]
+    """Model folder, run folder, hub name, or folder with bert_model.ckpt.* and bert_config.json."""
+    output: Positional[Path]
+    """New folder for the model."""
+    format: Literal["huggingface", "google"] = "huggingface"
+    """huggingface: a Hugging Face folder; google: bert_model.ckpt.*, bert_config.json and vocab.txt, for models of
+    pre-training, classification and question answering."""
+    lowercase: bool | None = None
+    """True for an uncased vocabulary. Required for Google's files, which do not contain it; for others it overrides
+    what they contain."""
+    labels: tuple[str, ...] = ()
+    """Labels of a classifier of Google's run_classifier.py, in the order of its get_labels(). Required for its files,
+    which do not contain them."""
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "labels")
+
+
+def convert(settings: ConvertSettings, console: Console | None = None) -> None:
+    """Read a checkpoint of any known format and write it in another, atomically.
+
+    The model of a task keeps its head and, in a Hugging Face folder, its task. Raises ValueError if the output exists,
+    and for a source that is not a complete BERT or that the output's format cannot represent.
+    """
+    console = console or make_console()
+    check_absent(settings.output)
+    source = Path(settings.source)
+    if not source.is_dir():
+        check_model(settings.source)
+    from bertwright.interop import google  # imports torch, which takes longer than the checks above
+    from bertwright.interop.huggingface import save_model
+    from bertwright.tasks.task_io import describe_head, save_task_folder
+    from bertwright.vocabulary.tokenizer import Tokenizer
+
+    from_google = (source / google.CONFIG).is_file()
+    if settings.labels and not from_google:
+        raise ValueError(f"--labels: for Google's checkpoints, but {source} has no {google.CONFIG}; omit it")
+    folder = source if from_google else model_folder(settings.source)
+    tokenizer = Tokenizer.load(folder / google.VOCABULARY if from_google else folder, settings.lowercase)
+    loaded, task = _load_google(folder, settings.labels) if from_google else _load(folder)
+    if settings.format == "google":
+        record = task and describe_head(task)
+        google.save_checkpoint(settings.output, loaded.model, tokenizer, record, loaded.missing_heads)
+    elif task:
+        save_task_folder(settings.output, task, tokenizer)
+    else:
+        save_model(settings.output, loaded.model, tokenizer, loaded.missing_heads)
+    purpose = f", for {task.task.kind}" if task else ""
+    say(console, f"{settings.output}: written, {count_parameters(loaded.model):,} parameters{purpose}")
+    if settings.format == "google":
+        say(console, f"for Google's scripts: {' '.join(_google_flags(task, tokenizer))}")
+    for head in loaded.missing_heads:
+        notice(console, f"{settings.source}: no {head} head, so {settings.output} has none, either")
+    if loaded.unexpected_keys:
+        purpose = task.task.kind if task else "pre-training"
+        notice(console, f"{settings.source}: ignored, not used in {purpose}: {', '.join(loaded.unexpected_keys)}")
+
+
+def _load(folder: Path) -> tuple[LoadResult, TaskModel | None]:
+    """Load the model of a Hugging Face folder, and its task if it has one."""
+    from bertwright.interop.huggingface import LoadResult, load_model
+    from bertwright.tasks.task_io import load_task
+
+    task = load_task(folder)
+    return (LoadResult(task.model, (), ()) if task else load_model(folder, heads="optional")), task
+
+
+def _load_google(folder: Path, labels: tuple[str, ...]) -> tuple[LoadResult, TaskModel | None]:
+    """Load the model of Google's files, and the task that its head implies."""
+    from bertwright.interop.google import read_checkpoint
+    from bertwright.interop.huggingface import LoadResult, build_model, build_task_model, to_hf_weights
+    from bertwright.tasks.task_io import TaskModel, infer_task
+
+    source, head = read_checkpoint(folder, labels)
+    if head is None:
+        return build_model(source), None
+    model = build_task_model(source, head.head)
+    ignored = tuple(sorted(source.tensors.keys() - to_hf_weights(model).keys()))
+    return LoadResult(model, (), ignored), TaskModel(model, infer_task(head, model.config.max_positions), inferred=True)
+
+
+def _google_flags(task: TaskModel | None, tokenizer: Tokenizer) -> list[str]:
+    """Return the flags whose values Google's files do not contain."""
+    from bertwright.tasks.question_answering import QuestionAnswering
+
+    flags = [f"--do_lower_case={tokenizer.lowercase}"]
+    if task and isinstance(task.task, QuestionAnswering) and task.task.allow_no_answer:
+        flags += ["--version_2_with_negative=True", f"--null_score_diff_threshold={-task.task.threshold:g}"]
+    return flags
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Return the number of weights."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,165 @@
+"""`bertwright embed`: turn texts into vectors, compare a few on the screen, write those of files as .npy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from tyro.conf import Positional
+
+from bertwright.console import byte_progress, heading, make_console, make_table, notice, say
+from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
+from bertwright.files import check_absent, new_file
+from bertwright.interop.model_files import model_folder
+from bertwright.io.decoding import FIX_CORPUS, STDIN, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
+from bertwright.io.npy import NpyWriter
+from bertwright.io.sources import InputFile
+from bertwright.io.stdin_texts import expand_stdin, stdin_texts
+from bertwright.settings import check_not_str
+from bertwright.training.optimizer_settings import DeviceSettings
+
+if TYPE_CHECKING:
+    from bertwright.inference.model import Bert
+
+TEXT_COLUMNS, COSINE_COLUMNS = 36, 8  # terminal columns
+
+
+@dataclass(frozen=True)
+class EmbedSettings:
+    """Turn texts into vectors: compare a few on the screen, or write those of files, in order, to --output."""
+
+    model: Positional[str]
+    """Model folder, run folder, or hub name."""
+    texts: Positional[tuple[str, ...]] = ()
+    """Texts to compare, at least two; one is enough with --output. - reads them from standard input, one per line, and
+    skips blank lines. For files use --inputs."""
+    inputs: tuple[str, ...] = ()
+    """Files with texts: .txt (one per line, blank lines are skipped), .jsonl, .csv, .tsv, .parquet, also compressed; or
+    - alone for standard input, one text per line."""
+    column: str = "text"
+    """Field or column with the text, in tables."""
+    encoding: str = "utf-8"
+    """Encoding of the texts in files and on standard input, such as utf-8, latin-1, cp949 or utf-16."""
+    encoding_errors: EncodingErrors = "strict"
+    """On bytes that are invalid in the encoding: stop with their location, or read each as U+FFFD."""
+    output: Path | None = None
+    """New .npy file for the vectors, N × H float32."""
+    pooling: Literal["mean", "cls", "max"] = "mean"
+    """mean or max over all tokens; cls: the state of [CLS], or of a left-to-right model, whose [CLS] sees only itself,
+    that of the last token."""
+    normalize: bool = True
+    """Scale every vector to length 1, so that dot products are cosines."""
+    max_length: int | None = None
+    """Longest window in tokens; longer texts are read in several. Unset: the model's positions."""
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "texts", "inputs")
+        if bool(self.texts) == bool(self.inputs):
+            raise ValueError("give either texts, or files with --inputs")
+        if self.inputs and self.output is None:
+            raise ValueError("--inputs needs a file for the vectors: add --output vectors.npy")
+        check_stdin_alone(self.inputs)
+        check_encoding(self.encoding)
+        if self.texts != (STDIN,):
+            self.check_number_of_texts(len(self.texts))
+        if blank := [number for number, text in enumerate(self.texts, 1) if not text.strip()]:
+            raise ValueError(f"text {blank[0]} of {len(self.texts)} is empty")
+
+    @property
+    def codec(self) -> TextCodec:
+        """Encoding and treatment of invalid bytes."""
+        return TextCodec(self.encoding, self.encoding_errors, FIX_CORPUS)
+
+    @property
+    def corpus(self) -> CorpusSettings:
+        """The files as a corpus in which each line or row is a document."""
+        return CorpusSettings(
+            inputs=self.inputs,
+            document_unit="line",
+            column=self.column,
+            encoding=self.encoding,
+            encoding_errors=self.encoding_errors,
+        )
+
+    def check_number_of_texts(self, number: int) -> None:
+        """Raise ValueError for one text without an output; piped texts are counted when they have been read."""
+        if number == 1 and self.output is None:
+            raise ValueError("one text has nothing to compare with: give another, or add --output vectors.npy")
+
+
+def embed(settings: EmbedSettings, console: Console | None = None) -> None:
+    """Write the vectors of texts or files to a file, in constant memory, or print the cosines between some texts."""
+    console = console or make_console()
+    if settings.output is not None:
+        check_absent(settings.output)
+        if settings.output.suffix not in ("", ".npy"):
+            raise ValueError(
+                f"{settings.output}: vectors are written as .npy, not as {settings.output.suffix}; name it "
+                f"{settings.output.with_suffix('.npy')} (numpy.load reads it, numpy.savetxt makes text of it)"
+            )
+    folder = model_folder(settings.model)
+    files = list_corpus_files(settings.corpus) if settings.inputs not in ((), (STDIN,)) else []
+    texts = expand_stdin(settings.texts, settings.codec) if settings.texts else []
+    settings.check_number_of_texts(len(texts))
+    from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
+    from bertwright.tasks.prediction import split_into_chunks
+    from bertwright.training.context import execution_context
+
+    with execution_context(settings.device) as context:
+        model = load(folder, context.device, context.dtype)
+        if settings.output is None:
+            _print_cosines(console, texts, _embed(model, texts, settings))
+        else:
+            source = _read_files(settings, files, console) if settings.inputs else iter(texts)
+            blocks = (_embed(model, chunk, settings) for chunk in split_into_chunks(source))
+            number = _write_npy(settings.output, blocks, model.config.hidden_size)
+            say(console, f"{settings.output}: {number:,} vectors of {model.config.hidden_size} numbers")
+
+
+def _embed(model: Bert, texts: Sequence[str], settings: EmbedSettings) -> NDArray[np.float32]:
+    return model.embed(texts, settings.pooling, settings.normalize, max_length=settings.max_length)
+
+
+def _read_files(settings: EmbedSettings, files: Sequence[InputFile], console: Console) -> Iterator[str]:
+    """Yield the texts of all files, with progress in bytes; print a notice if rows had no text."""
+    if settings.inputs == (STDIN,):
+        yield from stdin_texts(settings.codec)
+        return
+    stats, last = ReadStats(), 0
+    with byte_progress(console, "embedding", text_size(files)) as advance:
+        for document in read(settings.corpus, files, stats):
+            yield document.text
+            if stats.bytes_read > last:
+                advance(stats.bytes_read - last)
+                last = stats.bytes_read
+    if skipped := stats.null_values + stats.empty_documents:
+        notice(console, f"{skipped:,} rows without a text have no vector, so later vectors have smaller numbers")
+
+
+def _write_npy(path: Path, blocks: Iterable[NDArray[np.float32]], num_columns: int) -> int:
+    """Write blocks of vectors as one .npy file, atomically and in constant memory; return the number of vectors."""
+    with new_file(path) as temporary, NpyWriter(temporary, np.float32, (num_columns,)) as array:
+        for block in blocks:
+            array.append(block)
+    return array.length
+
+
+def _print_cosines(console: Console, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    """Print the cosines between texts, as many columns as the terminal can show."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = (vectors / lengths) @ (vectors / lengths).T
+    shown = min(len(texts), max(2, (console.width - TEXT_COLUMNS) // COSINE_COLUMNS))
+    heading(console, f"Cosines of {len(texts)} texts, vectors of {vectors.shape[1]} numbers")
+    table = make_table("", "", *(str(number + 1) for number in range(shown)))
+    table.columns[1].justify, table.columns[1].overflow = "left", "fold"
+    for number, text in enumerate(texts):
+        table.add_row(str(number + 1), text, *(f"{cosine:.3f}" for cosine in cosines[number, :shown]))
+    console.print(table)
+    if shown < len(texts):
+        notice(console, f"only {shown} of {len(texts)} columns fit here; --output vectors.npy saves all vectors")

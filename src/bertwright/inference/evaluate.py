@@ -1,0 +1,167 @@
+"""`bertwright evaluate`: score a fine-tuned model on labeled files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+from rich.console import Console
+from tyro.conf import Positional
+
+from bertwright.console import filled_table, heading, item_progress, make_console, notice, say
+from bertwright.files import new_file
+from bertwright.interop.model_files import check_model, model_folder
+from bertwright.io.sources import check_exist, check_unique
+from bertwright.settings import check_not_str
+from bertwright.tasks.presets import TaskOptions
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.training.optimizer_settings import DeviceSettings
+
+if TYPE_CHECKING:
+    from bertwright.inference.model import Bert
+    from bertwright.tasks.task import AnyTask
+    from bertwright.tasks.task_io import TaskModel
+    from bertwright.training.context import ExecutionContext
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """Score a fine-tuned model on labeled files with the official metric of its task."""
+
+    model: Positional[str]
+    """Folder of a fine-tuned model, its run folder, or a hub name."""
+    inputs: Positional[tuple[str, ...]]
+    """Labeled files, in the format of the training files."""
+    output: Path | None = None
+    """Also write the scores to this new JSON file."""
+    ensemble: tuple[str, ...] = ()
+    """More models of the same task and vocabulary; their probabilities are averaged with those of the first model."""
+    threshold: float | None = None
+    """Question answering with questions that may have no answer: τ, the margin over "no answer" above which the best
+    span is the answer. Unset: the model's; of an ensemble, the mean of its models'. The best on these examples is
+    printed."""
+    overrides: TaskOptions = field(default_factory=TaskOptions)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "inputs", "ensemble")
+        if not self.inputs:
+            raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
+
+
+def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict[str, float]:
+    """Print the scores over the examples of all files together; return them by name.
+
+    Raises ValueError for a model without a task, and for invalid examples.
+    """
+    console = console or make_console()
+    check_unique(settings.inputs)
+    check_exist(settings.inputs)
+    for name in (settings.model, *settings.ensemble):
+        check_model(name)
+    # These import torch, which takes longer than the checks above.
+    from bertwright.tasks.ensemble import predict_ensemble
+    from bertwright.tasks.presentation import single_class_warnings, truncation_warnings
+    from bertwright.training.context import execution_context
+
+    with (
+        new_file(settings.output) if settings.output else nullcontext() as temporary,
+        execution_context(settings.device) as context,
+    ):
+        names = (settings.model, *settings.ensemble)
+        model, members, task, notices = load_for_task(names, settings.overrides, settings.threshold, context)
+        examples = [example for path in settings.inputs for example in task.read(path)]
+        if not examples:
+            raise ValueError(f"{settings.inputs[0]}: no examples in it")
+        task.check(examples)
+        encoded = task.encode(examples, model.tokenizer, labeled=False)
+        with item_progress(console, "evaluating", encoded.num_items) as advance:
+            predictions = task.decode(examples, encoded, predict_ensemble(members, encoded, advance))
+        scores = task.score(examples, predictions)
+        if temporary is not None:
+            temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    name = f"{len(members)} models" if settings.ensemble else settings.model
+    heading(console, f"{name} on {len(examples):,} examples")
+    warnings = notices + task.warnings(examples, settings.inputs)
+    warnings += truncation_warnings(task, len(examples), encoded.truncated, model.config.max_positions)
+    for warning in warnings + single_class_warnings(task, predictions):
+        notice(console, warning)
+    _print_scores(console, task, examples, predictions, scores)
+    if settings.output is not None:
+        say(console, f"{settings.output}: scores written")
+    return scores
+
+
+def _print_scores(
+    console: Console, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any], scores: Mapping[str, float]
+) -> None:
+    """Print the scores, the tables of the task, and the threshold that would have been best."""
+    from bertwright.tasks.presentation import format_percent, make_score_table, score_tables
+
+    for table in (make_score_table({"score": scores}, task.metric), *score_tables(task, examples, predictions)):
+        console.print(filled_table(table.columns, table.rows))
+    if has_threshold(task):
+        best = task.best_threshold(examples, predictions)
+        say(console, f"best on these examples: f1 {format_percent(best.f1)}, with --threshold {best.value!r}")
+
+
+class LoadedModels(NamedTuple):
+    """The models of a task, ready to predict."""
+
+    first: Bert
+    """The first model, with its tokenizer."""
+    members: list[TaskModel]
+    """All models."""
+    task: AnyTask
+    """Their common task, with the user's options."""
+    notices: list[str]
+    """Choices that the user should know of."""
+
+
+def load_for_task(
+    names: Sequence[str], overrides: TaskOptions, threshold: float | None, context: ExecutionContext
+) -> LoadedModels:
+    """Load fine-tuned models of one task; `threshold` replaces theirs.
+
+    Raises ValueError for a model without a task, for different tasks, and for a task without a threshold.
+    """
+    from bertwright.tasks.ensemble import merge_tasks
+
+    loaded = [_load_one(name, overrides, context) for name in names]
+    for name, one in zip(names, loaded, strict=True):
+        if one.tokenizer.digest != loaded[0].tokenizer.digest:
+            raise ValueError(f"{name}: its vocabulary is not that of {names[0]}; the models of an ensemble share one")
+    members = [one.task_model for one in loaded]
+    task, notices = merge_tasks([member.task for member in members]), []
+    if threshold is not None:
+        if not has_threshold(task):
+            raise ValueError(f"--threshold {threshold:g}: this model never predicts that there is no answer; omit it")
+        task = replace(task, threshold=threshold)
+    elif len(names) > 1 and has_threshold(task):
+        notices.append(
+            f"the threshold of the ensemble is the mean of its models' thresholds, {task.threshold:.4g}; bertwright "
+            "evaluate --ensemble on dev prints its best, for --threshold"
+        )
+    return LoadedModels(loaded[0], members, task, notices)
+
+
+def has_threshold(task: AnyTask) -> TypeGuard[QuestionAnswering]:
+    """Return whether a task compares the best answer with "no answer"."""
+    return isinstance(task, QuestionAnswering) and task.allow_no_answer
+
+
+def _load_one(name: str, overrides: TaskOptions, context: ExecutionContext) -> Bert:
+    from bertwright.inference.model import load
+    from bertwright.models.heads import EncoderForTask
+    from bertwright.tasks.data import within_positions
+
+    folder = model_folder(name)
+    model = load(folder, context.device, context.dtype)
+    if model.task is None or not isinstance(model.model, EncoderForTask):
+        raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
+    model.task = within_positions(overrides.apply_to(model.task), overrides, model.config.max_positions)
+    return model

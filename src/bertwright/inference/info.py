@@ -1,0 +1,242 @@
+"""Describe a model, vocabulary, token store, feature cache, run or series of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from bertwright.console import heading, key_value_table, make_console
+from bertwright.files import read_json
+from bertwright.inference.convert import count_parameters
+from bertwright.inference.feature_cache import BLOCKS, cache_info
+from bertwright.inference.info_settings import InfoSettings
+from bertwright.interop.checksums import read_checksums
+from bertwright.interop.huggingface import load_config, load_model
+from bertwright.interop.model_files import CHECKSUMS, is_run
+from bertwright.models.config import BertConfig
+from bertwright.models.representations import expand_representations
+from bertwright.models.text_encoder import EncoderConfig
+from bertwright.settings import read_toml
+from bertwright.tasks.presentation import describe_task
+from bertwright.tasks.presets import SPLITS
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_io import load_task, read_task
+from bertwright.tokenstore.store import TokenStore
+from bertwright.training import checkpoint
+from bertwright.training.metrics_log import METRICS_FILE, read_metrics
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+MAX_LABELS = 12  # that are listed
+GRID = "grid of fine-tuning runs"
+PROBE = "probe of frozen features"
+SERIES = {  # and the settings that vary in it: several values, or their number
+    GRID: ("learning_rates", "batch_sizes", "epochs", "seeds"),
+    PROBE: ("representations", "learning_rates", "seeds"),
+}
+
+
+class Description(NamedTuple):
+    """The kind and the properties of a folder, in words for the user."""
+
+    kind: str
+    fields: dict[str, str]
+    has_digests: bool = False
+    """Whether --verify has something to compare."""
+
+
+def info(settings: InfoSettings, console: Console | None = None) -> None:
+    """Print the kind and the properties of a folder. Raises ValueError if its kind is unknown or it is damaged."""
+    console = console or make_console()
+    folder = settings.folder
+    kind, fields, has_digests = _describe(folder, settings.verify)
+    if settings.verify and not has_digests:
+        raise ValueError(
+            f"{folder}: --verify: expected a token store, a run with checkpoints or a model with {CHECKSUMS}, got "
+            f"another folder ({kind}); omit it"
+        )
+    heading(console, f"{folder}: {kind}")
+    console.print(key_value_table(fields))
+
+
+def _describe(folder: Path, verify: bool) -> Description:
+    if splits := [split for split in SPLITS if (folder / split / BLOCKS).is_file()]:
+        return _describe_features(folder, splits)
+    if (folder / "train" / "header.json").is_file():
+        return _describe_store(folder, verify)
+    if is_run(folder):
+        return _describe_run(folder, verify)
+    if (folder / "settings.toml").is_file() and (series := _recognize_series(folder)) is not None:
+        return _describe_series(folder, *series)
+    if (folder / "config.json").is_file():
+        return _describe_model(folder)
+    if (folder / "vocab.txt").is_file() or (folder / "tokenizer.json").is_file():
+        return Description("vocabulary", _vocabulary_fields(folder))
+    raise ValueError(
+        f"{folder}: neither a run (settings.toml, checkpoints/), a finished token store (train/header.json), "
+        f"features (train/{BLOCKS}), a model (config.json) nor a vocabulary (vocab.txt)"
+    )
+
+
+def _describe_features(folder: Path, splits: list[str]) -> Description:
+    fields = {}
+    for split in splits:
+        header, (states, size) = cache_info(folder / split)
+        layers = ", ".join(map(str, header.layers))
+        fields[split] = f"{states:,} states of {size} numbers, of layer {layers}"
+    fields["checked"] = "sizes (a probe that reads them compares every byte)"
+    return Description("states of a frozen encoder", fields)
+
+
+def _describe_store(folder: Path, verify: bool) -> Description:
+    fields = {}
+    for name in ("train", "held_out"):
+        if (folder / name).is_dir():
+            store = TokenStore.open(folder / name, verify=verify)
+            fields[name.replace("_", " ")] = (
+                f"{store.num_documents:,} documents, {store.num_sentences:,} sentences, {store.num_tokens:,} tokens"
+            )
+    provenance = store.header.provenance
+    fields["vocabulary"] = f"{provenance.vocab_size:,} tokens, digest {provenance.vocabulary_digest}"
+    fields["sentence splitter"] = provenance.sentence_splitter
+    fields["checked"] = "every byte" if verify else "sizes and sampled blocks (--verify: every byte)"
+    return Description("token store", fields, has_digests=True)
+
+
+def _describe_model(folder: Path) -> Description:
+    """Describe a model, which is loaded, so that all its files are compared with their checksums."""
+    kind, config = "model", load_config(folder)
+    fields = {"shape": _format_shape(config), "positions": f"{config.max_positions:,}"}
+    if (found := load_task(folder)) is not None:
+        kind = f"model for {found.task.kind}"
+        fields["parameters"] = f"{count_parameters(found.model):,}"
+        fields |= _task_fields(found.task)
+    else:
+        loaded = load_model(folder, heads="optional")
+        fields["parameters"] = f"{count_parameters(loaded.model):,}"
+        fields["missing heads"] = ", ".join(loaded.missing_heads) or "none"
+    has_checksums = bool(read_checksums(folder))
+    fields |= _vocabulary_fields(folder)
+    fields["checked"] = f"every byte, by {CHECKSUMS}" if has_checksums else f"shapes and formats only (no {CHECKSUMS})"
+    return Description(kind, fields, has_checksums)
+
+
+def _describe_run(folder: Path, verify: bool) -> Description:
+    checkpoints = checkpoint.list_checkpoints(folder / "checkpoints")
+    if verify:
+        checkpoint.verify_latest(folder / "checkpoints")
+    finished, fine_tuning = (folder / "model").is_dir(), "task" in read_toml(folder / "settings.toml")
+    report = folder / "report.json"
+    pruned = report.is_file() and not finished and not checkpoints  # by a grid search or an experiment
+    fields = {"state": "finished" if finished else "finished, weights deleted" if pruned else "not finished"}
+    fields["checkpoints"] = ", ".join(path.name for path in checkpoints) or ("none" if pruned else "none yet")
+    newest = folder / "model" if finished else checkpoints[-1] if checkpoints else None
+    task = None
+    if newest is not None:
+        config = load_config(newest)
+        fields["model"] = _format_shape(config)
+        if fine_tuning:
+            task = read_task(newest)
+        else:
+            fields["model"] += f", {config.num_parameters:,} parameters"
+    if finished:
+        _check_weights(folder / "model", task is not None)
+    if task is not None:
+        fields |= _task_fields(task)
+    with _name_damaged_file(folder / METRICS_FILE):
+        fields |= _score_fields(folder, None if task is None else task.metric)
+    if report.is_file():
+        with _name_damaged_file(report):
+            fields["seconds of its last process"] = f"{read_json(report)['seconds_of_this_process']:,.0f}"
+    return Description(f"{'fine-tuning' if fine_tuning else 'pre-training'} run", fields, bool(checkpoints))
+
+
+def _check_weights(model: Path, has_task: bool) -> None:
+    """Raise ValueError for weights that are damaged or do not fit their configuration."""
+    if has_task:
+        load_task(model)
+    else:
+        load_model(model, heads="optional")
+
+
+def _recognize_series(folder: Path) -> tuple[str, int | None] | None:
+    """Return kind and number of runs if a folder's settings ask for several at once.
+
+    The number is None if it depends on the layers of a model of which a probe has computed no states yet.
+    """
+    settings = read_toml(folder / "settings.toml")
+    for kind, varied in SERIES.items():
+        if all(name in settings for name in varied):
+            values = [settings[name] for name in varied]
+            if kind == PROBE and "each-layer" in values[0]:
+                cache = Path(settings.get("features", folder / "features")) / SPLITS[0]
+                if not (cache / BLOCKS).is_file():
+                    return kind, None
+                values[0] = list(expand_representations(values[0], max(cache_info(cache)[0].layers)))
+            return kind, prod(len(value) if isinstance(value, list) else int(value) for value in values)
+    return None
+
+
+def _describe_series(folder: Path, kind: str, planned: int | None) -> Description:
+    """Describe the progress of a grid of fine-tuning runs, or of heads on frozen features."""
+    results, path = folder / "results.jsonl", folder / "report.json"
+    done = len(results.read_bytes().splitlines()) if results.is_file() else 0
+    finished = planned is not None and done >= planned and path.is_file()
+    of = "" if planned is None else f" of {planned:,}"
+    fields = {"state": "finished" if finished else "not finished", "runs done": f"{done:,}{of}"}
+    if finished and kind == GRID:
+        with _name_damaged_file(path):
+            report = read_json(path)
+            metric, chosen = report["metric"], report["chosen"]
+            fields |= {"chosen": str(chosen["run"]), "best on dev": f"{metric} {chosen['scores']['dev'][metric]:.4f}"}
+    return Description(kind, fields)
+
+
+def _format_shape(config: EncoderConfig) -> str:
+    direction = f", {config.direction}" if isinstance(config, BertConfig) and config.is_causal else ""
+    return f"{config}{direction}"
+
+
+def _task_fields(task: AnyTask) -> dict[str, str]:
+    fields = {"task": task.kind}
+    if task.label_names:
+        names = ", ".join(task.label_names[:MAX_LABELS]) + (" …" if len(task.label_names) > MAX_LABELS else "")
+        fields["labels"] = f"{len(task.label_names)}: {names}"
+    fields |= {"head": f"{task.head.kind}, {task.head.outputs} outputs", "metric": task.metric}
+    fields["longest sequence"] = f"{task.max_length} tokens"
+    return fields | describe_task(task)
+
+
+def _vocabulary_fields(folder: Path) -> dict[str, str]:
+    tokenizer = Tokenizer.load(folder)
+    return {
+        "vocabulary": f"{tokenizer.vocab_size:,} tokens, {'uncased' if tokenizer.lowercase else 'cased'}",
+        "digest of its ids": tokenizer.digest,
+    }
+
+
+def _score_fields(run: Path, metric: str | None) -> dict[str, str]:
+    """Return the last held-out loss of pre-training, or the best dev score by a task's metric."""
+    records, fields = read_metrics(run), dict[str, Any]()
+    if held_out := [record for record in records if record["kind"] == "held_out"]:
+        last = held_out[-1]
+        fields["held out"] = f"loss {last['mlm_loss']:.3f} after step {last['step']:,}"
+    if metric is not None and (dev := [record for record in records if record["kind"] == "dev"]):
+        best = max(dev, key=lambda record: float(record[metric]))
+        fields["best on dev"] = f"{metric} {best[metric]:.4f} after step {best['step']:,}"
+    return fields
+
+
+@contextmanager
+def _name_damaged_file(path: Path) -> Iterator[None]:
+    """Raise ValueError with the file's name if its JSON does not have the structure that bertwright wrote."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        if str(path) in str(error):
+            raise
+        raise ValueError(f"{path}: not as it was written ({error!r}); move it away to see the rest") from None

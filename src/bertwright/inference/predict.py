@@ -1,0 +1,155 @@
+"""`bertwright predict`: print predictions for a few texts, or write those for files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from rich.console import Console
+
+from bertwright.console import ProgressCallback, filled_table, heading, item_progress, make_console, notice, say
+from bertwright.files import check_absent
+from bertwright.inference.evaluate import LoadedModels, load_for_task
+from bertwright.inference.predict_inputs import (
+    count_checked_examples,
+    examples_from_arguments,
+    read_examples,
+    read_passthrough,
+)
+from bertwright.inference.predict_outputs import PredictedExample, open_output, write_predictions
+from bertwright.inference.predict_settings import STANDARD_OUTPUT, PredictSettings
+from bertwright.io.decoding import STDIN
+from bertwright.tasks.ensemble import predict_ensemble
+from bertwright.tasks.prediction import PredictedChunk, predict_chunks
+from bertwright.tasks.presentation import (
+    NATIVE_SUFFIXES,
+    DisplayTable,
+    passthrough_schema,
+    to_record,
+    to_tables,
+    truncation_warnings,
+)
+from bertwright.tasks.task import AnyTask
+from bertwright.training.context import execution_context
+
+
+@dataclass
+class Counts:
+    """Numbers of examples, for the report at the end."""
+
+    examples: int = 0
+    truncated: int = 0
+    """Examples that lost tokens."""
+
+
+def predict(settings: PredictSettings, console: Console | None = None) -> None:
+    """Print predictions of texts, or write those of files, atomically and in constant memory.
+
+    Raises ValueError for a model without a task and, before the first prediction, for invalid input. Standard input is
+    read only once, so an invalid line raises after predictions of earlier lines have been written.
+    """
+    to_stdout = settings.output == STANDARD_OUTPUT
+    console = console or make_console(stderr=to_stdout)
+    if settings.output is not None and not to_stdout:
+        check_absent(settings.output)
+    with execution_context(settings.device) as context:
+        names = (settings.model, *settings.ensemble)
+        models = load_for_task(names, settings.overrides, settings.threshold, context)
+        if settings.output is None:
+            counts = _predict_texts(settings, models, console)
+        else:
+            counts = _predict_files(settings, models, console)
+    warnings = truncation_warnings(models.task, counts.examples, counts.truncated, models.first.config.max_positions)
+    for warning in models.notices + warnings:
+        notice(console, warning)
+    for text in filter(os.path.isfile, settings.texts):  # unlike Path, it accepts a text of any length
+        notice(
+            console,
+            f"{text} is a file, but was read as a text; to label its lines: --inputs {text} --output predictions.jsonl",
+        )
+
+
+def _predict_texts(settings: PredictSettings, models: LoadedModels, console: Console) -> Counts:
+    """Print the predictions of the texts of the command line."""
+    counts, examples = Counts(), examples_from_arguments(settings, models.task)
+    with item_progress(console, "predicting", len(examples)) as advance:
+        predicted = list(_predict_all(models, examples, counts, advance))
+    _print_tables(console, to_tables(models.task, predicted))
+    return counts
+
+
+def _predict_files(settings: PredictSettings, models: LoadedModels, console: Console) -> Counts:
+    """Write the predictions of the examples in files or on standard input."""
+    assert settings.output is not None
+    task = models.task
+    _check_output_format(settings, task)
+    total = None if settings.inputs == (STDIN,) else count_checked_examples(settings, task)
+    if settings.keep_columns:
+        record = _predict_first_record(settings, models)
+        if clash := [name for name in settings.keep_columns if name in record]:
+            raise ValueError(f"--keep-columns {clash[0]}: predictions have a field of that name; rename the column")
+    counts, started = Counts(), time.perf_counter()
+    with item_progress(console, "predicting", total) as advance, open_output(settings.output) as file:
+        pairs = _predict_all(models, read_examples(settings, task), counts, advance)
+        rows = zip(pairs, read_passthrough(settings, task), strict=bool(settings.keep_columns))
+        predicted = (PredictedExample(example, found, passthrough) for (example, found), passthrough in rows)
+        changed = write_predictions(file, settings.suffix, task, predicted, settings.safe_csv)
+    rate = counts.examples / (time.perf_counter() - started)
+    name = "standard output" if settings.output == STANDARD_OUTPUT else settings.output
+    say(console, f"{name}: {counts.examples:,} predictions, {rate:,.0f} per second")
+    if changed:
+        notice(console, f"{changed:,} fields had tabs or line breaks, which are now spaces; .jsonl and .csv keep them")
+    return counts
+
+
+def _predict_all(
+    models: LoadedModels, examples: Iterable[Any], counts: Counts, advance: ProgressCallback
+) -> Iterator[tuple[Any, Any]]:
+    """Yield each example with its prediction, in order; add each chunk to `counts`, and report it to `advance`."""
+    for chunk in _predict_chunks(models, examples):
+        yield from zip(chunk.examples, chunk.predictions, strict=True)
+        counts.examples += len(chunk.examples)
+        counts.truncated += chunk.truncated
+        advance(len(chunk.examples))
+
+
+def _check_output_format(settings: PredictSettings, task: AnyTask) -> None:
+    """Raise ValueError if the output format is for another task type, or if columns cannot be copied."""
+    owner = NATIVE_SUFFIXES.get(settings.suffix)
+    if owner is not None and not isinstance(task, owner):
+        raise ValueError(
+            f"{settings.output}: {settings.suffix} is a format for {owner.kind} only, got a model for {task.kind}; "
+            "use a .jsonl or .tsv file"
+        )
+    if settings.keep_columns and passthrough_schema(task, settings.keep_columns, "") is None:
+        raise ValueError(
+            f"--keep-columns: expected a task that reads tables, got {task.kind}; omit it (each record already has the "
+            "words or the id of its example)"
+        )
+
+
+def _predict_chunks(models: LoadedModels, examples: Iterable[Any]) -> Iterator[PredictedChunk[Any, Any]]:
+    """Predict any number of examples in constant memory, in order, chunk by chunk."""
+    return predict_chunks(partial(predict_ensemble, models.members), models.task, models.first.tokenizer, examples)
+
+
+def _predict_first_record(settings: PredictSettings, models: LoadedModels) -> dict[str, Any]:
+    """Predict the first example; return its record, whose fields are those of all examples."""
+    first = islice(read_examples(settings, models.task), 1)
+    chunk = next(_predict_chunks(models, first))
+    return to_record(models.task, chunk.examples[0], chunk.predictions[0])
+
+
+def _print_tables(console: Console, tables: Sequence[DisplayTable]) -> None:
+    for table in tables:
+        if table.heading:
+            heading(console, table.heading)
+        if table.rows:
+            console.print(filled_table(table.columns, table.rows))
+        else:
+            say(console, table.if_empty)

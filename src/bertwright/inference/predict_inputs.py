@@ -1,0 +1,89 @@
+"""Examples to predict, and the columns of their files that are copied to the output."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from datetime import date, time
+from itertools import chain, repeat
+from typing import Any
+
+from bertwright.inference.predict_settings import PredictSettings
+from bertwright.io.decoding import FIX_INPUT, STDIN, STDIN_NAME, TextCodec
+from bertwright.io.stdin_texts import stdin_lines
+from bertwright.io.tables import read_rows
+from bertwright.tasks.presentation import check_writable, is_single_text, passthrough_schema
+from bertwright.tasks.task import AnyTask
+
+
+def examples_from_arguments(settings: PredictSettings, task: AnyTask) -> list[Any]:
+    """Return the texts of the command line, or the lines of standard input, as examples."""
+    if settings.texts == (STDIN,):
+        return list(_stdin_examples(task))
+    return task.examples_from_texts(settings.texts, "command line")
+
+
+def read_examples(settings: PredictSettings, task: AnyTask) -> Iterator[Any]:
+    """Yield the examples of all input files in order, without labels."""
+    if settings.inputs == (STDIN,):
+        return _stdin_examples(task)
+    return chain.from_iterable(task.read(path, labeled=False) for path in settings.inputs)
+
+
+def read_passthrough(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:
+    """Yield, for each example, the columns to copy from its row; {} without end if no columns are copied.
+
+    Raises ValueError for a missing column, and for a value that JSON cannot represent.
+    """
+    names = settings.keep_columns
+    schema = passthrough_schema(task, names, "choose columns with --keep-columns") if names else None
+    if schema is None:
+        return repeat({})
+    rows = chain.from_iterable(read_rows(path, schema) for path in settings.inputs)
+    return (
+        {name: _to_json_value(value, name, location) for name, value in zip(names, values, strict=True)}
+        for location, values in rows
+    )
+
+
+def count_checked_examples(settings: PredictSettings, task: AnyTask) -> int:
+    """Read all files once, so that invalid input is reported before any prediction; return the number of examples.
+
+    Raises ValueError as `task.read` and `check_writable` do.
+    """
+    examples = check_writable(task, read_examples(settings, task), settings.suffix)
+    count = sum(1 for _ in zip(examples, read_passthrough(settings, task), strict=bool(settings.keep_columns)))
+    if not count:
+        raise ValueError("--inputs: expected at least one example, got none; check the files")
+    return count
+
+
+def _stdin_examples(task: AnyTask) -> Iterator[Any]:
+    """Yield an example per line of standard input, blank lines included: every line gets a prediction."""
+    if not is_single_text(task):
+        raise ValueError(
+            f"{STDIN_NAME}: expected a task that reads single texts, one per line, got {task.kind} with several texts "
+            "per example; use a file"
+        )
+    for number, line in stdin_lines(TextCodec(hint=FIX_INPUT)):
+        yield from task.examples_from_texts([line.removesuffix("\r")], f"{STDIN_NAME}, line {number}")
+
+
+def _to_json_value(value: Any, name: str, location: str) -> Any:
+    """Convert a value of a table to one of JSON: dates to text, NaN (pandas: no value) and infinities to null."""
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, list):
+        return [_to_json_value(item, name, location) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _to_json_value(item, name, location) for key, item in value.items()}
+    try:
+        json.dumps(value)
+    except TypeError as error:
+        raise ValueError(
+            f"{location}: --keep-columns {name}: {type(value).__name__} values cannot be written; omit the column"
+        ) from error
+    return value

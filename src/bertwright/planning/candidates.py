@@ -1,0 +1,158 @@
+"""Candidates of a plan: for each model size the run that fits the hours, its cost, and the loss to expect of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bertwright.console import ProgressCallback, silent_console
+from bertwright.corpus.limits import max_epochs
+from bertwright.files import read_json
+from bertwright.models.config import SIZES, BertConfig
+from bertwright.planning.gpus import GPUS, Gpu, estimate_memory, estimate_seconds
+from bertwright.planning.plan_settings import PlanSettings
+from bertwright.planning.recipe_choice import choose_settings
+from bertwright.planning.scaling_law import (
+    ExpectedLoss,
+    ScalingLaw,
+    ShortRun,
+    count_effective_tokens,
+    has_left_plateau,
+)
+from bertwright.pretraining.data import PretrainingData
+from bertwright.pretraining.evaluation import unigram_entropy
+from bertwright.pretraining.run import measure_cost, pretrain
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.tokenstore.store import TokenStore, open_held_out
+from bertwright.training.context import select_device
+from bertwright.training.cost import CostEstimate
+from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.throughput import memory_of
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+SHORT_RUNS = (1, 2, 4)  # proportions of their steps
+TIMED_TOKENS = 7e6  # of the run whose cost decides the length of the short runs
+GUESSED_TOKENS = 30e6  # of the run that is measured first
+BYTES_PER_PARAMETER = 16  # weight, gradient and two moments
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run that takes the hours of the plan, or as long as its text is of use."""
+
+    settings: PretrainSettings
+    config: BertConfig
+    tokens: float
+    epochs: float
+    cost: CostEstimate
+    loss: ExpectedLoss
+
+    @property
+    def size(self) -> str:
+        """Name of the model size."""
+        return str(self.settings.model.size)
+
+
+class Planner:
+    """Maker of candidate runs on a token store, with their cost and their expected loss."""
+
+    def __init__(self, settings: PlanSettings, store: Path) -> None:
+        """Open the store. Raises ValueError if it has too few held-out documents."""
+        self.settings = settings
+        self.sizes = [size for size in SIZES if size in settings.model_sizes]
+        self.store = store
+        self.tokenizer = Tokenizer.load(store / "tokenizer")
+        self.train = TokenStore.open(store / "train", self.tokenizer.digest)
+        open_held_out(store, self.tokenizer.digest)
+        self.entropy = unigram_entropy(self.train)
+        self.max_epochs = max_epochs(self.train.num_tokens)
+
+    def choose_settings(self, size: str, tokens: float) -> PretrainSettings:
+        """Return the settings of a run over a number of tokens of the store; a GPU has its own number type."""
+        chosen = choose_settings(size, tokens, tokens / self.train.num_tokens)
+        device = self.settings.device if self.settings.gpu is None else DeviceSettings()
+        return replace(chosen, store=self.store, device=device)
+
+    def run_short(self, folder: Path, advance: ProgressCallback) -> Iterator[ShortRun]:
+        """Pre-train the smallest size for a few minutes in all; yield each run when it is finished."""
+        timed = replace(self.choose_settings(self.sizes[0], TIMED_TOKENS), device=self.settings.device)
+        seconds_per_step = measure_cost(timed).seconds / timed.steps
+        unit = max(1, int(60 * self.settings.measure_minutes / sum(SHORT_RUNS) / seconds_per_step))
+        for steps in (proportion * unit for proportion in SHORT_RUNS):
+            run = replace(timed, run=folder / str(steps), steps=steps, eval_every=steps, save_every=steps)
+            pretrain(run, silent_console())
+            held_out = read_json(run.run / "report.json")["held_out_after"]
+            tokens = count_effective_tokens(*self.read_data(run))
+            yield ShortRun(self.config(run).num_layer_parameters, tokens, held_out["mlm_loss"])
+            advance(1)
+
+    def fit_law(self, runs: Sequence[ShortRun]) -> ScalingLaw:
+        """Fit the scaling law to the short runs that have learned to use context."""
+        return ScalingLaw.fit([run for run in runs if has_left_plateau(run.loss, self.entropy)])
+
+    def list_candidates(self, law: ScalingLaw) -> list[Candidate]:
+        """Return a candidate per size, smallest first, up to the first size with a higher loss than the one before.
+
+        On this machine, larger sizes whose training does not fit the memory are left out.
+        """
+        first, *larger = self.sizes
+        found = [self.fit_to_hours(first, law)]
+        for size in larger:
+            if self.settings.gpu is None and not self.fits_memory(self.choose_settings(size, GUESSED_TOKENS)):
+                break
+            found.append(self.fit_to_hours(size, law))
+            if found[-1].loss.mean > found[-2].loss.mean:
+                break
+        return found
+
+    def fit_to_hours(self, size: str, law: ScalingLaw) -> Candidate:
+        """Return the run of a size that takes the hours, or reads the text `max_epochs` times if that is shorter."""
+        tokens, cost = GUESSED_TOKENS, CostEstimate(0, 0.0)
+        for _ in range(2):  # tokens decide the batch size, on which the speed depends
+            run = self.choose_settings(size, tokens)
+            cost = self.measure_or_estimate(run)
+            longest = self.max_epochs * self.train.num_tokens
+            factor = min(3600 * self.settings.hours / cost.seconds, longest / tokens)
+            tokens, cost = factor * tokens, cost._replace(seconds=factor * cost.seconds)
+        run = self.choose_settings(size, tokens)
+        tokens, epochs = self.read_data(run)
+        config = self.config(run)
+        loss = law.predict(config.num_layer_parameters, count_effective_tokens(tokens, epochs))
+        return Candidate(run, config, tokens, epochs, cost._replace(steps=run.steps), loss)
+
+    def measure_or_estimate(self, run: PretrainSettings) -> CostEstimate:
+        """Measure the cost of a run on this machine, or estimate it for the GPU."""
+        if self.settings.gpu is None:
+            return measure_cost(run)
+        return self.estimate_cost(run, GPUS[self.settings.gpu])
+
+    def estimate_cost(self, run: PretrainSettings, gpu: Gpu) -> CostEstimate:
+        """Estimate the cost of a run from its operations and a GPU's data sheet."""
+        config, flops = self.config(run), 0.0
+        for phase in run.phases:
+            data = PretrainingData(self.train, self.tokenizer, phase.data).describe(1)
+            lengths = [round(data.tokens_per_step / phase.data.batch_size)] * phase.data.batch_size
+            per_step = config.count_training_flops(lengths, round(data.predictions_per_step), pooled=True)
+            flops += (phase.end - phase.first) * per_step
+        step_tokens = max(phase.data.batch_size * phase.data.max_length for phase in run.phases)
+        memory = estimate_memory(gpu, config, step_tokens)
+        return CostEstimate(run.steps, estimate_seconds(gpu, config, flops), memory=memory)
+
+    def read_data(self, run: PretrainSettings) -> tuple[float, float]:
+        """Return the tokens that a run reads, and the epochs that these are."""
+        tokens = epochs = 0.0
+        for phase in run.phases:
+            data = PretrainingData(self.train, self.tokenizer, phase.data).describe(phase.end - phase.first)
+            tokens += data.steps * data.tokens_per_step
+            epochs += data.epochs
+        return tokens, epochs
+
+    def config(self, run: PretrainSettings) -> BertConfig:
+        """Return the configuration of a run's model."""
+        return run.model.config(self.tokenizer.vocab_size, causal=False)
+
+    def fits_memory(self, run: PretrainSettings) -> bool:
+        """Return whether weights, gradients and moments fit the memory of the device."""
+        available = memory_of(select_device(run.device))
+        return available is None or BYTES_PER_PARAMETER * self.config(run).num_parameters < available

@@ -1,0 +1,218 @@
+"""`bertwright plan`: before time or money is spent, the run that fits your text and hours, and the loss to expect."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import tomli_w
+from rich.console import Console
+from rich.table import Table
+
+from bertwright.console import (
+    format_duration,
+    heading,
+    item_progress,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    say,
+)
+from bertwright.files import new_file
+from bertwright.planning.candidates import SHORT_RUNS, Candidate, Planner
+from bertwright.planning.gpus import UTILIZATION
+from bertwright.planning.plan_settings import PlanSettings
+from bertwright.planning.scaling_law import ShortRun, has_left_plateau
+from bertwright.pretraining.prepare import PrepareSettings
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.settings import to_arguments, to_table
+from bertwright.tokenstore.executor import python_command
+from bertwright.training.context import execution_context
+from bertwright.training.cost import estimate_disk_space, format_bytes
+from bertwright.training.distributed import check_single_process
+from bertwright.vocabulary.learn import LearnSettings
+
+NEW_TEXT_EPOCHS = 4  # up to here repeated text is as good as new (Muennighoff et al. 2023, arXiv 2305.16264)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The planned run, the alternatives to it, and the short runs that its expected loss comes from."""
+
+    best: Candidate
+    candidates: Sequence[Candidate]
+    short_runs: Sequence[ShortRun]
+    commands: Sequence[str]
+    """Commands of the plan, from the text or the store to a model."""
+
+
+def plan(settings: PlanSettings, console: Console | None = None) -> Plan:
+    """Plan a pre-training: print the run with the lowest expected loss, its cost, and the commands to start it.
+
+    The text is prepared in a temporary folder, by the vocabulary and the held-out documents that the printed commands
+    will use. Raises ValueError for text or a store that is not usable, and for an output that exists.
+    """
+    console = console or make_console()
+    check_single_process("a plan")
+    with nullcontext() if settings.output is None else new_file(settings.output) as file, TemporaryDirectory() as work:
+        try:
+            planner = Planner(settings, settings.store or prepare_text(settings, Path(work), console))
+            with item_progress(console, "short pre-trainings", len(SHORT_RUNS)) as advance:
+                short_runs = list(planner.run_short(Path(work) / "runs", advance))
+        except KeyboardInterrupt:  # its message says how to resume a run that is deleted here
+            raise KeyboardInterrupt("the plan is not finished, and nothing is saved") from None
+        candidates = planner.list_candidates(planner.fit_law(short_runs))
+        best = min(candidates, key=lambda candidate: candidate.loss.mean)
+        found = Plan(best, candidates, short_runs, list(list_commands(settings, best.settings)))
+        print_plan(found, planner, console)
+        if file is not None:
+            file.write_text(format_settings(best.settings, found.commands), encoding="utf-8")
+    return found
+
+
+def prepare_text(settings: PlanSettings, folder: Path, console: Console) -> Path:
+    """Learn a vocabulary and build a token store as the planned commands will; return the store.
+
+    Both are processes of their own, so that the peak memory of this one is that of training.
+    """
+    say(console, "Learning the vocabulary and preparing the text", "dim")
+    learn, preparation = prepare_settings(settings, folder / "vocabulary", folder / "store")
+    run_command("vocabulary", learn)
+    run_command("prepare", preparation)
+    return preparation.store
+
+
+def run_command(name: str, settings: LearnSettings | PrepareSettings) -> None:
+    """Run a command in a new process, without its output. Raises ValueError for misuse, else ChildProcessError."""
+    command = [*python_command("from bertwright.cli.main import main; main()"), name, *to_arguments(settings)]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        message = done.stderr.strip().rpartition("\n")[2].removeprefix("bertwright: error: ")
+        raise ValueError(message) if done.returncode == 2 else ChildProcessError(f"{name}: {message}")
+
+
+def prepare_settings(settings: PlanSettings, vocabulary: Path, store: Path) -> tuple[LearnSettings, PrepareSettings]:
+    """Return the settings of `vocabulary` and `prepare` for the plan's text."""
+    corpus = settings.corpus
+    return (
+        LearnSettings(corpus, vocabulary, settings.vocabulary),
+        PrepareSettings(corpus, str(vocabulary), store, settings.build),
+    )
+
+
+def list_commands(settings: PlanSettings, run: PretrainSettings) -> Iterator[str]:
+    """Yield the commands of the plan."""
+    store = settings.store or Path("store")
+    if settings.store is None:
+        learn, preparation = prepare_settings(settings, Path("vocabulary"), store)
+        yield shlex.join(["bertwright", "vocabulary", *to_arguments(learn)])
+        yield shlex.join(["bertwright", "prepare", *to_arguments(preparation)])
+    if settings.output is None:
+        arguments = to_arguments(replace(run, store=store))
+    else:
+        arguments = ["--config", str(settings.output), "--store", str(store), "--run", str(run.run)]
+    yield shlex.join(["bertwright", "pretrain", *arguments])
+
+
+def format_settings(run: PretrainSettings, commands: Sequence[str]) -> str:
+    """Format the settings of a run as TOML, without its folders, below the commands that use them."""
+    table = {name: value for name, value in to_table(run).items() if name not in ("run", "store", "resume", "dry_run")}
+    lines = ["bertwright plan: settings of a pre-training", *commands]
+    return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps(table)
+
+
+def print_plan(found: Plan, planner: Planner, console: Console) -> None:
+    """Print the short runs, the candidates, the planned run and what to know about it."""
+    settings, train = planner.settings, planner.train
+    with execution_context(settings.device) as context:
+        machine = f"one {settings.gpu}" if settings.gpu else str(context)
+    heading(console, f"Plan for {settings.hours:g} hours on {machine}")
+    losses = ", ".join(f"{short.tokens / 1e6:,.2g} million tokens: {short.loss:.3f}" for short in found.short_runs)
+    vocabulary = f"vocabulary {found.best.config.vocab_size:,}"
+    fields = {
+        "text": f"{train.num_documents:,} documents, {train.num_tokens:,} tokens, {vocabulary}",
+        "short runs": f"{planner.sizes[0]}, held-out loss after {losses}",
+    }
+    console.print(key_value_table(fields))
+    console.print(candidate_table(found))
+    console.print(key_value_table(describe_run(found.best, planner)))
+    for text in list_notices(found, planner):
+        notice(console, text)
+    heading(console, "Commands")
+    for command in found.commands:
+        say(console, command)
+
+
+def candidate_table(found: Plan) -> Table:
+    """Return a table with a row per model size; the planned one is marked."""
+    table = make_table("", "size", "parameters", "tokens", "epochs", "expected loss", "90 % interval", "memory")
+    for one in found.candidates:
+        table.add_row(
+            "*" if one is found.best else "",
+            one.size,
+            f"{one.config.num_parameters / 1e6:,.1f} M",
+            f"{one.tokens / 1e6:,.1f} M",
+            f"{one.epochs:,.1f}",
+            f"{one.loss.mean:.2f}",
+            f"{one.loss.low:.2f} to {one.loss.high:.2f}",
+            "unknown" if one.cost.memory is None else format_bytes(one.cost.memory),
+        )
+    return table
+
+
+def describe_run(best: Candidate, planner: Planner) -> dict[str, str]:
+    """Return the planned run as names and values for the terminal."""
+    run, loss = best.settings, best.loss
+    basis = "measured on this machine" if planner.settings.gpu is None else "estimated, not measured"
+    lengths = " and ".join(
+        f"{phase.end - phase.first:,} of {phase.data.batch_size} sequences of {phase.data.max_length}"
+        for phase in run.phases
+    )
+    dropout = best.config.hidden_dropout
+    weights = best.config.num_parameters
+    checkpoints = estimate_disk_space(weights, weights, run.max_checkpoints)
+    store = sum(file.bytes for file in planner.train.header.files)
+    return {
+        "model": f"{best.size}, {best.config}, {best.config.num_parameters:,} parameters",
+        "steps": lengths,
+        "learning rate": f"{run.optimizer.learning_rate:g}, dropout {dropout:g}",
+        "tokens": f"{best.tokens:,.0f}, {best.epochs:,.1f} epochs",
+        "held-out loss": f"{loss.mean:.2f} nats per masked token, 90 % interval {loss.low:.2f} to {loss.high:.2f}",
+        "perplexity": " to ".join(f"{math.exp(nats):,.1f}" for nats in (loss.low, loss.high)),
+        "time": f"{format_duration(best.cost.seconds)}, {basis}",
+        "disk space": f"{format_bytes(checkpoints)} for checkpoints and model, {format_bytes(store)} for the store",
+    }
+
+
+def list_notices(found: Plan, planner: Planner) -> Iterator[str]:
+    """Yield what the user should know before trusting the plan."""
+    best, longest = found.best, found.short_runs[-1]
+    if not has_left_plateau(longest.loss, planner.entropy):
+        yield (
+            f"the short runs have not learned to use context yet (loss {longest.loss:.2f}, token frequencies alone "
+            f"give {planner.entropy:.2f}), so the expected loss is that of other texts; raise --measure-minutes"
+        )
+    if best.epochs > NEW_TEXT_EPOCHS:
+        yield (
+            f"the text is read {best.epochs:,.0f} times; after about {NEW_TEXT_EPOCHS} epochs repeated text teaches "
+            "less, and the loss is less certain than its interval; use more text, or start from a released model "
+            "(--config adapt)"
+        )
+    if best.cost.seconds < 3600 * planner.settings.hours * 0.99:
+        yield (
+            f"the plan uses {format_duration(best.cost.seconds)} of {planner.settings.hours:g} hours: it ends after "
+            f"{planner.max_epochs} epochs, since a model mostly memorizes what it reads more often; to use more hours, "
+            "add text"
+        )
+    if planner.settings.gpu is not None:
+        yield (
+            f"time and memory follow from the GPU's data sheet and an assumed utilization of {UTILIZATION:.0%} for "
+            "BASE; check them there with `bertwright pretrain --dry-run`"
+        )

@@ -1,0 +1,59 @@
+"""Settings of a run, from its model size and its number of tokens."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
+from bertwright.training.optimizer_settings import OptimizerSettings
+
+# Of tiny and mini the best in docs/benchmarks.md, of base and large the paper's (A.2), the others between them.
+LEARNING_RATES = {"tiny": 1e-3, "mini": 8e-4, "small": 4e-4, "medium": 3e-4, "base": 1e-4, "large": 1e-4}
+
+# Tokens per step grow with the root of the run's tokens, from those of the one-hour run in docs/benchmarks.md
+# (30 million tokens, 16 × 64 per step) to those of the paper (A.2; 256 × 128).
+MIN_STEP_TOKENS, MAX_STEP_TOKENS = 16 * 64, 256 * 128
+MIN_STEP_RUN_TOKENS = 30e6
+SHORT_LENGTH, LENGTH = 64, 128
+PAPER_TOKENS = 1e9  # from here on a run has the paper's schedule, dropout and long phase
+DROPOUT_EPOCHS = 12.0  # from here on with the paper's dropout; up to here without, as in the recipe demo
+EVALUATIONS = 20
+
+
+def choose_settings(size: str, tokens: float, epochs: float) -> PretrainSettings:
+    """Return the settings of a run over a number of tokens, which are a number of epochs of the text.
+
+    >>> run = choose_settings("mini", tokens=30e6, epochs=1.5)
+    >>> run.steps, run.data.batch_size, run.data.max_length, run.optimizer.learning_rate
+    (29296, 16, 64, 0.0008)
+    """
+    ideal = MIN_STEP_TOKENS * math.sqrt(tokens / MIN_STEP_RUN_TOKENS)
+    step_tokens = min(max(2 ** round(math.log2(ideal)), MIN_STEP_TOKENS), MAX_STEP_TOKENS)
+    length = SHORT_LENGTH if step_tokens < 4 * MIN_STEP_TOKENS else LENGTH
+    is_long_run = tokens >= PAPER_TOKENS
+    long = LongPhase() if is_long_run else LongPhase(long_ratio=0.0)
+    dropout = None if is_long_run or epochs > DROPOUT_EPOCHS else 0.0
+    steps = max(1, int(tokens / step_tokens / (1 + long.long_ratio * (long.long_length / length - 1))))
+    every = max(1, steps // EVALUATIONS)
+    return PretrainSettings(
+        run=Path("run"),
+        store=Path("store"),
+        steps=steps,
+        save_every=every,
+        eval_every=every,
+        model=ModelSettings(
+            size=size,  # type: ignore[arg-type]  # PlanSettings has checked it
+            max_positions=None if is_long_run else LENGTH,
+            hidden_dropout=dropout,
+            attention_dropout=dropout,
+        ),
+        data=DataSettings(max_length=length, batch_size=step_tokens // length),
+        long=long,
+        optimizer=OptimizerSettings(
+            learning_rate=LEARNING_RATES[size],
+            warmup_ratio=0.01 if is_long_run else 0.05,
+            bias_correction=not is_long_run,
+        ),
+    )

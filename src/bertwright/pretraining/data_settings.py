@@ -1,0 +1,105 @@
+"""Settings of pre-training examples; imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from bertwright.seeding import check_seed
+from bertwright.settings import check_batch_size
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Settings by which pre-training examples are made from a token store."""
+
+    max_length: int = 128
+    """Tokens of an example, with [CLS] and [SEP]. Paper, section A.2: 128 for the first 90 % of the steps, then 512."""
+    batch_size: int = 256
+    """Examples per step, over all ranks and micro-batches. Paper, section A.2: 256."""
+    objective: Literal["mlm+nsp", "mlm", "ltr", "rtl"] = "mlm+nsp"
+    """mlm+nsp: masked tokens and next-sentence prediction (paper, section 3.1). mlm: masked tokens in one segment
+    ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP"). rtl: every
+    previous token, right to left."""
+    short_seq_prob: float = 0.1
+    """Share of examples with a random, shorter target length, as inputs in fine-tuning have. Google's code: 0.1 of the
+    passes over a document, which give more examples than others; its equivalent here is about 0.2 of the examples of
+    128 tokens and 0.3 of those of 512 (measured, decision 1)."""
+    mlm_probability: float = 0.15
+    """Share of tokens that are predicted. Paper, section 3.1: 0.15."""
+    mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    """Of the predicted tokens, shares shown as [MASK], unchanged, and as a random token. Paper, section 3.1:
+    0.8 0.1 0.1; its table 8 compares others."""
+    max_predictions_per_seq: int | None = None
+    """Maximum of predicted tokens per example; unset: --mlm-probability times --max-length, rounded up (20 at 128,
+    77 at 512, as in Google's code)."""
+    whole_word_mask: bool = False
+    """Mask all tokens of a word together. Off in the paper; on in Google's later models."""
+    seed: int = 0
+    """Seed of order, segments, masks, dropout and a new model's initial weights."""
+
+    def __post_init__(self) -> None:
+        min_length = self.specials + 2
+        check_seed(self.seed)
+        if self.max_length < min_length:
+            raise ValueError(
+                f"max_length is {self.max_length}; {self.objective} needs at least {min_length}: "
+                f"{self.specials} for [CLS] and [SEP], 2 for text (paper: 128 and 512)"
+            )
+        check_batch_size(self.batch_size)
+        if not 0 <= self.short_seq_prob <= 1:
+            raise ValueError(
+                f"short_seq_prob is {self.short_seq_prob}; expected a share from 0 to 1 (Google's code: 0.1)"
+            )
+        if not 0 < self.mlm_probability <= 1:
+            raise ValueError(
+                f"mlm_probability is {self.mlm_probability}; expected a share above 0 and up to 1 (paper: 0.15)"
+            )
+        if min(self.mask_mix) < 0 or abs(sum(self.mask_mix) - 1) > 1e-6:
+            raise ValueError(f"mask_mix is {self.mask_mix}; expected three shares that sum to 1 (paper: 0.8 0.1 0.1)")
+        if self.max_predictions_per_seq is not None and not 1 <= self.max_predictions_per_seq <= self.max_num_tokens:
+            raise ValueError(
+                f"max_predictions_per_seq is {self.max_predictions_per_seq}; expected 1 … {self.max_num_tokens}, the "
+                f"tokens of text in an example of {self.max_length}; lower it, or leave it out"
+            )
+
+    @property
+    def is_causal(self) -> bool:
+        """Every token predicts an adjacent one, and sees the tokens on one side only."""
+        return self.objective in ("ltr", "rtl")
+
+    @property
+    def specials(self) -> int:
+        """Number of [CLS] and [SEP] in one example."""
+        return 3 if self.objective == "mlm+nsp" else 2
+
+    @property
+    def min_sentences(self) -> int:
+        """Minimum of sentences in a store."""
+        return 2 if self.objective == "mlm+nsp" else 1
+
+    def check_world_size(self, world_size: int) -> None:
+        """Raise ValueError if a batch has fewer sequences than there are ranks."""
+        if self.batch_size < world_size:
+            raise ValueError(
+                f"batch_size is {self.batch_size}, less than the {world_size} ranks; raise it to at least {world_size}"
+            )
+
+    @property
+    def max_num_tokens(self) -> int:
+        """Tokens of text in a full-length example."""
+        return self.max_length - self.specials
+
+    @property
+    def max_predictions(self) -> int:
+        """`max_predictions_per_seq` with its default filled in."""
+        # Rounded first: 0.15 * 20 is 3.0000000000000004 in floating point and must not become 4.
+        return self.max_predictions_per_seq or ceil(round(self.mlm_probability * self.max_length, 6))
+
+    @property
+    def predictions_per_full_example(self) -> int:
+        """Number of predicted tokens in an example of `max_length` tokens, the most of any example."""
+        if self.is_causal:
+            return self.max_length - 1
+        return min(max(1, round(self.mlm_probability * self.max_length)), self.max_predictions, self.max_num_tokens)

@@ -1,0 +1,89 @@
+"""`bertwright prepare`: turn text into a token store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from bertwright.console import byte_progress, heading, make_console, make_table, notice
+from bertwright.corpus.documents import CorpusSettings, list_corpus_files
+from bertwright.corpus.limits import MIN_PREDICTIONS, PREDICTED_SHARE, loss_error
+from bertwright.interop.model_files import vocabulary_folder
+from bertwright.settings import write_settings
+from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build, list_corpora
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """Turn text into a token store, the memory-mapped ids that pre-training reads.
+
+    After an interruption, run the same command again to resume.
+    """
+
+    corpus: CorpusSettings
+    vocabulary: str
+    """Folder with a vocabulary or a model, or a hub name."""
+    store: Path
+    """Folder for the token store."""
+    build: BuildSettings = field(default_factory=BuildSettings)
+
+
+def prepare(settings: PrepareSettings, console: Console | None = None) -> BuildResult:
+    """Build the token store, or continue to build it; see `tokenstore.build.build`.
+
+    Ctrl-C (KeyboardInterrupt) loses only the shards in progress: the same call continues after the finished ones.
+    """
+    console = console or make_console()
+    tokenizer = Tokenizer.load(vocabulary_folder(settings.vocabulary))
+    started = time.perf_counter()
+    corpora = list_corpora(settings.corpus, settings.build)
+    size = sum(file.size for corpus in corpora for file in list_corpus_files(corpus))
+    printed: set[str] = set()
+    with byte_progress(console, "preparing", size) as advance:
+        last = 0
+
+        def show(progress: Progress) -> None:
+            nonlocal last
+            if progress.notice and progress.notice not in printed:
+                printed.add(progress.notice)
+                notice(console, progress.notice)
+            advance(progress.bytes_done - last)
+            last = progress.bytes_done
+
+        try:
+            result = build(settings.store, settings.corpus, tokenizer, settings.build, show)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("finished shards are saved; run the same command again to continue") from None
+    write_settings(settings.store / "settings.toml", settings, "bertwright prepare: the settings in force")
+    heading(console, f"Token store {settings.store}, {time.perf_counter() - started:,.1f} s")
+    _print_result(console, result)
+    return result
+
+
+def _print_result(console: Console, result: BuildResult) -> None:
+    table = make_table("", "documents", "sentences", "tokens")
+    for name, header in (("train", result.train), ("held out", result.held_out)):
+        if header is not None:
+            counts = (header.num_documents, header.num_sentences, header.num_tokens)
+            table.add_row(name, *(f"{count:,}" for count in counts))
+    console.print(table)
+    if result.held_out is not None:
+        predictions = PREDICTED_SHARE * result.held_out.num_tokens
+        if predictions < MIN_PREDICTIONS:
+            notice(
+                console,
+                f"held out: {result.held_out.num_tokens:,} tokens are too few for exact scores: the loss will have a "
+                f"standard error of about {loss_error(predictions):.2f} nats; hold out more (--held-out)",
+            )
+    if result.empty_documents:
+        notice(console, f"{result.empty_documents:,} documents without a token were skipped")
+    if result.empty_sentences:
+        notice(console, f"{result.empty_sentences:,} sentences without a token were skipped")
+    if result.unknown_tokens:
+        notice(console, f"{result.unknown_tokens:,} tokens are [UNK]: characters that the vocabulary lacks")
+    if result.held_out_in_train:
+        notice(console, f"{result.held_out_in_train:,} held-out documents are in train, too")

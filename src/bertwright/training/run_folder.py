@@ -1,0 +1,181 @@
+"""Run directories: saved settings, data digests, the lock, and the settings that may change on resume.
+
+torch is imported on use, so that a run's folder can be checked without it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from bertwright.files import lock_folder, read_json, remove_folder, remove_stale_parts, write_json
+from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
+from bertwright.training.optimizer_settings import DeviceSettings
+
+if TYPE_CHECKING:
+    from bertwright.models.heads import EncoderModel
+    from bertwright.training.context import ExecutionContext
+
+FROM_WEIGHTS = "pretrain --init, finetune --model"
+DATA = "data.json"  # digests of the data that a run reads, by name
+INITIAL_WEIGHTS = "the initial weights"  # name of their digest in data.json
+
+
+class Resumable(Protocol):
+    """Settings of a run that can be resumed."""
+
+    @property
+    def run(self) -> Path: ...
+
+    @property
+    def resume(self) -> bool: ...
+
+    @property
+    def device(self) -> DeviceSettings: ...
+
+
+S = TypeVar("S", bound=Resumable)
+
+
+def read_run_settings(cls: type[S], run: Path) -> S:
+    """Read the settings of a run from its settings.toml, with `resume` set. Raises ValueError if it is missing."""
+    path = run / "settings.toml"
+    if not path.is_file():
+        raise ValueError(f"{run}: no run to resume (settings.toml is missing); omit --resume to start one")
+    table: dict[str, Any] = read_toml(path) | {"run": str(run), "resume": True}
+    try:
+        return from_table(cls, table, str(path))
+    except ValueError as error:
+        writer = path.read_text(encoding="utf-8").removeprefix("# ").partition(":")[0]
+        raise ValueError(f"{error} (the folder was written by `{writer}`)") from None
+
+
+def check_run_directory(settings: Resumable, resume_overrides: tuple[str, ...]) -> None:
+    """Raise ValueError if a new run would use the folder of another one, or a resumed run has other settings.
+
+    `resume_overrides`: names of the settings that may differ on resume.
+    """
+    path = settings.run / "settings.toml"
+    if not settings.resume:
+        if path.exists() or (settings.run / "model").exists() or any(settings.run.glob("checkpoints/step-*")):
+            raise ValueError(f"{settings.run}: already holds a run; resume it with --resume, or name another --run")
+        return
+    for name, (before, now) in find_changed_settings(settings, resume_overrides).items():
+        raise ValueError(
+            f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings; to continue from its "
+            f"weights with others, start a new run from them ({FROM_WEIGHTS})"
+        )
+
+
+def find_changed_settings(settings: Resumable, resume_overrides: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ from those of the run in the folder, and may not: dotted name → (before, now)."""
+    saved = to_table(read_run_settings(type(settings), settings.run))
+    changed = differences(saved, to_table(settings))
+    return {name: both for name, both in changed.items() if name.partition(".")[0] not in resume_overrides}
+
+
+@contextmanager
+def locked_run(
+    settings: Resumable, resume_overrides: tuple[str, ...], distributed: bool = True
+) -> Iterator[ExecutionContext]:
+    """Lock a run's folder, check it, and yield the execution context; the lock lasts until the block ends.
+
+    `distributed`: under torchrun, compute together with the other ranks. Raises ValueError on all ranks if another
+    process has locked the folder or `check_run_directory` fails.
+    """
+    from bertwright.training.context import execution_context
+    from bertwright.training.distributed import raise_on_all_ranks
+
+    with ExitStack() as stack:
+        context = stack.enter_context(execution_context(settings.device, distributed))
+        error = None
+        if context.is_main_process:
+            try:
+                stack.enter_context(lock_folder(settings.run))
+                check_run_directory(settings, resume_overrides)
+            except (ValueError, OSError) as raised:
+                error = raised
+        raise_on_all_ranks(error, settings.run, context.device)
+        yield context
+
+
+def prepare_model(model: EncoderModel, context: ExecutionContext) -> None:
+    """Move a model to the device and configure it for training."""
+    model.encoder.compute_dtype = context.dtype
+    model.encoder.sparse_gradients = context.world_size == 1  # DistributedDataParallel cannot sum sparse gradients
+    model.to(context.device).train()
+
+
+def find_changed_data(run: Path, now: Mapping[str, str]) -> list[str]:
+    """Return the names of the data whose digests differ from those at the start of the run."""
+    before = read_digests(run)
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def check_data_unchanged(run: Path, data: Mapping[str, str]) -> None:
+    """Raise ValueError if the digest of a file has changed since the run started."""
+    for path in find_changed_data(run, data):
+        raise ValueError(f"{path}: changed since the run started; restore its content, or start again")
+
+
+def read_digests(run: Path) -> dict[str, str]:
+    """Read the digests of the data that a run read when it started."""
+    before = read_json(run / DATA)
+    if not isinstance(before, dict):
+        raise ValueError(f"{run / DATA}: expected an object with digests; start again in another folder")
+    return before
+
+
+def digest_initial_weights(run: Path, digest: Callable[[], str]) -> dict[str, str]:
+    """Return the digest of the weights that a run started from, by its name in `data.json`.
+
+    `digest` computes it before the first checkpoint. Later it is the recorded one, since they may have changed; a run
+    of an older version has recorded none.
+    """
+    if not (run / DATA).is_file():
+        return {INITIAL_WEIGHTS: digest()}
+    recorded = {name: value for name, value in read_digests(run).items() if name == INITIAL_WEIGHTS}
+    return recorded if any(run.glob("checkpoints/step-*")) else {name: digest() for name in recorded}
+
+
+def delete_weights(run: Path, with_model: bool) -> None:
+    """Delete the checkpoints of a finished run and what a killed process left; with `with_model`, also its model."""
+    from bertwright.training import checkpoint
+
+    unused = [*checkpoint.list_checkpoints(run / "checkpoints"), run / "best"]
+    for path in [*unused, run / "model"] if with_model else unused:
+        if path.is_dir():
+            remove_folder(path)
+    for parent in (run, run / "checkpoints"):
+        remove_stale_parts(parent)
+
+
+def format_resume_command(settings: Resumable, command: str, context: ExecutionContext) -> str:
+    """Return the command line that resumes a run."""
+    launcher = ""
+    if context.world_size > 1:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", context.world_size))
+        nodes = context.world_size // local  # the user adds how they find each other
+        # Without the dashes torchrun would read --run as an abbreviation of its own --run-path.
+        launcher = f"torchrun {f'--nnodes {nodes} ' if nodes > 1 else ''}--nproc-per-node {local} -m -- "
+    return f"{launcher}bertwright {command} --run {shlex.quote(str(settings.run))} --resume"
+
+
+def record_run(settings: Resumable, command: str, data: Mapping[str, str]) -> None:
+    """Write the settings and data digests of a run into its folder, and delete temporaries of a killed process.
+
+    `data`: digests by name, written only when the run starts. `command`: the one that trains, such as `pretrain`.
+    """
+    if not settings.resume:
+        (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
+        write_json(settings.run / DATA, data)
+    # Without `resume`, so that --config with this file starts the same run.
+    started = replace(settings, resume=False)  # type: ignore[type-var]
+    write_settings(settings.run / "settings.toml", started, f"bertwright {command}: the settings in force")
+    for folder in (settings.run, settings.run / "checkpoints", settings.run / "best"):
+        remove_stale_parts(folder)

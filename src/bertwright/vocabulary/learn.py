@@ -1,0 +1,73 @@
+"""`bertwright vocabulary`: learn a WordPiece vocabulary from text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from bertwright.console import byte_progress, heading, item_progress, key_value_table, make_console, notice
+from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read, text_size
+from bertwright.files import atomic_folder, check_absent
+from bertwright.settings import write_settings
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.trainer import (
+    VocabularySettings,
+    VocabularySummary,
+    count_corpus_words,
+    learn,
+    vocabulary_stats,
+    write_vocabulary,
+)
+
+
+@dataclass(frozen=True)
+class LearnSettings:
+    """Learn a WordPiece vocabulary from text; writes vocab.txt and tokenizer.json, as `transformers` reads them."""
+
+    corpus: CorpusSettings
+    output: Path
+    """New folder for the vocabulary."""
+    vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
+
+
+def learn_vocabulary(settings: LearnSettings, console: Console | None = None) -> Tokenizer:
+    """Learn a vocabulary and write its folder atomically.
+
+    Raises ValueError if the folder exists, and for text that cannot be read or learned from.
+    """
+    console = console or make_console()
+    check_absent(settings.output)
+    with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
+        with byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance:
+            counts = count_corpus_words(
+                (document.text for document in read(settings.corpus)), settings.vocabulary, advance
+            )
+        with item_progress(console, "learning tokens", settings.vocabulary.size) as advance:
+            tokens = learn(counts, settings.vocabulary, advance)
+        tokenizer = write_vocabulary(folder, tokens, settings.vocabulary)
+        write_settings(folder / "settings.toml", settings, "bertwright vocabulary: the settings in force")
+    heading(console, f"Vocabulary {settings.output}")
+    console.print(key_value_table(_report_fields(vocabulary_stats(tokens, counts))))
+    if len(tokens) < settings.vocabulary.size:
+        notice(
+            console,
+            f"{len(tokens):,} tokens instead of {settings.vocabulary.size:,}: no other pair of tokens occurs "
+            f"{settings.vocabulary.min_frequency} times. More text gives more tokens.",
+        )
+    return tokenizer
+
+
+def _report_fields(report: VocabularySummary) -> dict[str, str]:
+    fields = {
+        "tokens": f"{report.tokens:,}",
+        "characters with a token": f"{report.characters:,}, {report.character_coverage:.3%} of the text",
+        "tokens per word (fertility)": f"{report.fertility:.3f}",
+        "words that are one token": f"{report.whole_words:.1%}",
+        "words that are [UNK]": f"{report.unknown:.3%}",
+        "tokens that the text never uses": f"{report.unused:,}",
+    }
+    if report.pruned:
+        fields["words dropped to bound memory"] = f"{report.pruned:.2%}"
+    return fields | {"longest": " ".join(report.longest), "learned last": " ".join(report.last)}

@@ -1,0 +1,114 @@
+"""Helpers for tests of whole runs: run a command in this process or in one that is killed, and compare results."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from rich.console import Console, RenderableType
+from safetensors.torch import load_file
+
+from bertwright.training.metrics_log import read_metrics
+
+R = TypeVar("R")
+S = TypeVar("S")
+Wait = Callable[[BaseProcess, Path], object]  # gets a process and its run folder; returns when to kill the process
+TIMINGS = ("tokens_per_second", "sequences_per_second", "utilization")
+
+
+def run_with_output(command: Callable[[S, Console], R], settings: S, columns: int = 100) -> tuple[R, str]:
+    """Run a command; returns its result and what it printed."""
+    printed = io.StringIO()
+    result = command(settings, Console(file=printed, width=columns))
+    return result, printed.getvalue()
+
+
+def run_and_capture(command: Callable[[S, Console], object], settings: S, columns: int = 100) -> str:
+    """Run a command; returns what it printed."""
+    return run_with_output(command, settings, columns)[1]
+
+
+def print_lines(what: RenderableType, columns: int = 80) -> list[str]:
+    """Print an object of rich; returns the lines without spaces at their ends."""
+    printed = io.StringIO()
+    Console(file=printed, width=columns).print(what)
+    return [line.rstrip() for line in printed.getvalue().split("\n")]
+
+
+def load_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Load the weights of a model folder by name."""
+    return load_file(folder / "model.safetensors")
+
+
+def read_weight_file(folder: Path) -> bytes:
+    """Read the bytes of a model folder's weights."""
+    return (folder / "model.safetensors").read_bytes()
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Return whether the weight files of two model folders are equal, byte by byte."""
+    return read_weight_file(one) == read_weight_file(other)
+
+
+def read_untimed(run: Path) -> list[dict[str, Any]]:
+    """Read the records of a run's metrics.jsonl without the values that a clock decides."""
+    return [{name: value for name, value in record.items() if name not in TIMINGS} for record in read_metrics(run)]
+
+
+def start_process(command: Callable[[Any], object], settings: Any) -> BaseProcess:
+    """Start a command in its own process, forked from a server that has imported the command's module."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bertwright.pretraining.run", "bertwright.finetuning.run"])
+    process = context.Process(target=_run_silently, args=(command, settings))
+    process.start()
+    return process
+
+
+def _run_silently(command: Callable[[Any], object], settings: Any) -> None:
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    command(settings)
+
+
+def kill_until_done(command: Callable[[Any], object], settings: Any, wait: Wait, max_kills: int) -> int:
+    """Run a command, SIGKILL it when `wait` returns, resume it, until one process finishes; returns the kills.
+
+    After `max_kills` the next process is not killed.
+    """
+    kills = 0
+    while True:
+        process = start_process(command, replace(settings, resume=(settings.run / "settings.toml").exists()))
+        if kills < max_kills:
+            wait(process, settings.run)
+        else:
+            process.join()
+        if process.exitcode is None:
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        if process.exitcode != -signal.SIGKILL:
+            assert process.exitcode == 0
+            return kills
+        kills += 1
+
+
+def check_killed_runs(command: Callable[[Any], object], unbroken: Any, wait: Wait, kills: int) -> None:
+    """Assert that runs with the settings of a finished run end with the same bits, however often they are killed.
+
+    A run may finish before it has been killed often enough; then another one starts.
+    """
+    done = 0
+    while done < kills:
+        broken = replace(unbroken, run=unbroken.run.with_name(f"broken-{done}"))
+        done += kill_until_done(command, broken, wait, kills - done)
+        assert same_weights(unbroken.run / "model", broken.run / "model")
+        assert read_untimed(broken.run) == read_untimed(unbroken.run)
+        assert not list(broken.run.rglob(".*.part-*"))

@@ -1,0 +1,45 @@
+"""Random models of tasks and files of examples, for tests of `evaluate` and `predict`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from bertwright.inference.model import Bert
+from bertwright.models.config import BertConfig
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.heads import EncoderForTask
+from bertwright.tasks.classification import Classification
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task import AnyTask
+from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+CPU = DeviceSettings("cpu", "float32", 1)
+CLASSES = Classification(labels=("bad", "good"))
+TAGGING = Tagging(labels=("O", "B-PER", "I-PER"), scheme="iob2", max_length=16)
+QUESTIONS = QuestionAnswering(max_length=32, max_query_length=8)
+
+
+def read_output(console: Console) -> str:
+    """Return what was printed to a console that writes to a StringIO."""
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def save_random_model(vocabulary_folder: Path, task: AnyTask, folder: Path, seed: int = 1) -> tuple[Bert, str]:
+    """Save a model of a task with random weights; return it and the name of its folder."""
+    tokenizer = Tokenizer.load(vocabulary_folder)
+    config = BertConfig(tokenizer.vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
+    bert = Bert(EncoderForTask(BertEncoder(config, seed=seed), task.head, seed=seed), tokenizer, task=task)
+    bert.save(folder)
+    return bert, str(folder)
+
+
+def write_questions(path: Path, *rows: tuple[str, str, list[dict[str, object]]]) -> str:
+    """Write questions, contexts and answers as JSON lines; return the name of the file."""
+    records = [dict(zip(("question", "context", "answers"), row, strict=True)) for row in rows]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)

@@ -1,0 +1,61 @@
+"""`bertwright fill-mask`: what it prints against what the model computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import run_with_output
+
+import bertwright
+from bertwright import DeviceSettings
+from bertwright.cli.verbs.fill_mask import FillMaskSettings, fill_mask
+from bertwright.inference.model import Bert
+from bertwright.io.decoding import TextCodec
+from bertwright.io.stdin_texts import expand_stdin
+from bertwright.tasks.classification import Classification
+from bertwright.tasks.task import AnyTask
+
+HERE = DeviceSettings(device="cpu", dtype="float32", threads=1)
+
+
+def test_fill_mask_prints_what_it_returns(one_layer_folder: Path) -> None:
+    text = "The [MASK] sees the [MASK] ."
+    settings = FillMaskSettings(str(one_layer_folder), (text,), top_k=3, device=HERE)
+    (prediction,), printed = run_with_output(fill_mask, settings)
+    assert prediction == bertwright.load(one_layer_folder, "cpu").fill_mask(text, 3)
+    for candidates in prediction.masks:
+        for candidate in candidates:
+            assert candidate.token in printed
+            assert f"{candidate.probability:.1%}" in printed
+
+
+def test_fill_mask_reads_standard_input(one_layer_folder: Path) -> None:
+    command = [sys.executable, "-m", "bertwright", "fill-mask", one_layer_folder, "-", "--top-k", "2"]
+
+    def run(content: bytes) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(command, input=content, capture_output=True, timeout=300, check=False)
+
+    done = run(b"The [MASK] sees .\n\nThe bear [MASK] .\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode().count("[MASK]") >= 2
+    expected = bertwright.load(one_layer_folder, "cpu").fill_mask("The bear [MASK] .", 2).text
+    assert expected in done.stdout.decode()
+    failed = run(b"The [MASK] caf\xe9\n")
+    assert failed.returncode == 2
+    assert failed.stderr.startswith(b"bertwright: error: standard input, byte 14: e9 is not UTF-8")
+    assert b"--encoding-errors" not in failed.stderr  # which this command does not have
+
+
+def test_a_model_for_a_task_has_no_masked_lm_head(tmp_path: Path, make_task_model: Callable[[AnyTask], Bert]) -> None:
+    make_task_model(Classification(labels=("yes", "no"))).save(tmp_path / "m")
+    with pytest.raises(ValueError, match=r"classification .* started from"):
+        fill_mask(FillMaskSettings(str(tmp_path / "m"), ("The [MASK] .",)))
+
+
+def test_standard_input_is_given_once() -> None:
+    with pytest.raises(ValueError, match=r"^-: standard input is given 2 times"):
+        expand_stdin(["-", "a [MASK]", "-"], TextCodec())

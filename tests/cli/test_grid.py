@@ -1,0 +1,411 @@
+"""Grids: each run equals that of `finetune`, dev selects, and an interrupted grid loses nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import read_weight_file, run_and_capture, same_weights
+from rich.console import Console
+
+from bertwright.files import read_json, remove_folder
+from bertwright.finetuning import finetune_cost
+from bertwright.finetuning import grid as grids
+from bertwright.finetuning import grid_cost as cost
+from bertwright.finetuning.grid import grid
+from bertwright.finetuning.grid_settings import GridSettings, HyperParams, Trial
+from bertwright.finetuning.run import FinetuneRun, finetune
+from bertwright.finetuning.settings import TuningSettings
+from bertwright.finetuning.trials import TrialResult, live_candidates, rank_settings, read_results, write_results
+from bertwright.interop.model_files import model_folder
+from bertwright.settings import from_table, read_toml
+from bertwright.tasks.presets import TaskSettings
+from bertwright.training.loop import DivergedError
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
+from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.run_folder import read_run_settings
+
+Make = Callable[..., GridSettings]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_plots() -> Iterator[None]:
+    """Omit plots, which take half of the time of so small a run and have their own tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertwright.training.train_run.plot_metrics", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def make(tiny_bert: Path, review_files: Path) -> Make:
+    """Return a function from changed fields to the settings of a grid of four short runs on the reviews."""
+
+    def make_settings(run: Path, **changes: Any) -> GridSettings:
+        files = {split: (str(review_files / f"{split}.tsv"),) for split in ("train", "dev", "test")}
+        fields: dict[str, Any] = {
+            "run": run,
+            "task": TaskSettings("classification", **files),
+            "model": str(tiny_bert),
+            "learning_rates": (1e-4, 3e-3),
+            "batch_sizes": (16,),
+            "epochs": (4.0,),
+            "seeds": 2,
+            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+        }
+        return GridSettings(**(fields | changes))
+
+    return make_settings
+
+
+run_grid = partial(run_and_capture, grid)
+
+
+@pytest.fixture(scope="module")
+def finished_grid(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[GridSettings, str]:
+    """Return an uninterrupted grid and its output."""
+    settings = make(tmp_path_factory.mktemp("grid") / "run")
+    return settings, run_grid(settings)
+
+
+def read_rows(settings: GridSettings) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (settings.run / "results.jsonl").read_text().splitlines()]
+
+
+# Results
+
+
+def test_table_and_report_agree_with_the_runs(finished_grid: tuple[GridSettings, str]) -> None:
+    settings, printed = finished_grid
+    names = [f"lr{rate}-bs16-ep4-seed{seed}" for rate in ("0.0001", "0.003") for seed in (0, 1)]
+    assert [row["run"] for row in read_rows(settings)] == names
+    reported = {name: read_json(settings.run / "runs" / name / "report.json")["scores"] for name in names}
+    assert {row["run"]: row["scores"] for row in read_rows(settings)} == reported
+    report = read_json(settings.run / "report.json")
+    assert [one["learning_rate"] for one in report["settings"]] == [0.003, 0.0001]
+    for one, of_it in zip(report["settings"], (names[2:], names[:2]), strict=True):
+        scores = [reported[name]["dev"]["accuracy"] for name in of_it]
+        assert one["dev"]["mean"] == pytest.approx(statistics.mean(scores))
+        assert one["dev"]["std"] == pytest.approx(statistics.stdev(scores))
+        assert (one["dev"]["min"], one["dev"]["max"]) == (min(scores), max(scores))
+        shown = f"{100 * statistics.mean(scores):.1f} ± {100 * statistics.stdev(scores):.1f} (2 seeds)"
+        line = next(line for line in printed.splitlines() if shown in line)
+        assert ("*" in line.split()[0]) == (of_it == names[2:])
+        assert line.split()[-1] == "4"  # evaluations of which the best counts
+        assert one["dev_evaluations"] == 4
+    best = max(names[2:], key=lambda name: reported[name]["dev"]["accuracy"])
+    assert report["chosen"]["run"] == best
+    tests = [reported[name]["test"]["accuracy"] for name in names[2:]]
+    assert report["test"]["accuracy"]["mean"] == pytest.approx(statistics.mean(tests))
+    assert f"Chosen: {best}, the best of 4 evaluations on dev" in printed
+    assert f"test accuracy over the setting's seeds: {100 * statistics.mean(tests):.1f} ± " in printed
+
+
+def test_chosen_model_equals_that_of_finetune(tmp_path: Path, finished_grid: tuple[GridSettings, str]) -> None:
+    settings, _ = finished_grid
+    chosen = read_json(settings.run / "report.json")["chosen"]
+    (trial,) = [trial for trial in settings.trials() if trial.name == chosen["run"]]
+    alone = finetune(replace(settings.finetune_settings(trial), run=tmp_path / "alone"), Console(file=io.StringIO()))
+    assert same_weights(alone, settings.run / "model")
+    assert (alone / "task.json").read_bytes() == (settings.run / "model" / "task.json").read_bytes()
+
+
+def test_only_the_chosen_weights_and_all_metrics_remain(finished_grid: tuple[GridSettings, str]) -> None:
+    settings, _ = finished_grid
+    assert [path.parent for path in settings.run.rglob("*.safetensors")] == [settings.run / "model"]
+    for trial in settings.trials():
+        names = {path.name for path in (settings.run / "runs" / trial.name).iterdir()}
+        assert {"settings.toml", "metrics.jsonl", "report.json", "log.txt"} <= names
+
+
+def test_summary_of_the_data_is_printed_once(finished_grid: tuple[GridSettings, str]) -> None:
+    settings, printed = finished_grid
+    assert printed.count("320 examples") == 1
+    assert "320 steps in total" in printed  # four runs of four epochs, each of 320 / 16 steps
+    assert all(f"{number} of 4  {trial.name}" in printed for number, trial in enumerate(settings.trials(), 1))
+    log = (settings.run / "runs" / settings.trials()[0].name / "log.txt").read_text()
+    assert "320 examples" in log
+    assert "dev after step 20" in log
+
+
+def test_resumed_finished_grid_prints_its_table_again(
+    finished_grid: tuple[GridSettings, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, printed = finished_grid
+    monkeypatch.setattr(grids, "finetune", lambda *_: pytest.fail("run again"))
+    before = read_weight_file(settings.run / "model")
+    again = run_grid(replace(settings, resume=True))
+    assert "all 4 runs are finished" in again
+    assert again.endswith(printed[printed.index("dev accuracy, of each run") :])
+    assert read_weight_file(settings.run / "model") == before
+    assert read_run_settings(GridSettings, settings.run) == replace(settings, resume=True)
+
+
+# Interrupted and resumed
+
+
+def test_ctrl_c_during_a_run_loses_nothing(
+    tmp_path: Path, make: Make, finished_grid: tuple[GridSettings, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make(tmp_path / "run", learning_rates=(3e-3,))
+    begun: list[str] = []
+
+    def interrupt_second(tuning: Any, console: Console) -> Path:
+        begun.append(tuning.run.name)
+        if len(begun) == 2:
+            step = Optimizer.step
+
+            def with_signal(optimizer: Optimizer, learning_rate: float, norm: float) -> None:
+                if optimizer.steps == 3:  # the current step is the fourth of eighty
+                    os.kill(os.getpid(), signal.SIGINT)
+                step(optimizer, learning_rate, norm)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Optimizer, "step", with_signal)
+                return finetune(tuning, console)
+        return finetune(tuning, console)
+
+    monkeypatch.setattr(grids, "finetune", interrupt_second)
+    with pytest.raises(
+        KeyboardInterrupt, match=r"1 of 2 runs are finished; resume with: bertwright grid --run .* --resume"
+    ):
+        run_grid(settings)
+    stopped = settings.run / "runs" / begun[1]
+    assert [path.name for path in (stopped / "checkpoints").glob("step-*")] == ["step-00000004"]
+    assert not (settings.run / "model").exists()
+
+    run_grid(read_run_settings(GridSettings, settings.run))
+    whole, _ = finished_grid
+    first, second = (trial.name for trial in settings.trials())
+    assert begun == [first, second, second]
+    assert read_rows(settings) == read_rows(whole)[2:]
+    assert same_weights(settings.run / "model", whole.run / "model")
+
+
+def test_kill_between_a_run_and_its_record_repeats_nothing(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1)
+
+    def die(*_: Any) -> None:
+        raise SystemExit("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(grids, "write_results", die)
+        with pytest.raises(SystemExit):
+            run_grid(settings)
+    before = read_weight_file(settings.run / "runs" / settings.trials()[0].name / "model")
+    monkeypatch.setattr(FinetuneRun, "make_report", lambda *_: pytest.fail("run again"))
+    run_grid(replace(settings, resume=True))
+    assert read_weight_file(settings.run / "model") == before
+    assert len(read_rows(settings)) == 1
+
+
+def test_resumed_grid_with_other_settings_or_files_is_rejected(tmp_path: Path, make: Make) -> None:
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tbad\nthe seal\tgood\n" * 8)
+    task = TaskSettings("classification", train=(str(tmp_path / "train.tsv"),))
+    one = {"task": task, "tuning": TuningSettings(validation_fraction=0.25), "epochs": (1.0,), "seeds": 1}
+    settings = make(tmp_path / "run", **one)
+    run_grid(settings)
+    with pytest.raises(ValueError, match="already holds a run; resume it with --resume"):
+        run_grid(settings)
+    with pytest.raises(ValueError, match=r"seeds was 1, now 2"):
+        run_grid(replace(settings, seeds=2, resume=True))
+
+    last, second = (settings.run / "results.jsonl").read_text().splitlines()
+    (settings.run / "results.jsonl").write_text(last + "\n")  # as if the second run were not finished
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tgood\nthe seal\tbad\n" * 8)
+    with pytest.raises(ValueError, match=r"train\.tsv: changed since the run started"):
+        run_grid(replace(settings, resume=True))
+    remove_folder(
+        settings.run / "runs" / json.loads(second)["run"]
+    )  # a run that has not started has no digests of its own
+    with pytest.raises(ValueError, match=r"train\.tsv: changed since the run started"):
+        run_grid(replace(settings, resume=True))
+    (settings.run / "results.jsonl").write_text(f"{last}\n{last[:20]}\n")
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 2: not a result"):
+        run_grid(replace(settings, resume=True))
+
+
+def test_grid_with_changed_initial_weights_is_rejected(tmp_path: Path, tiny_bert: Path, make: Make) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "bert")
+    settings = make(tmp_path / "run", model=str(tmp_path / "bert"), epochs=(0.2,), seeds=1)
+    run_grid(settings)
+    first, _ = (settings.run / "results.jsonl").read_text().splitlines()
+    (settings.run / "results.jsonl").write_text(first + "\n")  # as if the second run were not finished
+    (tmp_path / "bert/checksums.json").unlink()
+    content = (tmp_path / "bert/model.safetensors").read_bytes()
+    (tmp_path / "bert/model.safetensors").write_bytes(content[:-4] + b"\0\0\0\0")
+    with pytest.raises(ValueError, match="the initial weights: changed since the run started"):
+        run_grid(replace(settings, resume=True))
+
+
+def test_settings_changed_on_resume_are_saved(tmp_path: Path, make: Make) -> None:
+    settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1)
+    run_grid(settings)
+    run_grid(replace(settings, keep_all=True, resume=True))
+    written = from_table(GridSettings, read_toml(settings.run / "settings.toml"), "there")
+    assert written == replace(settings, keep_all=True)
+
+
+def test_tags_without_spans_are_selected_by_accuracy(tmp_path: Path, make: Make) -> None:
+    path = tmp_path / "pos.conll"
+    path.write_text("the DT\nbear NN\n\nwolf NN\nsees VB\n")
+    task = TaskSettings("tagging", train=(str(path),), dev=(str(path),))  # whose metric is f1 until it has seen them
+    settings = make(tmp_path / "run", task=task, learning_rates=(1e-3,), epochs=(1.0,))
+    run_grid(settings)
+    report = read_json(settings.run / "report.json")
+    assert report["metric"] == "accuracy"
+    assert model_folder(settings.run) == settings.run / "model"
+
+
+# Failures
+
+
+def test_diverged_run_is_recorded_and_the_grid_continues(tmp_path: Path, make: Make) -> None:
+    settings = make(tmp_path / "run", learning_rates=(1e30, 1e-3), epochs=(0.5,), seeds=1, keep_all=True)
+    printed = run_grid(settings)
+    failed, ended = read_rows(settings)
+    assert "not finite" in failed["failure"]
+    assert "scores" not in failed
+    assert "1 of 2 runs diverged" in printed
+    report = read_json(settings.run / "report.json")
+    assert report["chosen"] == ended
+    assert [(one["learning_rate"], one["diverged"], one["dev"] is None) for one in report["settings"]] == [
+        (0.001, 0, False),
+        (1e30, 1, True),
+    ]
+    chosen = settings.run / "runs" / ended["run"]
+    assert same_weights(chosen / "model", settings.run / "model")
+    assert list((chosen / "checkpoints").glob("step-*"))  # keep_all
+
+
+def test_grid_whose_runs_all_diverge_fails(tmp_path: Path, make: Make) -> None:
+    settings = make(tmp_path / "run", learning_rates=(1e30,), epochs=(0.5,), seeds=1)
+    with pytest.raises(DivergedError, match="all runs diverged; the first one: step"):
+        run_grid(settings)
+    assert not (settings.run / "model").exists()
+
+
+# Estimate
+
+
+def test_dry_run_prints_the_estimate_and_writes_nothing(tmp_path: Path, make: Make) -> None:
+    settings = make(tmp_path / "run", batch_sizes=(16, 32), epochs=(1.0, 2.0), seeds=3, dry_run=True)
+    printed = run_grid(settings)
+    assert not list(tmp_path.iterdir())
+    assert "Grid of 24 runs" in printed
+    assert "24, 540 steps in total" in printed  # 2 rates × 3 seeds × (20 + 40 + 10 + 20) steps
+    assert "estimated time" in printed
+    with pytest.raises(ValueError, match=r"no model given"):
+        run_grid(replace(settings, model=None))
+
+
+def test_estimate_counts_steps_evaluations_and_openings(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([16.0, 32.0])  # per step of each batch size, which is timed once
+    monkeypatch.setattr(finetune_cost, "time_steps", lambda *_: next(seconds))
+    monkeypatch.setattr(
+        finetune_cost, "time_evaluation", lambda _, split: {"dev": 1_000.0, "test": 100_000.0}[split.name]
+    )
+    settings = make(tmp_path / "run", batch_sizes=(16, 32), epochs=(1.5,))
+    plan = cost.estimate_cost(settings, settings.trials(), Console(file=io.StringIO()))
+    # 30 steps of 16 seconds, 15 of 32; dev after an epoch and at the end; test once; 8 runs
+    assert plan.steps == 4 * (30 + 15)
+    assert plan.seconds == pytest.approx(4 * (30 * 16 + 15 * 32) + 8 * (2 * 1_000 + 100_000), abs=300)
+
+
+# Selection, worked by hand
+
+
+def outcome(rate: float, seed: int, dev: float | None) -> TrialResult:
+    trial = Trial(HyperParams(rate, 32, 3.0), seed)
+    return TrialResult(trial, {}, "step 3") if dev is None else TrialResult(trial, {"dev": {"f1": dev}})
+
+
+def test_setting_with_the_best_mean_is_first() -> None:
+    runs = [outcome(1, 0, 0.9), outcome(1, 1, 0.5), outcome(2, 0, 0.7), outcome(2, 1, 0.8)]
+    first, second = rank_settings(runs, "f1")
+    assert (first.setting.learning_rate, first.best.trial.seed) == (2, 1)
+    assert (second.setting.learning_rate, second.best.trial.seed) == (1, 0)
+    assert first.scores is not None
+    assert first.scores.mean == pytest.approx(0.75)
+
+
+def test_setting_with_a_failed_run_is_last() -> None:
+    runs = [outcome(1, 0, 0.9), outcome(1, 1, None), outcome(2, 0, None), outcome(2, 1, None), outcome(3, 0, 0.1)]
+    assert [one.setting.learning_rate for one in rank_settings(runs, "f1")] == [3, 1, 2]
+    assert [one.failures for one in rank_settings(runs, "f1")] == [0, 1, 2]
+
+
+def test_of_equal_settings_the_first_is_chosen() -> None:
+    runs = [outcome(rate, seed, 0.5) for rate in (2, 1) for seed in (0, 1)]
+    first, _ = rank_settings(runs, "f1")
+    assert first.best == runs[0]
+
+
+def test_results_are_read_in_the_order_of_the_trials(tmp_path: Path) -> None:
+    """Else another of several equal runs would be chosen, whose weights have been deleted."""
+    runs = [outcome(1, seed, 0.5) for seed in (0, 1, 2)]
+    write_results(tmp_path / "results.jsonl", [*runs[1:], runs[0]])
+    assert read_results(tmp_path / "results.jsonl", [run.trial for run in runs]) == runs
+
+
+def test_live_candidates_are_the_runs_that_may_yet_be_chosen() -> None:
+    runs = [outcome(1, 0, 0.5), outcome(1, 1, 0.6), outcome(2, 0, 0.7), outcome(2, 1, 0.1), outcome(3, 0, 0.2)]
+    assert [
+        {one.setting.learning_rate * 10 + one.seed for one in live_candidates(runs[:n], "f1", 2)} for n in range(6)
+    ] == [
+        set(),
+        {10},
+        {11},
+        {11, 20},  # the second setting is incomplete, and may yet be the best
+        {11},  # its mean is 0.4
+        {11, 30},
+    ]
+
+
+# Misuse
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learning_rates": ()}, "learning_rates is empty; name at least one value"),
+        ({"epochs": (3.0, 2.0, 3.0)}, "epochs has 3 twice"),
+        ({"batch_sizes": (10**9,)}, "batch_size: expected 1 to 1,048,576, got 1,000,000,000"),
+        ({"seeds": 0}, "seeds must be from 1 to 1,000, not 0"),
+        ({"seeds": 10**40}, f"seeds must be from 1 to 1,000, not {10**40}"),
+        ({"optimizer": OptimizerSettings(learning_rate=1e-5)}, r"learning_rate = 1e-05: .*--learning-rates 1e-05"),
+    ],
+)
+def test_impossible_settings_are_rejected(tmp_path: Path, make: Make, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path, **changes)
+
+
+def test_grid_without_dev_split_is_rejected(tmp_path: Path, make: Make, review_files: Path) -> None:
+    task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
+    with pytest.raises(ValueError, match="no dev split"):
+        run_grid(make(tmp_path / "run", task=task))
+    assert not (tmp_path / "run").exists()
+
+
+def test_grid_under_torchrun_is_rejected(tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="single process"):
+        run_grid(make(tmp_path / "run"))
+
+
+def test_missing_results_file_has_no_results(tmp_path: Path) -> None:
+    assert read_results(tmp_path / "results.jsonl", []) == []

@@ -1,0 +1,440 @@
+"""Feature probes: heads learn from frozen states, runs resume, and input that does not fit is rejected."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import run_and_capture, run_with_output
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from bertwright.files import read_json
+from bertwright.finetuning import head_training
+from bertwright.finetuning import probe as probe_module
+from bertwright.finetuning.head_training import epoch_batches
+from bertwright.finetuning.probe import ProbeResult, ProbeRow, plot_layers, probe, table_rows
+from bertwright.finetuning.probe_settings import ProbeSettings
+from bertwright.inference.info import info
+from bertwright.inference.info_settings import InfoSettings
+from bertwright.interop.huggingface import save_model
+from bertwright.metrics.example_scores import ExampleScores, compute_scores
+from bertwright.metrics.seed_summary import summarize_seeds
+from bertwright.models.config import BertConfig
+from bertwright.models.heads import BertForPretraining
+from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, single_layers
+from bertwright.settings import from_table, read_toml
+from bertwright.tasks.presets import TaskOptions, TaskSettings
+from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.run_folder import read_run_settings
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+ANIMALS, LOCATIONS = "bear deer fish wolf crow".split(), "forest river mountain valley".split()
+
+Make = Callable[..., ProbeSettings]
+
+
+def tagged_sentences(number: int, seed: int) -> str:
+    """Return sentences in which an article has the tag of the next noun: a head must read adjacent words."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(number):
+        words, tags = [], []
+        for _ in range(int(rng.integers(1, 4))):
+            is_location = rng.random() < 0.5
+            words += [
+                "the",
+                str(rng.choice(LOCATIONS if is_location else ANIMALS)),
+                str(rng.choice(["sees", "hears", "."])),
+            ]
+            tags += ["B-LOC", "I-LOC", "O"] if is_location else ["B-ANI", "I-ANI", "O"]
+        lines.append(json.dumps({"words": words, "tags": tags}))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path) -> Path:
+    """Return a random model with four layers, so that it has a sum of the last four."""
+    tokenizer = Tokenizer.load(vocabulary_folder)
+    config = BertConfig(
+        tokenizer.vocab_size, hidden_size=24, num_layers=4, num_heads=2, intermediate_size=32, max_positions=32,
+        initializer_range=0.06,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("bert") / "model"
+    save_model(folder, BertForPretraining(config, seed=5), tokenizer)
+    return folder
+
+
+@pytest.fixture
+def make(tmp_path: Path, bert: Path) -> Make:
+    """Return a function from changed fields to the settings of a small run."""
+    for seed, (split, number) in enumerate({"train": 240, "dev": 60, "test": 50}.items()):
+        (tmp_path / f"{split}.jsonl").write_text(tagged_sentences(number, seed), encoding="utf-8")
+
+    def settings(**changes: Any) -> ProbeSettings:
+        fields: dict[str, Any] = {
+            "run": tmp_path / "run",
+            "task": TaskSettings(
+                "tagging", **{split: (str(tmp_path / f"{split}.jsonl"),) for split in ("train", "dev", "test")}
+            ),
+            "model": str(bert),
+            "representations": ("last",),
+            "seeds": (0, 1),
+            "learning_rates": (3e-2,),
+            "epochs": 3,
+            "batch_size": 16,
+            "lstm_size": 16,
+            "dropout": 0.1,
+            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+        }
+        return ProbeSettings(**(fields | changes))
+
+    return settings
+
+
+run_probe = partial(run_with_output, probe, columns=80)
+
+
+def read_results(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def read_untimed_results(run: Path) -> list[dict[str, Any]]:
+    return [result | {"seconds": 0} for result in read_results(run)]
+
+
+def test_heads_learn_from_every_representation(make: Make) -> None:
+    settings = make(representations=tuple(REPRESENTATIONS), seeds=(0,), epochs=6)
+    rows, printed = run_probe(settings)
+    assert [row.representation for row in rows] == list(REPRESENTATIONS)
+    assert all(row.dev.mean > 0.9 and row.test and row.test.mean > 0.9 for row in rows)  # predicting only O has f1 0
+    assert len(read_results(settings.run)) == 6
+    assert rows[3][2:] == rows[5][2:]  # the last four of four layers are all of them
+    for row in rows:
+        (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{row.representation} "))
+        assert row.test
+        scores = [f"{100 * found.mean:.2f}" for found in (row.dev, row.test)]
+        assert line.split()[1:] == ["0.03", "1", *scores]
+    assert "paper" not in printed
+    assert read_json(settings.run / "report.json") == {
+        "metric": "f1",
+        "rows": json.loads(json.dumps([row.to_record() for row in rows])),
+    }
+    assert from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there") == settings
+    assert sorted(path.name for path in (settings.run / "features/dev").iterdir()) == [
+        "blocks.json", "header.json", *(f"layer-{layer:02d}.npy" for layer in range(5))
+    ]  # fmt: skip
+
+
+def test_each_layer_is_scored_alone_and_plotted(make: Make) -> None:
+    settings = make(representations=("last", "each-layer"), epochs=2)
+    rows, printed = run_probe(settings)
+    names = ["embeddings", "layer-1", "layer-2", "layer-3", "layer-4"]
+    assert [row.representation for row in rows] == ["embeddings", "last", *names[1:]]
+    assert rows[1][2:] == rows[5][2:]  # the last layer, under two names
+    assert len({row.dev.mean for row in rows}) > 2
+    assert all(f"{name} " in printed for name in names)
+    assert f"{settings.run}/layers.png" in "".join(printed.split())
+    assert (settings.run / "layers.png").read_bytes().startswith(b"\x89PNG")
+    assert "heads 12, of 6 representations" in " ".join(printed.split())
+    described = run_and_capture(info, InfoSettings(settings.run))
+    assert "runs done 12 of 12" in " ".join(described.split())
+
+    wider = replace(settings, resume=True, representations=("each-layer",), seeds=(2,))
+    rows, _ = run_probe(wider)
+    assert all(row.dev.seeds == 3 for row in rows)
+    assert len(read_results(settings.run)) == 18
+
+
+def test_plot_of_layers_has_a_point_per_layer_with_its_deviation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: (figures.append(figure), path.touch()))
+    dev = [summarize_seeds([0.5, 0.6]), summarize_seeds([0.7, 0.8]), summarize_seeds([0.6, 0.6])]
+    rows = [ProbeRow(name, 1e-3, one, None) for name, one in zip(single_layers(2), dev, strict=True)]
+    plot_layers(rows, "f1", tmp_path / "layers.png")
+    (panel,) = figures[0].axes
+    (bars,) = panel.containers
+    line, _, (deviations,) = bars
+    assert line.get_xydata().tolist() == [[0, pytest.approx(55)], [1, pytest.approx(75)], [2, pytest.approx(60)]]
+    heights = [segment[1, 1] - segment[0, 1] for segment in deviations.get_segments()]
+    assert heights == pytest.approx([200 * (one.std or 0) for one in dev])
+    assert panel.get_ylabel() == "f1, percent"
+
+
+def test_result_is_that_of_the_best_epoch_on_dev(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    scores = head_training.score
+
+    def record(*given: Any) -> dict[str, float]:
+        found = scores(*given)
+        seen.append(found["f1"])
+        return dict(found)
+
+    for module in (head_training, probe_module):
+        monkeypatch.setattr(module, "score", record)
+    settings = make(seeds=(0,), epochs=6)
+    run_probe(settings)
+    (result,) = read_results(settings.run)
+    assert len(seen) == 7  # six epochs on dev, the best one on test
+    assert result["dev"]["f1"] == max(seen[:6]) == seen[result["epoch"] - 1]
+    assert result["epoch"] == seen.index(max(seen[:6])) + 1
+    assert result["test"]["f1"] == seen[6]
+    numbers = ExampleScores.load(settings.run / "examples" / "last-lr0.03-seed0.npz")
+    assert numbers is not None
+    assert compute_scores(numbers, np.ones((1, 60))) == pytest.approx([result["dev"]["f1"]])
+
+
+def test_run_interrupted_inside_a_head_has_the_same_results_on_resume(
+    make: Make, tmp_path: Path, monkeypatch: Any
+) -> None:
+    whole = make(run=tmp_path / "whole")
+    run_probe(whole)
+    settings, make_training = make(), probe_module.make_training
+    trained = []
+
+    def send_ctrl_c(*given: Any) -> Any:
+        """Return a training that gets Ctrl-C in the middle of the second head."""
+        training = make_training(*given)
+        trained.append(training)
+
+        def loss(batch: Any) -> Any:
+            if len(trained) == 2 and training.optimizer.steps == 20:
+                os.kill(os.getpid(), signal.SIGINT)
+            return training.loss(batch)
+
+        return replace(training, loss=loss)
+
+    monkeypatch.setattr(probe_module, "make_training", send_ctrl_c)
+    with pytest.raises(KeyboardInterrupt, match=r"bertwright probe --run \S+/run --resume"):
+        run_probe(settings)
+    assert trained[1].optimizer.steps == 21
+    assert read_untimed_results(settings.run) == read_untimed_results(whole.run)[:1]
+    monkeypatch.setattr(probe_module, "make_training", lambda *given: trained.append(None) or make_training(*given))
+    rows, printed = run_probe(replace(settings, resume=True))
+    assert len(trained) == 3
+    assert "1 of 2 heads are already finished" in printed
+    assert read_untimed_results(settings.run) == read_untimed_results(whole.run)
+    assert rows[0].dev.seeds == 2
+    assert f" 2   {100 * rows[0].dev.mean:.2f} ± {100 * rows[0].dev.std:.2f} " in printed
+
+
+def test_resumed_run_may_only_add_heads(make: Make) -> None:
+    settings = make(seeds=(0,), epochs=1)
+    run_probe(settings)
+    before = read_untimed_results(settings.run)
+    with pytest.raises(ValueError, match=r"already holds a run; resume it with --resume"):
+        run_probe(settings)
+    with pytest.raises(ValueError, match=r"settings\.toml: epochs was 1, now 2"):
+        run_probe(replace(settings, resume=True, epochs=2))
+    wider = replace(settings, resume=True, representations=("embeddings", "last"), learning_rates=(3e-2, 1e-6))
+    rows, _ = run_probe(wider)
+    after = read_untimed_results(settings.run)
+    assert after[:1] == before
+    assert {(result["representation"], result["learning_rate"]) for result in after} == {
+        ("last", 3e-2), ("last", 1e-6), ("embeddings", 3e-2), ("embeddings", 1e-6)
+    }  # fmt: skip
+    assert [(row.representation, row.learning_rate) for row in rows] == [("embeddings", 3e-2), ("last", 3e-2)]
+
+
+def test_heads_added_on_resume_join_the_unfinished_ones(
+    make: Make, monkeypatch: Any, interrupted_in: Callable[..., AbstractContextManager[list[Any]]]
+) -> None:
+    settings = make(epochs=1)
+    with interrupted_in(probe_module, "make_training", 2):
+        run_probe(settings)
+    rows, printed = run_probe(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
+    assert "1 of 6 heads are already finished" in printed
+    asked = [(name, seed) for name in ("last", "embeddings") for seed in (0, 1, 7)]
+    assert [(result["representation"], result["seed"]) for result in read_results(settings.run)] == asked
+    assert [(row.representation, row.dev.seeds) for row in rows] == [("embeddings", 3), ("last", 3)]
+    written = from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there")
+    assert written == replace(settings, representations=("last", "embeddings"), seeds=(0, 1, 7))
+
+    monkeypatch.setattr(probe_module, "make_training", lambda *_: pytest.fail("trained again"))
+    assert run_probe(read_run_settings(ProbeSettings, settings.run))[0] == rows
+
+
+def test_resume_with_changed_files_is_rejected(make: Make, tmp_path: Path) -> None:
+    settings = make(seeds=(0,), epochs=1)
+    run_probe(settings)
+    dev = tmp_path / "dev.jsonl"
+    content = dev.read_text(encoding="utf-8")
+    dev.write_text(content.replace("I-LOC", "O", 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"results\.jsonl: results of other data"):
+        run_probe(replace(settings, resume=True))
+    dev.write_text(content.replace("bear", "deer", 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"features/dev: holds features of other data"):
+        run_probe(replace(settings, resume=True))
+    dev.write_text(content, encoding="utf-8")
+    whole = read_results(settings.run)[0]
+    for line in ({"seed": 0}, whole | {"dev": {}}, whole | {"dev": {"f1": "x"}}, whole | {"test": [1]}):
+        (settings.run / "results.jsonl").write_text(json.dumps(line) + "\n")
+        with pytest.raises(ValueError, match=r"results\.jsonl, line \d+: not a result"):
+            run_probe(replace(settings, resume=True))
+
+
+def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make(run=tmp_path / "one", features=tmp_path / "states", seeds=(0,), epochs=1)
+    run_probe(first)
+    monkeypatch.setattr("bertwright.inference.feature_cache.predict_logits", lambda *_: pytest.fail("computed again"))
+    run_probe(replace(first, run=tmp_path / "two"))
+    assert read_untimed_results(tmp_path / "one") == read_untimed_results(tmp_path / "two")
+    assert not (tmp_path / "two/features").exists()
+
+    printed = io.StringIO()
+    info(InfoSettings(tmp_path / "states"), Console(file=printed, width=120))
+    text = printed.getvalue()
+    layers = sorted(path.stem.removeprefix("layer-") for path in (tmp_path / "states/dev").glob("layer-*.npy"))
+    assert "states of a frozen encoder" in text
+    assert text.count(f"numbers, of layer {', '.join(str(int(layer)) for layer in layers)}") == 3
+    path = tmp_path / "states/dev" / f"layer-{layers[0]}.npy"
+    content = path.read_bytes()
+    for damaged in (content[:-1], b"x", content + b"x"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"{path.name}: damaged.*; delete .*dev to compute it again"):
+            info(InfoSettings(tmp_path / "states"))
+
+
+def test_warnings_about_the_data_are_printed(make: Make, tmp_path: Path) -> None:
+    _, printed = run_probe(make(seeds=(0,), epochs=1, task=replace(make().task, dev=(str(tmp_path / "train.jsonl"),))))
+    assert "used for training and for scoring; its score says little about other examples" in " ".join(printed.split())
+
+
+def test_features_of_other_data_are_rejected_before_writing(make: Make, tmp_path: Path) -> None:
+    first = make(run=tmp_path / "one", features=tmp_path / "states", seeds=(0,), epochs=1)
+    run_probe(first)
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text(dev.read_text(encoding="utf-8").replace("bear", "deer", 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"states/dev: holds features of other data"):
+        run_probe(replace(first, run=tmp_path / "two"))
+    assert not (tmp_path / "two").exists()
+
+
+def test_sentence_without_words_is_ignored(make: Make, tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        path = tmp_path / f"{split}.jsonl"
+        path.write_text(path.read_text(encoding="utf-8") + '{"words": [], "tags": []}\n', encoding="utf-8")
+    rows, _ = run_probe(make(seeds=(0,)))
+    assert rows[0].dev.mean > 0.9
+
+
+def test_table_for_conll_2003_has_the_scores_of_the_paper(make: Make, tmp_path: Path) -> None:
+    for path in tmp_path.glob("*.jsonl"):
+        lines = path.read_text(encoding="utf-8").replace("-ANI", "-PER")
+        path.write_text(lines + '{"words": ["a", "b"], "tags": ["B-ORG", "B-MISC"]}\n', encoding="utf-8")
+    _, printed = run_probe(make(representations=("last", "embeddings"), seeds=(0,), epochs=1))
+    for name in ("last", "embeddings"):
+        (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{name} "))
+        assert line.split()[-1] == f"{100 * PAPER_F1[name]:.1f}"
+    assert "paper: BERT BASE on the dev set of CoNLL-2003" in printed
+
+
+def test_text_is_classified_by_a_linear_layer_on_cls(make: Make, tmp_path: Path) -> None:
+    """In the embeddings, [CLS] is equal for all texts, and so is the prediction; higher layers have seen the words."""
+    rng = np.random.default_rng(0)
+    for split, number in (("train", 160), ("dev", 60)):
+        lines = [("the bear .\tanimal", "the forest .\tplace")[label] for label in rng.integers(0, 2, number)]
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines, ""]), encoding="utf-8")
+    task = TaskSettings("classification", train=(f"{tmp_path}/train.tsv",), dev=(f"{tmp_path}/dev.tsv",))
+    settings = make(task=task, representations=("embeddings", "last"), epochs=20, learning_rates=(1e-1,), dropout=0.0)
+    rows, printed = run_probe(settings)
+    assert rows[0].dev.max < 0.65
+    assert rows[1].dev.min == 1.0
+    assert rows[1].test is None
+    assert "paper" not in printed
+    assert "BiLSTM" not in printed
+
+
+def test_input_that_does_not_fit_is_rejected_before_writing(make: Make, tmp_path: Path, bert: Path) -> None:
+    article = {"context": "the bear", "qas": [{"id": "1", "question": "who", "answers": []}]}
+    article["qas"][0]["answers"] = [{"text": "bear", "answer_start": 4}]  # type: ignore[index]
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [article]}]}))
+    squad = TaskSettings("question-answering", train=(f"{tmp_path}/squad.json",), dev=(f"{tmp_path}/squad.json",))
+    task = make().task
+    for changes, message in (
+        ({"task": replace(task, dev=())}, "no dev examples: name files with --dev"),
+        ({"model": None}, "no model given: --model"),
+        ({"task": squad}, "reads the states of all tokens, too many to cache; fine-tune"),
+        ({"task": replace(task, overrides=TaskOptions(max_length=33))}, "max_length = 33: the model has 32 positions"),
+    ):
+        run = tmp_path / "rejected"
+        with pytest.raises(ValueError, match=message):
+            run_probe(make(run=run, seeds=(0,), epochs=1, **changes))
+        assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": ()}, r"seeds = \[\]: at least one value"),
+        ({"seeds": (1, 1)}, "each only once"),
+        ({"representations": ("last", "last")}, "each only once"),
+        ({"learning_rates": (0.0,)}, "learning_rates must be above 0"),
+        ({"learning_rates": (float("nan"),)}, "learning_rates must be above 0"),
+        ({"epochs": 0}, "epochs: expected at least 1, got 0"),
+        ({"lstm_size": 15}, "lstm_size must be even, half for each direction, not 15"),
+        ({"lstm_layers": 0}, "lstm_layers: expected at least 1, got 0"),
+        ({"dropout": 1.0}, "dropout: expected a share"),
+    ],
+)
+def test_impossible_settings_are_rejected(make: Make, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**changes)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1).filter(any), st.integers(1, 5), st.integers(0, 3))
+def test_epoch_has_every_example_with_states_once(lengths: list[int], batch_size: int, seed: int) -> None:
+    batches = epoch_batches(np.array(lengths), batch_size, seed, epoch=1)
+    assert sorted(number for batch in batches for number in batch) == list(np.flatnonzero(lengths))
+    assert all(len(batch) <= batch_size for batch in batches)
+    assert len(batches) == -(-np.count_nonzero(lengths) // batch_size)
+
+
+def test_epochs_differ_and_batches_have_similar_lengths() -> None:
+    lengths = np.random.default_rng(0).integers(1, 50, 1000)
+    first, second, other_seed = (epoch_batches(lengths, 8, *seeds) for seeds in ((0, 0), (0, 1), (1, 0)))
+    assert not np.array_equal(first[0], second[0])
+    assert not np.array_equal(first[0], other_seed[0])
+    assert np.mean([np.ptp(lengths[batch]) for batch in first]) < 4  # in random batches of 8: about 38
+    assert np.std(np.diff([lengths[batch].mean() for batch in first])) > 10  # short and long batches are mixed
+
+
+def result(rate: float, seed: int, dev: float, test: float) -> ProbeResult:
+    return ProbeResult("last", rate, seed, 1, {"f1": dev}, {"f1": test}, 1.0, "")
+
+
+def test_table_shows_the_rate_with_the_best_dev_mean() -> None:
+    (row,) = table_rows([result(1e-3, 0, 0.8, 0.9), result(1e-2, 0, 0.7, 0.5), result(1e-2, 1, 0.95, 0.6)], "f1")
+    assert row.learning_rate == 1e-2
+    assert row.dev.mean == pytest.approx(0.825)
+    assert row.dev.std == pytest.approx(0.25 / 2**0.5)
+    assert row.test is not None
+    assert row.test.mean == pytest.approx(0.55)
+
+
+def test_complete_rate_ranks_above_an_incomplete_one() -> None:
+    lucky, whole = result(1e-3, 0, 0.99, 0.9), [result(1e-2, seed, 0.6, 0.5) for seed in (0, 1)]
+    for results in ([lucky, *whole], [*whole, lucky]):
+        assert [(row.learning_rate, row.dev.seeds) for row in table_rows(results, "f1")] == [(1e-2, 2)]
+    (row,) = table_rows([lucky, result(1e-2, 1, 0.6, 0.5)], "f1")  # both are incomplete: the better mean counts
+    assert row.learning_rate == 1e-3
+
+
+def test_probe_under_torchrun_is_rejected(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="single process"):
+        run_probe(make())

@@ -1,0 +1,118 @@
+"""`bertwright survey`: what it returns, prints and writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from harness import print_lines, run_and_capture, run_with_output
+
+import bertwright
+from bertwright import CorpusSettings, SurveySettings, files
+from bertwright.corpus import survey_report as command
+from bertwright.corpus.diagnosis import diagnose
+from bertwright.corpus.survey import Survey, Unreadable
+from bertwright.corpus.survey import survey as measure
+from bertwright.corpus.survey_report import MAX_FILES, render, render_unreadable
+
+
+def test_survey_returns_what_it_prints(tmp_path: Path, small_corpus: CorpusSettings) -> None:
+    settings = SurveySettings(small_corpus, json=tmp_path / "deep/figures.json")
+    found, printed = run_with_output(bertwright.survey, settings, columns=80)
+    assert found.documents == 50
+    assert json.loads((tmp_path / "deep/figures.json").read_text())["words"] == found.words
+    flowing = " ".join(printed.split())
+    for warning in diagnose(found):
+        assert flowing.count(f"! {warning}") == 1
+
+
+def test_figures_have_one_temporary_which_the_next_survey_would_sweep(
+    tmp_path: Path, small_corpus: CorpusSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_temporary, paths = files._temporary, []
+
+    def record(path: Path) -> Path:
+        paths.append(path)
+        return make_temporary(path)
+
+    monkeypatch.setattr(files, "_temporary", record)
+    bertwright.survey(SurveySettings(small_corpus, json=tmp_path / "figures.json"))
+    assert paths == [tmp_path / "figures.json"]
+
+
+def test_a_corpus_without_warnings_is_called_good(
+    small_corpus: CorpusSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "diagnose", lambda _: [])
+    assert "Nothing here will hurt pre-training." in run_and_capture(bertwright.survey, SurveySettings(small_corpus))
+
+
+def test_unreadable_files_are_listed_and_the_others_surveyed(tmp_path: Path, small_corpus: CorpusSettings) -> None:
+    (tmp_path / "a.docx").write_bytes(b"x")
+    (tmp_path / "b.txt").write_bytes(b"")
+    settings = SurveySettings(CorpusSettings((str(tmp_path),)), json=tmp_path / "f.json")
+    found, printed = run_with_output(bertwright.survey, settings)
+    assert found.documents == 50
+    unreadable = json.loads((tmp_path / "f.json").read_text())["unreadable"]
+    assert [(Path(file["path"]).name, file["documents"]) for file in unreadable] == [("a.docx", 0), ("b.txt", 0)]
+    flowing = " ".join(printed.split())
+    assert "Files that cannot be read" in flowing
+    assert flowing.count("empty file (0 bytes)") == flowing.count("unknown suffix .docx") == 1
+    assert "! 2 files cannot be read" in flowing
+
+
+def test_only_unreadable_files_are_listed_above_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.docx").write_bytes(b"x")
+    (tmp_path / "b.txt").write_bytes(b"")
+    with pytest.raises(ValueError, match="2 files cannot be read"):
+        bertwright.survey(SurveySettings(CorpusSettings((str(tmp_path),)), json=tmp_path / "f.json"))
+    assert "empty file (0 bytes)" in " ".join(capsys.readouterr().out.split())
+    assert not (tmp_path / "f.json").exists()
+
+
+def test_one_text_is_not_taken_for_many_inputs() -> None:
+    with pytest.raises(ValueError, match=r"inputs: .*\('books/',\)"):
+        CorpusSettings("books/")  # type: ignore[arg-type]
+
+
+# Tables
+
+
+def survey_text(folder: Path, text: str) -> Survey:
+    (folder / "a.txt").write_text(text)
+    return measure(CorpusSettings((str(folder),)))
+
+
+def test_the_list_of_unreadable_files_is_short_for_any_number_of_them() -> None:
+    same = [Unreadable(f"{n}.pdf", f"{n}.pdf: unknown suffix", 0) for n in range(7)]
+    others = [Unreadable(f"{n}.csv", f"{n}.csv, line {n}: broken", n) for n in range(1000)]
+    lines = print_lines(render_unreadable([*same, *others]))
+    assert lines[1:9] == [*(f"  {n}.pdf" for n in range(5)), "  and 2 more", "      unknown suffix", "  0.csv"]
+    assert lines[10].startswith("  1.csv (")
+    assert lines[11] == "      line 1: broken"
+    assert "  and 985 more files, for other reasons" in lines
+    assert len(lines) < 2 * MAX_FILES + 5
+
+
+def test_markup_in_the_corpus_is_printed_as_it_is(tmp_path: Path) -> None:
+    lines = print_lines(render(survey_text(tmp_path, "[red]Seen twice[/red]\n\n[red]Seen twice[/red]")))
+    assert any("[red]Seen twice[/red]" in line for line in lines)
+
+
+def test_nothing_is_cut_off_on_80_columns(tmp_path: Path) -> None:
+    found = survey_text(tmp_path, "The rain fell on the town all day. Nobody went out. It was cold.\n\n")
+    lengths = dataclasses.replace(found.document_lengths, largest=123_456_789_012)
+    text = "\n".join(print_lines(render(dataclasses.replace(found, document_lengths=lengths))))
+    assert "123,456,789,012" in text
+    assert "…" not in text
+    assert max(map(len, text.split("\n"))) <= 80
+
+
+def test_names_of_figures_are_not_broken_on_80_columns(tmp_path: Path) -> None:
+    found = survey_text(tmp_path, "The rain fell on the town all day. Nobody went out. It was cold.\n\n")
+    found = dataclasses.replace(found, scripts={"Hangul": 0.921, "Latin": 0.053, "Han": 0.026})
+    lines = print_lines(render(found))
+    for name in ("one-sentence documents", "duplicate documents", "control characters", "URLs, blobs, long words"):
+        assert any(name in line for line in lines)
