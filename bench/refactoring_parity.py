@@ -38,29 +38,15 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from environment import describe_machine, sample
 
-BASE_COMMIT = "cd55b79"
+BASE_COMMIT = "96c0fca"
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", ROOT.parent / "shared" / "data"))
 
-# The jobs below are written in the names of BASE_COMMIT. These are the names that have changed since: flags, then
-# record kinds and fields of metrics.jsonl. It is the only table to adapt when one is renamed.
-RENAMED = {
-    "--evaluate-every": "--eval-every",
-    "--evaluate-sequences": "--eval-sequences",
-    "--long-share": "--long-ratio",
-    "--warmup-share": "--warmup-ratio",
-    "--freeze": "--freeze-layers",
-    "--layer-decay": "--layerwise-lr-decay",
-    "--stride": "--doc-stride",
-}
-
-# Options of commands whose defaults have changed since, as they were.
-FORMER_DEFAULTS = {"vocabulary": ("--criterion", "ratio")}
-
-TIMING = ("_per_second", "utilisation", "utilization")  # ends of the names of fields that a clock decides
+CLOCK_FIELDS = ("tokens_per_second", "sequences_per_second", "utilization")
 NUM_STEPS = 20
 SPEED_STEPS = 60
 WARM_UP_STEPS = 10
@@ -69,7 +55,7 @@ KILL_AFTER = (7, 13)  # steps in the log when the process is killed; checkpoints
 
 @dataclass(frozen=True)
 class Job:
-    """A training run as a command line of BASE_COMMIT, without `--run`."""
+    """A training run as a command line, without `--run`."""
 
     command: str
     arguments: tuple[str, ...]
@@ -81,13 +67,7 @@ class Tree(NamedTuple):
 
     source: Path
     work: Path
-    renamed: dict[str, str]
     reference: bool
-
-    def command(self, command: str, *arguments: str) -> list[str]:
-        """Return a command line in this tree's names."""
-        words = [sys.executable, "-m", "bertwright", command, *(self.renamed.get(word, word) for word in arguments)]
-        return [*words, *FORMER_DEFAULTS.get(command, ())] if self.renamed else words
 
     def environment(self, threads: int, own_kernels: bool = False) -> dict[str, str]:
         """Return the environment variables of its processes. `own_kernels`: compiled as the tree does itself."""
@@ -101,12 +81,17 @@ class Tree(NamedTuple):
 
     def run(self, command: str, *arguments: str, threads: int = 1, own_kernels: bool = False) -> None:
         """Run one command to its end. Raises SystemExit with its output if it fails."""
-        words = self.command(command, *arguments)
+        words = command_line(command, *arguments)
         done = subprocess.run(
             words, env=self.environment(threads, own_kernels), capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(words)}\nexit status {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def command_line(command: str, *arguments: str) -> list[str]:
+    """Return the words of a bertwright command."""
+    return [sys.executable, "-m", "bertwright", command, *arguments]
 
 
 class Difference(NamedTuple):
@@ -124,10 +109,10 @@ def make_jobs(store: Path, model: Path, data: Path, folder: Path, steps: int = N
     common = ("--log-every", "1", "--save-every", "5", "--device", "cpu", "--dtype", "float32")
     mini = (
         "--store", str(store), "--steps", str(steps), "--size", "mini", "--max-positions", "128",
-        "--batch-size", "16", "--long-share", "0.2", "--long-length", "128", "--learning-rate", "5e-4",
-        "--warmup-share", "0.1", "--bias-correction", "--evaluate-every", "10", "--evaluate-sequences", "32", *common,
+        "--batch-size", "16", "--long-ratio", "0.2", "--long-length", "128", "--learning-rate", "5e-4",
+        "--warmup-ratio", "0.1", "--bias-correction", "--eval-every", "10", "--eval-sequences", "32", *common,
     )  # fmt: skip
-    tuning = ("--model", str(model), "--epochs", "1", "--learning-rate", "3e-4", "--evaluate-every", "10", *common)
+    tuning = ("--model", str(model), "--epochs", "1", "--learning-rate", "3e-4", "--eval-every", "10", *common)
     examples, dev_examples = 32 * steps, 64
     document_marks = 40  # blocks of CoNLL files that are no examples
 
@@ -148,14 +133,14 @@ def make_jobs(store: Path, model: Path, data: Path, folder: Path, steps: int = N
             "finetune",
             (
                 "--task", "rte", *files(glue / "RTE/train.tsv", glue / "RTE/dev.tsv"), *tuning,
-                "--layer-decay", "0.9", "--freeze", "1",
+                "--layerwise-lr-decay", "0.9", "--freeze-layers", "1",
             ),
         ),
         "squad": Job(
             "finetune",
             (
                 "--task", "squad", *files(squad / "train-v1.1.json", squad / "dev-v1.1.json"), *tuning,
-                "--max-length", "128", "--stride", "64",
+                "--max-length", "128", "--doc-stride", "64",
             ),
         ),
     }  # fmt: skip
@@ -166,6 +151,8 @@ KILLED = ("pretrain", "sst2", "conll2003")
 
 def prepare(tree: Tree, corpus: Path) -> Path:
     """Learn a vocabulary and write a token store with a tree's own commands; returns the store."""
+    if not corpus.exists():
+        subprocess.run([sys.executable, str(tree.source / "demo" / "corpus.py"), str(corpus)], check=True)
     vocabulary, store = tree.work / "vocabulary", tree.work / "store"
     if not (store / "tokenizer").exists():
         for folder in (vocabulary, store):
@@ -194,7 +181,7 @@ def train_killed(tree: Tree, name: str, job: Job) -> Path:
     """Run a job that is killed after each of the steps KILL_AFTER and resumed; returns the run folder."""
     run = tree.work / f"{name}-killed"
     shutil.rmtree(run, ignore_errors=True)
-    words = tree.command(job.command, "--run", str(run), *job.arguments, "--threads", str(job.threads))
+    words = command_line(job.command, "--run", str(run), *job.arguments, "--threads", str(job.threads))
     for step in KILL_AFTER:
         process = subprocess.Popen(
             words, env=tree.environment(job.threads), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -204,7 +191,7 @@ def train_killed(tree: Tree, name: str, job: Job) -> Path:
         process.send_signal(signal.SIGKILL)
         if process.wait() != -signal.SIGKILL:
             raise SystemExit(f"{name}: expected a kill after step {step}, got exit status {process.returncode} before")
-        words = tree.command(job.command, "--run", str(run), "--resume", "--threads", str(job.threads))
+        words = command_line(job.command, "--run", str(run), "--resume", "--threads", str(job.threads))
     tree.run(job.command, "--run", str(run), "--resume", "--threads", str(job.threads), threads=job.threads)
     return run
 
@@ -216,25 +203,18 @@ def last_step(run: Path) -> int:
     return max((json.loads(line)["step"] for line in whole.split("\n") if line), default=0)
 
 
-def read_records(run: Path, renamed: dict[str, str]) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return a run's records by kind and step, in the present names and without timings."""
-    records = {}
-    for line in (run / "metrics.jsonl").read_text().splitlines():
-        record = {
-            renamed.get(name, name): value for name, value in json.loads(line).items() if not name.endswith(TIMING)
-        }
-        kind = renamed.get(record["kind"], record["kind"])
-        records[kind, record["step"]] = record | {"kind": kind}
-    return records
+def read_records(run: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return a run's records by kind and step, without timings."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {
+        (record["kind"], record["step"]): {name: record[name] for name in record if name not in CLOCK_FIELDS}
+        for record in records
+    }
 
 
 def compare(base: Path, present: Path) -> Difference:
-    """Compare two runs' records (exact floats, as JSON preserves them) and final weights (all bits).
-
-    Fields that only the present records have are ignored: the long phase has been evaluated at its length, too, since.
-    """
-    old, new = read_records(base, RENAMED), read_records(present, {})
-    new = {key: {name: record[name] for name in old.get(key, record) if name in record} for key, record in new.items()}
+    """Compare two runs' records (exact floats, as JSON preserves them) and final weights (all bits)."""
+    old, new = read_records(base), read_records(present)
     unequal = [
         f"{kind} record of step {step}: {old.get((kind, step))}, now {new.get((kind, step))}"
         for kind, step in sorted(old.keys() | new.keys())
@@ -244,16 +224,19 @@ def compare(base: Path, present: Path) -> Difference:
         abs(value - new.get(key, {}).get(name, float("inf")))
         for key, record in old.items() for name, value in record.items() if "loss" in name
     ]  # fmt: skip
-    one, other = (load_file(run / "model" / "model.safetensors") for run in (base, present))
-    changed, apart = [], [0.0]
-    for name in sorted(one.keys() | other.keys()):
-        if name not in one or name not in other or one[name].shape != other[name].shape:
-            changed.append(name)
-            apart.append(float("inf"))
-        elif not torch.equal(one[name].view(torch.int32), other[name].view(torch.int32)):
-            changed.append(name)
-            apart.append(float((one[name] - other[name]).abs().max()))
-    return Difference(sum(kind == "train" for kind, _ in old), unequal, changed, max(losses), max(apart))
+    before, after = (load_file(run / "model" / "model.safetensors") for run in (base, present))
+    distances = {name: distance(before.get(name), after.get(name)) for name in sorted(before.keys() | after.keys())}
+    changed = [name for name, value in distances.items() if value is not None]
+    steps = sum(kind == "train" for kind, _ in old)
+    return Difference(steps, unequal, changed, max(losses), max(value or 0.0 for value in distances.values()))
+
+
+def distance(before: Tensor | None, after: Tensor | None) -> float | None:
+    """Return the largest difference of two weights; None if all their bits are equal."""
+    if before is None or after is None or before.shape != after.shape:
+        return float("inf")
+    equal = torch.equal(before.view(torch.int32), after.view(torch.int32))
+    return None if equal else float((before - after).abs().max())
 
 
 def extract_commit(commit: str, folder: Path) -> Path:
@@ -268,8 +251,6 @@ def extract_commit(commit: str, folder: Path) -> Path:
 def run_jobs(base: Tree, present: Tree, names: Sequence[str], data: Path) -> Iterator[tuple[str, Difference]]:
     """Run the jobs in both trees; yields each job's name and difference."""
     corpus = base.work / "corpus.txt"
-    if not corpus.exists():
-        subprocess.run([sys.executable, str(base.source / "demo" / "corpus.py"), str(corpus)], check=True)
     shutil.rmtree(present.work, ignore_errors=True)
     base_store, present_store = prepare(base, corpus), prepare(present, corpus)
     model = base.work / "pretrain" / "model"
@@ -286,26 +267,23 @@ def run_jobs(base: Tree, present: Tree, names: Sequence[str], data: Path) -> Ite
 def measure_speed(trees: Sequence[Tree], data: Path, rounds: int) -> None:
     """Print the speed of both trees, each with its own kernels, in turn; and the ratio of a round's speeds."""
     base = trees[0]
-    corpus = base.work / "corpus.txt"
-    if not corpus.exists():
-        subprocess.run([sys.executable, str(base.source / "demo" / "corpus.py"), str(corpus)], check=True)
-    stores = [prepare(tree, corpus) for tree in trees]
+    stores = [prepare(tree, base.work / "corpus.txt") for tree in trees]
     model = train(base, "pretrain", make_jobs(stores[0], base.work, data, base.work / "data")["pretrain"]) / "model"
     jobs = [make_jobs(store, model, data, base.work / "data", SPEED_STEPS) for store in stores]
-    print("| job | number type | tokens/s before | now | ratio (min to max) |\n|---|---|---:|---:|---:|")
+    print("| job | dtype | tokens/s before | now | ratio (min to max) |\n|---|---|---:|---:|---:|")
     for name, dtype in itertools.product(("pretrain-2-threads", "sst2"), ("float32", "bfloat16")):
         speeds: list[list[float]] = []
         for number in range(rounds):
             speeds.append([0.0] * len(trees))
-            for index in (0, 1) if number % 2 else (1, 0):  # the first one has the cooler processor
+            for index in (0, 1) if number % 2 else (1, 0):  # the first run has the cooler processor
                 tree, job = trees[index], jobs[index][name]
                 run = tree.work / "speed"
                 shutil.rmtree(run, ignore_errors=True)
                 words = [dtype if word == "float32" else word for word in job.arguments]
                 tree.run(job.command, "--run", str(run), *words, "--threads", "2", threads=2, own_kernels=True)
                 records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-                steps = [one["tokens_per_second"] for one in records if one["kind"] == "train"]
-                speeds[-1][index] = statistics.median(steps[WARM_UP_STEPS:])
+                rates = [record["tokens_per_second"] for record in records if record["kind"] == "train"]
+                speeds[-1][index] = statistics.median(rates[WARM_UP_STEPS:])
         ratios = [now / before for before, now in speeds]
         before, now = (statistics.median(column) for column in zip(*speeds, strict=True))
         ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
@@ -329,8 +307,8 @@ def main() -> None:
         work = (arguments.work or Path(temporary)).resolve()
         mode = "reference" if arguments.reference else "native"
         source = arguments.base or extract_commit(BASE_COMMIT, work / "base-source")
-        base = Tree(source.resolve(), work / f"base-{mode}", {}, arguments.reference)
-        present = Tree(arguments.tree.resolve(), work / f"present-{mode}", RENAMED, arguments.reference)
+        base = Tree(source.resolve(), work / f"base-{mode}", arguments.reference)
+        present = Tree(arguments.tree.resolve(), work / f"present-{mode}", arguments.reference)
         base.work.mkdir(parents=True, exist_ok=True)
         if arguments.speed:
             print(f"{describe_machine(2)}\n")
@@ -342,13 +320,12 @@ def main() -> None:
         )
         print("|---|---:|---|---|---:|---:|")
         equal = True
-        for name, found in run_jobs(base, present, names, arguments.data):
-            answers = ("no" if found.records else "yes", "no" if found.weights else "yes")
-            print(f"| {name} | {found.steps} | {' | '.join(answers)} | {found.max_loss:.1e} | {found.max_weight:.1e} |",
-                  flush=True)  # fmt: skip
-            for different in [*found.records[:5], *found.weights[:5]]:
+        for name, (steps, records, weights, max_loss, max_weight) in run_jobs(base, present, names, arguments.data):
+            answers = ("no" if records else "yes", "no" if weights else "yes")
+            print(f"| {name} | {steps} | {' | '.join(answers)} | {max_loss:.1e} | {max_weight:.1e} |", flush=True)
+            for different in [*records[:5], *weights[:5]]:
                 print(f"  differs: {different}", file=sys.stderr)
-            equal = equal and not found.records and not found.weights
+            equal = equal and not records and not weights
     sys.exit(0 if equal else 1)
 
 
