@@ -37,7 +37,7 @@ def tokens_per_second(data: PretrainingData, first: int) -> float:
     """Measure the rate of `STEPS` consecutive steps."""
     began = time.perf_counter()
     tokens = sum(
-        batch.batch.num_tokens for step in range(first, first + STEPS) for batch in data.batches_for_step(step)
+        batch.packing.num_tokens for step in range(first, first + STEPS) for batch in data.batches_for_step(step)
     )
     return tokens / (time.perf_counter() - began)
 

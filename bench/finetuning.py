@@ -148,12 +148,12 @@ def ours(chosen: argparse.Namespace) -> Block:
     optimizer = Optimizer(dict(model.named_parameters()), RECIPE)
 
     def compute(batch: TaskBatch) -> LossOutput:
-        loss = task.loss(model(batch.batch, batch.positions), batch) / batch.num_labels
+        loss = task.loss(model(batch.input, batch.positions), batch) / batch.num_labels
         return LossOutput(loss, {"loss": loss.detach()})
 
     def step_batch(rows: Ints, step: int) -> TaskBatch:
         made = collate(encoded, rows)
-        return replace(made, batch=replace(made.batch, dropout_seed=derive_key(0, TaskStream.DROPOUT, step)))
+        return replace(made, input=made.input.with_dropout(derive_key(0, TaskStream.DROPOUT, step)))
 
     def block(number: int) -> float:
         rows = shuffle(block_examples(encoded.lengths, number, chosen.steps), number)

@@ -34,7 +34,8 @@ from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.kernels.dropout import Dropout, keep_mask
 from bertwright.models.encoder import SITES_PER_LAYER
-from bertwright.models.packing import offsets_from_lengths
+from bertwright.models.packing import TokenBatch
+from bertwright.ragged import offsets_from_lengths
 from bertwright.seeding import TaskStream, derive_key
 from bertwright.tasks.collation import collate, step_items
 from bertwright.tasks.data import read_examples
@@ -112,7 +113,8 @@ def share_dropout(model: Any, masks: SharedMasks) -> None:
 def items_of(encoded: Encoded) -> list[Item]:
     """Convert our sequences of a tagging task to items of the `transformers` baseline."""
     whole = collate(encoded, np.arange(encoded.num_items))
-    ids, rows, targets = whole.batch.input_ids.numpy(), whole.positions.numpy(), np.asarray(whole.labels)
+    assert isinstance(whole.input, TokenBatch)
+    ids, rows, targets = whole.input.input_ids.numpy(), whole.positions.numpy(), np.asarray(whole.labels)
     labels = np.full(len(ids), IGNORED)
     labels[rows] = targets
     spans = [slice(first, last) for first, last in pairwise(offsets_from_lengths(encoded.item_lengths))]

@@ -98,7 +98,7 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
     starts = torch.arange(0, TOKENS + 1, LENGTH, dtype=torch.int32)
     sequences = [np.random.default_rng(0).integers(0, VOCABULARY, LENGTH) for _ in range(TOKENS // LENGTH)]
     batch = pack(sequences)
-    ids = batch.input_ids, batch.position_ids, batch.token_type_ids
+    ids = batch.input_ids, batch.packing.position_ids, torch.zeros_like(batch.input_ids)
     tables = (VOCABULARY, hidden), (512, hidden), (2, hidden)
     numbers = AdamStep(1e-4, 0.9, 0.999, 1e-6, 0.01)
     flat = [torch.rand(VOCABULARY * hidden) for _ in range(4)]
@@ -133,7 +133,7 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
             "embeddings + norm + dropout",
             step(
                 lambda w, p, t, g, b: fused_ops.embed_norm(
-                    batch, EmbeddingTables(w, p, t), LayerNormParams(g, b, EPS), DROPOUT, 0
+                    ids, EmbeddingTables(w, p, t), LayerNormParams(g, b, EPS), DROPOUT, 0
                 ),
                 *tables,
                 vector,

@@ -32,7 +32,7 @@ from bertwright.interop.huggingface import load_config, load_model, load_task_mo
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel, HeadSpec
 from bertwright.models.initialization import initialize
-from bertwright.models.packing import Batch, pack
+from bertwright.models.packing import TokenBatch, pack
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.tasks.presets import TaskOptions, TaskSettings
 from bertwright.training.optimizer_settings import DeviceSettings
@@ -76,11 +76,11 @@ class GruEncoder(TextEncoder):
         self.layers = nn.ModuleList([nn.GRU(config.hidden_size, config.hidden_size)])
         initialize(self, config.initializer_range, seed)
 
-    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
         return self.hidden_states(batch, (1,), positions)[0]
 
     def hidden_states(
-        self, batch: Batch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+        self, batch: TokenBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
         self.check_length(batch)
         embedded = self.embeddings(batch.input_ids)

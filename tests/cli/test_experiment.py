@@ -723,11 +723,11 @@ def test_objectives_without_next_sentences_read_the_same_sequences(make: Make, t
     for job in all_jobs(plan_of(make(tmp_path)).jobs):
         if isinstance(job, PretrainJob):
             batch, *_ = PretrainingData(train, tokenizer, job.settings.data).batches_for_step(5)
-            ids = batch.batch.input_ids.clone()
+            ids = batch.input.input_ids.clone()
             ids[batch.mlm_positions] = (
                 batch.mlm_labels if job.settings.data.objective == "mlm" else ids[batch.mlm_positions]
             )
-            read[job.settings.data.objective] = ids.tolist(), batch.batch.cu_seqlens.tolist()
+            read[job.settings.data.objective] = ids.tolist(), batch.packing.cu_seqlens.tolist()
     assert read["mlm"] == read["ltr"] == read["rtl"]
 
 

@@ -516,7 +516,7 @@ def test_label_smoothing_spreads_the_given_share(tmp_path: Path, make_tuning: Ma
     with open_finetune(make_tuning(tmp_path / "run", label_smoothing=0.4)) as (run, _), torch.inference_mode():
         run.state.model.eval()
         (batch,) = next(run.training().batches(0))
-        right = F.log_softmax(run.state.model(batch.batch, batch.positions), 1).gather(1, batch.labels[:, None])
+        right = F.log_softmax(run.state.model(batch.input, batch.positions), 1).gather(1, batch.labels[:, None])
         wrong = (1 - right.exp()).log()
         assert float(run.training().loss(batch).loss) == pytest.approx(float(-(0.8 * right + 0.2 * wrong).mean()))
 

@@ -62,7 +62,7 @@ def test_next_sentence_has_the_accuracy_of_pre_training_on_the_same_pairs(run: P
     is_random: list[int] = []
     for batch in data.validation_batches(sequences=32):
         is_random += batch.nsp_labels.tolist()
-        for ids in batch.batch.input_ids.split(batch.batch.lengths.tolist()):
+        for ids in batch.input.input_ids.split(batch.packing.lengths.tolist()):
             tokens = [tokenizer.token(token) for token in ids.tolist()]
             middle = tokens.index("[SEP]")
             texts[0].append(" ".join(tokens[1:middle]))

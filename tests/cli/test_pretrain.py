@@ -656,7 +656,7 @@ def test_the_long_phase_has_its_own_share_of_predicted_tokens(tmp_path: Path, ma
     state = open_run(settings, context, Console(file=StringIO()))
     for data, share in zip(state.data, (0.4, 0.15), strict=True):
         batch = next(iter(data.validation_batches(64)))
-        assert batch.num_predictions / batch.batch.lengths.sum() == pytest.approx(share, abs=0.2 * share)
+        assert batch.num_predictions / batch.packing.lengths.sum() == pytest.approx(share, abs=0.2 * share)
 
 
 def test_batch_smaller_than_the_number_of_ranks_is_rejected(tmp_path: Path, make_settings: Make) -> None:

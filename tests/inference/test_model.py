@@ -81,7 +81,7 @@ def test_batches_have_every_window_once_within_the_budget(content, budget):
     windows = pooling.split_into_windows(rows, 42)
     seen = []
     for indices, batch in pooling.batch_windows(rows.ids, windows, budget):
-        assert batch.num_tokens <= budget or len(indices) == 1
+        assert batch.packing.num_tokens <= budget or len(indices) == 1
         seen += indices.tolist()
     assert sorted(seen) == list(range(len(content)))
 
@@ -173,7 +173,7 @@ def test_a_batch_of_masks_has_a_bounded_number_of_tokens(monkeypatch):
     monkeypatch.setattr(fill_mask, "MAX_BATCH_TOKENS", 40)
     windows = [fill_mask.Window(np.arange(length), [0, length - 1]) for length in (16, 16, 9, 30, 50, 1)]
     batches = list(fill_mask.batch_windows(iter(windows)))
-    assert [one.batch.num_tokens for one in batches] == [32, 39, 50, 1]
+    assert [one.batch.packing.num_tokens for one in batches] == [32, 39, 50, 1]
     assert [one.positions for one in batches] == [[0, 15, 16, 31], [0, 8, 9, 38], [0, 49], [0, 0]]
 
 

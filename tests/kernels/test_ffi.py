@@ -215,7 +215,6 @@ BAD_BFLOAT16_CALLS = {
     "encoder at positions of two dimensions": "encode(positions=torch.tensor([[0], [1]]))",
 }
 HARNESS = """
-from types import SimpleNamespace
 import torch
 from bertwright.kernels import fused_ops as ops, linear_bf16
 from bertwright.kernels.attention import attention
@@ -239,10 +238,9 @@ def drop(positions):
 def embed(ids, token_type=None, weight=None, token_type_ids=None):
     ids = torch.as_tensor(ids)
     token_type_ids = ids * 0 if token_type_ids is None else token_type_ids
-    batch = SimpleNamespace(input_ids=ids, position_ids=ids.clamp(0, 1), token_type_ids=token_type_ids)
     tables = ops.EmbeddingTables(rand(9, 8), rand(9, 8), rand(2, 8) if token_type is None else token_type)
     parameters = ops.LayerNormParams(rand(8) if weight is None else weight, rand(8), 1e-12)
-    return ops.embed_norm(batch, tables, parameters, None, 0)
+    return ops.embed_norm((ids, ids.clamp(0, 1), token_type_ids), tables, parameters, None, 0)
 def attend(cu_seqlens, qkv=None):
     return attention(rand(4, 3, 2, 8) if qkv is None else qkv, cu_seqlens, 5, None, 0)
 def loss(labels=None, logits=None, bias=None, dbias=None):
@@ -257,8 +255,8 @@ def update(gradient=None, exp_avg=None, touched=None):
 def linear_gradients(dy, weight=None):
     return linear_bf16.linear_backward(dy, states(4, 64), rand(64, 64) if weight is None else weight, (True,) * 3)
 def encode(hidden=None, cu_seqlens=None, positions=None, shape=SHAPE, mask_keys=KEYS, parameters=PARAMETERS):
-    batch = SimpleNamespace(cu_seqlens=torch.tensor([0, 4]).int() if cu_seqlens is None else cu_seqlens)
-    return fused_encoder(states(4, 32) if hidden is None else hidden, batch, positions, shape, mask_keys, parameters)
+    bounds = torch.tensor([0, 4]).int() if cu_seqlens is None else cu_seqlens
+    return fused_encoder(states(4, 32) if hidden is None else hidden, bounds, positions, shape, mask_keys, parameters)
 for good in GOOD_CALLS:
     eval(good)
 for name, code in CALLS.items():

@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -108,7 +107,7 @@ def test_default_dtype_of_torch_changes_nothing(dtype: torch.dtype) -> None:
     """In bfloat16, scratch tensors of that type would be half as large as what the kernels write to them."""
     x, bias, residual, *norm = norm_inputs(130, 64)
     ids = torch.arange(130)
-    batch = SimpleNamespace(input_ids=ids, position_ids=ids, token_type_ids=ids % 2)
+    rows = (ids, ids, ids % 2)
     weight, labels, boundaries = torch.randn(50, 64), ids % 50, torch.tensor([0, 60, 130]).int()
 
     def compute() -> list[Tensor]:
@@ -116,7 +115,7 @@ def test_default_dtype_of_torch_changes_nothing(dtype: torch.dtype) -> None:
         x_, bias_, residual_, norm_weight, norm_bias, weight_ = leaves
         norm_ = LayerNormParams(norm_weight, norm_bias, 1e-12)
         tables = EmbeddingTables(x_, residual_, weight_)
-        states = fused_ops.embed_norm(batch, tables, norm_, DROPOUT, 0)
+        states = fused_ops.embed_norm(rows, tables, norm_, DROPOUT, 0)
         states = fused_ops.bias_gelu(states, bias_, False)
         states = attention(states.repeat(1, 3).view(130, 3, 2, 32), boundaries, 70, DROPOUT, 1).flatten(1)
         states = fused_ops.add_dropout_norm(states, bias_, residual_, norm_, DROPOUT, 2)
@@ -150,11 +149,11 @@ def test_layer_norm_of_a_large_mean_is_accurate(columns: int) -> None:
 def test_embed_norm_equals_the_reference_implementation(shape: tuple[int, int], dropout: Dropout | None) -> None:
     rows, columns = shape
     ids = tuple(torch.randint(0, size, (rows,)) for size in (50, 20, 2))
-    batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
+    rows = (ids[0], ids[1], ids[2])
     tables = [torch.randn(size, columns) for size in (50, 20, 2)]
     assert_same(
         lambda a, p, t, w, c: fused_ops.embed_norm(
-            batch, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout, 0
+            rows, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout, 0
         ),  # type: ignore[arg-type]
         lambda a, p, t, w, c: reference.embed_norm(
             ids, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout and dropout.mask_key(0)
@@ -170,12 +169,12 @@ def test_embed_norm_equals_the_reference_implementation(shape: tuple[int, int], 
 @pytest.mark.parametrize("rows", [0, 1, 40])
 def test_sparse_gradient_of_embeddings_equals_the_dense_one(rows: int) -> None:
     ids = tuple(torch.randint(0, size, (rows,)) for size in (500, 20, 2))
-    batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
+    rows = (ids[0], ids[1], ids[2])
     tables = EmbeddingTables(*(torch.randn(size, 24).requires_grad_() for size in (500, 20, 2)))
     norm = LayerNormParams(torch.randn(24), torch.randn(24), 1e-12)
     found = []
     for sparse in (False, True):
-        y = fused_ops.embed_norm(batch, tables, norm, DROPOUT, 0, sparse)  # type: ignore[arg-type]
+        y = fused_ops.embed_norm(rows, tables, norm, DROPOUT, 0, sparse)  # type: ignore[arg-type]
         found.append(torch.autograd.grad((y * y).sum(), tables))
     assert [gradient.is_sparse for gradient in found[1]] == [True, False, False]
     assert found[1][0].values().shape == (len(ids[0].unique()), 24)
@@ -186,10 +185,10 @@ def test_sparse_gradient_of_embeddings_equals_the_dense_one(rows: int) -> None:
 @needs_native
 def test_embed_norm_with_an_id_outside_its_table_raises() -> None:
     ids = torch.tensor([0, 9])
-    batch = SimpleNamespace(input_ids=ids, position_ids=ids, token_type_ids=torch.zeros_like(ids))
+    rows = (ids, ids, torch.zeros_like(ids))
     tables = EmbeddingTables(torch.randn(9, 8), torch.randn(20, 8), torch.randn(2, 8))
     with pytest.raises(ValueError, match="ids below 9, got 0 to 9"):
-        fused_ops.embed_norm(batch, tables, LayerNormParams(torch.ones(8), torch.zeros(8), 1e-12), None, 0)  # type: ignore[arg-type]
+        fused_ops.embed_norm(rows, tables, LayerNormParams(torch.ones(8), torch.zeros(8), 1e-12), None, 0)  # type: ignore[arg-type]
 
 
 @given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 50))
@@ -473,7 +472,7 @@ def test_correct_is_the_first_of_equal_logits() -> None:
 def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     inputs = norm_inputs(300, 96)
     ids = tuple(torch.randint(0, size, (300,)) for size in (50, 20, 2))
-    batch = SimpleNamespace(input_ids=ids[0], position_ids=ids[1], token_type_ids=ids[2])
+    rows = (ids[0], ids[1], ids[2])
     tables = [torch.randn(size, 96) for size in (50, 20, 2)]
 
     def run_all() -> list[Tensor]:
@@ -483,7 +482,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
         gelu = outcome(lambda x, b: fused_ops.bias_gelu(x, b, False), *inputs[:2])
         embedded = outcome(
             lambda a, p, t, w: fused_ops.embed_norm(
-                batch, EmbeddingTables(a, p, t), LayerNormParams(w, w, 1e-12), DROPOUT, 0
+                rows, EmbeddingTables(a, p, t), LayerNormParams(w, w, 1e-12), DROPOUT, 0
             ),  # type: ignore[arg-type]
             *tables,
             inputs[1],

@@ -18,7 +18,7 @@ from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
-from bertwright.models.packing import Batch, pack
+from bertwright.models.packing import TokenBatch, pack
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
@@ -46,9 +46,9 @@ def changed_states(encoder: BertEncoder | CompositeEncoder, token: int) -> list[
     return (difference.abs().sum(1) > 1e-6).nonzero().flatten().tolist()
 
 
-def mirror(batch: Batch) -> Batch:
+def mirror(batch: TokenBatch) -> TokenBatch:
     """Reverse each sequence of a batch, by a loop."""
-    return pack([ids.numpy()[::-1] for ids in batch.input_ids.split(batch.lengths.tolist())])
+    return pack([ids.numpy()[::-1] for ids in batch.input_ids.split(batch.packing.lengths.tolist())])
 
 
 # Right to left
@@ -56,7 +56,7 @@ def mirror(batch: Batch) -> Batch:
 
 def test_a_reversed_encoder_equals_a_causal_one_on_mirrored_sequences() -> None:
     ltr, rtl = BertEncoder(LTR, seed=1).eval(), BertEncoder(RTL, seed=1).eval()
-    expected = ltr(mirror(BATCH)).split(BATCH.lengths.tolist())
+    expected = ltr(mirror(BATCH)).split(BATCH.packing.lengths.tolist())
     assert torch.equal(rtl(BATCH), torch.cat([states.flip(0) for states in expected]))
     positions = torch.tensor([12, 0, 6])
     assert torch.equal(rtl(BATCH, positions), rtl(BATCH)[positions])
@@ -70,8 +70,8 @@ def test_reversed_states_depend_on_themselves_and_later_tokens(token: int, expec
 
 
 def test_the_summary_of_a_reversed_encoder_is_its_first_token() -> None:
-    assert BertEncoder(RTL).pooled_positions(BATCH).tolist() == [0, 5]
-    assert BertEncoder(LTR).pooled_positions(BATCH).tolist() == [4, 13]
+    assert BertEncoder(RTL).pooled_positions(BATCH.packing).tolist() == [0, 5]
+    assert BertEncoder(LTR).pooled_positions(BATCH.packing).tolist() == [4, 13]
 
 
 def test_a_reversed_encoder_that_is_not_causal_is_rejected() -> None:
@@ -124,7 +124,7 @@ def test_positions_and_layers_select_states(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMPOSED)
 def test_pooled_states_of_every_layer_differ_between_texts_in_every_encoder(name: str) -> None:
-    encoder, firsts = build(COMPOSED[name]), BATCH.cu_seqlens[:-1].long()
+    encoder, firsts = build(COMPOSED[name]), BATCH.packing.first_positions
     layers = range(encoder.config.num_layers + 1)
     with torch.no_grad():
         states = [LayerStates(encoder, [layer], pooled=True)(BATCH, firsts) for layer in layers]
@@ -156,8 +156,8 @@ def test_encoders_side_by_side_have_different_dropout_masks() -> None:
 @pytest.mark.parametrize("name", COMPOSED)
 def test_dropout_does_not_depend_on_micro_batches(name: str) -> None:
     encoder = CompositeEncoder(COMPOSED[name], seed=3).train()
-    first, second = (ids.numpy() for ids in BATCH.input_ids.split(BATCH.lengths.tolist()))
-    apart = [encoder(pack([first])), encoder(replace(pack([second]), first_token=len(first)))]
+    first, second = (ids.numpy() for ids in BATCH.input_ids.split(BATCH.packing.lengths.tolist()))
+    apart = [encoder(pack([first])), encoder(pack([second]).with_dropout(0, len(first)))]
     assert not torch.equal(encoder(BATCH), encoder.eval()(BATCH))
     assert torch.allclose(encoder.train()(BATCH), torch.cat(apart), atol=1e-6)
 
@@ -165,7 +165,7 @@ def test_dropout_does_not_depend_on_micro_batches(name: str) -> None:
 @pytest.mark.parametrize("name", COMPOSED)
 def test_all_parameters_get_gradients(name: str) -> None:
     model = EncoderForTask(CompositeEncoder(COMPOSED[name]), HeadSpec("sequence", 2)).train()
-    model(BATCH, BATCH.cu_seqlens[:-1].long()).logsumexp(1).sum().backward()
+    model(BATCH, BATCH.packing.first_positions).logsumexp(1).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
@@ -238,7 +238,7 @@ def test_a_composed_folder_is_fine_tuned_and_read_back(
         tmp_path / "task", started.model, tokenizer, HeadRecord(started.model.head, ("A", "B", "C"), False)
     )
     again = load_task_model(tmp_path / "task")
-    positions = torch.arange(BATCH.num_tokens)
+    positions = torch.arange(BATCH.packing.num_tokens)
     assert torch.equal(again(BATCH, positions), started.model.eval()(BATCH, positions))
 
 

@@ -20,7 +20,7 @@ from bertwright.models import encoder as encoder_module
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, Layer
 from bertwright.models.initialization import initialize
-from bertwright.models.packing import Batch, pack
+from bertwright.models.packing import pack
 
 CONFIG = BertConfig(
     vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_positions=32,
@@ -124,21 +124,17 @@ def test_an_integer_eps_in_a_configuration_equals_the_float():
         torch.testing.assert_close(model(batch), encoder(replace(CONFIG, layer_norm_eps=1.0))(batch))
 
 
-def with_seed(batch: Batch, seed: int, first_token: int = 0) -> Batch:
-    return Batch(**(vars(batch) | {"dropout_seed": seed, "first_token": first_token}))
-
-
 @torch.no_grad()
 def test_dropout_depends_on_seed_and_token_and_acts_in_training_only():
     model = encoder()
     ids, types = texts([6, 11, 4])
     batch = pack(ids, types)
-    assert torch.equal(model(with_seed(batch, 1)), model(with_seed(batch, 2)))
+    assert torch.equal(model(batch.with_dropout(1)), model(batch.with_dropout(2)))
     model.train()
-    whole = model(with_seed(batch, 1))
-    assert torch.equal(whole, model(with_seed(batch, 1)))
-    assert (whole - model(with_seed(batch, 2))).abs().max() > 0.1
-    second_half = model(with_seed(pack(ids[1:], types[1:]), 1, first_token=6))  # the same tokens, as a micro-batch
+    whole = model(batch.with_dropout(1))
+    assert torch.equal(whole, model(batch.with_dropout(1)))
+    assert (whole - model(batch.with_dropout(2))).abs().max() > 0.1
+    second_half = model(pack(ids[1:], types[1:]).with_dropout(1, first_token=6))  # the same tokens, as a micro-batch
     torch.testing.assert_close(second_half, whole[6:], rtol=1e-4, atol=2e-5)
 
 
@@ -156,7 +152,7 @@ def test_every_dropout_site_of_a_forward_pass_has_its_own_number(monkeypatch):
 
     for name in ("embed_norm", "attention", "add_dropout_norm"):
         monkeypatch.setattr(encoder_module, name, record_site(getattr(encoder_module, name)))
-    encoder().train()(with_seed(pack(texts([4, 3])[0]), seed=5))
+    encoder().train()(pack(texts([4, 3])[0]).with_dropout(5))
     assert len(sites) == len(set(sites)) == 1 + 3 * CONFIG.num_layers  # the sites that the paper lists (appendix A.2)
 
 
@@ -198,7 +194,7 @@ def test_a_sequence_longer_than_the_positions_raises():
 def test_states_at_positions_equal_those_of_all_tokens_with_dropout(native, monkeypatch):
     if not native:
         monkeypatch.setattr("bertwright.kernels.native.load_library", lambda name: None)
-    batch = replace(pack(texts([7, 1, 12])[0]), dropout_seed=9, first_token=100)
+    batch = pack(texts([7, 1, 12])[0]).with_dropout(9, 100)
     positions = torch.tensor([0, 7, 8, 3, 15, 19])
     model = encoder().train()
     upstream = torch.randn(len(positions), 24, generator=torch.Generator().manual_seed(1))
@@ -234,7 +230,7 @@ def test_fused_encoder_equals_its_layers_to_the_bit(causal, activation, rate, po
         if parameter.ndim == 1:
             parameter.data += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
         parameter.requires_grad_(not name.startswith(frozen) if frozen else True)
-    batch = replace(pack(texts([7, 1, 16, 40])[0]), dropout_seed=5, first_token=77)
+    batch = pack(texts([7, 1, 16, 40])[0]).with_dropout(5, 77)
     selected = None if positions is None else torch.tensor(positions, dtype=torch.int64)
     calls = []
     monkeypatch.setattr(encoder_module, "fused_encoder", lambda *given: calls.append(given) or fused_encoder(*given))
@@ -264,7 +260,7 @@ def test_fused_encoder_equals_its_layers_to_the_bit(causal, activation, rate, po
 def test_fused_encoder_gives_the_same_bits_with_any_number_of_threads(threads):
     model = BertEncoder(replace(CONFIG, hidden_size=96, intermediate_size=160), torch.bfloat16).train()
     initialize(model, std=0.1, seed=1)
-    batch = replace(pack(texts([7, 32, 16, 30])[0]), dropout_seed=5)
+    batch = pack(texts([7, 32, 16, 30])[0]).with_dropout(5)
     found = []
     before = torch.get_num_threads()
     for count in (before, threads):

@@ -37,7 +37,7 @@ def test_pooler_reads_the_first_tokens():
     hidden = torch.arange(14.0)[:, None].expand(14, 8) / 14
     with torch.no_grad():
         model.pooler.dense.weight.copy_(torch.eye(8))
-    pooled = model.pooler(hidden[BATCH.cu_seqlens[:-1]])
+    pooled = model.pooler(hidden[BATCH.packing.first_positions])
     torch.testing.assert_close(pooled, torch.tensor([0.0, 5 / 14]).tanh()[:, None].expand(2, 8))
 
 
@@ -95,7 +95,7 @@ def test_dropout_precedes_the_linear_layer_except_for_spans(head):
     model = task_model(head._replace(outputs=8), rate=0.4)
     with torch.no_grad():
         model.classifier.weight.copy_(torch.eye(8))
-    batches = [replace(BATCH, dropout_seed=seed) for seed in range(60)]
+    batches = [BATCH.with_dropout(seed) for seed in range(60)]
     undropped = model.eval()(BATCH, POSITIONS)
     model.train().encoder.eval()
     with torch.no_grad():
@@ -114,10 +114,10 @@ def test_dropout_precedes_the_linear_layer_except_for_spans(head):
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head.kind)
 def test_dropout_and_gradients_do_not_depend_on_micro_batches(head):
     texts = [np.arange(1, 6), np.arange(3, 12), np.arange(7, 11)]
-    whole = replace(pack(texts), dropout_seed=5)
+    whole = pack(texts).with_dropout(5)
     micro_batches = [
-        replace(pack(texts[:1]), dropout_seed=5),
-        replace(pack(texts[1:]), dropout_seed=5, first_token=5),
+        pack(texts[:1]).with_dropout(5),
+        pack(texts[1:]).with_dropout(5, 5),
     ]
     positions = [torch.tensor([0, 3]), torch.tensor([0, 8, 9, 12])]
     model = task_model(head, rate=0.3).train()
@@ -131,7 +131,7 @@ def test_dropout_and_gradients_do_not_depend_on_micro_batches(head):
         found.square().sum().backward()
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
-    other = model(replace(whole, dropout_seed=6), torch.cat([positions[0], positions[1] + 5]))
+    other = model(whole.with_dropout(6), torch.cat([positions[0], positions[1] + 5]))
     assert not torch.allclose(other, logits, rtol=1e-2)
 
 

@@ -6,18 +6,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.models.packing import Batch, offsets_from_lengths, pack, positions_from_lengths
+from bertwright.models.packing import pack
+from bertwright.ragged import offsets_from_lengths, positions_from_lengths
 
 
 def test_pack_lays_sequences_end_to_end() -> None:
     batch = pack([np.array([2, 7, 8, 3]), np.array([2, 9, 3])], [np.array([0, 0, 1, 1]), np.array([0, 0, 0])])
     assert batch.input_ids.tolist() == [2, 7, 8, 3, 2, 9, 3]
     assert batch.token_type_ids.tolist() == [0, 0, 1, 1, 0, 0, 0]
-    assert batch.position_ids.tolist() == [0, 1, 2, 3, 0, 1, 2]
-    assert batch.cu_seqlens.tolist() == [0, 4, 7]
-    assert (batch.max_seqlen, batch.num_tokens, len(batch)) == (4, 7, 2)
-    assert batch.cu_seqlens.dtype == torch.int32
-    assert batch.input_ids.dtype == batch.token_type_ids.dtype == batch.position_ids.dtype == torch.int64
+    assert batch.packing.position_ids.tolist() == [0, 1, 2, 3, 0, 1, 2]
+    assert batch.packing.cu_seqlens.tolist() == [0, 4, 7]
+    assert (batch.packing.max_seqlen, batch.packing.num_tokens, len(batch.packing)) == (4, 7, 2)
+    assert batch.packing.cu_seqlens.dtype == torch.int32
+    assert batch.input_ids.dtype == batch.token_type_ids.dtype == batch.packing.position_ids.dtype == torch.int64
 
 
 def test_pack_accepts_ids_of_any_integer_type() -> None:
@@ -25,10 +26,10 @@ def test_pack_accepts_ids_of_any_integer_type() -> None:
 
 
 def test_to_preserves_fields_that_are_no_tensors() -> None:
-    batch = Batch(*(torch.zeros(1, dtype=torch.int64) for _ in range(4)), np.array([1]), dropout_seed=7, first_token=9)
+    batch = pack([np.array([5])]).with_dropout(7, 9)
     moved = batch.to("meta")
-    assert moved.input_ids.device.type == moved.cu_seqlens.device.type == "meta"
-    assert (moved.max_seqlen, moved.dropout_seed, moved.first_token) == (1, 7, 9)
+    assert moved.input_ids.device.type == moved.packing.cu_seqlens.device.type == "meta"
+    assert (moved.packing.max_seqlen, moved.packing.dropout_seed, moved.packing.first_token) == (1, 7, 9)
 
 
 def test_empty_sequence_raises_an_error_with_its_number() -> None:

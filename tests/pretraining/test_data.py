@@ -36,10 +36,10 @@ def contents(batches: list[PretrainingBatch]) -> dict[str, list[int]]:
     }
     for micro_batch in batches:
         offset = len(joined["ids"])
-        joined["ids"] += micro_batch.batch.input_ids.tolist()
-        joined["types"] += micro_batch.batch.token_type_ids.tolist()
-        joined["positions"] += micro_batch.batch.position_ids.tolist()
-        joined["lengths"] += micro_batch.batch.cu_seqlens.diff().tolist()
+        joined["ids"] += micro_batch.input.input_ids.tolist()
+        joined["types"] += micro_batch.input.token_type_ids.tolist()
+        joined["positions"] += micro_batch.packing.position_ids.tolist()
+        joined["lengths"] += micro_batch.packing.cu_seqlens.diff().tolist()
         joined["masked"] += (micro_batch.mlm_positions + offset).tolist()
         joined["labels"] += micro_batch.mlm_labels.tolist()
         joined["nsp"] += micro_batch.nsp_labels.tolist()
@@ -47,7 +47,7 @@ def contents(batches: list[PretrainingBatch]) -> dict[str, list[int]]:
 
 
 def original_ids(batch: PretrainingBatch) -> torch.Tensor:
-    return batch.batch.input_ids.scatter(0, batch.mlm_positions, batch.mlm_labels)
+    return batch.input.input_ids.scatter(0, batch.mlm_positions, batch.mlm_labels)
 
 
 def test_step_on_two_sentences_equals_that_worked_by_hand(make_store, tokenizer: Tokenizer) -> None:
@@ -56,7 +56,9 @@ def test_step_on_two_sentences_equals_that_worked_by_hand(make_store, tokenizer:
     data = PretrainingData(store, tokenizer, DataSettings(max_length=16, batch_size=40, short_seq_prob=0.0))
     (batch,) = data.batches_for_step(0)
     texts = set()
-    for number, (first, last) in enumerate(zip(batch.batch.cu_seqlens[:-1], batch.batch.cu_seqlens[1:], strict=True)):
+    for number, (first, last) in enumerate(
+        zip(batch.packing.cu_seqlens[:-1], batch.packing.cu_seqlens[1:], strict=True)
+    ):
         label = ("next", "random")[batch.nsp_labels[number]]
         texts.add((tokenizer.decode(original_ids(batch)[first:last], skip_special=False), label))
     assert texts == {
@@ -69,10 +71,10 @@ def test_step_on_two_sentences_equals_that_worked_by_hand(make_store, tokenizer:
 
 def test_sequences_have_special_tokens_and_segment_types(data: PretrainingData) -> None:
     (batch,) = data.batches_for_step(3)
-    ids, types = original_ids(batch), batch.batch.token_type_ids
-    bounds = batch.batch.cu_seqlens.tolist()
-    assert len(batch.batch) == 32
-    assert batch.batch.max_seqlen == max(np.diff(bounds)) <= 64
+    ids, types = original_ids(batch), batch.input.token_type_ids
+    bounds = batch.packing.cu_seqlens.tolist()
+    assert len(batch.packing) == 32
+    assert batch.packing.max_seqlen == max(np.diff(bounds)) <= 64
     for first, last in pairwise(bounds):
         sequence, of = ids[first:last], types[first:last]
         assert sequence[0] == CLS
@@ -80,7 +82,7 @@ def test_sequences_have_special_tokens_and_segment_types(data: PretrainingData) 
         middle = int((sequence == SEP).nonzero()[0])
         assert (sequence == SEP).sum() == 2
         assert of.tolist() == [0] * (middle + 1) + [1] * (last - first - middle - 1)
-        assert batch.batch.position_ids[first:last].tolist() == list(range(last - first))
+        assert batch.packing.position_ids[first:last].tolist() == list(range(last - first))
 
 
 def test_shares_of_masked_tokens(data: PretrainingData) -> None:
@@ -89,9 +91,9 @@ def test_shares_of_masked_tokens(data: PretrainingData) -> None:
         (batch,) = data.batches_for_step(step)
         assert batch.mlm_count == len(batch.mlm_positions)
         assert (batch.mlm_labels > MASK).all()
-        shown.append(batch.batch.input_ids[batch.mlm_positions])
+        shown.append(batch.input.input_ids[batch.mlm_positions])
         labels.append(batch.mlm_labels)
-        tokens += batch.batch.num_tokens
+        tokens += batch.packing.num_tokens
     seen, right = torch.cat(shown), torch.cat(labels)
     assert abs(len(seen) / tokens - 0.15) < 0.01  # rounding, and one at least in the shortest
     deviation = 4 * np.sqrt(0.8 * 0.2 / len(seen))
@@ -113,11 +115,11 @@ def test_step_is_a_function_of_its_number_and_the_seed(data: PretrainingData, to
     data.batches_for_step(0)
     again = with_settings(data, tokenizer)
     assert contents(again.batches_for_step(10**9)) == later
-    assert again.batches_for_step(7)[0].batch.dropout_seed == data.batches_for_step(7)[0].batch.dropout_seed
+    assert again.batches_for_step(7)[0].packing.dropout_seed == data.batches_for_step(7)[0].packing.dropout_seed
     assert contents(data.batches_for_step(10**9 + 1)) != later
     other = with_settings(data, tokenizer, seed=6)
     assert contents(other.batches_for_step(10**9)) != later
-    assert other.batches_for_step(7)[0].batch.dropout_seed != data.batches_for_step(7)[0].batch.dropout_seed
+    assert other.batches_for_step(7)[0].packing.dropout_seed != data.batches_for_step(7)[0].packing.dropout_seed
 
 
 @pytest.mark.parametrize(
@@ -148,9 +150,12 @@ def test_ranks_and_micro_batches_are_slices_of_the_step(
     assert contents(micro_batches) == contents([whole])
     assert {micro_batch.mlm_count for micro_batch in micro_batches} == {whole.mlm_count} == {len(whole.mlm_positions)}
     assert {micro_batch.nsp_count for micro_batch in micro_batches} == {whole.nsp_count}
-    assert {micro_batch.batch.dropout_seed for micro_batch in micro_batches} == {whole.batch.dropout_seed}
-    sizes = [micro_batch.batch.num_tokens for micro_batch in micro_batches]
-    assert [micro_batch.batch.first_token for micro_batch in micro_batches] == [0, *np.cumsum(sizes)[:-1].tolist()]
+    assert {micro_batch.packing.dropout_seed for micro_batch in micro_batches} == {whole.packing.dropout_seed}
+    sizes = [micro_batch.packing.num_tokens for micro_batch in micro_batches]
+    assert [micro_batch.packing.first_token for micro_batch in micro_batches] == [
+        0,
+        *np.cumsum(sizes)[:-1].tolist(),
+    ]
 
 
 def test_epoch_reads_each_example_once(data: PretrainingData, tokenizer: Tokenizer) -> None:
@@ -193,17 +198,17 @@ def test_whole_words_are_masked_together(data: PretrainingData, tokenizer: Token
 
 def test_ltr_predicts_each_next_token(data: PretrainingData, tokenizer: Tokenizer) -> None:
     (batch,) = with_settings(data, tokenizer, objective="ltr").batches_for_step(0)
-    ids = batch.batch.input_ids
+    ids = batch.input.input_ids
     assert batch.mlm_labels.tolist() == ids[batch.mlm_positions + 1].tolist()
-    assert batch.mlm_count == batch.batch.num_tokens - 32
+    assert batch.mlm_count == batch.packing.num_tokens - 32
     assert MASK not in ids
     assert batch.nsp_count == len(batch.nsp_labels) == 0
 
 
 def test_single_segments_have_one_separator(data: PretrainingData, tokenizer: Tokenizer) -> None:
     (batch,) = with_settings(data, tokenizer, objective="mlm").batches_for_step(0)
-    assert (original_ids(batch) == SEP).sum() == len(batch.batch)
-    assert batch.batch.token_type_ids.sum() == 0
+    assert (original_ids(batch) == SEP).sum() == len(batch.packing)
+    assert batch.input.token_type_ids.sum() == 0
     assert batch.nsp_count == len(batch.nsp_labels) == 0
 
 
@@ -211,17 +216,17 @@ def test_validation_batches_do_not_depend_on_seed_and_batch_size(data: Pretraini
     other = with_settings(data, tokenizer, seed=99, batch_size=7)
     batches = list(data.validation_batches(150))
     assert contents(batches) == contents(list(other.validation_batches(150)))
-    assert [len(batch.batch) for batch in batches] == [64, 64, 22]
+    assert [len(batch.packing) for batch in batches] == [64, 64, 22]
     assert all(batch.mlm_count == len(batch.mlm_positions) for batch in batches)
-    assert all(batch.nsp_count == len(batch.batch) for batch in batches)
-    assert sum(len(batch.batch) for batch in data.validation_batches(10**9)) == data.examples_per_epoch
+    assert all(batch.nsp_count == len(batch.packing) for batch in batches)
+    assert sum(len(batch.packing) for batch in data.validation_batches(10**9)) == data.examples_per_epoch
     assert contents(batches[:1]) != contents(data.batches_for_step(0))
 
 
 def test_step_on_a_store_smaller_than_a_batch_has_several_epochs(make_store, tokenizer: Tokenizer) -> None:
     data = PretrainingData(make_store([[[7, 9], [10]], [[11], [13]]]), tokenizer, SMALL)
     (batch,) = data.batches_for_step(0)
-    assert len(batch.batch) == 32
+    assert len(batch.packing) == 32
 
 
 @pytest.mark.parametrize(("objective", "length"), [("mlm+nsp", 5), ("mlm", 4), ("ltr", 4)])
@@ -229,14 +234,14 @@ def test_shortest_allowed_length_gives_valid_batches(
     data: PretrainingData, tokenizer: Tokenizer, objective: str, length: int
 ) -> None:
     (batch,) = with_settings(data, tokenizer, objective=objective, max_length=length).batches_for_step(0)
-    assert batch.batch.max_seqlen == length
+    assert batch.packing.max_seqlen == length
     assert batch.mlm_count >= 32
 
 
 def test_describe_summarizes_the_store(data: PretrainingData) -> None:
     described = data.describe(100)
     assert described.epochs == 100 * 32 / data.examples_per_epoch
-    tokens = np.mean([data.batches_for_step(step)[0].batch.num_tokens for step in range(30)])
+    tokens = np.mean([data.batches_for_step(step)[0].packing.num_tokens for step in range(30)])
     assert abs(described.tokens_per_step / tokens - 1) < 0.03
     assert 0 < described.one_sentence_share < 0.5
     assert any("come from documents of one sentence" in text for text in described.notices())

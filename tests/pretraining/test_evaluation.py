@@ -50,7 +50,7 @@ def test_evaluation_has_no_gradient_and_restores_the_mode_after_an_error(
 ) -> None:
     data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=32, batch_size=4))
     (batch,) = data.batches_for_step(0)
-    too_long = replace(batch, batch=replace(batch.batch, lengths=np.array([10_000])))
+    too_long = replace(batch, input=replace(batch.input, packing=replace(batch.packing, lengths=np.array([10_000]))))
     model.train()
     with pytest.raises(ValueError, match=r"tokens per sequence .*, got 10000"):
         evaluate(model, [batch, too_long])

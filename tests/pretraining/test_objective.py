@@ -10,7 +10,7 @@ import torch
 
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.models.packing import Batch, pack
+from bertwright.models.packing import pack
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 
@@ -28,9 +28,9 @@ def make_batch(sequences: slice, first_token: int = 0, nsp: bool = True) -> Pret
     ids = [rng.integers(0, 30, n) for n in LENGTHS]
     labels = torch.from_numpy(rng.integers(0, 30, (4, 2)))
     packed = pack(ids[sequences])
-    starts = packed.cu_seqlens[:-1].long()
+    starts = packed.packing.first_positions
     return PretrainingBatch(
-        batch=Batch(**(vars(packed) | {"dropout_seed": 11, "first_token": first_token})),
+        input=packed.with_dropout(11, first_token),
         mlm_positions=(starts[:, None] + torch.tensor([1, 2])).flatten(),
         mlm_labels=labels[sequences].flatten(),
         nsp_labels=torch.tensor([0, 1, 1, 0])[sequences] if nsp else NO_LABELS,
@@ -42,7 +42,7 @@ def make_batch(sequences: slice, first_token: int = 0, nsp: bool = True) -> Pret
 def test_losses_are_the_cross_entropies_of_the_logits():
     model, batch = BertForPretraining(CONFIG).eval(), make_batch(slice(None))
     with torch.no_grad():
-        predicted = model(batch.batch, batch.mlm_positions)
+        predicted = model(batch.input, batch.mlm_positions)
     found = pretraining_losses(model, batch)
     tokens = -sum(
         math.log(math.exp(row[label]) / sum(map(math.exp, row)))

@@ -40,9 +40,13 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def shapes(batch: PretrainingBatch) -> dict[str, Any]:
     """Return everything that a compiled program depends on."""
-    packed = batch.batch
-    tensors = {name: value.shape for name, value in (vars(packed) | vars(batch)).items() if torch.is_tensor(value)}
-    return tensors | {"max_seqlen": packed.max_seqlen}
+    packed = batch.input
+    tensors = {
+        name: value.shape
+        for name, value in (vars(packed) | vars(packed.packing) | vars(batch)).items()
+        if torch.is_tensor(value)
+    }
+    return tensors | {"max_seqlen": packed.packing.max_seqlen}
 
 
 @pytest.mark.parametrize("given_settings", OBJECTIVES, ids=lambda value: value["objective"])
@@ -62,15 +66,19 @@ def test_padded_batches_of_all_steps_have_equal_shapes(
     padded = [pad_batch(batch, size, chosen) for batch in batches]
     assert all(shapes(batch) == shapes(padded[0]) for batch in padded)
     for before, after in zip(batches, padded, strict=True):
-        sequences, tokens, predictions = len(before.batch), before.batch.num_tokens, len(before.mlm_labels)
+        sequences, tokens, predictions = (
+            len(before.packing),
+            before.packing.num_tokens,
+            len(before.mlm_labels),
+        )
         assert (after.num_sequences, after.num_predictions) == (sequences, predictions)
-        assert after.batch.num_tokens == after.batch.lengths.sum() == size * length == after.batch.cu_seqlens[-1]
-        assert after.batch.lengths.max() <= after.batch.max_seqlen == length
-        assert after.batch.input_ids[:tokens].equal(before.batch.input_ids)
-        assert after.batch.cu_seqlens[: sequences + 1].equal(before.batch.cu_seqlens)
+        assert after.packing.num_tokens == after.packing.lengths.sum() == size * length == after.packing.cu_seqlens[-1]
+        assert after.packing.lengths.max() <= after.packing.max_seqlen == length
+        assert after.input.input_ids[:tokens].equal(before.input.input_ids)
+        assert after.packing.cu_seqlens[: sequences + 1].equal(before.packing.cu_seqlens)
         assert after.mlm_positions[:predictions].equal(before.mlm_positions)
         assert after.mlm_labels[predictions:].eq(fused_ops.IGNORED_LABEL).all()
-        read = torch.cat([after.batch.cu_seqlens[: len(after.nsp_labels)].long(), after.mlm_positions])
+        read = torch.cat([after.packing.cu_seqlens[: len(after.nsp_labels)].long(), after.mlm_positions])
         assert len(read.unique()) == len(read)
         assert read.max() < size * length
 

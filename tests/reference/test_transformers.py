@@ -67,7 +67,7 @@ def example(lengths: tuple[int, ...] = (17, 2, 40, 9, 33)) -> Example:
     padded["input_ids"][real], padded["token_type_ids"][real] = np.concatenate(ids), np.concatenate(types)
     targets = rng.integers(1, VOCABULARY, shape)
     ours = PretrainingBatch(
-        batch=pack(ids, types),
+        input=pack(ids, types),
         mlm_positions=torch.from_numpy(masked[real].nonzero()[0]),
         mlm_labels=torch.from_numpy(targets[masked]),
         nsp_labels=torch.from_numpy(nsp),
@@ -103,8 +103,8 @@ def test_every_hidden_state_and_both_heads_equal_transformers(pair):
     batch = example()
     with torch.no_grad():
         theirs = reference(**batch.theirs, output_hidden_states=True)
-        ours = model.encoder.hidden_states(batch.ours.batch)
-        predicted = model(batch.ours.batch, batch.ours.mlm_positions)
+        ours = model.encoder.hidden_states(batch.ours.input)
+        predicted = model(batch.ours.input, batch.ours.mlm_positions)
     assert len(ours) == len(theirs.hidden_states)
     for state, expected in zip(ours, theirs.hidden_states, strict=True):
         assert distance(state, expected[batch.real]) < 1e-5

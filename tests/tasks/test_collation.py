@@ -51,8 +51,8 @@ def test_order_depends_on_epoch_and_seed() -> None:
 def test_collated_items_have_their_own_tokens_positions_and_targets() -> None:
     given_items = encode_randomly([3, 5, 2, 4], sequences_per_item=2)
     batch = collate(given_items, np.array([1, 0]))
-    assert batch.batch.cu_seqlens.tolist() == [0, 2, 6, 9, 14]
-    assert batch.batch.input_ids.tolist() == [*given_items.input_ids[8:], *given_items.input_ids[:8]]
+    assert batch.packing.cu_seqlens.tolist() == [0, 2, 6, 9, 14]
+    assert batch.input.input_ids.tolist() == [*given_items.input_ids[8:], *given_items.input_ids[:8]]
     assert batch.positions.tolist() == [0, 2, 6, 9]
     assert batch.labels.tolist() == given_items.labels[::-1].tolist()
     assert batch.num_labels == 2
@@ -67,7 +67,7 @@ def test_step_does_not_depend_on_micro_batches_or_ranks() -> None:
         model.zero_grad()
         for rank in range(world_size):
             for batch in micro_batches(data, 3, 6, seed=0, max_tokens=tokens, shard=(rank, world_size)):
-                logits = model(batch.batch, batch.positions)
+                logits = model(batch.input, batch.positions)
                 (torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum") / batch.num_labels).backward()
         return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
@@ -88,5 +88,5 @@ def test_outputs_do_not_depend_on_the_batch(lengths: list[int]) -> None:
     for number in range(len(lengths)):
         alone = collate(data, np.array([number]))
         with torch.inference_mode():
-            expected = model(alone.batch, alone.positions).numpy()
+            expected = model(alone.input, alone.positions).numpy()
         np.testing.assert_allclose(found[number : number + 1], expected, atol=1e-5)

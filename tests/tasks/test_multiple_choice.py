@@ -117,7 +117,7 @@ def test_every_ending_is_a_sequence_with_its_prompt() -> None:
     ]
     assert (found.num_items, found.sequences_per_item, found.truncated, found.labels.tolist()) == (2, 2, 1, [1, 0])
     batch = collate(found, np.array([1]))
-    assert batch.batch.input_ids.tolist() == [CLS, A, B, SEP, SEP, CLS, A, B, SEP, D, SEP]
+    assert batch.input.input_ids.tolist() == [CLS, A, B, SEP, SEP, CLS, A, B, SEP, D, SEP]
     assert (batch.positions.tolist(), batch.labels.tolist(), batch.num_labels) == ([0, 5], [0], 1)
     assert task.head == HeadSpec("choice", 1)
 

@@ -266,9 +266,9 @@ def test_loss_is_the_sum_over_windows(smoothing: float) -> None:
     ]
     batch = collate(SMALL.encode(examples, TOKENIZER), np.array([4, 0, 2, 3, 1]))
     generator = torch.Generator().manual_seed(0)
-    logits = (30 * torch.randn(batch.batch.num_tokens, 2, generator=generator)).requires_grad_()
+    logits = (30 * torch.randn(batch.packing.num_tokens, 2, generator=generator)).requires_grad_()
     reference = logits.detach().clone().requires_grad_()
-    bounds = batch.batch.cu_seqlens.tolist()
+    bounds = batch.packing.cu_seqlens.tolist()
     losses = [
         torch.nn.functional.cross_entropy(reference[begin:end, side], target[side], label_smoothing=smoothing)
         for begin, end, target in zip(bounds[:-1], bounds[1:], batch.labels, strict=True)
@@ -304,7 +304,7 @@ def test_model_learns_to_find_a_span() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(60):
         optimizer.zero_grad()
-        loss = task.loss(model(batch.batch, batch.positions), batch) / batch.num_labels
+        loss = task.loss(model(batch.input, batch.positions), batch) / batch.num_labels
         loss.backward()
         optimizer.step()
     answers = next(predict_chunks(model, task, TOKENIZER, examples)).predictions

@@ -65,7 +65,7 @@ def test_labels_of_large_magnitude_are_learned_in_few_steps() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(40):
         optimizer.zero_grad()
-        (task.loss(model(batch.batch, batch.positions), batch) / 6).backward()
+        (task.loss(model(batch.input, batch.positions), batch) / 6).backward()
         optimizer.step()
     (chunk,) = predict_chunks(model, task, TOKENIZER, given)
     labels = np.array([example.label for example in given])

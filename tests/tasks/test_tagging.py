@@ -352,7 +352,7 @@ def test_small_model_learns_tags_and_tags_a_long_text():
     for _ in range(60):
         batch = collate(encoded, np.arange(encoded.num_items))
         optimizer.zero_grad()
-        (task.loss(network(batch.batch, batch.positions), batch) / batch.num_labels).backward()
+        (task.loss(network(batch.input, batch.positions), batch) / batch.num_labels).backward()
         optimizer.step()
     assert task.score(examples, task.decode(examples, encoded, predict_logits(network, encoded)))["f1"] == 1.0
     text = "Anna lives in Paris " * 30

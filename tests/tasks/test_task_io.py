@@ -141,8 +141,6 @@ def test_labels_in_another_order_than_the_weights_are_rejected(tmp_path):
         ('{"kind": ["tagging"]}', 'expected an object with the "kind" of a task'),
         ('{"kind": "taging"}', 'no task type "taging"; did you mean "tagging"'),
         ('{"kind": "tagging", "color": 3}', "unknown fields: color"),
-        ('{"kind": "classification", "pair": "b"}', '"pair" is now called "text_pair"'),
-        ('{"kind": "question-answering", "stride": 64}', '"stride" is now called "doc_stride"'),
         ('{"kind": "tagging", "max_length": 1}', "max_length = 1"),
         ('{"kind": "classification", "labels": ["a", "a"]}', "labels = 'a', 'a'"),
         ('{"kind": "tagging",\n', "line 2: not valid JSON"),

@@ -148,7 +148,7 @@ def test_all_tensors_of_a_pretraining_step_are_on_the_device(
     """A tensor on the CPU among those of a GPU would raise an error. PyTorch's "meta" tensors, which have a device
     and a shape but no numbers, show it without a GPU: forward, backward and update."""
     monkeypatch.setattr(encoder, "attention", cuda_attention)
-    packed = replace(pack([np.arange(3, 12), np.arange(4, 20)]), dropout_seed=3)
+    packed = pack([np.arange(3, 12), np.arange(4, 20)]).with_dropout(3)
     asked = torch.tensor([1, 3, 10]), torch.tensor([5, 6, 7]), torch.tensor([0, 1])
     batch = PretrainingBatch(packed, *asked, mlm_count=3, nsp_count=2).to("meta")
     model = BertForPretraining(TINY).train().to("meta")
@@ -163,7 +163,7 @@ def test_all_tensors_of_a_pretraining_step_are_on_the_device(
 @pytest.mark.parametrize("head", [HeadSpec("sequence", 3), HeadSpec("token", 5), HeadSpec("span", 2)])
 def test_all_tensors_of_a_task_step_are_on_the_device(head: HeadSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "attention", cuda_attention)
-    packed = replace(pack([np.arange(3, 12), np.arange(4, 20)]), dropout_seed=3)
+    packed = pack([np.arange(3, 12), np.arange(4, 20)]).with_dropout(3)
     model = EncoderForTask(BertEncoder(TINY), head).train().to("meta")
     logits = model(packed.to("meta"), torch.tensor([0, 9], device="meta"))
     assert logits.shape == (2, head.outputs)

@@ -29,7 +29,7 @@ def make_batch() -> PretrainingBatch:
     batch = pack([rng.integers(5, VOCABULARY, length) for length in (17, 64, 5, 40)])
     positions = torch.arange(3, len(batch.input_ids), 7)
     labels = torch.from_numpy(rng.integers(5, VOCABULARY, len(positions)))
-    return PretrainingBatch(batch, positions, labels, torch.tensor([0, 1, 1, 0]), len(labels), len(batch))
+    return PretrainingBatch(batch, positions, labels, torch.tensor([0, 1, 1, 0]), len(labels), len(batch.packing))
 
 
 def losses(device: Literal["cpu", "cuda"], dtype: torch.dtype) -> Iterator[float]:

@@ -186,9 +186,9 @@ def make_training(state: FinetuneState, settings: FinetuneSettings, context: Exe
 
     def loss(batch: TaskBatch) -> LossOutput:
         """Compute one micro-batch's share of the step's loss."""
-        logits = state.model(batch.batch, batch.positions)
+        logits = state.model(batch.input, batch.positions)
         value = state.task.loss(logits, batch, settings.tuning.label_smoothing) / max(batch.num_labels, 1)
-        sums = {"tokens": batch.batch.num_tokens, "sequences": len(batch.batch)}
+        sums = {"tokens": batch.packing.num_tokens, "sequences": len(batch.packing)}
         sizes = {name: torch.full((), float(size), device=logits.device) for name, size in sums.items()}
         return LossOutput(value, {"loss": value.detach()} | sizes)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from bertwright.models.encoder import BertEncoder, Layer
-from bertwright.models.packing import Batch, pack
+from bertwright.models.packing import TokenBatch, pack
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ class Attention(NamedTuple):
     """L × A × T × T, by layer, head, attending token and attended token; each row sums to 1."""
 
 
-def pack_segments(segments: Sequence[npt.NDArray[np.integer]], tokenizer: Tokenizer) -> Batch:
+def pack_segments(segments: Sequence[npt.NDArray[np.integer]], tokenizer: Tokenizer) -> TokenBatch:
     """Pack the ids of one text, or of a pair, into one sequence: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]."""
     ids, types = [np.array([tokenizer.cls_id])], [np.zeros(1, dtype=np.int64)]
     for number, segment in enumerate(segments):
@@ -34,7 +34,7 @@ def pack_segments(segments: Sequence[npt.NDArray[np.integer]], tokenizer: Tokeni
     return pack([np.concatenate(ids)], [np.concatenate(types)])
 
 
-def compute_attention_weights(encoder: BertEncoder, batch: Batch) -> npt.NDArray[np.float32]:
+def compute_attention_weights(encoder: BertEncoder, batch: TokenBatch) -> npt.NDArray[np.float32]:
     """Compute the attention weights of a batch with one sequence, L A T T; the tokens are in the order of the text."""
     config = encoder.config
     batch, _ = encoder.to_reading_order(batch, None)
@@ -46,7 +46,7 @@ def compute_attention_weights(encoder: BertEncoder, batch: Batch) -> npt.NDArray
         if config.is_causal:
             scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
         weights.append(scores.softmax(-1))
-        hidden = layer(hidden, batch)
+        hidden = layer(hidden, batch.packing)
     stacked = torch.stack(weights)
     if config.is_reversed:
         stacked = stacked.flip(2, 3)

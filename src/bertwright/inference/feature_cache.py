@@ -38,8 +38,9 @@ from bertwright.files import (
 from bertwright.io.npy import npy_header
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, EncoderModel
-from bertwright.models.packing import Batch, offsets_from_lengths
+from bertwright.models.packing import TokenBatch
 from bertwright.models.text_encoder import TextEncoder
+from bertwright.ragged import offsets_from_lengths
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.task import Encoded, Ints
 from bertwright.training.loop import DivergedError
@@ -68,10 +69,10 @@ class LayerStates(EncoderModel):
         self.head = HeadSpec("token", len(layers) * encoder.config.hidden_size)
         self.train(encoder.training)  # the encoder's mode, which `predict_logits` restores
 
-    def forward(self, batch: Batch, positions: Tensor) -> Tensor:
+    def forward(self, batch: TokenBatch, positions: Tensor) -> Tensor:
         """Compute the states R × K·H float32 at `positions` (R int64); if `pooled`, at the pooled positions."""
         if self.pooled and self.config.is_causal:
-            positions = self.encoder.pooled_positions(batch)
+            positions = self.encoder.pooled_positions(batch.packing)
         return torch.cat(self.encoder.hidden_states(batch, self.layers, positions), dim=1).float()
 
 

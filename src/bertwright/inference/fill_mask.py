@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from bertwright.models.heads import BertForPretraining
-from bertwright.models.packing import Batch, offsets_from_lengths, pack
+from bertwright.models.packing import TokenBatch, pack
+from bertwright.ragged import offsets_from_lengths
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Encoding, Ids, Tokenizer
 from bertwright.vocabulary.tokenizer_io import CONTINUATION
@@ -45,7 +46,7 @@ class Window(NamedTuple):
 class MaskBatch(NamedTuple):
     """A batch of windows."""
 
-    batch: Batch
+    batch: TokenBatch
     positions: list[int]
     """Position of each [MASK] to predict in the tokens of the batch, in ascending order."""
 

@@ -176,11 +176,11 @@ class Bert:
         texts = [check_text(text, "text")] + ([] if text_pair is None else [check_text(text_pair, "text_pair")])
         segments = [self.tokenizer.encode_ids([one]).ids[1:-1] for one in texts]  # of each, without [CLS] and [SEP]
         batch = pack_segments(segments, self.tokenizer)
-        check_segments(batch.token_type_ids.numpy(), encoder.config)
-        if batch.num_tokens > self.config.max_positions:
+        check_segments(np.arange(len(segments)), encoder.config)
+        if batch.packing.num_tokens > self.config.max_positions:
             raise ValueError(
                 f"expected at most the {self.config.max_positions} tokens that the model reads, got "
-                f"{batch.num_tokens}; shorten the text"
+                f"{batch.packing.num_tokens}; shorten the text"
             )
         tokens = tuple(self.tokenizer.token(token) for token in batch.input_ids.tolist())
         return Attention(tokens, compute_attention_weights(encoder, batch.to(self.device)))

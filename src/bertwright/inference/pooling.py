@@ -14,9 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertwright.models.packing import Batch, from_flat, offsets_from_lengths, positions_from_lengths
+from bertwright.models.packing import TokenBatch, from_flat
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.permutation import token_budget_batches
+from bertwright.ragged import offsets_from_lengths, positions_from_lengths
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Ragged
 
@@ -61,14 +62,16 @@ def split_into_windows(encoded: Ragged, max_length: int) -> Windows:
     return Windows(starts, size + (index < remainder), offsets_from_lengths(counts)[:-1])
 
 
-def batch_windows(ids: npt.NDArray[np.uint32], windows: Windows, batch_tokens: int) -> Iterator[tuple[Ints, Batch]]:
+def batch_windows(
+    ids: npt.NDArray[np.uint32], windows: Windows, batch_tokens: int
+) -> Iterator[tuple[Ints, TokenBatch]]:
     """Yield the indices of windows and their packed batch: at most `batch_tokens` tokens, or one longer window."""
     lengths = windows.sizes + NUM_SPECIAL
     for indices in token_budget_batches(lengths, batch_tokens):
         yield indices, pack_windows(ids, windows.starts[indices], lengths[indices])
 
 
-def pack_windows(ids: npt.NDArray[np.uint32], starts: Ints, lengths: Ints) -> Batch:
+def pack_windows(ids: npt.NDArray[np.uint32], starts: Ints, lengths: Ints) -> TokenBatch:
     """Pack windows into a batch; each gets its own [CLS] and [SEP], which are the first and last of the flat ids."""
     flat = ids[np.repeat(starts - 1, lengths) + positions_from_lengths(lengths)].astype(np.int64)
     bounds = offsets_from_lengths(lengths)
@@ -76,16 +79,16 @@ def pack_windows(ids: npt.NDArray[np.uint32], starts: Ints, lengths: Ints) -> Ba
     return from_flat(flat, np.zeros_like(flat), lengths)
 
 
-def pool(encoder: TextEncoder, batch: Batch, pooling: Pooling) -> Tensor:
+def pool(encoder: TextEncoder, batch: TokenBatch, pooling: Pooling) -> Tensor:
     """Compute one vector per sequence, B × H float32: the mean or maximum over its tokens, or its [CLS] state.
 
     "cls" is the state at `TextEncoder.pooled_positions`. In a left-to-right encoder this is the last token.
     """
     if pooling == "cls":
-        cls: Tensor = encoder(batch, encoder.pooled_positions(batch))
+        cls: Tensor = encoder(batch, encoder.pooled_positions(batch.packing))
         return cls.float()
     hidden: Tensor = encoder(batch)
-    return torch.segment_reduce(hidden.float(), pooling, offsets=batch.cu_seqlens.long(), axis=0)
+    return torch.segment_reduce(hidden.float(), pooling, offsets=batch.packing.cu_seqlens.long(), axis=0)
 
 
 def merge_windows(pooled: Vectors, windows: Windows, pooling: Pooling) -> Vectors:

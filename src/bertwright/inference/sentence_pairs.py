@@ -31,7 +31,7 @@ def predict_next_sentences(
     probabilities = np.empty(len(firsts))
     for indices in token_budget_batches(encoded.lengths, BATCH_TOKENS):
         pairs = collate(encoded, indices).to(device)
-        states = model.encoder(pairs.batch, pairs.positions)
+        states = model.encoder(pairs.input, pairs.positions)
         logits = model.next_sentence(model.pooler(states)).float()  # column 0: the second text follows the first
         check_finite_outputs(bool(logits.isfinite().all()))
         probabilities[indices] = logits.softmax(-1)[:, 0].cpu().numpy()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,9 +18,6 @@ from bertwright.kernels.attention import check_sequences, head_size_vectorizable
 from bertwright.kernels.ffi import CMaskKey, address, apply, bf16_isa, call, check
 from bertwright.kernels.fused_ops import check_range
 from bertwright.kernels.linear_bf16 import is_native_bf16, is_tile_aligned
-
-if TYPE_CHECKING:
-    from bertwright.models.packing import Batch
 
 # A layer's parameters in the order of `struct LayerParameters` of encoder.h.
 PARAMETER_NAMES = tuple(
@@ -109,7 +106,7 @@ def are_fusable(parameters: Sequence[Tensor]) -> bool:
 
 def fused_encoder(
     hidden: Tensor,
-    batch: Batch,
+    cu_seqlens: Tensor,
     positions: Tensor | None,
     shape: EncoderShape,
     mask_keys: list[CMaskKey],
@@ -129,7 +126,7 @@ def fused_encoder(
     if torch.is_grad_enabled() and any(trained):
         first_saved = max(trained.index(True) - 1, 0) // PARAMS_PER_LAYER
     args = FusedArgs(shape, mask_keys, first_saved)
-    return apply(FusedEncoder, hidden.contiguous(), batch.cu_seqlens, positions, args, *parameters)
+    return apply(FusedEncoder, hidden.contiguous(), cu_seqlens, positions, args, *parameters)
 
 
 class FusedEncoder(torch.autograd.Function):

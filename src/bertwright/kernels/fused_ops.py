@@ -43,7 +43,7 @@ from bertwright.kernels.linear_bf16 import (
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
 
 if TYPE_CHECKING:
-    from bertwright.models.packing import Batch
+    pass
 
 __all__ = [
     "IGNORED_LABEL",
@@ -222,7 +222,7 @@ class AddDropoutNorm(torch.autograd.Function):
 
 
 def embed_norm(
-    batch: Batch,
+    ids: tuple[Tensor, Tensor, Tensor],
     tables: EmbeddingTables,
     norm: LayerNormParams,
     dropout: Dropout | None,
@@ -231,9 +231,9 @@ def embed_norm(
 ) -> Tensor:
     """Compute dropout(LayerNorm(word + position + token type)) → T H.
 
+    `ids`: row of each token in the three `tables`, T int64 each.
     `sparse`: return the word table's gradient as a sparse tensor (native kernels only).
     """
-    ids = (batch.input_ids, batch.position_ids, batch.token_type_ids)
     if use_native(tables.word):
         return apply(EmbedNorm, *tables, *norm, c_mask_key(dropout, site), sparse, *ids)
     return reference.embed_norm(ids, tables, norm, dropout.mask_key(site) if dropout else None)

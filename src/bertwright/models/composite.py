@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bertwright.kernels.dropout import Dropout, skip_sites
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, make_dropout
-from bertwright.models.packing import Batch
+from bertwright.models.packing import Packing, TokenBatch
 from bertwright.models.rnn import BiLSTM, initialize_uniform
 from bertwright.models.text_encoder import TextEncoder
 
@@ -135,20 +135,24 @@ class CompositeEncoder(TextEncoder):
         number, _, inside = rest.partition(".")
         return self._encoders[int(number)].depth_of(inside)
 
-    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
         """Compute the states: T × H or, with `positions` (R int64, distinct), theirs alone, R × H."""
         states = [encoder(own) for encoder, own in self._with_own_batches(batch)]
         if self.lstm is None:
             outputs = self._concatenate(states, batch)  # T H
         else:
-            outputs = self.lstm(torch.cat(states, 1).float(), batch.lengths.tolist(), self._lstm_dropout(batch))  # T H
-            half, bounds = self.config.hidden_size // 2, batch.cu_seqlens.long()
-            summary = torch.cat([outputs[bounds[1:] - 1, :half], outputs[bounds[:-1], half:]], 1)  # B H
-            outputs = outputs.index_copy(0, bounds[:-1], summary)
+            outputs = self.lstm(
+                torch.cat(states, 1).float(), batch.packing.lengths.tolist(), self._lstm_dropout(batch.packing)
+            )  # T H
+            half, packing = self.config.hidden_size // 2, batch.packing
+            summary = torch.cat(
+                [outputs[packing.last_positions, :half], outputs[packing.first_positions, half:]], 1
+            )  # B H
+            outputs = outputs.index_copy(0, packing.first_positions, summary)
         return outputs if positions is None else outputs[positions]
 
     def hidden_states(
-        self, batch: Batch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+        self, batch: TokenBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
         """Compute the concatenated states after each of `layers`, T × H or R × H; the BiLSTM's outputs are the last."""
         layers = range(self.config.num_layers + 1) if layers is None else layers
@@ -160,26 +164,28 @@ class CompositeEncoder(TextEncoder):
         states = states if positions is None else [state[positions] for state in states]
         return states + ([self(batch, positions)] if len(below) < len(layers) else [])
 
-    def _concatenate(self, states: Sequence[Tensor], batch: Batch) -> Tensor:
+    def _concatenate(self, states: Sequence[Tensor], batch: TokenBatch) -> Tensor:
         """Concatenate the encoders' states, T × Hᵢ each, to T × H, with each sequence's summary at its first token."""
         pairs = zip(self._encoders, states, strict=True)
-        summary = torch.cat([state[encoder.pooled_positions(batch)] for encoder, state in pairs], 1)  # B H
-        return torch.cat([*states], 1).index_copy(0, batch.cu_seqlens.long()[:-1], summary)
+        summary = torch.cat([state[encoder.pooled_positions(batch.packing)] for encoder, state in pairs], 1)  # B H
+        return torch.cat([*states], 1).index_copy(0, batch.packing.first_positions, summary)
 
     @property
     def _encoders(self) -> list[BertEncoder]:
         return cast(list[BertEncoder], list(self.encoders))
 
-    def _with_own_batches(self, batch: Batch) -> list[tuple[BertEncoder, Batch]]:
+    def _with_own_batches(self, batch: TokenBatch) -> list[tuple[BertEncoder, TokenBatch]]:
         """Return the encoders, each with the batch under its own dropout sites."""
-        found, first_site = [], 0
+        found, first_site, packing = [], 0, batch.packing
         for encoder in self._encoders:
             encoder.compute_dtype, encoder.sparse_gradients = self.compute_dtype, self.sparse_gradients
-            found.append((encoder, replace(batch, dropout_seed=skip_sites(batch.dropout_seed, first_site))))
+            found.append(
+                (encoder, batch.with_dropout(skip_sites(packing.dropout_seed, first_site), packing.first_token))
+            )
             first_site += encoder.num_dropout_sites
         return found
 
-    def _lstm_dropout(self, batch: Batch) -> Dropout | None:
-        drop = make_dropout(self, self.config.hidden_dropout, batch)
+    def _lstm_dropout(self, packing: Packing) -> Dropout | None:
+        drop = make_dropout(self, self.config.hidden_dropout, packing)
         first_site = sum(encoder.num_dropout_sites for encoder in self._encoders)
         return None if drop is None else drop._replace(seed=skip_sites(drop.seed, first_site))

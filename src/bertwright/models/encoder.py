@@ -7,7 +7,6 @@ F feed-forward size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar, cast
 
 import numpy as np
@@ -34,8 +33,9 @@ from bertwright.kernels.fused_ops import (
 )
 from bertwright.models.config import BertConfig
 from bertwright.models.initialization import initialize, sinusoidal_positions
-from bertwright.models.packing import Batch, offsets_from_lengths
+from bertwright.models.packing import Packing, TokenBatch
 from bertwright.models.text_encoder import TextEncoder
+from bertwright.ragged import offsets_from_lengths
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
 
@@ -67,11 +67,13 @@ class Embeddings(nn.Module):
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, batch: Batch, sparse: bool = False) -> Tensor:
+    def forward(self, batch: TokenBatch, sparse: bool = False) -> Tensor:
         """Embed tokens → T × H; with `sparse`, native kernels return the word table's gradient as a sparse tensor."""
         tables = EmbeddingTables(self.word.weight, self.position.weight, self.token_type.weight)
-        output_dropout = make_dropout(self, self.config.hidden_dropout, batch)
-        return embed_norm(batch, tables, layer_norm_params(self.norm), output_dropout, site=0, sparse=sparse)
+        output_dropout = make_dropout(self, self.config.hidden_dropout, batch.packing)
+        types = torch.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
+        ids = (batch.input_ids, batch.packing.position_ids, types)
+        return embed_norm(ids, tables, layer_norm_params(self.norm), output_dropout, site=0, sparse=sparse)
 
 
 class Layer(nn.Module):
@@ -89,17 +91,17 @@ class Layer(nn.Module):
         self.output = Linear(intermediate, hidden)
         self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
 
-    def forward(self, hidden: Tensor, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, packing: Packing, positions: Tensor | None = None) -> Tensor:
         """Compute the layer's output: T × H → T × H or, with `positions` (R int64), R × H, the states of these tokens.
 
         The tokens at `positions` still attend to all tokens of their sequence.
         """
         config, site = self.config, self.first_site
-        attention_dropout, output_dropout = self.make_dropouts(batch, positions)
+        attention_dropout, output_dropout = self.make_dropouts(packing, positions)
 
         qkv = self.qkv(hidden).unflatten(-1, (3, config.num_heads, config.head_size))  # T 3 A D
-        context = attention(qkv, batch.cu_seqlens, batch.max_seqlen, attention_dropout, site, config.is_causal)  # T A D
-        context = context.flatten(1)  # T H
+        bounds = packing.cu_seqlens, packing.max_seqlen
+        context = attention(qkv, *bounds, attention_dropout, site, config.is_causal).flatten(1)  # T A D -> T H
         if positions is not None:  # from here on tokens do not interact: T becomes R
             context, hidden = context[positions], hidden[positions]
         projected = self.attention_output.matmul(context)  # T H
@@ -112,14 +114,14 @@ class Layer(nn.Module):
         norm = layer_norm_params(self.output_norm)
         return add_dropout_norm(output, self.output.bias, attended, norm, output_dropout, site + 2)
 
-    def make_dropouts(self, batch: Batch, positions: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
+    def make_dropouts(self, packing: Packing, positions: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
         """Return this batch's dropout of attention probabilities, and of the sublayers' outputs at `positions`."""
-        attention_dropout = make_dropout(self, self.config.attention_dropout, batch)
-        return attention_dropout, make_dropout(self, self.config.hidden_dropout, batch, positions)
+        attention_dropout = make_dropout(self, self.config.attention_dropout, packing)
+        return attention_dropout, make_dropout(self, self.config.hidden_dropout, packing, positions)
 
-    def mask_keys(self, batch: Batch, positions: Tensor | None) -> list[CMaskKey]:
+    def mask_keys(self, packing: Packing, positions: Tensor | None) -> list[CMaskKey]:
         """Return the dropout mask keys of this layer's three sites, for `fused_encoder`."""
-        attention_dropout, output_dropout = self.make_dropouts(batch, positions)
+        attention_dropout, output_dropout = self.make_dropouts(packing, positions)
         sites = (attention_dropout, output_dropout, output_dropout)
         return [c_mask_key(drop, self.first_site + n) for n, drop in enumerate(sites)]
 
@@ -162,27 +164,27 @@ class BertEncoder(TextEncoder):
         """Number of dropout sites: the embeddings' one, and those of the layers."""
         return 1 + SITES_PER_LAYER * self.config.num_layers
 
-    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
         """Compute the last layer's states, T × H; with `positions` (R distinct int64), compute these R states only.
 
         In bfloat16, on a CPU with instructions for it, one native call computes all layers instead of `Layer.forward`.
         Pre-training reads one state in six, and skipping the others saves most of the last layer.
         """
         batch, positions = self.to_reading_order(batch, positions)
-        hidden = self.embed(batch)
+        hidden, packing = self.embed(batch), batch.packing
         *layers, last = cast(list[Layer], list(self.layers))
         if self.config.activation != "relu" and can_fuse(hidden, self.shape):
             parameters = [parameter for layer in self.layers for parameter in layer_parameters(layer)]
             if are_fusable(parameters):
-                mask_keys = [key for layer in layers for key in layer.mask_keys(batch, None)]
-                mask_keys += last.mask_keys(batch, positions)
-                return fused_encoder(hidden, batch, positions, self.shape, mask_keys, parameters)
+                mask_keys = [key for layer in layers for key in layer.mask_keys(packing, None)]
+                mask_keys += last.mask_keys(packing, positions)
+                return fused_encoder(hidden, packing.cu_seqlens, positions, self.shape, mask_keys, parameters)
         for layer in layers:
-            hidden = layer(hidden, batch)
-        return cast(Tensor, last(hidden, batch, positions))
+            hidden = layer(hidden, packing)
+        return cast(Tensor, last(hidden, packing, positions))
 
     def hidden_states(
-        self, batch: Batch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+        self, batch: TokenBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
         """Compute the states after each of `layers` (ascending; None: all), T × H or, with `positions`, R × H.
 
@@ -193,41 +195,40 @@ class BertEncoder(TextEncoder):
         hidden, last = self.embed(batch), layers[-1]
         states = [hidden if positions is None else hidden[positions]] if 0 in layers else []
         for number, layer in enumerate(self.layers[:last], 1):
-            hidden = layer(hidden, batch, positions if number == last else None)
+            hidden = layer(hidden, batch.packing, positions if number == last else None)
             if number in layers:
                 states.append(hidden if number == last or positions is None else hidden[positions])
         return states
 
-    def to_reading_order(self, batch: Batch, positions: Tensor | None) -> tuple[Batch, Tensor | None]:
+    def to_reading_order(self, batch: TokenBatch, positions: Tensor | None) -> tuple[TokenBatch, Tensor | None]:
         """Return the batch as the layers read it, and the positions there of the states that the caller reads."""
         if not self.config.is_reversed:
             return batch, positions
-        mirrored = mirror_tokens(batch)
-        ids, types = batch.input_ids[mirrored], batch.token_type_ids[mirrored]
-        read = replace(batch, input_ids=ids, token_type_ids=types)
+        mirrored = mirror_tokens(batch.packing)
+        types = batch.token_type_ids
+        read = TokenBatch(batch.packing, batch.input_ids[mirrored], None if types is None else types[mirrored])
         return read, mirrored if positions is None else mirrored[positions]
 
-    def pooled_positions(self, batch: Batch) -> Tensor:
+    def pooled_positions(self, packing: Packing) -> Tensor:
         """Return the position of each sequence's summary, B int64; of a causal encoder, the token that is read last."""
-        return batch.cu_seqlens.long()[:-1] if self.config.is_reversed else super().pooled_positions(batch)
+        return packing.first_positions if self.config.is_reversed else super().pooled_positions(packing)
 
-    def embed(self, batch: Batch) -> Tensor:
+    def embed(self, batch: TokenBatch) -> Tensor:
         """Compute the first layer's input, T × H. Raises ValueError for a sequence longer than the positions."""
-        self.check_length(batch)
+        self.check_length(batch.packing)
         embedded: Tensor = self.embeddings(batch, self.sparse_gradients)
         return embedded.to(self.compute_dtype)
 
 
-def mirror_tokens(batch: Batch) -> Tensor:
+def mirror_tokens(packing: Packing) -> Tensor:
     """Return the position of each token's mirror image in its own sequence, T int64.
 
-    >>> from bertwright.models.packing import from_flat
-    >>> mirror_tokens(from_flat(np.zeros(6), np.zeros(6), np.array([4, 2]))).tolist()
+    >>> mirror_tokens(Packing.of(np.array([4, 2]))).tolist()
     [3, 2, 1, 0, 5, 4]
     """
-    starts = offsets_from_lengths(batch.lengths)
-    mirrored = np.repeat(starts[:-1] + starts[1:] - 1, batch.lengths) - np.arange(starts[-1])
-    return torch.from_numpy(mirrored).to(batch.input_ids.device)
+    starts = offsets_from_lengths(packing.lengths)
+    mirrored = np.repeat(starts[:-1] + starts[1:] - 1, packing.lengths) - np.arange(starts[-1])
+    return torch.from_numpy(mirrored).to(packing.cu_seqlens.device)
 
 
 def layer_norm_params(norm: nn.LayerNorm) -> LayerNormParams:
@@ -235,11 +236,11 @@ def layer_norm_params(norm: nn.LayerNorm) -> LayerNormParams:
     return LayerNormParams(norm.weight, norm.bias, norm.eps)
 
 
-def make_dropout(module: nn.Module, rate: float, batch: Batch, positions: Tensor | None = None) -> Dropout | None:
+def make_dropout(module: nn.Module, rate: float, packing: Packing, positions: Tensor | None = None) -> Dropout | None:
     """Return the dropout for this batch (of the tokens at `positions`, if given).
 
     It is None outside training mode, and if the rate is 0.
     """
     if not module.training or rate == 0:
         return None
-    return Dropout(rate, batch.dropout_seed, batch.first_token, positions)
+    return Dropout(rate, packing.dropout_seed, packing.first_token, positions)

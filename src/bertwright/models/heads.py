@@ -17,7 +17,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, Linear, make_dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.initialization import initialize
-from bertwright.models.packing import Batch
+from bertwright.models.packing import TokenBatch
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 
 
@@ -105,12 +105,12 @@ class BertForPretraining(EncoderModel):
         """V × H, shared by the embedding layer and the masked-LM decoder."""
         return self.encoder.embeddings.word.weight
 
-    def forward(self, batch: Batch, positions: Tensor) -> PretrainingLogits:
+    def forward(self, batch: TokenBatch, positions: Tensor) -> PretrainingLogits:
         """Compute the logits of the tokens at `positions` (M int64 into T) and of every next-sentence prediction."""
         hidden = self.encoder(batch)
         return PretrainingLogits(
             tokens=self.masked_token.logits(hidden[positions], self.word_embeddings),
-            next_sentence=self.next_sentence(self.pooler(hidden[batch.cu_seqlens[:-1]])).float(),
+            next_sentence=self.next_sentence(self.pooler(hidden[batch.packing.first_positions])).float(),
         )
 
 
@@ -126,19 +126,19 @@ class EncoderForTask(EncoderModel):
         self.classifier = Linear(hidden_size, head.outputs)
         initialize(self, encoder.config.initializer_range, seed, only=("pooler", "classifier"))
 
-    def forward(self, batch: Batch, positions: Tensor) -> Tensor:
+    def forward(self, batch: TokenBatch, positions: Tensor) -> Tensor:
         """Compute logits R × C, float32, of the states at `positions` (R int64 into T).
 
         With a causal encoder, a sequence-level head reads the last token of every sequence instead, because
         the first token attends only to itself. (`transformers` always reads the first token, see decision 17.)
         """
         if self.head.reads_sequence_state and self.config.is_causal:
-            positions = self.encoder.pooled_positions(batch)
+            positions = self.encoder.pooled_positions(batch.packing)
         states = self.encoder(batch, positions)  # R H
         if self.pooler is not None:
             states = self.pooler(states)
         if self.head.kind != "span":  # Google's code has no dropout there
-            drop = make_dropout(self, self.config.hidden_dropout, batch, positions)
+            drop = make_dropout(self, self.config.hidden_dropout, batch.packing, positions)
             states = dropout(states, drop, self.encoder.num_dropout_sites)
         logits: Tensor = self.classifier(states.float())  # in float32: bfloat16 would round different scores to ties
         return logits

@@ -1,45 +1,56 @@
-"""The packed batch: all sequences laid end to end, without padding.
+"""Packed inputs: all sequences of a batch laid end to end, without padding.
 
-T tokens of B sequences.
+A `Packing` says where the sequences lie; an input adds what stands there: tokens, the characters of words, or a pair of
+texts. T tokens of B sequences; W characters per word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
 import numpy as np
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:  # torch takes a second to import, and the settings of commands use the functions on lengths
-    import torch
-    from torch import Tensor
+from bertwright.ragged import Ints, offsets_from_lengths, positions_from_lengths
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Input of an encoder: token arrays of length T, and the offsets of its B sequences."""
+class Packing:
+    """Offsets, lengths and positions of B sequences with T tokens, and the keys of their dropout."""
 
-    input_ids: Tensor
-    """T int64, token ids."""
-    token_type_ids: Tensor
-    """T int64, 0 for segment A and 1 for segment B."""
+    lengths: Ints
+    """B, tokens of each sequence; stays on the CPU, so that reading it never waits for a GPU."""
     position_ids: Tensor
     """T int64, position within the token's own sequence."""
     cu_seqlens: Tensor
     """B + 1 int32, start of each sequence; the last entry is T."""
-    lengths: np.ndarray
-    """B int64, tokens of each sequence; stays on the CPU, so that reading it never waits for a GPU."""
     dropout_seed: int = 0
     """Key of counter-based dropout, derived from (run seed, step)."""
     first_token: int = 0
     """Position of the first token in the whole step, so that dropout does not depend on micro-batches or ranks."""
     fixed_seqlen: int = 0
-    """Minimum of `max_seqlen`, by which batches that are padded to equal shapes have the same; 0 for others."""
+    """Lower bound of `max_seqlen`; makes it equal for all padded batches."""
+
+    @classmethod
+    def of(cls, lengths: Ints) -> Packing:
+        """Return the packing of sequences with these numbers of tokens, on the CPU and without dropout keys."""
+        return cls(
+            lengths,
+            position_ids=torch.from_numpy(positions_from_lengths(lengths)),
+            cu_seqlens=torch.from_numpy(offsets_from_lengths(lengths).astype(np.int32)),
+        )
 
     def __len__(self) -> int:
         """Return the number of sequences, B."""
-        return len(self.cu_seqlens) - 1
+        return len(self.lengths)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens, T."""
+        return len(self.position_ids)
 
     @property
     def max_seqlen(self) -> int:
@@ -47,27 +58,105 @@ class Batch:
         return max(int(self.lengths.max(initial=0)), self.fixed_seqlen)
 
     @property
-    def num_tokens(self) -> int:
-        """Number of tokens, T."""
-        return len(self.input_ids)
+    def first_positions(self) -> Tensor:
+        """B int64, position of each sequence's first token."""
+        return self.cu_seqlens[:-1].long()
 
-    def to(self, device: torch.device | str) -> Batch:
-        """Copy the batch to a device, without waiting if the memory is pinned."""
+    @property
+    def last_positions(self) -> Tensor:
+        """B int64, position of each sequence's last token."""
+        return self.cu_seqlens[1:].long() - 1
+
+    def to(self, device: torch.device | str) -> Packing:
+        """Copy the tensors to a device, without waiting if their memory is pinned."""
         return replace(
             self,
-            input_ids=self.input_ids.to(device, non_blocking=True),
-            token_type_ids=self.token_type_ids.to(device, non_blocking=True),
             position_ids=self.position_ids.to(device, non_blocking=True),
             cu_seqlens=self.cu_seqlens.to(device, non_blocking=True),
         )
 
 
-def pack(sequences: Sequence[np.ndarray], token_types: Sequence[np.ndarray] | None = None) -> Batch:
+class PackedInput(Protocol):
+    """Input of an encoder: arrays with one row per token, and their packing."""
+
+    @property
+    def packing(self) -> Packing: ...
+
+    def with_dropout(self, seed: int, first_token: int = 0) -> Self:
+        """Return the same input under other dropout keys, `dropout_seed` and `first_token` of its packing."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Copy the input to a device."""
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Tokens and, for models that have them, segments."""
+
+    packing: Packing
+    input_ids: Tensor
+    """T int64, token ids."""
+    token_type_ids: Tensor | None = None
+    """T int64, 0 for segment A and 1 for segment B; None for models without segments."""
+
+    def with_dropout(self, seed: int, first_token: int = 0) -> TokenBatch:
+        """Return the same tokens under other dropout keys."""
+        return replace(self, packing=replace(self.packing, dropout_seed=seed, first_token=first_token))
+
+    def to(self, device: torch.device | str) -> TokenBatch:
+        """Copy the batch to a device, without waiting if its memory is pinned."""
+        types = self.token_type_ids
+        return TokenBatch(
+            self.packing.to(device),
+            self.input_ids.to(device, non_blocking=True),
+            None if types is None else types.to(device, non_blocking=True),
+        )
+
+
+@dataclass(frozen=True)
+class CharacterBatch:
+    """Words as rows of character ids."""
+
+    packing: Packing
+    characters: Tensor
+    """T × W int64, the characters of each word; the model defines the id that fills up a row."""
+
+    def with_dropout(self, seed: int, first_token: int = 0) -> CharacterBatch:
+        """Return the same words under other dropout keys."""
+        return replace(self, packing=replace(self.packing, dropout_seed=seed, first_token=first_token))
+
+    def to(self, device: torch.device | str) -> CharacterBatch:
+        """Copy the batch to a device, without waiting if its memory is pinned."""
+        return CharacterBatch(self.packing.to(device), self.characters.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Sources and targets: sequence n of `target` belongs to sequence n of `source`. Its packing is the target's."""
+
+    source: TokenBatch
+    target: TokenBatch
+
+    @property
+    def packing(self) -> Packing:
+        """Packing of the target, whose tokens are predicted."""
+        return self.target.packing
+
+    def with_dropout(self, seed: int, first_token: int = 0) -> PairBatch:
+        """Return the same pairs under other dropout keys; the sources get the same keys as the targets."""
+        return PairBatch(self.source.with_dropout(seed, first_token), self.target.with_dropout(seed, first_token))
+
+    def to(self, device: torch.device | str) -> PairBatch:
+        """Copy both sides to a device."""
+        return PairBatch(self.source.to(device), self.target.to(device))
+
+
+def pack(sequences: Sequence[np.ndarray], token_types: Sequence[np.ndarray] | None = None) -> TokenBatch:
     """Pack sequences of token ids; without `token_types` every token belongs to segment A.
 
     >>> batch = pack([np.array([2, 7, 3]), np.array([2, 3])])
-    >>> batch.input_ids.tolist(), batch.position_ids.tolist(), batch.cu_seqlens.tolist(), batch.max_seqlen
-    ([2, 7, 3, 2, 3], [0, 1, 2, 0, 1], [0, 3, 5], 3)
+    >>> batch.input_ids.tolist(), batch.packing.position_ids.tolist(), batch.packing.cu_seqlens.tolist()
+    ([2, 7, 3, 2, 3], [0, 1, 2, 0, 1], [0, 3, 5])
 
     Raises ValueError for an empty sequence: it would have no [CLS] state to read.
     """
@@ -81,36 +170,14 @@ def pack(sequences: Sequence[np.ndarray], token_types: Sequence[np.ndarray] | No
     return from_flat(ids, types, lengths)
 
 
-def from_flat(input_ids: np.ndarray, token_type_ids: np.ndarray, lengths: np.ndarray) -> Batch:
+def from_flat(input_ids: np.ndarray, token_type_ids: np.ndarray | None, lengths: np.ndarray) -> TokenBatch:
     """Build a batch from packed arrays of T tokens; `lengths` (B) are the token counts of the sequences."""
-    import torch
-
-    return Batch(
-        input_ids=torch.from_numpy(input_ids.astype(np.int64, copy=False)),
-        token_type_ids=torch.from_numpy(token_type_ids.astype(np.int64, copy=False)),
-        position_ids=torch.from_numpy(positions_from_lengths(lengths)),
-        cu_seqlens=torch.from_numpy(offsets_from_lengths(lengths).astype(np.int32)),
-        lengths=lengths,
-    )
+    types = None if token_type_ids is None else torch.from_numpy(token_type_ids.astype(np.int64, copy=False))
+    return TokenBatch(Packing.of(lengths), torch.from_numpy(input_ids.astype(np.int64, copy=False)), types)
 
 
-def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
-    """Return the start of each of several sequences laid end to end, and the end of the last one.
-
-    >>> offsets_from_lengths(np.array([3, 2])).tolist()
-    [0, 3, 5]
-    """
-    bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=bounds[1:])
-    return bounds
-
-
-def positions_from_lengths(lengths: np.ndarray) -> np.ndarray:
-    """Return the positions within each of several sequences laid end to end.
-
-    >>> positions_from_lengths(np.array([3, 0, 2])).tolist()
-    [0, 1, 2, 0, 1]
-    """
-    bounds = offsets_from_lengths(lengths)
-    counting: np.ndarray = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
-    return counting
+def make_input(ids: np.ndarray, token_type_ids: np.ndarray | None, lengths: np.ndarray) -> TokenBatch | CharacterBatch:
+    """Build the input that packed ids mean: T ids are tokens, T × W ids are the characters of T words."""
+    if ids.ndim == 2:
+        return CharacterBatch(Packing.of(lengths), torch.from_numpy(ids.astype(np.int64, copy=False)))
+    return from_flat(ids, token_type_ids, lengths)

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from bertwright.models.packing import Batch
+from bertwright.models.packing import Packing, TokenBatch
 
 
 class EncoderConfig(Protocol):
@@ -59,7 +59,7 @@ class TextEncoder(nn.Module, ABC):
 
     Usually the module `embeddings` is below all layers, and `layers` is a list of modules, lowest first; an encoder of
     other modules overrides `depth_of`. Dropout acts in training mode only; its masks are functions of the batch
-    (`Batch.dropout_seed`) and of a site number, from 0 to `num_dropout_sites` - 1.
+    (`Packing.dropout_seed`) and of a site number, from 0 to `num_dropout_sites` - 1.
     """
 
     model_type: ClassVar[str]
@@ -82,12 +82,12 @@ class TextEncoder(nn.Module, ABC):
         return 0
 
     @abstractmethod
-    def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
         """Compute the last layer's states, T × H; with `positions` (R distinct int64), compute these R states only."""
 
     @abstractmethod
     def hidden_states(
-        self, batch: Batch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+        self, batch: TokenBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
         """Compute the states after each of `layers` (ascending; None: all), T × H or R × H as in `forward`.
 
@@ -109,18 +109,17 @@ class TextEncoder(nn.Module, ABC):
             return 0
         return int(rest.partition(".")[0]) + 1 if module == "layers" else self.head_depth
 
-    def pooled_positions(self, batch: Batch) -> Tensor:
+    def pooled_positions(self, packing: Packing) -> Tensor:
         """Return the position of the state that represents each sequence, B int64: [CLS] or, if causal, the last token.
 
         The first token of a causal encoder attends only to itself, so its state is the same for every text.
         """
-        cu_seqlens = batch.cu_seqlens.long()
-        return cu_seqlens[1:] - 1 if self.config.is_causal else cu_seqlens[:-1]
+        return packing.last_positions if self.config.is_causal else packing.first_positions
 
-    def check_length(self, batch: Batch) -> None:
+    def check_length(self, packing: Packing) -> None:
         """Raise ValueError for a sequence that is longer than the encoder's positions."""
-        if batch.max_seqlen > self.config.max_positions:
+        if packing.max_seqlen > self.config.max_positions:
             raise ValueError(
                 f"expected at most {self.config.max_positions} tokens per sequence (max_positions), got "
-                f"{batch.max_seqlen}; split the text"
+                f"{packing.max_seqlen}; split the text"
             )

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from bertwright.corpus.limits import max_epochs
-from bertwright.models.packing import Batch, from_flat, offsets_from_lengths
+from bertwright.models.packing import Packing, TokenBatch, from_flat
 from bertwright.permutation import permute, uniform
 from bertwright.pretraining import masking
 from bertwright.pretraining.data_settings import DataSettings as DataSettings
 from bertwright.pretraining.masking import Masked, MaskingVocab
 from bertwright.pretraining.segments import ExampleIndex, Segments, sample_pairs, sample_singles
+from bertwright.ragged import offsets_from_lengths
 from bertwright.seeding import Stream, derive_key, make_rng
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -36,7 +37,7 @@ NO_ANSWERS = np.zeros(0, dtype=np.int64)
 class PretrainingBatch:
     """A micro-batch: B sequences of T tokens, M of them to be predicted."""
 
-    batch: Batch
+    input: TokenBatch
     mlm_positions: Tensor
     """M int64, positions in the T tokens whose states predict."""
     mlm_labels: Tensor
@@ -49,14 +50,19 @@ class PretrainingBatch:
     nsp_count: int
     """Next-sentence answers of the whole step; 0 if the objective has no NSP."""
     added_sequences: int = 0
-    """Sequences at the end of `batch` that `pad_batch` added."""
+    """Sequences at the end of `input` that `pad_batch` added."""
     added_predictions: int = 0
     """Predictions at the end of `mlm_positions` that `pad_batch` added."""
 
     @property
+    def packing(self) -> Packing:
+        """Packing of the input."""
+        return self.input.packing
+
+    @property
     def num_sequences(self) -> int:
         """Number of sequences without those that were added."""
-        return len(self.batch) - self.added_sequences
+        return len(self.packing) - self.added_sequences
 
     @property
     def num_predictions(self) -> int:
@@ -67,7 +73,7 @@ class PretrainingBatch:
         """Copy the batch to a device."""
         return replace(
             self,
-            batch=self.batch.to(device),
+            input=self.input.to(device),
             mlm_positions=self.mlm_positions.to(device, non_blocking=True),
             mlm_labels=self.mlm_labels.to(device, non_blocking=True),
             nsp_labels=self.nsp_labels.to(device, non_blocking=True),
@@ -269,14 +275,11 @@ class PretrainingData:
             token = int(layout.lengths[packed.start : first].sum())
             tokens = slice(token, token + int(lengths.sum()))
             chosen = slice(*np.searchsorted(masked.positions, [tokens.start, tokens.stop]))
-            batch = replace(
-                from_flat(masked.input_ids[tokens], texts.types[tokens], lengths),
-                dropout_seed=derive_key(seed, Stream.DROPOUT, step),
-                first_token=int(texts.positions[token]),
-            )
+            tokens_of_batch = from_flat(masked.input_ids[tokens], texts.types[tokens], lengths)
+            drop = derive_key(seed, Stream.DROPOUT, step)
             batches.append(
                 PretrainingBatch(
-                    batch=batch,
+                    input=tokens_of_batch.with_dropout(drop, first_token=int(texts.positions[token])),
                     mlm_positions=torch.from_numpy(masked.positions[chosen] - token),
                     mlm_labels=torch.from_numpy(masked.labels[chosen]),
                     nsp_labels=torch.from_numpy(answers[first:last]),

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertwright.models.packing import offsets_from_lengths, positions_from_lengths
 from bertwright.permutation import uniform
+from bertwright.ragged import offsets_from_lengths, positions_from_lengths
 from bertwright.seeding import derive_key
 from bertwright.vocabulary.tokenizer import Tokenizer
 

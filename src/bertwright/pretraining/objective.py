@@ -41,8 +41,8 @@ def pretraining_losses(model: BertForPretraining, batch: PretrainingBatch) -> Pr
     The last layer computes only the states that are read, B of [CLS] and M of masked tokens; logits exist only for the
     latter, and never for all at once.
     """
-    firsts = batch.batch.cu_seqlens[: len(batch.nsp_labels)].long()
-    hidden = model.encoder(batch.batch, torch.cat([firsts, batch.mlm_positions]))  # B + M  H
+    firsts = batch.packing.first_positions[: len(batch.nsp_labels)]
+    hidden = model.encoder(batch.input, torch.cat([firsts, batch.mlm_positions]))  # B + M  H
     first, masked = hidden.split([len(firsts), len(batch.mlm_positions)])
     states = model.masked_token(masked)  # M H
     mlm_mean, mlm_correct = linear_cross_entropy(

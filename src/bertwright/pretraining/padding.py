@@ -26,27 +26,31 @@ def pad_batch(batch: PretrainingBatch, sequences: int, settings: DataSettings) -
     Not fixed are values, among them numbers that are no tensors: `dropout_seed`, `first_token`, `mlm_count` and
     `nsp_count`.
     """
-    packed, length = batch.batch, settings.max_length
+    tokens, length = batch.input, settings.max_length
+    packed = tokens.packing
     budget = sequences * length
     full, rest = divmod(budget - packed.num_tokens, length)
     lengths = np.zeros(2 * sequences, dtype=np.int64)
     lengths[: len(packed) + full + 1] = [*packed.lengths, *[length] * full, rest]
     missing_tokens = np.zeros(budget - packed.num_tokens, dtype=np.int64)
-    input_ids = np.concatenate([packed.input_ids.numpy(), missing_tokens])
-    token_type_ids = np.concatenate([packed.token_type_ids.numpy(), missing_tokens])
-
+    input_ids = np.concatenate([tokens.input_ids.numpy(), missing_tokens])
+    assert tokens.token_type_ids is not None  # the layout of pre-training has segments
+    token_type_ids = np.concatenate([tokens.token_type_ids.numpy(), missing_tokens])
     padded = from_flat(input_ids, token_type_ids, lengths)
+    packing = replace(
+        padded.packing, dropout_seed=packed.dropout_seed, first_token=packed.first_token, fixed_seqlen=length
+    )
 
     # The positions whose states are read must be distinct; those that are added are of padding tokens if possible.
     answers = sequences if len(batch.nsp_labels) else 0
-    used = np.concatenate([batch.mlm_positions.numpy(), padded.cu_seqlens[:answers].numpy()])
+    used = np.concatenate([batch.mlm_positions.numpy(), packing.cu_seqlens[:answers].numpy()])
     unused = np.setdiff1d(np.arange(budget), used)
     missing = sequences * settings.predictions_per_full_example - len(batch.mlm_positions)
     added_positions = torch.from_numpy(unused[len(unused) - missing :])
     missing_answers = answers - len(batch.nsp_labels)
     return replace(
         batch,
-        batch=replace(padded, dropout_seed=packed.dropout_seed, first_token=packed.first_token, fixed_seqlen=length),
+        input=replace(padded, packing=packing),
         mlm_positions=torch.cat([batch.mlm_positions, added_positions]),
         mlm_labels=F.pad(batch.mlm_labels, (0, missing), value=IGNORED_LABEL),
         nsp_labels=F.pad(batch.nsp_labels, (0, missing_answers), value=IGNORED_LABEL),

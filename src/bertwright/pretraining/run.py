@@ -244,7 +244,7 @@ class PretrainRun:
 def compute_loss(model: BertForPretraining, batch: PretrainingBatch) -> LossOutput:
     """Compute one micro-batch's share of the step's loss, and the sums that are logged."""
     losses = pretraining_losses(model, batch)
-    lengths, predictions = batch.batch.lengths[: batch.num_sequences], batch.num_predictions
+    lengths, predictions = batch.packing.lengths[: batch.num_sequences], batch.num_predictions
     counts = {
         "mlm_count": predictions,
         "nsp_count": batch.num_sequences if batch.nsp_count else 0,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.models.packing import from_flat, offsets_from_lengths, positions_from_lengths
+from bertwright.models.packing import make_input
 from bertwright.permutation import permute
+from bertwright.ragged import offsets_from_lengths, positions_from_lengths
 from bertwright.seeding import TaskStream, derive_key
 from bertwright.tasks.task import Encoded, Ints, TaskBatch
 
@@ -45,9 +46,10 @@ def collate(encoded: Encoded, items: Ints, num_labels: int | None = None) -> Tas
     tokens = flat_ranges(encoded.starts[sequences], lengths)
     positions = encoded.positions[flat_ranges(encoded.position_starts[sequences], encoded.position_counts[sequences])]
     sequence_offsets = np.repeat(offsets_from_lengths(lengths)[:-1], encoded.position_counts[sequences])
+    types = encoded.token_type_ids
     labels = encoded.labels[flat_ranges(encoded.label_starts[items], encoded.label_counts[items])]
     return TaskBatch(
-        from_flat(encoded.input_ids[tokens].astype(np.int64), encoded.token_type_ids[tokens].astype(np.int64), lengths),
+        make_input(encoded.input_ids[tokens], None if types is None else types[tokens], lengths),
         torch.from_numpy(positions + sequence_offsets),
         torch.from_numpy(labels),
         len(labels) if num_labels is None else num_labels,
@@ -91,6 +93,6 @@ def micro_batches(
         until = min(max(until, begin + 1), end)
         batch = collate(encoded, items[begin:until], num_labels)
         drop, first = derive_key(seed, TaskStream.DROPOUT, step), int(first_tokens[begin])
-        batches.append(replace(batch, batch=replace(batch.batch, dropout_seed=drop, first_token=first)))
+        batches.append(replace(batch, input=batch.input.with_dropout(drop, first)))
         begin = until
     return batches

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.models.packing import offsets_from_lengths
+from bertwright.ragged import offsets_from_lengths
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.presets import options_of
 from bertwright.tasks.question_answering import QuestionAnswering

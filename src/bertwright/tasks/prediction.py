@@ -12,7 +12,8 @@ import torch
 
 from bertwright.models.heads import EncoderForTask
 from bertwright.permutation import token_budget_batches
-from bertwright.tasks.collation import check_segments, collate, flat_ranges
+from bertwright.ragged import flat_ranges
+from bertwright.tasks.collation import check_segments, collate
 from bertwright.tasks.task import Encoded, Outputs, Task
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -123,7 +124,7 @@ def predict_logits(model: EncoderForTask, encoded: Encoded, advance: Callable[[i
             batch = collate(encoded, items).to(device)
             sequences = encoded.sequences(items)
             indices = flat_ranges(encoded.position_starts[sequences], encoded.position_counts[sequences])
-            outputs[indices] = model(batch.batch, batch.positions).cpu().numpy()
+            outputs[indices] = model(batch.input, batch.positions).cpu().numpy()
             if advance is not None:
                 advance(len(items))
     finally:

@@ -18,9 +18,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from bertwright.corpus.documents import check_encoding
 from bertwright.metrics.exact_match import RULES, Threshold, best_threshold, scores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.packing import offsets_from_lengths, positions_from_lengths
+from bertwright.ragged import flat_ranges, offsets_from_lengths, positions_from_lengths
 from bertwright.settings import check_minimum, did_you_mean
-from bertwright.tasks.collation import flat_ranges
 from bertwright.tasks.squad import QaExample, align_answers, read_questions
 from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -242,7 +241,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         """Compute the sum over windows of the mean of two cross entropies over their tokens: start and end."""
         import torch
 
-        bounds = batch.batch.cu_seqlens.long()
+        bounds = batch.packing.cu_seqlens.long()
         lengths = bounds.diff()
         peak = torch.segment_reduce(logits.detach(), "max", offsets=bounds, axis=0)  # S 2
         shifted = logits - peak.repeat_interleave(lengths, 0, output_size=len(logits))  # T 2

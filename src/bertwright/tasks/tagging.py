@@ -35,9 +35,8 @@ from bertwright.metrics.tag_schemes import (
     to_canonical_scheme,
 )
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.packing import offsets_from_lengths
+from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.settings import did_you_mean
-from bertwright.tasks.collation import flat_ranges
 from bertwright.tasks.conll import TagExample, Unit, read_sentences, with_document_context
 from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric, sum_cross_entropy
 from bertwright.vocabulary.tokenizer import Tokenizer

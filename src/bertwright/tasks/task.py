@@ -19,13 +19,15 @@ import numpy.typing as npt
 
 from bertwright.files import write_text
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.packing import Batch, offsets_from_lengths
+from bertwright.ragged import offsets_from_lengths
 from bertwright.settings import convert, did_you_mean
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # torch takes a second to import, and the options of tasks are shown by --help
     import torch
     from torch import Tensor, nn
+
+    from bertwright.models.packing import PackedInput, Packing
 
 Ints = npt.NDArray[np.int64]
 Outputs = npt.NDArray[np.float32]
@@ -96,7 +98,7 @@ class Encoded:
 class TaskBatch:
     """Items as the model reads them, packed."""
 
-    batch: Batch
+    input: PackedInput
     positions: Tensor
     """R int64, positions in the batch whose states the head reads."""
     labels: Tensor
@@ -104,11 +106,16 @@ class TaskBatch:
     num_labels: int
     """Number of labels of the whole step, by which its loss is divided."""
 
+    @property
+    def packing(self) -> Packing:
+        """Packing of the input."""
+        return self.input.packing
+
     def to(self, device: torch.device) -> TaskBatch:
         """Copy to a device."""
         return replace(
             self,
-            batch=self.batch.to(device),
+            input=self.input.to(device),
             positions=self.positions.to(device, non_blocking=True),
             labels=self.labels.to(device, non_blocking=True),
         )

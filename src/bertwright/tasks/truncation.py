@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.models.packing import offsets_from_lengths
-from bertwright.tasks.collation import flat_ranges
+from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.tasks.task import Encoded, Ints
 from bertwright.vocabulary.tokenizer import Tokenizer
 

@@ -1,0 +1,40 @@
+"""Arithmetic on sequences of different lengths that are laid end to end in one array."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+def offsets_from_lengths(lengths: npt.NDArray[np.integer]) -> Ints:
+    """Return the start of each of several sequences laid end to end, and the end of the last one.
+
+    >>> offsets_from_lengths(np.array([3, 2])).tolist()
+    [0, 3, 5]
+    """
+    bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    return bounds
+
+
+def positions_from_lengths(lengths: npt.NDArray[np.integer]) -> Ints:
+    """Return the positions within each of several sequences laid end to end.
+
+    >>> positions_from_lengths(np.array([3, 0, 2])).tolist()
+    [0, 1, 2, 0, 1]
+    """
+    bounds = offsets_from_lengths(lengths)
+    counting: Ints = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
+    return counting
+
+
+def flat_ranges(first: npt.NDArray[np.integer], lengths: npt.NDArray[np.integer]) -> Ints:
+    """Return the indices of several ranges, end to end, given the start and the length of each.
+
+    >>> flat_ranges(np.array([10, 0]), np.array([2, 3])).tolist()
+    [10, 11, 0, 1, 2]
+    """
+    indices: Ints = np.repeat(first, lengths) + positions_from_lengths(lengths)
+    return indices
