@@ -16,7 +16,7 @@ ROOT = Path(bertwright.__file__).parent
 # from its own room and from the rooms before it. A change of this list is a change of the design: make it on purpose.
 ROOMS = """
 files seeding permutation ragged settings console
-io metrics kernels corpus vocabulary tokenstore models layouts training interop tasks pretraining inference finetuning
+io metrics kernels corpus layouts vocabulary tokenstore models training interop tasks pretraining inference finetuning
 planning experiments cli __main__
 """.split()
 

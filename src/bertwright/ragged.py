@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Ids of many texts, end to end: text `i` has `ids[offsets[i]:offsets[i + 1]]`."""
+
+    ids: npt.NDArray[np.uint32]
+    """Ids of all texts."""
+    offsets: Ints
+    """One per text and one more: start of each text, and the end of the last one."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, number: int) -> npt.NDArray[np.uint32]:
+        if not 0 <= number < len(self):
+            raise IndexError(f"text {number} of {len(self)}")
+        return self.ids[self.offsets[number] : self.offsets[number + 1]]
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.uint32]]:
+        return (self[number] for number in range(len(self)))
 
 
 def offsets_from_lengths(lengths: npt.NDArray[np.integer]) -> Ints:

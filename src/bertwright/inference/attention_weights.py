@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from bertwright.models.encoder import BertEncoder, Layer
-from bertwright.models.packing import TokenBatch, pack
+from bertwright.models.packing import TokenBatch, from_flat
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -26,12 +26,10 @@ class Attention(NamedTuple):
 
 
 def pack_segments(segments: Sequence[npt.NDArray[np.integer]], tokenizer: Tokenizer) -> TokenBatch:
-    """Pack the ids of one text, or of a pair, into one sequence: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]."""
-    ids, types = [np.array([tokenizer.cls_id])], [np.zeros(1, dtype=np.int64)]
-    for number, segment in enumerate(segments):
-        ids += [segment.astype(np.int64), np.array([tokenizer.sep_id])]
-        types.append(np.full(len(segment) + 1, number))
-    return pack([np.concatenate(ids)], [np.concatenate(types)])
+    """Pack the ids of one text, or of a pair, into one sequence."""
+    placed = tokenizer.layout.place([np.array([len(segment)]) for segment in segments])
+    placed.ids[placed.is_text] = np.concatenate(segments)
+    return from_flat(placed.ids, placed.token_type_ids, placed.lengths)
 
 
 def compute_attention_weights(encoder: BertEncoder, batch: TokenBatch) -> npt.NDArray[np.float32]:

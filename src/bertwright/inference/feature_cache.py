@@ -195,7 +195,7 @@ def encoder_digest(encoder: TextEncoder) -> str:
 def input_digest(encoded: Encoded) -> str:
     """Digest the encoder's input: the tokens, and the positions of the states."""
     arrays = (encoded.input_ids, encoded.token_type_ids, encoded.lengths, encoded.positions, encoded.position_counts)
-    return digest_bytes(*(_digest(array).encode() for array in arrays))
+    return digest_bytes(*(_digest(array).encode() for array in arrays if array is not None))
 
 
 def _digest(array: npt.NDArray[Any]) -> str:
@@ -309,7 +309,7 @@ def _slice_sequences(encoded: Encoded, first: int, last: int) -> Encoded:
     return replace(
         encoded,
         input_ids=encoded.input_ids[tokens],
-        token_type_ids=encoded.token_type_ids[tokens],
+        token_type_ids=None if encoded.token_type_ids is None else encoded.token_type_ids[tokens],
         lengths=encoded.lengths[sequences],
         example_ids=encoded.example_ids[sequences],
         positions=encoded.positions[states],

@@ -17,9 +17,8 @@ from torch import Tensor
 from bertwright.models.packing import TokenBatch, from_flat
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.permutation import token_budget_batches
-from bertwright.ragged import offsets_from_lengths, positions_from_lengths
+from bertwright.ragged import Ragged, offsets_from_lengths, positions_from_lengths
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.tokenizer import Ragged
 
 # N texts, P windows, B sequences of a batch, H hidden size
 

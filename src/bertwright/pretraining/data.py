@@ -21,7 +21,6 @@ from bertwright.pretraining import masking
 from bertwright.pretraining.data_settings import DataSettings as DataSettings
 from bertwright.pretraining.masking import Masked, MaskingVocab
 from bertwright.pretraining.segments import ExampleIndex, Segments, sample_pairs, sample_singles
-from bertwright.ragged import offsets_from_lengths
 from bertwright.seeding import Stream, derive_key, make_rng
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -140,10 +139,11 @@ class _Texts(NamedTuple):
     """Consecutive examples of a step, packed end to end, T tokens in all."""
 
     ids: np.ndarray
-    types: np.ndarray
+    types: np.ndarray | None
+    """T, segment types; None if the layout has none."""
     lengths: np.ndarray
     is_text: np.ndarray
-    """T bool: neither [CLS] nor [SEP]."""
+    """T bool: no special token."""
     positions: np.ndarray
     """T, position of each token in the whole step."""
 
@@ -168,6 +168,7 @@ class PretrainingData:
             )
         self.store = store
         self.settings = settings
+        self._sequence_layout = tokenizer.layout
         self._vocab = MaskingVocab.of(tokenizer)
         self._index = ExampleIndex.of(store, settings.max_num_tokens)
 
@@ -275,11 +276,15 @@ class PretrainingData:
             token = int(layout.lengths[packed.start : first].sum())
             tokens = slice(token, token + int(lengths.sum()))
             chosen = slice(*np.searchsorted(masked.positions, [tokens.start, tokens.stop]))
-            tokens_of_batch = from_flat(masked.input_ids[tokens], texts.types[tokens], lengths)
+            tokens_of_batch = from_flat(
+                masked.input_ids[tokens], None if texts.types is None else texts.types[tokens], lengths
+            )
             drop = derive_key(seed, Stream.DROPOUT, step)
             batches.append(
                 PretrainingBatch(
-                    input=tokens_of_batch.with_dropout(drop, first_token=int(texts.positions[token])),
+                    input=from_flat(masked.input_ids[tokens], types, lengths).with_dropout(
+                        drop, first_token=int(texts.positions[token])
+                    ),
                     mlm_positions=torch.from_numpy(masked.positions[chosen] - token),
                     mlm_labels=torch.from_numpy(masked.labels[chosen]),
                     nsp_labels=torch.from_numpy(answers[first:last]),
@@ -290,25 +295,16 @@ class PretrainingData:
         return batches
 
     def _texts(self, layout: _Layout, sequences: range) -> _Texts:
-        """Fetch sequences and pack them end to end: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]."""
+        """Fetch the segments of sequences and lay them out end to end."""
         here = slice(sequences.start, sequences.stop)
         a_starts, a_ends, b_starts, b_ends, _ = (column[here] for column in layout.segments)
-        lengths = layout.lengths[here]
-        bounds = offsets_from_lengths(lengths)
-        ids = np.empty(bounds[-1], dtype=np.int64)
-        is_text = np.ones(len(ids), dtype=bool)
-        a_sizes = a_ends - a_starts + 2  # with [CLS] and [SEP]
-        for symbol, at in (
-            (self._vocab.cls_id, bounds[:-1]),
-            (self._vocab.sep_id, bounds[:-1] + a_sizes - 1),
-            (self._vocab.sep_id, bounds[1:] - 1),
-        ):
-            ids[at] = symbol
-            is_text[at] = False
-        ids[is_text] = self.store.gather(_interleave(a_starts, b_starts), _interleave(a_ends, b_ends))
-        types = np.repeat(np.tile([0, 1], len(lengths)), _interleave(a_sizes, lengths - a_sizes))
+        segments = [a_ends - a_starts, b_ends - b_starts][: self.settings.num_segments]
+        placed = self._sequence_layout.place(segments)
+        ids = placed.ids.astype(np.int64)
+        ids[placed.is_text] = self.store.gather(_interleave(a_starts, b_starts), _interleave(a_ends, b_ends))
         offset = int(layout.lengths[: sequences.start].sum())
-        return _Texts(ids, types, lengths, is_text, np.arange(offset, offset + len(ids)))
+        positions = np.arange(offset, offset + len(ids))
+        return _Texts(ids, placed.token_type_ids, placed.lengths, placed.is_text, positions)
 
     def _mask(self, texts: _Texts, counts: np.ndarray, mask_key: int) -> Masked:
         if self.settings.is_causal:

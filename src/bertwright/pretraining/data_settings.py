@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
+from bertwright.layouts import SequenceLayout
 from bertwright.seeding import check_seed
 from bertwright.settings import check_batch_size
 
@@ -70,9 +71,14 @@ class DataSettings:
         return self.objective in ("ltr", "rtl")
 
     @property
+    def num_segments(self) -> int:
+        """Number of segments in one example."""
+        return 2 if self.objective == "mlm+nsp" else 1
+
+    @property
     def specials(self) -> int:
-        """Number of [CLS] and [SEP] in one example."""
-        return 3 if self.objective == "mlm+nsp" else 2
+        """Number of special tokens in one example."""
+        return SequenceLayout.num_specials(self.num_segments)
 
     @property
     def min_sentences(self) -> int:

@@ -23,8 +23,6 @@ Mix = tuple[float, float, float]
 class MaskingVocab(NamedTuple):
     """The ids of a vocabulary that masking needs."""
 
-    cls_id: int
-    sep_id: int
     mask_id: int
     regular_ids: np.ndarray
     """Ids of all tokens but the special ones, from which random tokens are drawn."""
@@ -35,7 +33,7 @@ class MaskingVocab(NamedTuple):
     def of(cls, tokenizer: Tokenizer) -> MaskingVocab:
         """Collect the ids of a tokenizer."""
         regular = np.setdiff1d(np.arange(tokenizer.vocab_size), np.array(sorted(tokenizer.special_ids)))
-        return cls(tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, regular, tokenizer.is_continuation())
+        return cls(tokenizer.mask_id, regular, tokenizer.is_continuation())
 
 
 class Masked(NamedTuple):

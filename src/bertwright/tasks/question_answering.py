@@ -207,12 +207,13 @@ class QuestionAnswering(Task[QaExample, Answer]):
         capacity = self.max_length - NUM_SPECIALS - query_lengths
         of, first, context_lengths = windows(np.diff(bounds)[context_of], capacity, self.doc_stride)
         first += bounds[context_of[of]]
-        # [CLS], question, [SEP], context, [SEP]: five ranges of tokens per window, out of one pool
-        pool = np.concatenate([questions.ids, ids, [tokenizer.cls_id, tokenizer.sep_id]]).astype(np.int32)
-        cls, sep, one = np.full_like(of, len(pool) - 2), np.full_like(of, len(pool) - 1), np.ones_like(of)
-        starts = np.stack([cls, questions.offsets[of], sep, len(questions.ids) + first, sep], axis=1).reshape(-1)
-        range_lengths = np.stack([one, query_lengths[of], one, context_lengths, one], axis=1).reshape(-1)
-        lengths = query_lengths[of] + context_lengths + NUM_SPECIALS
+        # Question and context of each window, as ranges of one pool of tokens.
+        pool = np.concatenate([questions.ids, ids]).astype(np.int32)
+        starts = np.stack([questions.offsets[of], len(questions.ids) + first], axis=1).reshape(-1)
+        range_lengths = np.stack([query_lengths[of], context_lengths], axis=1)
+        placed = tokenizer.layout.place(list(range_lengths.T))
+        placed.ids[placed.is_text] = pool[flat_ranges(starts, range_lengths.reshape(-1))]
+        lengths, context_start = placed.lengths, placed.starts[1]
         labels, cut_answers = np.zeros((0, 2), np.int64), 0
         if labeled:
             characters = answer_characters(chosen)
@@ -220,18 +221,18 @@ class QuestionAnswering(Task[QaExample, Answer]):
             cut_answers = count_cut_answers(characters, tokens, offsets)
             spans = tokens[of]
             inside = (spans[:, 0] >= first) & (spans[:, 1] < first + context_lengths)
-            labels = np.where(inside[:, None], spans - first[:, None] + query_lengths[of, None] + 2, 0)
+            labels = np.where(inside[:, None], spans - first[:, None] + context_start[:, None], 0)
         return EncodedQuestions(
-            input_ids=pool[flat_ranges(starts, range_lengths)],
-            token_type_ids=np.repeat(np.tile(np.array([0, 0, 0, 1, 1], np.int8), len(of)), range_lengths),
+            input_ids=placed.ids,
+            token_type_ids=placed.token_type_ids,
             lengths=lengths,
             example_ids=indices[of],
             positions=positions_from_lengths(lengths).astype(np.int32),
             position_counts=lengths,
             labels=labels,
-            label_counts=one if labeled else np.zeros_like(of),
+            label_counts=np.ones_like(of) if labeled else np.zeros_like(of),
             truncated=int((full_lengths > query_lengths).sum()),
-            context_start=query_lengths[of] + 2,
+            context_start=context_start,
             first=first,
             offsets=offsets,
             cut_answers=cut_answers,

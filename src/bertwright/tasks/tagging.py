@@ -199,15 +199,16 @@ class Tagging(Task[TagExample, TagPrediction]):
         cut = windows(stream, max_tokens)
         shown = flat_ranges(cut.first, cut.last - cut.first)  # words of all windows, context included
         content = stream.ids[flat_ranges(stream.first[shown], stream.lengths[shown])]
-        lengths = stream.offsets[cut.last] - stream.offsets[cut.first] + NUM_SPECIALS
+        placed = tokenizer.layout.place([stream.offsets[cut.last] - stream.offsets[cut.first]])
+        placed.ids[placed.is_text] = content
         counts = cut.end - cut.begin
-        positions = stream.offsets[flat_ranges(cut.begin, counts)] - np.repeat(stream.offsets[cut.first], counts) + 1
+        positions = stream.offsets[flat_ranges(cut.begin, counts)] - np.repeat(stream.offsets[cut.first], counts)
         return Encoded(
-            input_ids=_add_specials(content, lengths, tokenizer),
-            token_type_ids=np.zeros(int(lengths.sum()), dtype=np.int8),
-            lengths=lengths,
+            input_ids=placed.ids,
+            token_type_ids=placed.token_type_ids,
+            lengths=placed.lengths,
             example_ids=cut.example,
-            positions=positions.astype(np.int32),
+            positions=(positions + np.repeat(placed.starts[0], counts)).astype(np.int32),
             position_counts=counts,
             labels=self._encode_labels(examples) if labeled else np.zeros(0, dtype=np.int64),
             label_counts=counts if labeled else np.zeros_like(counts),
@@ -402,15 +403,3 @@ def _chunk_ends(offsets: Ints, begin: int, end: int, limit: int) -> list[int]:
         begin = min(max(fitting, begin + 1), end)
         ends.append(begin)
     return ends
-
-
-def _add_specials(
-    content: np.ndarray[Any, Any], lengths: Ints, tokenizer: Tokenizer
-) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Add [CLS] and [SEP] to windows that lie end to end; `lengths` include them."""
-    bounds = offsets_from_lengths(lengths)
-    flat = np.empty(bounds[-1], dtype=np.int32)
-    inside = np.ones(len(flat), dtype=bool)
-    inside[bounds[:-1]] = inside[bounds[1:] - 1] = False
-    flat[bounds[:-1]], flat[bounds[1:] - 1], flat[inside] = tokenizer.cls_id, tokenizer.sep_id, content
-    return flat

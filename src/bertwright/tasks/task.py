@@ -43,9 +43,9 @@ class Encoded:
     """Examples as token sequences laid end to end, the positions that the head reads, and their labels."""
 
     input_ids: npt.NDArray[np.int32]
-    """T, token ids."""
-    token_type_ids: npt.NDArray[np.int8]
-    """T, 0 for segment A and 1 for segment B."""
+    """T, token ids; or T × W, the characters of words."""
+    token_type_ids: npt.NDArray[np.int8] | None
+    """T, 0 for segment A and 1 for segment B; None if the layout of the sequences has no segment types."""
     lengths: Ints
     """S, tokens per sequence."""
     example_ids: Ints

@@ -1,4 +1,4 @@
-"""Truncation and encoding of sequences with one or two segments: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+"""Truncation and encoding of sequences with one or two segments, in the layout of the tokenizer.
 
 S sequences.
 """
@@ -61,30 +61,25 @@ def encode_segments(
     max_length: int,
     sequences_per_item: int = 1,
 ) -> Encoded:
-    """Encode sequences of one or two segments whose [CLS] states are read, with one label per item or none at all."""
-    max_num_tokens = max_length - len(segments) - 1
+    """Encode sequences of one or two segments whose first states are read, with one label per item or none at all."""
+    layout = tokenizer.layout
+    max_num_tokens = max_length - layout.num_specials(len(segments))
     given = [segment.lengths for segment in segments]
     truncated = truncate_longest_first(given, max_num_tokens)
-    lengths: Ints = np.sum(truncated, axis=0) + len(segments) + 1
-    bounds = offsets_from_lengths(lengths)
-    ids = np.full(bounds[-1], tokenizer.sep_id, dtype=np.int32)
-    types = np.zeros(bounds[-1], dtype=np.int8)
-    ids[bounds[:-1]] = tokenizer.cls_id
-    start = bounds[:-1] + 1
-    for number, (segment, length) in enumerate(zip(segments, truncated, strict=True)):
-        content, end = flat_ranges(start, length), start + length
-        ids[content] = segment.ids[flat_ranges(segment.first, length)]
-        types[content] = types[end] = number
-        start = end + 1  # after its [SEP]
-    num_items = len(lengths) // sequences_per_item
+    placed = layout.place(truncated)
+    bounds = offsets_from_lengths(placed.lengths)[:-1]
+    for segment, length, start in zip(segments, truncated, placed.starts, strict=True):
+        placed.ids[flat_ranges(bounds + start, length)] = segment.ids[flat_ranges(segment.first, length)]
+    num_sequences = len(placed.lengths)
+    num_items = num_sequences // sequences_per_item
     too_long = np.sum(given, axis=0) > max_num_tokens
     return Encoded(
-        input_ids=ids,
-        token_type_ids=types,
-        lengths=lengths,
+        input_ids=placed.ids,
+        token_type_ids=placed.token_type_ids,
+        lengths=placed.lengths,
         example_ids=np.repeat(np.arange(num_items), sequences_per_item),
-        positions=np.zeros(len(lengths), dtype=np.int32),
-        position_counts=np.ones(len(lengths), dtype=np.int64),
+        positions=np.zeros(num_sequences, dtype=np.int32),
+        position_counts=np.ones(num_sequences, dtype=np.int64),
         labels=labels,
         label_counts=np.full(num_items, int(len(labels) > 0)),
         sequences_per_item=sequences_per_item,

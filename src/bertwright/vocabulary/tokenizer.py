@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,8 @@ import numpy.typing as npt
 import tokenizers
 
 from bertwright.files import digest_bytes
+from bertwright.layouts import SequenceLayout
+from bertwright.ragged import Ragged
 from bertwright.vocabulary.tokenizer_io import (
     CONTINUATION,
     SPECIAL_TOKENS,
@@ -28,25 +30,6 @@ from bertwright.vocabulary.tokenizer_io import (
 FALLBACK_BATCH = 1024  # texts per call of `tokenizers`, whose encodings take much memory
 
 Ids = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Ids of many texts, end to end: text `i` has `ids[offsets[i]:offsets[i + 1]]`."""
-
-    ids: npt.NDArray[np.uint32]  # of all texts
-    offsets: npt.NDArray[np.int64]  # number of texts + 1
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, number: int) -> npt.NDArray[np.uint32]:
-        if not 0 <= number < len(self):
-            raise IndexError(f"text {number} of {len(self)}")
-        return self.ids[self.offsets[number] : self.offsets[number + 1]]
-
-    def __iter__(self) -> Iterator[npt.NDArray[np.uint32]]:
-        return (self[number] for number in range(len(self)))
 
 
 @dataclass(frozen=True)
@@ -128,6 +111,11 @@ class Tokenizer:
         """Ids of [PAD], [UNK], [CLS], [SEP], [MASK]."""
         return (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
 
+    @cached_property
+    def layout(self) -> SequenceLayout:
+        """Layout of the sequences that models with this vocabulary read."""
+        return SequenceLayout(first=self.cls_id, between=self.sep_id, last=self.sep_id)
+
     @property
     def lowercase(self) -> bool:
         """True if text is lowercased. The normalizer is tried out, since files state it in several ways."""
@@ -178,7 +166,7 @@ class Tokenizer:
         """Encode texts, not truncated, with special tokens and offsets. Raises ValueError for a lone surrogate."""
         return [
             Encoding(
-                np.array([self.cls_id, *found.ids, self.sep_id], dtype=np.int64),
+                np.array([self.layout.first, *found.ids, self.layout.last], dtype=np.int64),
                 np.array([(0, 0), *found.offsets, (0, 0)], dtype=np.int64),
             )
             for found in _encode(self._backend.encode_batch, texts, False)
