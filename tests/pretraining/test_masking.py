@@ -17,7 +17,7 @@ from bertwright.pretraining.masking import (
 from bertwright.seeding import derive_key
 
 MASK = 4
-VOCAB = MaskingVocab(cls_id=2, sep_id=3, mask_id=MASK, regular_ids=np.arange(5, 105), continuation=np.zeros(105, bool))
+VOCAB = MaskingVocab(mask_id=MASK, regular_ids=np.arange(5, 105), continuation=np.zeros(105, bool))
 
 
 @pytest.mark.parametrize(

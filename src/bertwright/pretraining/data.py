@@ -276,15 +276,12 @@ class PretrainingData:
             token = int(layout.lengths[packed.start : first].sum())
             tokens = slice(token, token + int(lengths.sum()))
             chosen = slice(*np.searchsorted(masked.positions, [tokens.start, tokens.stop]))
-            tokens_of_batch = from_flat(
-                masked.input_ids[tokens], None if texts.types is None else texts.types[tokens], lengths
-            )
+            types = None if texts.types is None else texts.types[tokens]
+            packed_tokens = from_flat(masked.input_ids[tokens], types, lengths)
             drop = derive_key(seed, Stream.DROPOUT, step)
             batches.append(
                 PretrainingBatch(
-                    input=from_flat(masked.input_ids[tokens], types, lengths).with_dropout(
-                        drop, first_token=int(texts.positions[token])
-                    ),
+                    input=packed_tokens.with_dropout(drop, first_token=int(texts.positions[token])),
                     mlm_positions=torch.from_numpy(masked.positions[chosen] - token),
                     mlm_labels=torch.from_numpy(masked.labels[chosen]),
                     nsp_labels=torch.from_numpy(answers[first:last]),
