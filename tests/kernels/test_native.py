@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import stat
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,9 +37,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "package"
     (folder / "room").mkdir(parents=True)
     (folder / "room" / "small.cpp").write_text(SOURCE)
-    (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(native, "PACKAGE", folder)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "cache"))
     for name in ("BERTWRIGHT_NATIVE", "CXX"):
         monkeypatch.delenv(name, raising=False)
@@ -79,14 +74,18 @@ def test_source_is_compiled_once_and_again_when_it_or_a_header_changes(
     assert works()
     assert capfd.readouterr().err == "bertwright: compiling small.cpp for this machine, once (about 1 s)\n"
     (first,) = list_cached(tmp_path)
-    assert not list_cached(tmp_path, ".failed")
     written = first.stat().st_mtime_ns
     assert works()
     assert first.stat().st_mtime_ns == written
     assert capfd.readouterr().err == ""
-    (package / "room" / "beside.h").write_text("// any header counts\n")
+    header = package / "room" / "outer.h"
+    header.write_text('#include "../inner.h"\n')
+    (package / "inner.h").write_text("")
+    (package / "room" / "small.cpp").write_text(f'#include "{header.name}"\n{SOURCE}')
     assert works()
-    assert len(list_cached(tmp_path)) == 2
+    (package / "inner.h").write_text("// a header of a header counts\n")
+    assert works()
+    assert len(list_cached(tmp_path)) == 3
 
 
 @needs_compiler
@@ -138,38 +137,6 @@ def test_next_compiler_is_tried_after_a_broken_cxx(
     fails = fake_compiler(tmp_path / "fails", "echo 'x.cpp: error: no' >&2; exit 1")
     monkeypatch.setenv("CXX", fails if broken == "fails" else broken)
     assert works()
-    assert len(list_cached(tmp_path, ".failed")) == (broken == "fails")
-
-
-def test_a_failed_compilation_is_not_repeated_within_a_day(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "log"
-    fails = fake_compiler(tmp_path / "fails", f"echo run >> {log}; echo 'small.cpp:1: error: no' >&2; exit 1")
-    monkeypatch.setattr(compilation, "candidates", lambda: [fails])
-    for _ in range(2):
-        assert load_again() is None
-        (note,) = [line for line in capsys.readouterr().err.splitlines() if "note:" in line]
-        assert "small.cpp:1: error: no" in note
-        assert "g++ 11" in note
-    assert log.read_text() == "run\n"
-    (failed,) = list_cached(tmp_path, ".failed")
-    assert str(failed) in note
-    os.utime(failed, (time.time() - 90_000,) * 2)
-    assert load_again() is None
-    assert log.read_text() == "run\n" * 2
-    (package / "room" / "small.cpp").write_text(SOURCE + "\n")
-    assert load_again() is None
-    assert log.read_text() == "run\n" * 3
-
-
-def test_a_compilation_that_failed_on_a_full_disk_is_repeated(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fails = fake_compiler(tmp_path / "fails", "echo 'fatal error: x.o: No space left on device' >&2; exit 1")
-    monkeypatch.setattr(compilation, "candidates", lambda: [fails])
-    assert load_again() is None
-    assert not list_cached(tmp_path, ".failed")
 
 
 @needs_compiler
@@ -209,36 +176,15 @@ def test_libraries_are_compiled_on_a_file_system_without_locks(package: Path, mo
 
 
 @needs_compiler
-def test_leftovers_of_killed_compilations_and_unused_libraries_are_deleted(package: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "cache" / "native"
-    folder.mkdir(parents=True)
-    month = time.time() - 40 * 86_400
-    for name in ("old.so", "old.blake2b", "old.failed", "new.so", "new.lock", "new.blake2b"):
-        (folder / name).write_text("")
-    for name in (".build-old", ".build-new"):
-        (folder / name).mkdir()
-    for name in ("old.so", "old.blake2b", "old.failed", ".build-old", "new.lock", "new.blake2b"):
-        os.utime(folder / name, (month, month))
-    assert works()
-    left = {path.name for path in folder.iterdir() if not path.name.startswith("small-")}
-    assert left >= {"new.so", "new.blake2b", ".build-new"}
-    assert not left & {"old.so", "old.blake2b", "old.failed", ".build-old"}
-
-
-@needs_compiler
-def test_a_library_in_use_is_not_deleted_as_unused(package: Path, tmp_path: Path) -> None:
-    assert works()
-    (path,) = list_cached(tmp_path)
-    os.utime(path, (time.time() - 20 * 86_400,) * 2)
-    assert works()
-    assert time.time() - path.stat().st_mtime < 3_600
-
-
-@needs_compiler
 @pytest.mark.parametrize("case", ["below a file", "no home", pytest.param("planted link", marks=needs_root)])
-def test_without_a_usable_cache_the_temporary_folder_is_used(
-    case: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_a_usable_cache_python_is_used_and_the_variable_is_named(
+    case: str,
+    package: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    cache = tmp_path / "cache"
     if case == "no home":
         for name in ("BERTWRIGHT_CACHE", "XDG_CACHE_HOME", "HOME"):
             monkeypatch.delenv(name, raising=False)
@@ -247,17 +193,17 @@ def test_without_a_usable_cache_the_temporary_folder_is_used(
             raise RuntimeError("Could not determine home directory.")
 
         monkeypatch.setattr(Path, "expanduser", fail_to_expand)
-    else:
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "file" / "below"))
-    if case == "planted link":  # of another user, to redirect what this user writes
-        planted = tmp_path / "tmp" / f"bertwright-{os.geteuid()}"
-        planted.symlink_to(package, target_is_directory=True)
-        os.lchown(planted, NOBODY, NOBODY)
-    assert works()
-    (path,) = list_cached(tmp_path / "tmp")
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert not list_cached(package)
+    elif case == "below a file":
+        cache.write_text("")
+    else:  # of another user, to redirect what this user writes
+        cache.mkdir()
+        (cache / "native").symlink_to(package, target_is_directory=True)
+        os.lchown(cache / "native", NOBODY, NOBODY)
+    assert load_again() is None
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "BERTWRIGHT_CACHE" in line
+    assert case == "no home" or str(cache) in line
+    assert not list_cached(tmp_path)
 
 
 @needs_compiler
@@ -282,16 +228,15 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
     capfd.readouterr()
     program = (
         "import sys; from pathlib import Path; from bertwright.kernels import native\n"
-        "native.PACKAGE = Path(sys.argv[1]); print(native.load_library('small').triple(5))"
+        "native.PACKAGE = Path(sys.argv[1]); print(native.load_library('small') is not None)"
     )
-    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
-    result = subprocess.run(
-        [sys.executable, "-c", program, str(package)], capture_output=True, text=True, timeout=60, env=environment
-    )
-    assert result.stdout == "15\n"
+    result = subprocess.run([sys.executable, "-c", program, str(package)], capture_output=True, text=True, timeout=60)
     assert not (tmp_path / "PWNED").exists()
     if planted == "folder of another user":
+        assert result.stdout == "False\n"
         assert f"note: {folder}" in result.stderr
+    else:
+        assert result.stdout == "True\n"
 
 
 @needs_compiler
@@ -347,6 +292,7 @@ def test_the_error_of_a_failing_compiler_is_printed(
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("bertwright: note: small.cpp could not be compiled or loaded (")
     assert "error:" in line
+    assert "g++ 11" in line
     assert list_cached(tmp_path) == []
 
 
@@ -356,15 +302,15 @@ def test_a_cache_mounted_noexec_is_named(
 ) -> None:
     def fail_to_load(path: str, **_: Any) -> ctypes.CDLL:
         if path.endswith(".so"):
-            raise OSError("failed to map segment from shared object")
+            raise OSError(f"{path}: failed to map segment from shared object")
         return SimpleNamespace()  # type: ignore[return-value]
 
     monkeypatch.setattr(ctypes, "CDLL", fail_to_load)
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
     assert native.load_library("small") is None
     line = capsys.readouterr().err.splitlines()[-1]
-    assert f"{tmp_path / 'cache' / 'native'}: mounted noexec" in line
+    assert str(tmp_path / "cache" / "native") in line
     assert "BERTWRIGHT_CACHE" in line
+    assert "noexec" in line
 
 
 def test_flags_follow_library_compiler_and_system(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,15 +28,10 @@ LINUX_FLAGS = (
     "-Wno-psabi",  # vectors are passed between functions of one file only
 )
 REQUIREMENT = "the kernels need g++ 11 or clang++ 14, or newer"
-TRANSIENT = re.compile("No space left|Killed|terminated signal|memory exhausted|Cannot allocate|Disk quota", re.I)
 
 
 class CompileError(Exception):
     """A failed compilation; the text is the compiler's first error."""
-
-    def __init__(self, text: str, transient: bool = False) -> None:
-        super().__init__(text)
-        self.transient = transient  # a later attempt may succeed: the disk was full, the compiler was killed
 
 
 @dataclass(frozen=True)
@@ -87,8 +82,13 @@ def _version(command: tuple[str, ...]) -> str | None:
 
 
 def read_sources(source: Path) -> list[bytes]:
-    """Return the content of a source and of the headers beside it."""
-    return [path.read_bytes() for path in [source, *sorted(source.parent.glob("*.h"))]]
+    """Return the content of a source and of all headers that it includes, directly or through another header."""
+    paths = [source.resolve()]
+    for path in paths:  # grows meanwhile
+        for name in re.findall(r'^#include "(.+)"', path.read_text(encoding="utf-8"), flags=re.M):
+            header = (path.parent / name).resolve()
+            paths += [header] if header not in paths else []
+    return [path.read_bytes() for path in paths]
 
 
 def uses_openmp(sources: list[bytes]) -> bool:
@@ -140,5 +140,5 @@ def compile_library(
         if result.returncode != 0:
             lines = result.stderr.splitlines() or [f"exit code {result.returncode}"]
             first = next((line for line in lines if "error" in line), lines[0])
-            raise CompileError(first, transient=result.returncode < 0 or bool(TRANSIENT.search(result.stderr)))
+            raise CompileError(first)
     return linked

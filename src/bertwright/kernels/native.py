@@ -8,19 +8,16 @@ libraries; `BERTWRIGHT_CACHE` moves the cache folder (default: `$XDG_CACHE_HOME/
 A wheel holds `kernels/prebuilt/NAME-LEVEL.so` for the levels of `cpu.LEVELS`; the best one for this processor is
 loaded.
 
-For each library the cache holds `NAME-KEY.so` and its digest `NAME-KEY.blake2b` or, if compilation failed, the message
-`NAME-KEY.failed`. KEY is the digest of all that decides the library's content. Libraries are loaded only if no other
-user can write to them and to their folder.
+The cache holds `NAME-KEY.so` and its digest `NAME-KEY.blake2b` for each library. KEY is the digest of all that decides
+the library's content. Libraries are loaded only if no other user can write to them and to their folder.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import importlib.util
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -47,16 +44,14 @@ from bertwright.kernels.cpu import find_levels
 PACKAGE = Path(__file__).parent.parent
 PREBUILT = Path(__file__).parent / "prebuilt"
 SECONDS_PER_BYTE = 6e-5  # of source: compile time on a processor of 2021
-HOUR, DAY = 3_600, 86_400
-UNUSED = 30 * DAY  # after this time without being loaded, a library is deleted
 SLOWER = "the Python implementation is used, which is slower"
 
 
 @functools.cache
 def load_library(name: str) -> ctypes.CDLL | None:
-    """Load the library of `NAME.cpp` and the headers beside it: prebuilt, from the cache, or compiled now.
+    """Load the library of `NAME.cpp` and its headers: prebuilt, from the cache, or compiled now.
 
-    Returns None if `BERTWRIGHT_NATIVE=0`, or, with a note on stderr, if no compiler can compile it.
+    Returns None if `BERTWRIGHT_NATIVE=0`, or, with a note on stderr, if it cannot be compiled or loaded.
     """
     mode = os.environ.get("BERTWRIGHT_NATIVE")
     if mode == "0":
@@ -66,21 +61,20 @@ def load_library(name: str) -> ctypes.CDLL | None:
         return None
     (source,) = PACKAGE.rglob(f"{name}.cpp")
     sources, failures = read_sources(source), []
-    prebuilt = [PREBUILT / f"{name}-{level.name}.so" for level in find_levels()]
-    for path in prebuilt if mode != "compile" else []:
-        if path.exists():
-            try:
-                if uses_openmp(sources):
-                    _load_openmp()
-                return ctypes.CDLL(str(path))
-            except OSError as error:
-                failures.append(str(error))
-                break
+    prebuilt = [PREBUILT / f"{name}-{level.name}.so" for level in find_levels() if mode != "compile"]
+    try:
+        if path := next(filter(Path.exists, prebuilt), None):
+            return _dlopen(path, sources)
+    except OSError as error:
+        failures.append(str(error))
     for compiler in find_compilers():
         try:
             return _load_with(compiler, source, sources)
-        except (CompileError, OSError) as error:
+        except CompileError as error:
             failures.append(f"{compiler}: {error}")
+        except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home folder
+            _warn(f"{error}; set BERTWRIGHT_CACHE to a folder of yours that is not mounted noexec; {SLOWER}")
+            return None
     if failures:
         _warn(f"{source.name} could not be compiled or loaded ({'; '.join(failures)}); {REQUIREMENT}; {SLOWER}")
     else:
@@ -119,44 +113,51 @@ def _print(text: str) -> None:
 
 
 def _load_with(compiler: Compiler, source: Path, sources: list[bytes]) -> ctypes.CDLL:
-    """Load the library that a compiler makes of a source, from the first usable cache folder; compile it if needed.
+    """Load the library that a compiler makes of a source, from the cache; compile it if needed.
 
-    Raises CompileError if the compiler fails, OSError if no folder can be used.
+    Raises CompileError if the compiler fails, OSError if the cache cannot be used, RuntimeError if there is no home
+    folder for it.
     """
-    openmp = uses_openmp(sources)
     levels = find_levels()
-    flags = compile_flags(compiler, openmp, levels[0].flags if levels else ())
-    if openmp:
-        _load_openmp()
+    flags = compile_flags(compiler, uses_openmp(sources), levels[0].flags if levels else ())
     key = digest_bytes(*sources, *(text.encode() for text in (*compiler.command, *flags, compiler.version)))
-    failures = []
-    for folder in cache_folders():
-        library = folder / f"{source.stem}-{key}.so"
-        try:
-            if not is_intact(library):
-                _build(library, source, compiler, flags)
-            return _dlopen(library)
-        except OSError as error:
-            failures.append(str(error))
-    raise OSError("; ".join(failures))
+    library = cache_folder() / f"{source.stem}-{key}.so"
+    _make_private(library.parent)
+    if not is_intact(library):
+        _build(library, source, compiler, flags)
+    return _dlopen(library, sources)
 
 
-def _load_openmp() -> None:
-    """Load torch's OpenMP library, which resolves the symbols of ours; a second one would start its own threads."""
-    ctypes.CDLL(str(bundled_openmp() or "libgomp.so.1"), mode=ctypes.RTLD_GLOBAL)
+def _dlopen(library: Path, sources: list[bytes]) -> ctypes.CDLL:
+    """Load a library, after torch's OpenMP library, which resolves its symbols.
+
+    Another OpenMP library would start its own threads.
+    """
+    if uses_openmp(sources):
+        ctypes.CDLL(str(bundled_openmp() or "libgomp.so.1"), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(library))
 
 
-def _dlopen(library: Path) -> ctypes.CDLL:
-    try:
-        loaded = ctypes.CDLL(str(library))
-    except OSError:
-        if os.statvfs(library).f_flag & getattr(os, "ST_NOEXEC", 0):  # macOS has no such constant
-            fix = "set BERTWRIGHT_CACHE to another folder"
-            raise OSError(f"{library.parent}: mounted noexec, libraries cannot be loaded from it; {fix}") from None
-        raise
-    if time.time() - library.stat().st_mtime > DAY and os.access(library, os.W_OK):
-        os.utime(library)  # `_sweep` keeps what is in use
-    return loaded
+def cache_folder() -> Path:
+    """Return the user's cache folder for libraries. Raises RuntimeError for a user without a home folder."""
+    if chosen := os.environ.get("BERTWRIGHT_CACHE"):
+        return Path(chosen).expanduser() / "native"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertwright" / "native"
+
+
+def _make_private(folder: Path) -> None:
+    """Create a folder, or make the user's own private. Raises OSError if another user can write to it."""
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid == os.geteuid() and not _is_private(status):
+        folder.chmod(status.st_mode & 0o755)
+    if not _is_private(folder.stat()) or folder.lstat().st_uid not in (0, os.geteuid()):
+        raise OSError(f"{folder}: other users can write to it, so nothing is loaded from it")
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Return whether only this user and root can write a file or folder."""
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def is_intact(library: Path) -> bool:
@@ -168,37 +169,21 @@ def is_intact(library: Path) -> bool:
         return False
 
 
-def _is_private(status: os.stat_result) -> bool:
-    """Return whether only this user and root can write a file or folder."""
-    return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
 def _build(library: Path, source: Path, compiler: Compiler, flags: list[str]) -> None:
     """Compile a library into the cache; of several processes at the same time, one compiles and the others wait.
 
-    Raises CompileError, without running the compiler if it failed within the last day; OSError if the folder cannot be
-    written.
+    Raises CompileError if the compiler fails, OSError if the folder cannot be written.
     """
-    folder, failed = library.parent, library.with_suffix(".failed")
     with _hold_lock(library.with_suffix(".lock")):
         if is_intact(library):
             return
-        if failed.exists() and time.time() - failed.stat().st_mtime < DAY:
-            raise CompileError(f"{failed.read_text(encoding='utf-8').strip()} (delete {failed} to try again)")
         seconds = max(1, round(sum(map(len, read_sources(source))) * SECONDS_PER_BYTE))
         _print(f"compiling {source.name} for this machine, once (about {seconds} s)")
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
-            try:
-                built = compile_library(source, compiler, flags, Path(work))
-            except CompileError as error:
-                if error.transient:
-                    raise OSError(str(error)) from None
-                write_text(failed, f"{error}\n")
-                raise
+        with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as work:
+            built = compile_library(source, compiler, flags, Path(work))
             built.chmod(0o755)
             write_text(library.with_suffix(".blake2b"), f"{digest_file(built)}\n")
             built.replace(library)
-        _sweep(folder)
 
 
 @contextmanager
@@ -211,55 +196,3 @@ def _hold_lock(path: Path) -> Iterator[None]:
         except OSError:
             pass
         yield
-
-
-def _sweep(folder: Path) -> None:
-    """Delete temporaries of killed compilations, and unused libraries."""
-    for path in folder.iterdir():
-        try:
-            age = time.time() - path.stat().st_mtime
-            if path.name.startswith(".build-") and age > HOUR:
-                shutil.rmtree(path)
-            elif path.suffix in (".so", ".failed", ".lock") and age > UNUSED:
-                path.unlink()
-                if path.suffix == ".so":
-                    path.with_suffix(".blake2b").unlink(missing_ok=True)
-        except OSError:  # deleted by another process
-            pass
-
-
-def cache_folders() -> Iterator[Path]:
-    """Yield the folders to load libraries from: the cache, then one in the temporary folder, then a new one there."""
-    shared = Path(tempfile.gettempdir()) / f"bertwright-{os.geteuid()}"
-    for folder in [cache_folder(), shared]:
-        try:
-            if folder is not None and _make_private(folder):
-                yield folder
-        except OSError:  # cannot be created or entered
-            pass
-    folder = Path(tempfile.mkdtemp(prefix="bertwright-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    yield folder
-
-
-def _make_private(folder: Path) -> bool:
-    """Create a folder, or make the user's own private; return whether only this user and root can write to it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.stat()
-    if status.st_uid == os.geteuid() and not _is_private(status):
-        folder.chmod(status.st_mode & 0o755)
-    if _is_private(folder.stat()) and folder.lstat().st_uid in (0, os.geteuid()):
-        return True
-    _warn(f"{folder}: other users can write to it, so nothing is loaded from it; chmod it, or set BERTWRIGHT_CACHE")
-    return False
-
-
-def cache_folder() -> Path | None:
-    """Return the user's cache folder for libraries; None for a user without a home folder."""
-    try:
-        if chosen := os.environ.get("BERTWRIGHT_CACHE"):
-            return Path(chosen).expanduser() / "native"
-        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertwright" / "native"
-    except RuntimeError:
-        return None
