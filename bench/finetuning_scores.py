@@ -46,10 +46,11 @@ from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.data import read_examples, read_splits
 from bertwright.tasks.prediction import predict_logits
-from bertwright.tasks.presets import TaskOptions, TaskSettings
+from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Encoded
 from bertwright.tasks.task_io import TaskModel, save_task_folder
+from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine, minilm, sample, use_threads

@@ -632,7 +632,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "no context": ("predict question-answering who", "question answering: give two texts"),
     "no endings": ("predict multiple-choice a b", "multiple choice: give a prompt and at least two endings"),
     "task of no kind": ("predict unknown a", 'unknown/task.json: no task type "clasification"; did you'),
-    "task without labels": ("predict unfitted a", "unfitted/task.json: labels: "),
+    "task without labels": ("predict unfitted a", "unfitted/task.json: labels is empty"),
     "task of another model": ("predict crossed a b", "crossed/task.json: expected a span head with 2 outputs"),
     "values given twice": ("predict classification --inputs one.tsv --inputs=bare.tsv --output found.tsv",
         "--inputs: given twice; give all values after one --inputs"),
@@ -641,7 +641,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "hidden numbers": ("evaluate regression secret.csv",
         "secret.csv, line 2: this number is -1"),
     "no room for a context": ("finetune --task question-answering --max-query-length 40 --model bert --run new --train "
-        "dev.json", "max_query_length = 40: leaves no room for a context in the model's 32 positions; lower it"),
+        "dev.json", "max_query_length = 40: the model has 32 positions; lower it"),
     "a table within a table": ("finetune --config text.toml --run new",
         'text.toml: task: unknown setting "text"'),
     # grid, probe, submission

@@ -30,8 +30,8 @@ from .pretraining.run import pretrain as pretrain
 from .pretraining.settings import LongPhase as LongPhase
 from .pretraining.settings import ModelSettings as ModelSettings
 from .pretraining.settings import PretrainSettings as PretrainSettings
-from .tasks.presets import TaskOptions as TaskOptions
 from .tasks.presets import TaskSettings as TaskSettings
+from .tasks.task_types import TaskOptions as TaskOptions
 from .tokenstore.build import BuildSettings as BuildSettings
 from .training.optimizer_settings import DeviceSettings as DeviceSettings
 from .training.optimizer_settings import OptimizerSettings as OptimizerSettings

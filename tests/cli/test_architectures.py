@@ -34,7 +34,8 @@ from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderM
 from bertwright.models.initialization import initialize
 from bertwright.models.packing import TokenBatch, pack
 from bertwright.models.text_encoder import TextEncoder
-from bertwright.tasks.presets import TaskOptions, TaskSettings
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 

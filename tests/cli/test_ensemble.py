@@ -21,10 +21,10 @@ from bertwright.inference.predict_settings import PredictSettings
 from bertwright.tasks.ensemble import merge_tasks, predict_ensemble
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.prediction import predict_logits
-from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import TagExample
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_types import TaskOptions
 
 TEXT = "the bear sees the wolf in the forest"
 CHOICE = MultipleChoice(endings=("a", "b", "c"))

@@ -38,8 +38,9 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.settings import from_table, write_settings
 from bertwright.tasks import task_io
 from bertwright.tasks.prediction import predict_chunks
-from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
+from bertwright.tasks.presets import PRESETS, TaskSettings
 from bertwright.tasks.task_io import load_task
+from bertwright.tasks.task_types import TaskOptions
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
 from bertwright.training.fit import train_until_stopped

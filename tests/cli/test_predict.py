@@ -20,12 +20,11 @@ from bertwright.io.tables import read_rows
 from bertwright.tasks import ensemble, prediction
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
-from bertwright.tasks.presentation import truncation_warnings
-from bertwright.tasks.presets import TaskOptions
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_types import TaskOptions
 
 
 @pytest.fixture
@@ -185,11 +184,11 @@ def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder
 
 
 def test_truncation_warning_names_the_setting_unless_the_model_has_no_more_positions() -> None:
-    (sentence,) = truncation_warnings(QuestionAnswering(max_query_length=8), 2_000, 1_000, 512)
+    (sentence,) = QuestionAnswering(max_query_length=8).truncation_warnings(2_000, 1_000, 512)
     assert sentence == (
         "1,000 of 2,000 examples (50.0%) lose tokens: max_query_length is 8; raise max_query_length to keep them whole"
     )
-    assert truncation_warnings(CLASSES, 2, 1, CLASSES.max_length)[0].endswith("128; the model has no more positions")
+    assert CLASSES.truncation_warnings(2, 1, CLASSES.max_length)[0].endswith("128; the model has no more positions")
 
 
 def test_predict_writes_tables_that_are_read_back_equal(

@@ -36,7 +36,8 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, single_layers
 from bertwright.settings import from_table, read_toml
-from bertwright.tasks.presets import TaskOptions, TaskSettings
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.training.run_folder import read_run_settings
 from bertwright.vocabulary.tokenizer import Tokenizer

@@ -19,7 +19,6 @@ from bertwright.tasks.conll import TagExample
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.regression import Regression
-from bertwright.tasks.scores_by_example import example_scores
 from bertwright.tasks.squad import GoldAnswer, QaExample
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import AnyTask
@@ -81,7 +80,7 @@ def test_scores_of_resampled_examples_are_the_official_ones(kind: str) -> None:
         task, examples, predictions = make_tagging("f1" if kind == "spans" else "accuracy", rng)
     else:
         task, examples, predictions = (make_choice if kind == "choice" else make_questions)(rng)
-    numbers = example_scores(task, examples, predictions)
+    numbers = task.example_scores(examples, predictions)
     assert numbers is not None
     samples = [rng.integers(0, N, N) for _ in range(5)] + [np.arange(N)]
     weights = np.stack([np.bincount(sample, minlength=N) for sample in samples]).astype(float)
@@ -93,7 +92,7 @@ def test_scores_of_resampled_examples_are_the_official_ones(kind: str) -> None:
 
 def test_a_metric_without_numbers_per_example_has_none() -> None:
     task, examples, predictions = make_classification("macro_f1", np.random.default_rng(0))
-    assert example_scores(task, examples, predictions) is None
+    assert task.example_scores(examples, predictions) is None
 
 
 def shares(accuracy: float, seed: int, number: int = 2_000) -> ExampleScores:

@@ -18,7 +18,6 @@ from transformers import BertTokenizerFast
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.classification import Classification, LabelPrediction, TextExample, count_empty_texts
 from bertwright.tasks.collation import collate
-from bertwright.tasks.presentation import to_record
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.task import TASK_FILE, Encoded, from_fields, write_task
@@ -325,10 +324,10 @@ def test_predictions_are_probabilities_by_label() -> None:
     assert first.label == "yes"
     assert first.probabilities == {"no": pytest.approx(0.25), "yes": pytest.approx(0.75)}
     assert second == LabelPrediction("no", {"no": 1.0, "yes": 0.0})
-    assert to_record(YES_NO, examples[1], second) == {"label": "no", "probability": 1.0, "p(no)": 1.0, "p(yes)": 0.0}
+    assert YES_NO.to_record(examples[1], second) == {"label": "no", "probability": 1.0, "p(no)": 1.0, "p(yes)": 0.0}
     numbers = Regression().decode(examples, found, np.array([[0.5], [-2.0]], dtype=np.float32))
     assert numbers == [0.5, -2.0]
-    assert to_record(Regression(), examples[0], numbers[0]) == {"score": 0.5}
+    assert Regression().to_record(examples[0], numbers[0]) == {"score": 0.5}
 
 
 def test_scores_of_two_and_of_three_labels() -> None:

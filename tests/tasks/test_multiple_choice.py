@@ -17,7 +17,6 @@ from transformers import BertTokenizerFast
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.collation import collate
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
-from bertwright.tasks.presentation import to_record
 from bertwright.tasks.task import TASK_FILE, from_fields, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
@@ -80,7 +79,7 @@ def test_labels_may_count_from_one(tmp_path: Path) -> None:
     path = write_file(tmp_path, "prompt\tx\ty\tlabel\na\tb\tc\t1\na\tb\tc\t2\n", "a.tsv")
     examples = list(task.read(path))
     assert [example.label for example in examples] == [0, 1]
-    record = to_record(task, examples[0], ChoicePrediction(1, (0.25, 0.75)))
+    record = task.to_record(examples[0], ChoicePrediction(1, (0.25, 0.75)))
     assert record == {"choice": 2, "probability": 0.75, "p(1)": 0.25, "p(2)": 0.75}
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -15,8 +14,9 @@ from bertwright.inference.embed import EmbedSettings
 from bertwright.inference.evaluate import EvaluateSettings
 from bertwright.inference.predict_settings import PredictSettings
 from bertwright.settings import field_docs
-from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
-from bertwright.tasks.task_types import TASK_TYPES
+from bertwright.tasks.presets import PRESETS, TaskSettings
+from bertwright.tasks.task import options_of
+from bertwright.tasks.task_types import TASK_TYPES, TaskOptions
 
 
 def table(*rows: str) -> str:
@@ -209,12 +209,13 @@ def test_one_string_for_several_is_rejected(made: Callable[[], Any], name: str) 
         made()
 
 
-def test_options_are_those_of_the_task_types() -> None:
-    names = {one.name for one in fields(TaskOptions)}
-    assert {"text", "text_pair", "endings", "comment_prefix", "doc_stride", "metric"} <= names
-    assert not names & {"labels", "threshold", "mean", "scale", "max_short_rows"}
+def test_options_are_the_options_of_the_task_types() -> None:
+    options = get_type_hints(TaskOptions)
+    of_types = [(cls, option.name) for cls in TASK_TYPES.values() for option in options_of(cls)]
+    assert options == {name: get_type_hints(cls)[name] | None for cls, name in of_types}
+    assert not options.keys() & {"labels", "threshold", "mean", "scale", "max_short_rows"}
     docs = field_docs(TaskOptions)
-    assert set(docs) == names
+    assert docs.keys() == options.keys()
     assert "Classification, regression, multiple-choice: of two segments" in docs["max_length"]
     assert docs["max_length"].endswith("[384].")
     assert docs["doc_stride"].startswith("Question-answering: ")

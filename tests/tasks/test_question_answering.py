@@ -21,7 +21,6 @@ from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks
-from bertwright.tasks.presentation import cut_answer_warnings, report_fields, to_record
 from bertwright.tasks.question_answering import (
     Answer,
     Candidate,
@@ -139,7 +138,7 @@ def test_questions_that_cannot_be_learned_are_skipped_and_named() -> None:
     (note,) = SMALL.warnings(examples)
     assert note.endswith("(own.jsonl, line 2)")
     fields = {"moved": (), "left_out": ("own.jsonl, line 2",), "unanswered": ()}
-    assert report_fields(SMALL, examples) == {"answers": fields}
+    assert SMALL.report_fields(examples) == {"answers": fields}
     assert SMALL.encode(examples, TOKENIZER, labeled=False).example_ids.tolist() == [0, 1, 2]  # it is answered
     assert SMALL.encode(examples, TOKENIZER, labeled=False).labels.shape == (0, 2)
     assert SMALL.with_labels_of(examples) == SMALL
@@ -156,7 +155,7 @@ def test_scored_questions_need_answers_but_no_positions() -> None:
             make_question("e f"),
         ]
     )
-    with pytest.raises(ValueError, match=r"^own\.jsonl, line 3: the answers are not known"):
+    with pytest.raises(ValueError, match=r"^own\.jsonl, line 3: neither this nor any other question has an answer"):
         SMALL.check([make_question("e f", location="own.jsonl, line 3"), make_question("e f")])
 
 
@@ -429,7 +428,8 @@ def test_answer_ends_before_the_particle_if_a_token_does(
 
 def test_frequent_answers_inside_tokens_cause_a_notice() -> None:
     def notes(*examples: QaExample) -> list[str]:
-        return cut_answer_warnings(replace(SMALL, allow_no_answer=True).encode(examples, KOREAN))
+        task = replace(SMALL, allow_no_answer=True)
+        return task.encoding_warnings(task.encode(examples, KOREAN))
 
     whole, cut = make_question("서울에서 흐른다.", "", "서울"), make_question("서울은 흐른다.", "", "서울")
     begins_inside = make_question("서울은 흐른다.", "", "은")
@@ -511,7 +511,7 @@ def test_record_of_an_answer() -> None:
     examples = [make_question("c d", id="x"), make_question("", id="y")]
     encoded = SMALL.encode(examples, TOKENIZER, labeled=False)
     answers = SMALL.decode(examples, encoded, draw_outputs(encoded))
-    records = [to_record(SMALL, example, answer) for example, answer in zip(examples, answers, strict=True)]
+    records = [SMALL.to_record(example, answer) for example, answer in zip(examples, answers, strict=True)]
     assert json.loads(json.dumps(records)) == records
     names = ["id", "answer", "start", "end", "probability", "score", "null_score", "candidates"]
     assert [list(record) for record in records] == [names, names]

@@ -25,7 +25,6 @@ from bertwright.models.packing import pack
 from bertwright.tasks.collation import collate
 from bertwright.tasks.conll import TagExample, with_document_context
 from bertwright.tasks.prediction import predict_chunks, predict_logits
-from bertwright.tasks.presentation import to_record
 from bertwright.tasks.tagging import Entity, Tagging, TagPrediction
 from bertwright.tasks.task import from_fields, write_task
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -295,7 +294,7 @@ def test_plain_classes_have_no_entities():
 
 def test_record_is_plain_and_has_the_same_columns_for_every_example():
     examples = [TagExample(("Anna",)), TagExample(())]
-    records = [to_record(TASK, *pair) for pair in zip(examples, decode(examples, ["B-PER"]), strict=True)]
+    records = [TASK.to_record(*pair) for pair in zip(examples, decode(examples, ["B-PER"]), strict=True)]
     assert json.loads(json.dumps(records[0])) == {
         "words": ["Anna"],
         "tags": ["B-PER"],

@@ -61,7 +61,6 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import to_table
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
-from bertwright.tasks.scores_by_example import example_scores
 from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context, select_device, select_threads
@@ -266,7 +265,7 @@ class FinetuneJob(Job):
             state = open_run(replace(settings, resume=True), context, console)
             assert state.dev is not None
             found = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded)
-        if numbers := example_scores(state.task, state.dev.examples, found.predictions):
+        if numbers := state.task.example_scores(state.dev.examples, found.predictions):
             numbers.save(self.examples_file(folder, "dev"))
         test = read_json(folder / "report.json")["scores"].get("test", {})  # of the last step, the only one evaluated
         scores = {f"test_{name}": value for name, value in test.items()}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertwright.tasks.data import read_examples
-from bertwright.tasks.presets import PRESETS, TaskOptions, TaskSettings
+from bertwright.tasks.presets import PRESETS, TaskSettings
+from bertwright.tasks.task_types import TaskOptions
 
 # Other names of the folders in which a task's files are found.
 FOLDERS = {"squad_v2": ("squad",), "mnli_mismatched": ("mnli",), "ud_pos": ("udewt",)}
@@ -35,7 +36,7 @@ class FoundTask(NamedTuple):
         )
 
 
-def find_task(data: Path, name: str, **overrides: object) -> FoundTask | None:
+def find_task(data: Path, name: str, **overrides: Any) -> FoundTask | None:
     """Find a task's training and dev files in the folder or below; None if they are not there.
 
     `overrides`: options of the task by name. Of a task with a training or a dev file alone, a fixed share of its

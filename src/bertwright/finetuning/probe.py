@@ -57,7 +57,6 @@ from bertwright.models.representations import (
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
 from bertwright.tasks.data import SplitData, data_warnings, read_splits, within_positions
-from bertwright.tasks.scores_by_example import example_scores
 from bertwright.tasks.task import AnyTask
 from bertwright.training.context import ExecutionContext
 from bertwright.training.definition import FitSettings
@@ -284,7 +283,7 @@ class ProbeRun:
         steps = hyper.epochs * per_epoch
         fit_settings = FitSettings(None, steps, eval_steps=range(per_epoch, steps, per_epoch), metric=metric)
         best = fit(fit_settings, training, self.context, self.console)
-        if numbers := example_scores(self.task, data["dev"].split.examples, predict(head, self.task, data["dev"])):
+        if numbers := self.task.example_scores(data["dev"].split.examples, predict(head, self.task, data["dev"])):
             ensure_folder(settings.run / EXAMPLES)
             numbers.save(settings.run / EXAMPLES / f"{trial.name}.npz")
         test = score(head, self.task, data["test"]) if "test" in data else None

@@ -35,7 +35,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.tasks.data import SplitData, data_warnings
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
-from bertwright.tasks.presentation import format_scores, make_score_table, report_fields, single_class_warnings
+from bertwright.tasks.presentation import format_scores, make_score_table
 from bertwright.tasks.task import AnyTask, TaskBatch
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
@@ -123,7 +123,7 @@ class FinetuneRun:
         state = self.state
         with item_progress(self.console, f"scoring {split.name}", split.encoded.num_items) as advance:
             scored = evaluate_examples(state.model, self.task, split.examples, split.encoded, tune, advance)
-        for warning in single_class_warnings(scored.task, scored.predictions):
+        for warning in scored.task.single_class_warnings(scored.predictions):
             notice(self.console, f"{split.name}: {warning}; try more --epochs, or another --learning-rate")
         return scored
 
@@ -206,7 +206,7 @@ class FinetuneRun:
             "best_step": result.step,
             "dev_evaluations": len(result.evaluations),
             "scores": scores,
-        } | report_fields(state.task, state.train.examples)
+        } | state.task.report_fields(state.train.examples)
         example = f"bertwright predict {shlex.quote(str(self.settings.run / 'model'))} --inputs FILE --output FILE"
         return RunReport(fields, ("plot", "scores.png"), [("loss", "training loss"), (metric, metric)], example)
 

@@ -12,7 +12,6 @@ from bertwright.interop.model_files import check_model
 from bertwright.seeding import check_seed
 from bertwright.settings import check_batch_size, check_minimum
 from bertwright.tasks.presets import TaskSettings, paper_settings
-from bertwright.tasks.regression import Regression
 from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
 
@@ -107,7 +106,7 @@ class FinetuneSettings:
         check_seed(self.seed)
         if not 0 < self.epochs <= MAX_EPOCHS:
             raise ValueError(f"epochs: expected above 0 and at most {MAX_EPOCHS:,}, got {self.epochs:g}")
-        if self.tuning.label_smoothing and isinstance(self.task.build_task(), Regression):
+        if self.tuning.label_smoothing and self.task.build_task().is_regression:
             raise ValueError(f"label_smoothing = {self.tuning.label_smoothing}: a regression has no labels; omit it")
 
     @classmethod

@@ -109,12 +109,7 @@ def _load_google(folder: Path, labels: tuple[str, ...]) -> tuple[LoadResult, Tas
 
 def _google_flags(task: TaskModel | None, tokenizer: Tokenizer) -> list[str]:
     """Return the flags whose values Google's files do not contain."""
-    from bertwright.tasks.question_answering import QuestionAnswering
-
-    flags = [f"--do_lower_case={tokenizer.lowercase}"]
-    if task and isinstance(task.task, QuestionAnswering) and task.task.allow_no_answer:
-        flags += ["--version_2_with_negative=True", f"--null_score_diff_threshold={-task.task.threshold:g}"]
-    return flags
+    return [f"--do_lower_case={tokenizer.lowercase}", *(task.task.google_flags() if task else ())]
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -17,8 +17,7 @@ from bertwright.files import new_file
 from bertwright.interop.model_files import check_model, model_folder
 from bertwright.io.sources import check_exist, check_unique
 from bertwright.settings import check_not_str
-from bertwright.tasks.presets import TaskOptions
-from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings
 
 if TYPE_CHECKING:
@@ -65,7 +64,6 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
         check_model(name)
     # These import torch, which takes longer than the checks above.
     from bertwright.tasks.ensemble import predict_ensemble
-    from bertwright.tasks.presentation import single_class_warnings, truncation_warnings
     from bertwright.training.context import execution_context
 
     with (
@@ -87,8 +85,8 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     name = f"{len(members)} models" if settings.ensemble else settings.model
     heading(console, f"{name} on {len(examples):,} examples")
     warnings = notices + task.warnings(examples, settings.inputs)
-    warnings += truncation_warnings(task, len(examples), encoded.truncated, model.config.max_positions)
-    for warning in warnings + single_class_warnings(task, predictions):
+    warnings += task.truncation_warnings(len(examples), encoded.truncated, model.config.max_positions)
+    for warning in warnings + task.single_class_warnings(predictions):
         notice(console, warning)
     _print_scores(console, task, examples, predictions, scores)
     if settings.output is not None:
@@ -99,14 +97,13 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
 def _print_scores(
     console: Console, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any], scores: Mapping[str, float]
 ) -> None:
-    """Print the scores, the tables of the task, and the threshold that would have been best."""
-    from bertwright.tasks.presentation import format_percent, make_score_table, score_tables
+    """Print the scores, and the tables and notes of the task."""
+    from bertwright.tasks.presentation import make_score_table
 
-    for table in (make_score_table({"score": scores}, task.metric), *score_tables(task, examples, predictions)):
+    for table in (make_score_table({"score": scores}, task.metric), *task.score_tables(examples, predictions)):
         console.print(filled_table(table.columns, table.rows))
-    if has_threshold(task):
-        best = task.best_threshold(examples, predictions)
-        say(console, f"best on these examples: f1 {format_percent(best.f1)}, with --threshold {best.value!r}")
+    for note in task.score_notes(examples, predictions):
+        say(console, note)
 
 
 class LoadedModels(NamedTuple):
@@ -136,22 +133,10 @@ def load_for_task(
         if one.tokenizer.digest != loaded[0].tokenizer.digest:
             raise ValueError(f"{name}: its vocabulary is not that of {names[0]}; the models of an ensemble share one")
     members = [one.task_model for one in loaded]
-    task, notices = merge_tasks([member.task for member in members]), []
+    task = merge_tasks([member.task for member in members])
     if threshold is not None:
-        if not has_threshold(task):
-            raise ValueError(f"--threshold {threshold:g}: this model never predicts that there is no answer; omit it")
-        task = replace(task, threshold=threshold)
-    elif len(names) > 1 and has_threshold(task):
-        notices.append(
-            f"the threshold of the ensemble is the mean of its models' thresholds, {task.threshold:.4g}; bertwright "
-            "evaluate --ensemble on dev prints its best, for --threshold"
-        )
-    return LoadedModels(loaded[0], members, task, notices)
-
-
-def has_threshold(task: AnyTask) -> TypeGuard[QuestionAnswering]:
-    """Return whether a task compares the best answer with "no answer"."""
-    return isinstance(task, QuestionAnswering) and task.allow_no_answer
+        return LoadedModels(loaded[0], members, task.with_threshold(threshold), [])
+    return LoadedModels(loaded[0], members, task, task.merge_notes() if len(names) > 1 else [])
 
 
 def _load_one(name: str, overrides: TaskOptions, context: ExecutionContext) -> Bert:

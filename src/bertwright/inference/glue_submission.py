@@ -23,9 +23,8 @@ from bertwright.interop.model_files import check_model, model_folder
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import read_rows
 from bertwright.settings import did_you_mean
-from bertwright.tasks.classification import Classification, format_labels
+from bertwright.tasks.classification import TextTask, format_labels
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.regression import Regression
 from bertwright.tasks.task import TASK_FILE, AnyTask
 from bertwright.training.optimizer_settings import DeviceSettings
 
@@ -192,15 +191,14 @@ def _find_questions(settings: SubmissionSettings, name: str, model: str) -> list
     return found
 
 
-def _read_matching_task(file: SubmissionFile, folder: Path) -> Classification | Regression:
+def _read_matching_task(file: SubmissionFile, folder: Path) -> TextTask[Any, Any]:
     """Read a model's task. Raises ValueError if its labels or its number of texts are not those of the file."""
     from bertwright.tasks.task_io import read_task
 
     task = read_task(folder)
-    kind = Classification if file.labels else Regression
     labels = task.label_names if task else ()
     known = {*labels} in ({*file.labels}, {*(file.names or file.labels)})
-    if not isinstance(task, Classification | Regression) or type(task) is not kind or not known:
+    if not isinstance(task, TextTask) or task.kind != PRESETS[file.task].task.kind or not known:
         expected = f"the labels {format_labels(file.labels)}" if file.labels else "a number"
         found = f"its task is {task.kind}" if task else "it was not fine-tuned on a task"
         having = f" with {format_labels(labels)}" if labels else ""

@@ -22,7 +22,6 @@ from bertwright.models.config import BertConfig
 from bertwright.models.representations import expand_representations
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.settings import read_toml
-from bertwright.tasks.presentation import describe_task
 from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_io import load_task, read_task
@@ -208,7 +207,7 @@ def _task_fields(task: AnyTask) -> dict[str, str]:
         fields["labels"] = f"{len(task.label_names)}: {names}"
     fields |= {"head": f"{task.head.kind}, {task.head.outputs} outputs", "metric": task.metric}
     fields["longest sequence"] = f"{task.max_length} tokens"
-    return fields | describe_task(task)
+    return fields | task.describe()
 
 
 def _vocabulary_fields(folder: Path) -> dict[str, str]:

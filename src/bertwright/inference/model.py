@@ -28,13 +28,11 @@ from bertwright.interop.huggingface import check_vocabulary, load_config, load_m
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel, is_untrained
-from bertwright.tasks.classification import Classification
+from bertwright.tasks.classification import TextTask
 from bertwright.tasks.collation import check_segments
 from bertwright.tasks.multiple_choice import ChoicePrediction, MultipleChoice
 from bertwright.tasks.prediction import predict_chunks, split_into_chunks
-from bertwright.tasks.presentation import truncation_warnings
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
-from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import AnyTask, Task
 from bertwright.tasks.task_io import TaskModel, load_task, save_task_folder
@@ -45,14 +43,6 @@ P = TypeVar("P")
 T = TypeVar("T", bound=AnyTask)
 
 FEATURE_WINDOW = 512  # tokens: the sequence length of pre-training; longer windows add little
-# The call to suggest for a model of each task type.
-CALLS = {
-    "classification": "classify(texts)",
-    "regression": "classify(texts)",
-    "multiple-choice": "choose(prompt, endings)",
-    "tagging": "tag(text)",
-    "question-answering": "answer(question, context)",
-}
 
 Text = str | tuple[str, str]
 """A text, or a pair of texts."""
@@ -242,7 +232,7 @@ class Bert:
 
     def iter_classify(self, texts: Sequence[Text]) -> Iterator[Any]:
         """Yield the predictions of `classify` one by one, without storing them; warnings come after the last one."""
-        task: AnyTask = self._check_task("classify", Classification, Regression)
+        task: AnyTask = self._check_task("classify", TextTask, "classification")  # type: ignore[type-abstract]
         examples = [text_example(text, None, f"text {index}") for index, text in enumerate(to_list(texts, "texts"))]
         if self.inferred and any(example.text_pair is not None for example in examples):
             task = replace(task, text_pair="pair")  # type: ignore[type-var]
@@ -262,7 +252,7 @@ class Bert:
 
         Raises ValueError for fewer than two endings, for lists of different lengths, and for a model of another task.
         """
-        task = self._check_task("choose", MultipleChoice)
+        task = self._check_task("choose", MultipleChoice, MultipleChoice.kind)
         if isinstance(prompt, str):
             (prediction,) = self._predict(task, [choice_example(prompt, endings, "this choice")])
             return prediction
@@ -285,7 +275,7 @@ class Bert:
 
         Raises ValueError for a model of another task type, and for `document` if it was trained without context.
         """
-        task = self._check_task("tag", Tagging)
+        task = self._check_task("tag", Tagging, Tagging.kind)
         is_single = isinstance(texts, str | tuple)
         if is_single and document:
             raise ValueError("document: expected a list of sentences, got one text")
@@ -308,7 +298,7 @@ class Bert:
 
         Raises ValueError for lists of different lengths, and for a model of another task type.
         """
-        task = self._check_task("answer", QuestionAnswering)
+        task = self._check_task("answer", QuestionAnswering, QuestionAnswering.kind)
         is_single = isinstance(question, str)
         if is_single:
             check_text(context, "context of one question")
@@ -363,16 +353,14 @@ class Bert:
         else:
             save_model(Path(folder), self.model, self.tokenizer, self.missing_heads)
 
-    def _check_task(self, method: str, *types: type[T]) -> T:
-        """Return the model's task. Raises ValueError, naming the method, if its type is not one of `types`."""
-        if isinstance(self.task, types):
+    def _check_task(self, method: str, task_type: type[T], kind: str) -> T:
+        """Return the model's task. Raises ValueError, naming the method and a `kind` that has it, for other types."""
+        if isinstance(self.task, task_type):
             return self.task
         purpose = "was not fine-tuned for a task"
         if self.task is not None:
-            purpose = f"is for {self.task.kind}: call {CALLS[self.task.kind]}"
-        raise ValueError(
-            f"this model {purpose}; {method} needs a model from: bertwright finetune --task {types[0].kind} …"
-        )
+            purpose = f"is for {self.task.kind}: call {self.task.inference_call}"
+        raise ValueError(f"this model {purpose}; {method} needs a model from: bertwright finetune --task {kind} …")
 
     def _predict(self, task: Task[E, P], examples: Sequence[E]) -> Iterator[P]:
         """Yield one prediction per example, then warn if examples were truncated."""
@@ -381,7 +369,7 @@ class Bert:
         for chunk in predict_chunks(self.model, task, self.tokenizer, examples):
             yield from chunk.predictions
             truncated += chunk.truncated
-        for warning in truncation_warnings(task, len(examples), truncated, self.config.max_positions):
+        for warning in task.truncation_warnings(len(examples), truncated, self.config.max_positions):
             warnings.warn(warning, stacklevel=3)  # points to the caller of the public method
 
 

@@ -26,15 +26,9 @@ from bertwright.inference.predict_settings import STANDARD_OUTPUT, PredictSettin
 from bertwright.io.decoding import STDIN
 from bertwright.tasks.ensemble import predict_ensemble
 from bertwright.tasks.prediction import PredictedChunk, predict_chunks
-from bertwright.tasks.presentation import (
-    NATIVE_SUFFIXES,
-    DisplayTable,
-    passthrough_schema,
-    to_record,
-    to_tables,
-    truncation_warnings,
-)
+from bertwright.tasks.presentation import DisplayTable
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_types import NATIVE_SUFFIXES
 from bertwright.training.context import execution_context
 
 
@@ -64,7 +58,7 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
             counts = _predict_texts(settings, models, console)
         else:
             counts = _predict_files(settings, models, console)
-    warnings = truncation_warnings(models.task, counts.examples, counts.truncated, models.first.config.max_positions)
+    warnings = models.task.truncation_warnings(counts.examples, counts.truncated, models.first.config.max_positions)
     for warning in models.notices + warnings:
         notice(console, warning)
     for text in filter(os.path.isfile, settings.texts):  # unlike Path, it accepts a text of any length
@@ -79,7 +73,7 @@ def _predict_texts(settings: PredictSettings, models: LoadedModels, console: Con
     counts, examples = Counts(), examples_from_arguments(settings, models.task)
     with item_progress(console, "predicting", len(examples)) as advance:
         predicted = list(_predict_all(models, examples, counts, advance))
-    _print_tables(console, to_tables(models.task, predicted))
+    _print_tables(console, models.task.display(predicted))
     return counts
 
 
@@ -121,12 +115,12 @@ def _predict_all(
 def _check_output_format(settings: PredictSettings, task: AnyTask) -> None:
     """Raise ValueError if the output format is for another task type, or if columns cannot be copied."""
     owner = NATIVE_SUFFIXES.get(settings.suffix)
-    if owner is not None and not isinstance(task, owner):
+    if owner is not None and task.native_suffix != settings.suffix:
         raise ValueError(
             f"{settings.output}: {settings.suffix} is a format for {owner.kind} only, got a model for {task.kind}; "
             "use a .jsonl or .tsv file"
         )
-    if settings.keep_columns and passthrough_schema(task, settings.keep_columns, "") is None:
+    if settings.keep_columns and task.passthrough_schema(settings.keep_columns, "") is None:
         raise ValueError(
             f"--keep-columns: expected a task that reads tables, got {task.kind}; omit it (each record already has the "
             "words or the id of its example)"
@@ -142,7 +136,7 @@ def _predict_first_record(settings: PredictSettings, models: LoadedModels) -> di
     """Predict the first example; return its record, whose fields are those of all examples."""
     first = islice(read_examples(settings, models.task), 1)
     chunk = next(_predict_chunks(models, first))
-    return to_record(models.task, chunk.examples[0], chunk.predictions[0])
+    return models.task.to_record(chunk.examples[0], chunk.predictions[0])
 
 
 def _print_tables(console: Console, tables: Sequence[DisplayTable]) -> None:

@@ -13,7 +13,6 @@ from bertwright.inference.predict_settings import PredictSettings
 from bertwright.io.decoding import FIX_INPUT, STDIN, STDIN_NAME, TextCodec
 from bertwright.io.stdin_texts import stdin_lines
 from bertwright.io.tables import read_rows
-from bertwright.tasks.presentation import check_writable, is_single_text, passthrough_schema
 from bertwright.tasks.task import AnyTask
 
 
@@ -37,7 +36,7 @@ def read_passthrough(settings: PredictSettings, task: AnyTask) -> Iterator[dict[
     Raises ValueError for a missing column, and for a value that JSON cannot represent.
     """
     names = settings.keep_columns
-    schema = passthrough_schema(task, names, "choose columns with --keep-columns") if names else None
+    schema = task.passthrough_schema(names, "choose columns with --keep-columns") if names else None
     if schema is None:
         return repeat({})
     rows = chain.from_iterable(read_rows(path, schema) for path in settings.inputs)
@@ -52,7 +51,7 @@ def count_checked_examples(settings: PredictSettings, task: AnyTask) -> int:
 
     Raises ValueError as `task.read` and `check_writable` do.
     """
-    examples = check_writable(task, read_examples(settings, task), settings.suffix)
+    examples = task.check_writable(read_examples(settings, task), settings.suffix)
     count = sum(1 for _ in zip(examples, read_passthrough(settings, task), strict=bool(settings.keep_columns)))
     if not count:
         raise ValueError("--inputs: expected at least one example, got none; check the files")
@@ -61,7 +60,7 @@ def count_checked_examples(settings: PredictSettings, task: AnyTask) -> int:
 
 def _stdin_examples(task: AnyTask) -> Iterator[Any]:
     """Yield an example per line of standard input, blank lines included: every line gets a prediction."""
-    if not is_single_text(task):
+    if not task.reads_single_texts:
         raise ValueError(
             f"{STDIN_NAME}: expected a task that reads single texts, one per line, got {task.kind} with several texts "
             "per example; use a file"

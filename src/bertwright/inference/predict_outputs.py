@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TextIO
 
 from bertwright.files import new_file
 from bertwright.inference.predict_settings import STANDARD_OUTPUT
-from bertwright.tasks.presentation import NATIVE_SUFFIXES, format_native, to_record
 from bertwright.tasks.task import AnyTask
 
 SEPARATORS = re.compile("\r\n|[\t\r\n]")  # what a .tsv field cannot contain
@@ -54,12 +53,12 @@ def write_predictions(
     Returns the number of fields in which tabs or line breaks became spaces. `safe_csv`: prefix texts that a spreadsheet
     would run as formulas (`_escape_formula`).
     """
-    if suffix in NATIVE_SUFFIXES:
-        file.writelines(format_native(task, ((example, prediction) for example, prediction, _ in predicted)))
+    if suffix == task.native_suffix:
+        file.writelines(task.format_native(((example, prediction) for example, prediction, _ in predicted)))
         return 0
     changed = 0
     for number, (example, prediction, passthrough) in enumerate(predicted):
-        record = to_record(task, example, prediction)
+        record = task.to_record(example, prediction)
         if suffix == ".jsonl":
             file.write(json.dumps(passthrough | record, ensure_ascii=False) + "\n")
             continue

@@ -12,8 +12,7 @@ from bertwright.interop.model_files import check_model
 from bertwright.io.decoding import STDIN, check_stdin_alone
 from bertwright.io.sources import check_exist
 from bertwright.settings import check_not_str
-from bertwright.tasks.presentation import NATIVE_SUFFIXES
-from bertwright.tasks.presets import TaskOptions
+from bertwright.tasks.task_types import NATIVE_SUFFIXES, TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings
 
 STANDARD_OUTPUT = Path(STDIN)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -18,7 +19,9 @@ from bertwright.corpus.documents import check_encoding
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import count_skipped_rows, format_label, read_rows
 from bertwright.metrics import scores
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.tasks.presentation import DisplayTable, format_percent
 from bertwright.tasks.task import (
     LEARNED,
     Encoded,
@@ -27,6 +30,7 @@ from bertwright.tasks.task import (
     Task,
     TaskBatch,
     check_metric,
+    check_restored,
     softmax,
     sum_cross_entropy,
 )
@@ -37,9 +41,12 @@ from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bertwright.interop.head_config import HeadRecord
+
 MAX_NUMBER = float(np.finfo(np.float32).max)  # of a label: losses are float32
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 SHOWN_LABELS = 20  # in a message
+MAX_TABLE_LABELS = 30  # labels of a confusion table
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 SEP = SPECIAL_TOKENS[3]
 WITHOUT_HEADER = "; if line 1 is no header, use --header False and columns by number"
@@ -60,10 +67,15 @@ class TextExample(NamedTuple, Generic[L]):
     location: str
     """File and line, for messages."""
 
+    def __str__(self) -> str:
+        return self.text if self.text_pair is None else f"{self.text} / {self.text_pair}"
+
 
 @dataclass(frozen=True)
 class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """A task on texts or pairs of texts, which are read from tables."""
+
+    inference_call: ClassVar[str] = "classify(texts)"
 
     text: str = "text"
     """Column with the text; a number counts from 1 in files without header; a.b is the field b of the object in a."""
@@ -104,6 +116,10 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             pair = None if self.text_pair is None else values[1]
             yield TextExample(values[0], pair, self.parse_label(values[-1], location) if labeled else None, location)
 
+    @property
+    def reads_single_texts(self) -> bool:
+        return self.text_pair is None
+
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[TextExample[L]]:
         if self.text_pair is None:
             return [TextExample(text, None, None, location) for text in texts]
@@ -119,6 +135,9 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         return TableSchema(
             texts, label, self.header, self.quotes, hint, encoding=self.encoding, max_short_rows=max_short_rows
         )
+
+    def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
+        return TableSchema((), tuple(columns), self.header, self.quotes, hint, allow_nulls=True, encoding=self.encoding)
 
     def check(self, examples: Sequence[TextExample[L]]) -> None:
         self.encode_labels(examples)
@@ -208,6 +227,15 @@ class Classification(TextTask[str, LabelPrediction]):
     def label_names(self) -> tuple[str, ...]:
         return self.labels
 
+    @classmethod
+    def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
+        if record.head.kind != "sequence" or record.regression:
+            return None
+        return cls(max_length=max_positions, labels=record.labels)
+
+    def check_learned(self) -> None:
+        check_restored("labels", self.labels)
+
     def parse_label(self, value: Any, location: str) -> str:
         return format_label(value, self.label, location)
 
@@ -265,6 +293,45 @@ class Classification(TextTask[str, LabelPrediction]):
         if len(self.labels) == 2:
             results["f1"] = scores.f1(y_true, y_pred, self.f1_label)
         return results | {"macro_f1": scores.macro_f1(y_true, y_pred), "matthews": scores.matthews(y_true, y_pred)}
+
+    def example_scores(
+        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
+    ) -> ExampleScores | None:
+        pairs = [(true, guess.label) for true, guess in zip(known_labels(examples), predictions, strict=True)]
+        if self.metric == "accuracy":
+            return ExampleScores("mean", np.array([[true == guess] for true, guess in pairs], dtype=float))
+        if self.metric == "f1":
+            hits = [(true == self.f1_label, guess == self.f1_label) for true, guess in pairs]
+            return ExampleScores("f1", np.array([(true and guess, guess, true) for true, guess in hits], dtype=float))
+        if self.metric == "matthews" and len(self.labels) == 2:
+            cells = [2 * self.labels.index(true) + self.labels.index(guess) for true, guess in pairs]
+            return ExampleScores("matthews", np.eye(4)[cells])
+        return None
+
+    def score_tables(
+        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
+    ) -> list[DisplayTable]:
+        """Format the confusion table."""
+        if len(self.labels) > MAX_TABLE_LABELS:
+            return []
+        counts = Counter(zip(known_labels(examples), (guess.label for guess in predictions), strict=True))
+        rows = []
+        for true in self.labels:
+            row = [counts[true, guess] for guess in self.labels]
+            recall = counts[true, true] / max(sum(row), 1)
+            rows.append((true, *(f"{number:,}" for number in row), format_percent(recall)))
+        return [DisplayTable(("label (rows) predicted as", *self.labels, "recall"), rows)]
+
+    def predicted_classes(self, predictions: Sequence[LabelPrediction]) -> set[str]:
+        return {prediction.label for prediction in predictions}
+
+    def to_record(self, example: TextExample[str], prediction: LabelPrediction) -> dict[str, Any]:
+        shares = {f"p({label})": share for label, share in prediction.probabilities.items()}
+        return {"label": prediction.label, "probability": prediction.probabilities[prediction.label]} | shares
+
+    def display(self, predicted: Sequence[tuple[TextExample[str], LabelPrediction]]) -> list[DisplayTable]:
+        rows = [(str(example), guess.label, f"{guess.probabilities[guess.label]:.1%}") for example, guess in predicted]
+        return [DisplayTable(("text", "label", "probability"), rows)]
 
 
 class Labeled(Protocol[L_co]):

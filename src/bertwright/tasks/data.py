@@ -1,4 +1,4 @@
-"""Data of a task: the examples of its splits, what a user should know of them, and the digests of their files."""
+"""Data of a task: the examples of its splits, warnings about them, and the digests of their files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 from bertwright.files import digest_bytes, digest_file
 from bertwright.io.sources import HF_SCHEME, expand_files, resolve_files
-from bertwright.tasks.presentation import cut_answer_warnings, truncation_warnings
-from bertwright.tasks.presets import SPLITS, TaskOptions, TaskSettings
-from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.splits import sample_examples, train_validation_split
-from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask, Encoded
+from bertwright.tasks.task_types import TaskOptions
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
@@ -74,15 +72,10 @@ def within_positions(task: AnyTask, overrides: TaskOptions, max_positions: int) 
 
     Raises ValueError for lengths that the user has set and that exceed them.
     """
-    if overrides.max_length is not None and overrides.max_length > max_positions:
-        raise ValueError(f"max_length = {overrides.max_length}: the model has {max_positions} positions; lower it")
     shortened = task.limited_to(max_positions)
-    query = overrides.max_query_length
-    if isinstance(shortened, QuestionAnswering) and query not in (None, shortened.max_query_length):
-        raise ValueError(
-            f"max_query_length = {query}: leaves no room for a context in the model's {max_positions} positions; "
-            "lower it"
-        )
+    for name in overrides.given():
+        if (length := getattr(task, name)) != getattr(shortened, name):
+            raise ValueError(f"{name} = {length}: the model has {max_positions} positions; lower it")
     return shortened
 
 
@@ -93,17 +86,11 @@ def data_warnings(
 
     `splits`: train first; `max_positions`: of the model.
     """
-    warnings: list[str] = []
-    if isinstance(task, Tagging) and tokenizer.lowercase:
-        words = (word for example in splits[0].examples for word in example.words)
-        if cased := next((word for word in words if word != word.lower()), None):
-            warnings.append(
-                f"{splits[0].name}: words have capital letters, such as {cased!r}, but the vocabulary is uncased: the "
-                "model cannot see them; the paper tags with a cased model (section 5.3)"
-            )
+    train = splits[0]
+    warnings = [f"{train.name}: {note}" for note in task.vocabulary_warnings(train.examples, tokenizer)]
     for split in splits:
-        truncated = truncation_warnings(task, len(split.examples), split.encoded.truncated, max_positions)
-        notes = truncated + cut_answer_warnings(split.encoded)
+        notes = task.truncation_warnings(len(split.examples), split.encoded.truncated, max_positions)
+        notes += task.encoding_warnings(split.encoded)
         notes += task.warnings(split.examples, settings.files(split.name))
         warnings += [f"{split.name}: {note}" for note in notes]
     files = {name: {file for pattern in settings.files(name) for file in resolve_files(pattern)} for name in SPLITS}

@@ -5,7 +5,7 @@ N examples with W endings each; S = N · W sequences [CLS] prompt [SEP] ending [
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -16,14 +16,29 @@ from bertwright.corpus.documents import check_encoding
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import format_label, read_rows
 from bertwright.metrics import scores
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.classification import WITHOUT_HEADER, known_labels, parse_number
-from bertwright.tasks.task import Encoded, Outputs, Task, TaskBatch, check_metric, softmax, sum_cross_entropy
+from bertwright.tasks.presentation import DisplayTable
+from bertwright.tasks.task import (
+    Encoded,
+    Floats,
+    Outputs,
+    Task,
+    TaskBatch,
+    check_metric,
+    log_softmax_of_groups,
+    score_each,
+    softmax,
+    sum_cross_entropy,
+)
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from bertwright.interop.head_config import HeadRecord
 
 
 class ChoiceExample(NamedTuple):
@@ -52,6 +67,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     """The ending that continues a prompt, out of several."""
 
     kind: ClassVar[str] = "multiple-choice"
+    inference_call: ClassVar[str] = "choose(prompt, endings)"
 
     prompt: str = "prompt"
     """Column with the prompt; a number counts from 1 in files without header."""
@@ -93,6 +109,10 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     def head(self) -> HeadSpec:
         return HeadSpec("choice", 1)
 
+    @classmethod
+    def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
+        return cls(max_length=max_positions) if record.head.kind == "choice" else None
+
     def read(self, path: str, labeled: bool = True) -> Iterator[ChoiceExample]:
         in_list = len(self.endings) == 1
         before = (self.prompt,) if self.start is None else (self.prompt, self.start)
@@ -113,6 +133,9 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         if len(texts) < 3:
             raise ValueError("multiple choice: give a prompt and at least two endings")
         return [ChoiceExample(texts[0], tuple(texts[1:]), None, location)]
+
+    def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
+        return TableSchema((), tuple(columns), self.header, self.quotes, hint, allow_nulls=True, encoding=self.encoding)
 
     def _list(self, value: Any, location: str) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(ending, str) for ending in value):
@@ -173,8 +196,42 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         best = probabilities.argmax(1).tolist()
         return [ChoicePrediction(choice, tuple(row)) for choice, row in zip(best, probabilities.tolist(), strict=True)]
 
+    def log_probabilities(self, outputs: Floats, encoded: Encoded) -> Floats:
+        """Compute the logarithms of the probabilities of the endings of a choice."""
+        return log_softmax_of_groups(outputs, np.full(encoded.num_items, encoded.sequences_per_item))
+
     def score(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> dict[str, float]:
         return {"accuracy": scores.accuracy(known_labels(examples), [prediction.choice for prediction in predictions])}
+
+    def example_scores(
+        self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]
+    ) -> ExampleScores:
+        return score_each(self, examples, predictions)
+
+    def to_record(self, example: ChoiceExample, prediction: ChoicePrediction) -> dict[str, Any]:
+        """Convert a choice; endings are counted from `first_label`, also if the labels are letters."""
+        shares = {f"p({number})": share for number, share in enumerate(prediction.probabilities, self.first_label)}
+        best = prediction.probabilities[prediction.choice]
+        return {"choice": prediction.choice + self.first_label, "probability": best} | shares
+
+    def display(self, predicted: Sequence[tuple[ChoiceExample, ChoicePrediction]]) -> list[DisplayTable]:
+        """Format each choice as a table of its endings."""
+        tables = []
+        for example, prediction in predicted:
+            shares = [f"{share:.1%}" for share in prediction.probabilities]
+            rows = list(zip(example.endings, shares, strict=True))
+            tables.append(DisplayTable(("ending", "probability"), rows, heading=example.endings[prediction.choice]))
+        return tables
+
+    def check_writable(self, examples: Iterable[ChoiceExample], suffix: str) -> Iterator[ChoiceExample]:
+        """Yield the examples. Raises ValueError unless all have the same number of endings."""
+        count = 0
+        for example in examples:
+            endings = len(example.endings)
+            count = count or endings
+            if endings != count:  # `read` has checked this within each file
+                raise ValueError(f"{example.location}: expected {count} endings, as in the file before, got {endings}")
+            yield example
 
 
 def _check_number_of_endings(endings: Sequence[str], location: str, count: int, first: str) -> None:

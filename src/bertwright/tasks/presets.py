@@ -1,23 +1,22 @@
-"""Published tasks with their files and settings, and the options that adapt a task to the user's own files."""
+"""Published tasks with their files and settings, and the choice of a task with the user's own files and options."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 from bertwright.io.sources import check_unique
-from bertwright.settings import check_not_str, did_you_mean, field_docs
+from bertwright.settings import check_not_str, did_you_mean
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.task_types import TASK_TYPES
+from bertwright.tasks.task_types import TASK_TYPES, TaskOptions
 
 SPLITS = ("train", "dev", "test")
 
@@ -121,85 +120,6 @@ def paper_settings(table: Mapping[str, Any]) -> PaperSettings | None:
     task = table.get("task")
     preset = PRESETS.get(str(task.get("task"))) if isinstance(task, Mapping) else None
     return preset.paper if preset else None
-
-
-def _option_types() -> dict[str, Any]:
-    """Return the options of all task types by name, with their types; an unset option is None."""
-    found: dict[str, Any] = {}
-    for cls in TASK_TYPES.values():
-        types = get_type_hints(cls)
-        for option in options_of(cls):
-            option_type = types[option.name] | None
-            if found.setdefault(option.name, option_type) != option_type:
-                raise TypeError(f"{cls.__name__}.{option.name} is {option_type}, elsewhere {found[option.name]}")
-    return found
-
-
-def options_of(cls: type[AnyTask]) -> list[Any]:
-    """Return the fields of a task type that a user sets."""
-    return [one for one in fields(cls) if one.metadata.get("option", True)]  # type: ignore[arg-type]
-
-
-_Options: Any = make_dataclass(
-    "_Options", [(name, option_type, field(default=None)) for name, option_type in _option_types().items()], frozen=True
-)
-
-
-@dataclass(frozen=True)
-class TaskOptions(_Options):  # type: ignore[misc]  # made at run time
-    """Columns, lengths and metric of the task. Unset options keep the preset's value, or the default in brackets."""
-
-    def __post_init__(self) -> None:
-        check_not_str(self, "endings")
-
-    @classmethod
-    def field_docs(cls) -> dict[str, str]:
-        """Build the help of each option from the fields of the task classes that have it, with their defaults."""
-        helps: dict[str, dict[str, list[tuple[str, str]]]] = {}  # by option, then by text: task types and defaults
-        for task_type, task in TASK_TYPES.items():
-            texts = field_docs(task)
-            for option in options_of(task):
-                text = texts[option.name]
-                default = "" if "unset:" in text.lower() else _format_default(option.default)
-                helps.setdefault(option.name, {}).setdefault(text, []).append((task_type, default))
-        return {name: _compose_help(by_text) for name, by_text in helps.items()}
-
-    def apply_to(self, task: AnyTask) -> AnyTask:
-        """Return the task with these options. Raises ValueError for an option that its task type does not have."""
-        given = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None}
-        known = {one.name for one in options_of(type(task))}
-        if odd := sorted(given.keys() - known):
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in odd)
-            raise ValueError(f"{flags}: not an option of {task.kind} tasks")
-        return replace(task, **given)  # type: ignore[type-var]
-
-
-def _format_default(default: Any) -> str:
-    return " ".join(default) if isinstance(default, tuple) else str(default)
-
-
-def _compose_help(by_text: dict[str, list[tuple[str, str]]]) -> str:
-    """Join the help texts of an option: each with its task types, unless it is for all, and their default.
-
-    What the texts have in common comes first.
-
-    >>> _compose_help({"Longest sequence.": [("tagging", "128"), ("regression", "128")]})
-    'Tagging, regression: longest sequence [128].'
-    >>> _compose_help({"Score: accuracy.": [("tagging", "")], "Score: pearson.": [("regression", "")]})
-    'Score. Tagging: accuracy. Regression: pearson.'
-    """
-    first = next(iter(by_text))
-    openings = [first[: mark.end()] for mark in re.finditer("[:;] ", first)] if len(by_text) > 1 else []
-    common = max((one for one in openings if all(text.startswith(one) for text in by_text)), key=len, default="")
-    composed = [f"{common[:-2]}."] if common else []
-    for text, uses in by_text.items():
-        defaults = dict.fromkeys(default for _, default in uses if default)
-        shown = f" [{', '.join(defaults)}]" if defaults else ""
-        own = text[len(common) :].removesuffix(".") + shown + "."
-        if len(uses) < len(TASK_TYPES):
-            own = f"{', '.join(task_type for task_type, _ in uses).capitalize()}: {own[0].lower()}{own[1:]}"
-        composed.append(own)
-    return " ".join(composed)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ Q questions; S windows with T tokens in all; M tokens of all contexts, each toke
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +18,36 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from bertwright.corpus.documents import check_encoding
 from bertwright.metrics.exact_match import RULES, Threshold, best_threshold, scores
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.ragged import flat_ranges, offsets_from_lengths, positions_from_lengths
 from bertwright.settings import check_minimum, did_you_mean
+from bertwright.tasks.presentation import DisplayTable, format_percent
 from bertwright.tasks.squad import QaExample, align_answers, read_questions
-from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric
+from bertwright.tasks.task import (
+    LEARNED,
+    Encoded,
+    Floats,
+    Ints,
+    Outputs,
+    Task,
+    TaskBatch,
+    check_metric,
+    log_softmax_of_groups,
+    score_each,
+)
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bertwright.interop.head_config import HeadRecord
+
 CONTEXTS_PER_CALL = 512  # of the tokenizer, whose encodings are large
 NUM_SPECIALS = 3  # [CLS] question [SEP] context [SEP]
-
-Floats = npt.NDArray[np.float64]
+SHOWN_ANSWERS = 5  # answers per question on the screen; files have all
+NO_ANSWER = "(no answer)"
+MAX_CUT_ANSWERS = 0.05  # share of the questions above which cut answers cause a notice
 
 
 class Candidate(NamedTuple):
@@ -99,6 +116,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
     """The start and the end of the answer to a question in a context."""
 
     kind: ClassVar[str] = "question-answering"
+    inference_call: ClassVar[str] = "answer(question, context)"
+    native_suffix: ClassVar[str] = ".json"
+    truncation_option: ClassVar[str] = "max_query_length"  # a longer context has more windows
 
     max_length: int = 384
     """Longest sequence in tokens, [CLS] and [SEP] included; a longer context has several windows."""
@@ -142,6 +162,25 @@ class QuestionAnswering(Task[QaExample, Answer]):
     def head(self) -> HeadSpec:
         return HeadSpec("span", 2)
 
+    @classmethod
+    def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
+        return cls().limited_to(max_positions) if record.head.kind == "span" else None
+
+    def with_threshold(self, threshold: float) -> Self:
+        return replace(self, threshold=threshold) if self.allow_no_answer else super().with_threshold(threshold)
+
+    def merge(self, others: Sequence[Self]) -> Self:
+        """Return the task with the mean threshold."""
+        return replace(self, threshold=float(np.mean([task.threshold for task in (self, *others)])))
+
+    def merge_notes(self) -> list[str]:
+        if not self.allow_no_answer:
+            return []
+        return [
+            f"the threshold of the ensemble is the mean of its models' thresholds, {self.threshold:.4g}; bertwright "
+            "evaluate --ensemble on dev prints its best, for --threshold"
+        ]
+
     def limited_to(self, max_positions: int) -> Self:
         """Return the task for a model with this number of positions.
 
@@ -181,7 +220,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
     def check(self, examples: Sequence[QaExample]) -> None:
         """Raise ValueError if the answers are known of no example; see `AnswerAlignment` for some without."""
         if examples and not any(example.answers or example.is_impossible for example in examples):
-            raise ValueError(f"{examples[0].location}: the answers are not known, nor those of others, but needed here")
+            raise ValueError(
+                f"{examples[0].location}: neither this nor any other question has an answer; scoring needs them"
+            )
 
     def group_keys(self, examples: Sequence[QaExample]) -> Sequence[Hashable]:
         return [example.context for example in examples]
@@ -189,6 +230,17 @@ class QuestionAnswering(Task[QaExample, Answer]):
     def warnings(self, examples: Sequence[QaExample], paths: Sequence[str] = ()) -> list[str]:
         """Describe answers that do not occur at the start given in the file, and questions without any."""
         return align_answers(examples).warnings()
+
+    def encoding_warnings(self, encoded: Encoded) -> list[str]:
+        """Warn about answers that begin or end inside a token, if they are frequent."""
+        assert isinstance(encoded, EncodedQuestions)
+        count, total = encoded.cut_answers, len(set(encoded.example_ids.tolist()))
+        if count <= MAX_CUT_ANSWERS * total:
+            return []
+        return [
+            f"{count:,} of {total:,} questions ({count / total:.1%}) have an answer that begins or ends inside a "
+            "token, so that no prediction can equal it; a vocabulary of fewer tokens splits words more often"
+        ]
 
     def encode(self, examples: Sequence[QaExample], tokenizer: Tokenizer, labeled: bool = True) -> EncodedQuestions:
         """Encode questions as windows: at most `max_query_length` tokens of the question, and the context that fits.
@@ -308,6 +360,11 @@ class QuestionAnswering(Task[QaExample, Answer]):
         best = next(candidate for candidate in candidates if (candidate.end > 0) == answered)
         return Answer(best.text, best.start, best.end, best.probability, score, null_score, candidates)
 
+    def log_probabilities(self, outputs: Floats, encoded: Encoded) -> Floats:
+        """Compute the logarithms of probabilities among all tokens of a question's windows, for start and end."""
+        first_windows = np.unique(encoded.example_ids, return_index=True)[1]
+        return log_softmax_of_groups(outputs, np.diff(encoded.position_starts[first_windows], append=len(outputs)))
+
     def score(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> dict[str, float]:
         """Compute the official exact match and F1; see `metrics.exact_match.scores`."""
         return scores(_gold_texts(examples), [answer.text for answer in predictions], RULES[self.scoring])
@@ -327,6 +384,71 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return best_threshold(
             _gold_texts(examples), [answer.best_span for answer in predictions], margins, RULES[self.scoring]
         )
+
+    def example_scores(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> ExampleScores:
+        return score_each(self, examples, predictions)
+
+    def score_notes(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> list[str]:
+        """Describe the threshold that would have been best."""
+        if not self.allow_no_answer:
+            return []
+        best = self.best_threshold(examples, predictions)
+        return [f"best on these examples: f1 {format_percent(best.f1)}, with --threshold {best.value!r}"]
+
+    def describe(self) -> dict[str, str]:
+        if not self.allow_no_answer:
+            return {"no answer": "never"}
+        return {"no answer": f"if the score of the best span exceeds that of no answer by at most {self.threshold:.3f}"}
+
+    def report_fields(self, examples: Sequence[QaExample]) -> dict[str, Any]:
+        return {"answers": align_answers(examples)._asdict()}
+
+    def google_flags(self) -> list[str]:
+        if not self.allow_no_answer:
+            return []
+        return ["--version_2_with_negative=True", f"--null_score_diff_threshold={-self.threshold:g}"]
+
+    def to_record(self, example: QaExample, prediction: Answer) -> dict[str, Any]:
+        values = prediction._asdict()
+        return {
+            "id": example.id,
+            "answer": prediction.text,
+            **{name: values[name] for name in ("start", "end", "probability", "score", "null_score")},
+            "candidates": [candidate._asdict() for candidate in prediction.candidates],
+        }
+
+    def display(self, predicted: Sequence[tuple[QaExample, Answer]]) -> list[DisplayTable]:
+        """Format the best candidates of each question."""
+        tables = []
+        for _, answer in predicted:
+            rows = [
+                (span.text or NO_ANSWER, f"{span.start}-{span.end}" if span.text else "", f"{span.probability:.1%}")
+                for span in answer.candidates[:SHOWN_ANSWERS]
+            ]
+            tables.append(DisplayTable(("answer", "characters", "probability"), rows, heading=answer.text or NO_ANSWER))
+        return tables
+
+    def check_writable(self, examples: Iterable[QaExample], suffix: str) -> Iterator[QaExample]:
+        """Yield the examples. Raises ValueError, for .json, with the location of a question whose id is not new."""
+        ids: set[str] = set()
+        for example in examples:
+            if suffix == self.native_suffix:
+                if example.id in ids:
+                    raise ValueError(
+                        f'{example.location}: the id "{example.id}" is that of an earlier question; predict each file '
+                        "separately, or write .jsonl"
+                    )
+                ids.add(example.id)
+            yield example
+
+    def format_native(self, predicted: Iterable[tuple[QaExample, Answer]]) -> Iterator[str]:
+        """Format one object with the answers by the ids of their questions, as SQuAD's scorer reads it."""
+        as_json = partial(json.dumps, ensure_ascii=False)
+        before = "{"
+        for example, answer in predicted:
+            yield f"{before}{as_json(example.id)}: {as_json(answer.text)}"
+            before = ", "
+        yield "}"
 
 
 class Spans(NamedTuple):

@@ -11,12 +11,16 @@ import numpy as np
 
 from bertwright.io.tables import format_label
 from bertwright.metrics import scores
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.classification import MAX_NUMBER, TextExample, TextTask, known_labels, parse_number
+from bertwright.tasks.presentation import DisplayTable
 from bertwright.tasks.task import LEARNED, Encoded, Outputs, TaskBatch, check_metric
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from bertwright.interop.head_config import HeadRecord
 
 MAX_EXPONENT = 100  # of the scale: beyond it, scaled weights would leave the range of float32
 
@@ -32,6 +36,7 @@ class Regression(TextTask[float, float]):
     """
 
     kind: ClassVar[str] = "regression"
+    is_regression: ClassVar[bool] = True
 
     metric: str = "spearman"
     """Score that selects the best checkpoint: spearman or pearson."""
@@ -49,6 +54,14 @@ class Regression(TextTask[float, float]):
     @property
     def head(self) -> HeadSpec:
         return HeadSpec("sequence", 1)
+
+    @property
+    def head_scale(self) -> float:
+        return self.scale
+
+    @classmethod
+    def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
+        return cls(max_length=max_positions) if record.regression else None
 
     def parse_label(self, value: Any, location: str) -> float:
         text = format_label(value, self.label, location)
@@ -104,6 +117,13 @@ class Regression(TextTask[float, float]):
         numbers: list[float] = (outputs[:, 0].astype(np.float64) * self.scale).tolist()
         return numbers
 
+    def merge_outputs(self, tasks: Sequence[Self], outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        """Compute the mean numbers in units of this task's scale."""
+        pairs = zip(tasks, outputs, strict=True)
+        scaled = [numbers.astype(np.float64) * (task.scale / self.scale) for task, numbers in pairs]
+        mean: Outputs = np.mean(scaled, axis=0).astype(np.float32)
+        return mean
+
     def score(self, examples: Sequence[TextExample[float]], predictions: Sequence[float]) -> dict[str, float]:
         y_true = known_labels(examples)
         return {
@@ -111,3 +131,16 @@ class Regression(TextTask[float, float]):
             "pearson": scores.pearson(y_true, predictions),
             "mse": scores.mean_squared_error(y_true, predictions),
         }
+
+    def example_scores(
+        self, examples: Sequence[TextExample[float]], predictions: Sequence[float]
+    ) -> ExampleScores | None:
+        pairs = list(zip(known_labels(examples), predictions, strict=True))
+        return ExampleScores("spearman", np.array(pairs, dtype=float)) if self.metric == "spearman" else None
+
+    def to_record(self, example: TextExample[float], prediction: float) -> dict[str, Any]:
+        return {"score": prediction}
+
+    def display(self, predicted: Sequence[tuple[TextExample[float], float]]) -> list[DisplayTable]:
+        rows = [(str(example), f"{number:.3f}") for example, number in predicted]
+        return [DisplayTable(("text", "score"), rows)]

@@ -13,7 +13,7 @@ W words including context, S windows, R words to tag, C tags.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import prod
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_arg
 import numpy as np
 
 from bertwright.corpus.documents import check_encoding
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.span_f1 import SpanScores, accuracy, span_scores
 from bertwright.metrics.tag_schemes import (
     BARE,
@@ -37,12 +38,25 @@ from bertwright.metrics.tag_schemes import (
 from bertwright.models.head_spec import HeadSpec
 from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.settings import did_you_mean
-from bertwright.tasks.conll import TagExample, Unit, read_sentences, with_document_context
-from bertwright.tasks.task import LEARNED, Encoded, Ints, Outputs, Task, TaskBatch, check_metric, sum_cross_entropy
+from bertwright.tasks.conll import TagExample, Unit, read_sentences, to_conll, with_document_context
+from bertwright.tasks.presentation import DisplayTable, format_percent
+from bertwright.tasks.task import (
+    LEARNED,
+    Encoded,
+    Ints,
+    Outputs,
+    Task,
+    TaskBatch,
+    check_metric,
+    check_restored,
+    sum_cross_entropy,
+)
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from bertwright.interop.head_config import HeadRecord
 
 NUM_SPECIALS = 2  # [CLS] and [SEP] of every window
 UNSEEN = -100  # label of a tag that training never showed: no class, and no loss (cross entropy's ignore_index)
@@ -78,6 +92,8 @@ class Tagging(Task[TagExample, TagPrediction]):
     """A tag per word: named entities, chunks, parts of speech."""
 
     kind: ClassVar[str] = "tagging"
+    inference_call: ClassVar[str] = "tag(text)"
+    native_suffix: ClassVar[str] = ".conll"
 
     words: str | None = None
     """Column of the words: a number from 1, or negative, counted from the last; in .conllu also a name; in .jsonl and
@@ -122,6 +138,24 @@ class Tagging(Task[TagExample, TagPrediction]):
     @property
     def label_names(self) -> tuple[str, ...]:
         return self.labels
+
+    @classmethod
+    def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
+        if record.head.kind != "token":
+            return None
+        scheme = detect_scheme([label] for label in record.labels)
+        bioes = scheme == "bioes"  # or BILOU
+        labels = to_canonical_scheme(record.labels, scheme) if bioes else record.labels
+        metric = "accuracy" if scheme == "none" else "f1"
+        return cls(max_length=max_positions, scheme=scheme, metric=metric, labels=labels)
+
+    def check_learned(self) -> None:
+        check_restored("labels", self.labels)
+        check_restored("scheme", self.scheme)
+
+    @property
+    def reads_single_texts(self) -> bool:
+        return True
 
     def read(self, path: str, labeled: bool = True) -> Iterator[TagExample]:
         found = read_sentences(path, self.words, self.tags, labeled, self.comment_prefix, self.encoding)
@@ -193,6 +227,16 @@ class Tagging(Task[TagExample, TagPrediction]):
             found.append(f"{having} that the training data lack ({tags}): scored, but never predicted")
         return found
 
+    def vocabulary_warnings(self, examples: Sequence[TagExample], tokenizer: Tokenizer) -> list[str]:
+        words = (word for example in examples for word in example.words)
+        cased = next((word for word in words if word != word.lower()), None) if tokenizer.lowercase else None
+        if cased is None:
+            return []
+        return [
+            f"words have capital letters, such as {cased!r}, but the vocabulary is uncased: the model cannot see them; "
+            "the paper tags with a cased model (section 5.3)"
+        ]
+
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
         max_tokens = self.max_length - NUM_SPECIALS
         stream = tokenize_words(examples, tokenizer, max_tokens)
@@ -244,6 +288,66 @@ class Tagging(Task[TagExample, TagPrediction]):
         """Score all spans, and the spans of each type."""
         y_true = [to_canonical_scheme(known_tags(example), self._scheme) for example in examples]
         return span_scores(y_true, [prediction.tags for prediction in predictions])
+
+    def example_scores(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> ExampleScores:
+        counts = [self._count_hits(*pair) for pair in zip(examples, predictions, strict=True)]
+        return ExampleScores("f1", np.array(counts, dtype=float))
+
+    def _count_hits(self, example: TagExample, prediction: TagPrediction) -> tuple[int, int, int]:
+        """Count right, predicted and true spans of a sentence; for plain classes, words instead of spans."""
+        true = to_canonical_scheme(known_tags(example), self._scheme)
+        if self.metric == "accuracy":
+            iob1 = self._scheme == "iob1"
+            guessed = to_canonical_scheme(prediction.tags, "iob1") if iob1 else prediction.tags
+            return sum(map(str.__eq__, true, guessed)), len(true), len(true)
+        spans, predicted = {*find_spans(true)}, {*find_spans(prediction.tags)}
+        return len(spans & predicted), len(predicted), len(spans)
+
+    def score_tables(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> list[DisplayTable]:
+        """Format the scores of each type of span."""
+        if self.scheme == "none":
+            return []
+        rows = [
+            (name, f"{scores.support:,}", *map(format_percent, (scores.precision, scores.recall, scores.f1)))
+            for name, scores in self.span_scores(examples, predictions).types.items()
+        ]
+        return [DisplayTable(("type", "spans", "precision", "recall", "f1"), rows)]
+
+    def predicted_classes(self, predictions: Sequence[TagPrediction]) -> set[str]:
+        return {tag for prediction in predictions for tag in prediction.tags}
+
+    def to_record(self, example: TagExample, prediction: TagPrediction) -> dict[str, Any]:
+        return {
+            "words": list(prediction.words),
+            "tags": list(prediction.tags),
+            "probabilities": list(prediction.probabilities),
+            "entities": [entity._asdict() for entity in prediction.entities],
+        }
+
+    def display(self, predicted: Sequence[tuple[TagExample, TagPrediction]]) -> list[DisplayTable]:
+        """Format the entities of each text or, if tags are plain classes, all of its words."""
+        tables = []
+        for example, tagged in predicted:
+            spans = [(span.text, span.label, span.start, span.end, span.probability) for span in tagged.entities]
+            if self.scheme == "none":
+                words = zip(tagged.words, tagged.tags, example.offsets, tagged.probabilities, strict=True)
+                spans = [(word, tag, *offsets, probability) for word, tag, offsets, probability in words]
+            rows = [(text, label, f"{start}-{end}", f"{share:.1%}") for text, label, start, end, share in spans]
+            heading = (example.text or "").strip() or "(no text)"
+            if_empty = "no words" if self.scheme == "none" else "no entities"
+            tables.append(DisplayTable(("text", "label", "characters", "probability"), rows, heading, if_empty))
+        return tables
+
+    def check_writable(self, examples: Iterable[TagExample], suffix: str) -> Iterator[TagExample]:
+        """Yield the examples. Raises ValueError, for .conll, with the location of a word that columns cannot hold."""
+        for example in examples:
+            if suffix == self.native_suffix:
+                to_conll(example.words, example.words, example.location)
+            yield example
+
+    def format_native(self, predicted: Iterable[tuple[TagExample, TagPrediction]]) -> Iterator[str]:
+        """Format columns of words and tags, sentence by sentence."""
+        return (to_conll(tagged.words, tagged.tags, example.location) for example, tagged in predicted)
 
     @property
     def _scheme(self) -> Scheme:

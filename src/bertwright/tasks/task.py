@@ -1,4 +1,6 @@
-"""The interface of every task type: examples become sequences, a head reads their states, its outputs are decoded.
+"""The interface of every task type: all that the package asks of a type, with defaults.
+
+Examples become sequences, a head reads their states, its outputs are decoded.
 
 N examples; S sequences with T tokens that encode them; R positions whose states the head reads; C outputs per position;
 K labels. An item is what a batch counts: one sequence, or the `sequences_per_item` sequences of one choice.
@@ -8,8 +10,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_type_hints
@@ -18,17 +20,22 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.files import write_text
+from bertwright.io.schema import TableSchema
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.ragged import offsets_from_lengths
 from bertwright.settings import convert, did_you_mean
+from bertwright.tasks.presentation import DisplayTable
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # torch takes a second to import, and the options of tasks are shown by --help
     import torch
     from torch import Tensor, nn
 
+    from bertwright.interop.head_config import HeadRecord
     from bertwright.models.packing import PackedInput, Packing
 
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Outputs = npt.NDArray[np.float32]
 
@@ -122,14 +129,22 @@ class TaskBatch:
 
 
 class Task(ABC, Generic[E, P]):
-    """A task type: read, encode, loss, decode, score.
+    """A task type: read, encode, loss, decode, score, show, write.
 
-    Each one is a frozen dataclass. Its fields are the user's options and what training finds (labels, a threshold).
-    All are saved in the model folder as `task.json`. How predictions are shown and written: `tasks.presentation`.
+    Each one is a frozen dataclass in a file of its own. Its fields are the user's options and what training sets
+    (labels, a threshold). All are saved in the model folder as `task.json`.
     """
 
     kind: ClassVar[str]
     """Name on the command line and in `task.json`."""
+    inference_call: ClassVar[str]
+    """The method of `bertwright.load(folder)` for this type, with its arguments, for messages."""
+    native_suffix: ClassVar[str] = ""
+    """Suffix of the type's own file format, which `format_native` writes; empty: none."""
+    is_regression: ClassVar[bool] = False
+    """Whether the head's output is a number to predict, so that there are no labels to smooth."""
+    truncation_option: ClassVar[str] = "max_length"
+    """The option that limits the tokens of an example."""
     metric: str
     """The score that selects checkpoints and settings; higher is better."""
     max_length: int
@@ -142,8 +157,53 @@ class Task(ABC, Generic[E, P]):
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Name of each output of the head, for `config.json`; empty if outputs have no names."""
+        """Name of each output of the head, for `config.json`; empty if outputs have no names.
+
+        Names that depend on the training data are in a field `labels`.
+        """
         return ()
+
+    @property
+    def head_scale(self) -> float:
+        """Factor of the head's weights in files: a power of two, so that the way to a file and back changes no bit."""
+        return 1.0
+
+    # Where a task comes from
+
+    @classmethod
+    def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
+        """Infer the task of a folder of `transformers`, which names neither columns nor lengths, from its head.
+
+        The maximum length is assumed. None if the head is for another task type.
+        """
+        return None
+
+    def check_learned(self) -> None:
+        """Raise ValueError if `task.json` lacks what training has set, such as the labels."""
+        return
+
+    def limited_to(self, max_positions: int) -> Self:
+        """Return the task for a model with this number of positions; dependent lengths are adapted."""
+        return replace(self, max_length=min(self.max_length, max_positions))  # type: ignore[type-var]
+
+    def with_threshold(self, threshold: float) -> Self:
+        """Return the task with another decision threshold. Raises ValueError if it has none."""
+        raise ValueError(f"--threshold {threshold:g}: this model never predicts that there is no answer; omit it")
+
+    def merge(self, others: Sequence[Self]) -> Self:
+        """Return the task of an ensemble with models of other tasks, whose labels and options are the same."""
+        return self
+
+    def merge_notes(self) -> list[str]:
+        """Describe choices in the task of an ensemble that a user should know, one sentence each."""
+        return []
+
+    # Examples
+
+    @property
+    def reads_single_texts(self) -> bool:
+        """Whether an example is one text, so that a line of standard input can be one."""
+        return False
 
     @abstractmethod
     def read(self, path: str, labeled: bool = True) -> Iterator[E]:
@@ -174,6 +234,28 @@ class Task(ABC, Generic[E, P]):
         """Describe oddities of labeled examples, one sentence each; `paths`: the files that they were read from."""
         return []
 
+    def vocabulary_warnings(self, examples: Sequence[E], tokenizer: Tokenizer) -> list[str]:
+        """Describe how the vocabulary does not suit the training examples, one sentence each."""
+        return []
+
+    def encoding_warnings(self, encoded: Encoded) -> list[str]:
+        """Describe oddities of encoded labeled examples, one sentence each."""
+        return []
+
+    def truncation_warnings(self, examples: int, truncated: int, max_positions: int) -> list[str]:
+        """Warn about truncated examples, if any. `max_positions`: of the model."""
+        if not truncated:
+            return []
+        length = getattr(self, self.truncation_option)
+        whole = f"raise {self.truncation_option} to keep them whole"
+        hint = "the model has no more positions" if length == max_positions else whole
+        share = f"{truncated:,} of {examples:,} examples ({truncated / examples:.1%})"
+        return [f"{share} lose tokens: {self.truncation_option} is {length}; {hint}"]
+
+    def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema | None:
+        """Return how other columns of the task's tables are read; None if its files are no tables."""
+        return None
+
     @abstractmethod
     def group_keys(self, examples: Sequence[E]) -> Sequence[Hashable]:
         """Return a key per example; examples with equal keys stay in the same split."""
@@ -190,6 +272,8 @@ class Task(ABC, Generic[E, P]):
         """Set what the head's initial weights should know of the training examples; by default nothing."""
         return
 
+    # The head
+
     @abstractmethod
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         """Compute the sum of the losses of all labels in a batch from logits, R × C float32.
@@ -201,20 +285,99 @@ class Task(ABC, Generic[E, P]):
     def decode(self, examples: Sequence[E], encoded: Encoded, outputs: Outputs) -> list[P]:
         """Convert the head's outputs at all positions, R × C float32, to one prediction per example, in order."""
 
+    def merge_outputs(self, tasks: Sequence[Self], outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        """Compute outputs R × C whose decoding is the mean of the predictions of several models, given their outputs.
+
+        By default, the logarithms of the mean probabilities. `tasks`: the models' own tasks; this one decodes.
+        """
+        logarithms = [self.log_probabilities(logits.astype(np.float64), encoded) for logits in outputs]
+        mean: Outputs = (np.logaddexp.reduce(logarithms, axis=0) - np.log(len(outputs))).astype(np.float32)
+        return mean
+
+    def log_probabilities(self, outputs: Floats, encoded: Encoded) -> Floats:
+        """Compute the logarithms of probabilities, R × C, among the outputs that compete: by default, in a row."""
+        shifted = outputs - outputs.max(axis=1, keepdims=True)
+        logarithms: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        return logarithms
+
+    # Scores
+
     @abstractmethod
     def score(self, examples: Sequence[E], predictions: Sequence[P]) -> dict[str, float]:
         """Compute the official scores by name: shares from 0 to 1, correlations from -1 to 1; one is `metric`."""
+
+    def example_scores(self, examples: Sequence[E], predictions: Sequence[P]) -> ExampleScores | None:
+        """Return the statistics per example that the metric of any sample of examples needs, for bootstrap intervals.
+
+        None for a metric that needs others, such as macro F1.
+        """
+        return None
+
+    def score_tables(self, examples: Sequence[E], predictions: Sequence[P]) -> list[DisplayTable]:
+        """Format scores per label or type as tables for people."""
+        return []
+
+    def score_notes(self, examples: Sequence[E], predictions: Sequence[P]) -> list[str]:
+        """Describe what else labeled examples say about the task's settings, one sentence each."""
+        return []
+
+    def predicted_classes(self, predictions: Sequence[P]) -> set[str]:
+        """Return the classes that are predicted; empty if predictions are not classes."""
+        return set()
+
+    def single_class_warnings(self, predictions: Sequence[P]) -> list[str]:
+        """Warn if all predictions are of one class, although the task has several."""
+        classes = self.predicted_classes(predictions)
+        if len(classes) == 1 < len(self.label_names) and len(predictions) > 1:
+            return [f"all predictions are {classes.pop()!r}: the model does not distinguish the classes"]
+        return []
 
     def with_threshold_from(self, examples: Sequence[E], predictions: Sequence[P]) -> Self:
         """Return the task with the decision threshold that is best on dev examples; most task types have none."""
         return self
 
-    def limited_to(self, max_positions: int) -> Self:
-        """Return the task for a model with this number of positions; dependent lengths are adapted."""
-        return replace(self, max_length=min(self.max_length, max_positions))  # type: ignore[type-var]
+    # Reports and files
+
+    def describe(self) -> dict[str, str]:
+        """Return properties of the task for the summary of a model, by name."""
+        return {}
+
+    def report_fields(self, examples: Sequence[E]) -> dict[str, Any]:
+        """Return plain values about the training examples for `report.json`."""
+        return {}
+
+    def google_flags(self) -> list[str]:
+        """Return the flags of Google's scripts whose values its model files do not contain."""
+        return []
+
+    def to_record(self, example: E, prediction: P) -> dict[str, Any]:
+        """Convert a prediction to plain values by column name, the same columns for every example of a file."""
+        return {"prediction": prediction}
+
+    def display(self, predicted: Sequence[tuple[E, P]]) -> list[DisplayTable]:
+        """Format examples and predictions as tables for people; by default, the records as one table."""
+        records = [self.to_record(example, prediction) for example, prediction in predicted]
+        columns = tuple(records[0]) if records else ()
+        return [DisplayTable(columns, [tuple(map(str, record.values())) for record in records])]
+
+    def check_writable(self, examples: Iterable[E], suffix: str) -> Iterator[E]:
+        """Yield the examples of all input files.
+
+        Raises ValueError with the location of one that a file with this suffix cannot hold.
+        """
+        return iter(examples)
+
+    def format_native(self, predicted: Iterable[tuple[E, P]]) -> Iterator[str]:
+        """Format predictions in the task type's own file format, chunk by chunk."""
+        raise TypeError(f"no file format of its own for {self.kind}")
 
 
 AnyTask = Task[Any, Any]
+
+
+def options_of(cls: type[AnyTask]) -> list[Field[Any]]:
+    """Return the fields of a task type that a user sets."""
+    return [field for field in fields(cls) if field.metadata.get("option", True)]  # type: ignore[arg-type]
 
 
 def sum_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
@@ -230,11 +393,33 @@ def check_metric(metric: str, known: Sequence[str]) -> None:
         raise ValueError(f"metric = {metric!r}: {did_you_mean(metric, known)}")
 
 
-def softmax(outputs: Outputs) -> npt.NDArray[np.float64]:
+def score_each(task: Task[E, P], examples: Sequence[E], predictions: Sequence[P]) -> ExampleScores:
+    """Score the examples one by one, for a metric that is the mean of its values for single examples."""
+    pairs = zip(examples, predictions, strict=True)
+    values = [task.score([example], [prediction])[task.metric] for example, prediction in pairs]
+    return ExampleScores("mean", np.array(values, dtype=float)[:, None])
+
+
+def log_softmax_of_groups(outputs: Floats, counts: Ints) -> Floats:
+    """Compute the logarithms of probabilities, R × C, in each column among consecutive rows, `counts` in each group."""
+    starts = offsets_from_lengths(counts)[:-1]
+    shifted = outputs - np.repeat(np.maximum.reduceat(outputs, starts), counts, axis=0)
+    totals = np.log(np.add.reduceat(np.exp(shifted), starts))
+    logarithms: Floats = shifted - np.repeat(totals, counts, axis=0)
+    return logarithms
+
+
+def check_restored(name: str, value: Any) -> None:
+    """Raise ValueError if a field of `task.json` that training sets is empty."""
+    if not value:
+        raise ValueError(f"{name} is empty; restore task.json from the training run")
+
+
+def softmax(outputs: Outputs) -> Floats:
     """Convert logits N × C to probabilities N × C in double precision."""
     import torch
 
-    probabilities: npt.NDArray[np.float64] = torch.from_numpy(outputs).double().softmax(1).numpy()
+    probabilities: Floats = torch.from_numpy(outputs).double().softmax(1).numpy()
     return probabilities
 
 

@@ -13,14 +13,9 @@ from bertwright.interop.checksums import write_checksums
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_head, load_task_model, read_config, write_task_model
 from bertwright.interop.model_files import CLASSES, new_folder
-from bertwright.metrics.tag_schemes import detect_scheme, to_canonical_scheme
 from bertwright.models.heads import EncoderForTask
 from bertwright.settings import did_you_mean
-from bertwright.tasks.classification import Classification, format_labels
-from bertwright.tasks.multiple_choice import MultipleChoice
-from bertwright.tasks.question_answering import QuestionAnswering
-from bertwright.tasks.regression import Regression
-from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.classification import format_labels
 from bertwright.tasks.task import TASK_FILE, AnyTask, from_fields, write_task
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -42,30 +37,16 @@ def read_task(folder: Path) -> AnyTask | None:
         raise ValueError(f'{path}: no task type "{kind}"; {did_you_mean(kind, TASK_TYPES)}')
     try:
         task = from_fields(TASK_TYPES[kind], values, path)
+        task.check_learned()
     except ValueError as error:
         raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-    if isinstance(task, Classification | Tagging) and not task.labels:
-        raise ValueError(f"{path}: labels: expected those of the training examples, got none; restore the file")
-    if isinstance(task, Tagging) and task.scheme is None:
-        raise ValueError(f"{path}: scheme: expected that of the training examples, got none; restore the file")
     return task
 
 
 def infer_task(described: HeadRecord, max_positions: int) -> AnyTask:
-    """Infer the task of a folder of `transformers`, which names neither columns nor lengths: the maximum is assumed."""
-    if described.head.kind == "choice":
-        return MultipleChoice(max_length=max_positions)
-    if described.head.kind == "token":
-        scheme = detect_scheme([label] for label in described.labels)
-        bioes = scheme == "bioes"  # or BILOU
-        labels = to_canonical_scheme(described.labels, scheme) if bioes else described.labels
-        metric = "accuracy" if scheme == "none" else "f1"
-        return Tagging(max_length=max_positions, scheme=scheme, metric=metric, labels=labels)
-    if described.head.kind == "span":
-        return QuestionAnswering().limited_to(max_positions)
-    if described.regression:
-        return Regression(max_length=max_positions)
-    return Classification(max_length=max_positions, labels=described.labels)
+    """Infer the task of a folder of `transformers` from its head; see `Task.from_head`."""
+    inferred = (cls.from_head(described, max_positions) for cls in TASK_TYPES.values())
+    return next(task for task in inferred if task is not None)
 
 
 class TaskModel(NamedTuple):
@@ -141,7 +122,7 @@ def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> Enco
 def describe_head(found: TaskModel) -> HeadRecord:
     """Describe a model's head and the names of its outputs."""
     names = found.outputs or found.task.label_names
-    return HeadRecord(found.model.head, names, isinstance(found.task, Regression))
+    return HeadRecord(found.model.head, names, found.task.is_regression)
 
 
 def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
@@ -165,11 +146,8 @@ def save_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> No
 
 
 def _scale_classifier(model: EncoderForTask, task: AnyTask, inverse: bool = False) -> None:
-    """Multiply (or divide) a regression's head by the scale of its labels, so that files predict in original units.
-
-    The scale is a power of two, so that the way to a file and back changes no bit.
-    """
-    if isinstance(task, Regression) and task.scale != 1:
+    """Multiply (or divide) the head by the task's `head_scale`, so that files predict in original units."""
+    if task.head_scale != 1:
         with torch.no_grad():
             for parameter in model.classifier.parameters():
-                parameter.mul_(1 / task.scale if inverse else task.scale)
+                parameter.mul_(1 / task.head_scale if inverse else task.head_scale)

@@ -1,14 +1,106 @@
-"""The task types by name."""
+"""The task types by name, and the union of their options. A new type is registered here and nowhere else."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from bertwright.settings import check_not_str, field_docs
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task import AnyTask, options_of
 
 TASK_TYPES: dict[str, type[AnyTask]] = {
     cls.kind: cls for cls in (Classification, Regression, MultipleChoice, Tagging, QuestionAnswering)
 }
+NATIVE_SUFFIXES = {cls.native_suffix: cls for cls in TASK_TYPES.values() if cls.native_suffix}
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """Columns, lengths and metric of the task. Unset options keep the preset's value, or the default in brackets."""
+
+    text: str | None = None
+    text_pair: str | None = None
+    label: str | None = None
+    header: bool | None = None
+    quotes: bool | None = None
+    encoding: str | None = None
+    max_length: int | None = None
+    metric: str | None = None
+    pos_label: str | None = None
+    prompt: str | None = None
+    start: str | None = None
+    endings: tuple[str, ...] | None = None
+    first_label: int | None = None
+    words: str | None = None
+    tags: str | None = None
+    scheme: str | None = None
+    context: bool | None = None
+    comment_prefix: str | None = None
+    doc_stride: int | None = None
+    max_query_length: int | None = None
+    n_best_size: int | None = None
+    max_answer_length: int | None = None
+    allow_no_answer: bool | None = None
+    scoring: str | None = None
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "endings")
+
+    @classmethod
+    def field_docs(cls) -> dict[str, str]:
+        """Build the help of each option from the fields of the task classes that have it, with their defaults."""
+        helps: dict[str, dict[str, list[tuple[str, str]]]] = {}  # by option, then by text: task types and defaults
+        for task_type, task in TASK_TYPES.items():
+            texts = field_docs(task)
+            for option in options_of(task):
+                text = texts[option.name]
+                default = "" if "unset:" in text.lower() else _format_default(option.default)
+                helps.setdefault(option.name, {}).setdefault(text, []).append((task_type, default))
+        return {name: _compose_help(by_text) for name, by_text in helps.items()}
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that are set, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def apply_to(self, task: AnyTask) -> AnyTask:
+        """Return the task with these options. Raises ValueError for an option that its task type does not have."""
+        known = {option.name for option in options_of(type(task))}
+        if odd := sorted(self.given().keys() - known):
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in odd)
+            raise ValueError(f"{flags}: not an option of {task.kind} tasks")
+        return replace(task, **self.given())  # type: ignore[type-var]
+
+
+def _format_default(default: Any) -> str:
+    return " ".join(default) if isinstance(default, tuple) else str(default)
+
+
+def _compose_help(by_text: dict[str, list[tuple[str, str]]]) -> str:
+    """Join the help texts of an option: each with its task types, unless it is for all, and their default.
+
+    What the texts have in common comes first.
+
+    >>> _compose_help({"Longest sequence.": [("tagging", "128"), ("regression", "128")]})
+    'Tagging, regression: longest sequence [128].'
+    >>> _compose_help({"Score: accuracy.": [("tagging", "")], "Score: pearson.": [("regression", "")]})
+    'Score. Tagging: accuracy. Regression: pearson.'
+    """
+    first = next(iter(by_text))
+    openings = [first[: mark.end()] for mark in re.finditer("[:;] ", first)] if len(by_text) > 1 else []
+    common = max((one for one in openings if all(text.startswith(one) for text in by_text)), key=len, default="")
+    composed = [f"{common[:-2]}."] if common else []
+    for text, uses in by_text.items():
+        defaults = dict.fromkeys(default for _, default in uses if default)
+        shown = f" [{', '.join(defaults)}]" if defaults else ""
+        own = text[len(common) :].removesuffix(".") + shown + "."
+        if len(uses) < len(TASK_TYPES):
+            own = f"{', '.join(task_type for task_type, _ in uses).capitalize()}: {own[0].lower()}{own[1:]}"
+        composed.append(own)
+    return " ".join(composed)
