@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertwright.kernels import ffi, fused_ops, linear_bf16, native, reference
 from bertwright.kernels.attention import attention
@@ -404,6 +406,27 @@ def test_pad_rows_makes_few_shapes_and_appends_zeros() -> None:
         assert (padded[:rows] == 1).all()
         heights.add(len(padded))
     assert len(heights) <= 96
+
+
+class LargestResult(TorchDispatchMode):
+    """Records the size in elements of the largest tensor that an operation allocates."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and not func.is_view:
+            self.elements = max(self.elements, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_linear_cross_entropy_allocates_gradients_only_for_a_backward_pass(grad: bool) -> None:
+    rows, columns, size = 4, 500, 64
+    hidden, weight = torch.randn(rows, size), torch.randn(columns, size, requires_grad=True)
+    with torch.set_grad_enabled(grad), LargestResult() as largest:
+        fused_ops.linear_cross_entropy(hidden, weight, torch.zeros(columns), torch.arange(rows))
+    assert largest.elements == (columns * size if grad else columns * rows)
 
 
 def test_linear_cross_entropy_equals_the_result_by_hand() -> None:

@@ -147,7 +147,7 @@ class FusedEncoder(torch.autograd.Function):
         if positions is not None:
             check(positions.dtype == torch.int64, "positions: expected int64, got {}", positions.dtype)
             check(positions.ndim == 1, "positions: expected one dimension, got {}", positions.shape)
-            check_range(positions, tokens)
+            check_range("positions", positions, tokens)
         for number, key in enumerate(keys):
             key.check_tokens(selected if number >= len(keys) - 2 else tokens)
 

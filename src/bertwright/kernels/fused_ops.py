@@ -9,8 +9,8 @@ plain PyTorch. Tensors are float32 or bfloat16, arithmetic is float32; the bits 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,9 +41,6 @@ from bertwright.kernels.linear_bf16 import (
     uses_native_linear,
 )
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "IGNORED_LABEL",
@@ -260,7 +257,7 @@ class EmbedNorm(torch.autograd.Function):
         for table, indices in zip(tables, ids, strict=True):
             check(table.shape[1:] == word.shape[1:], "embed_norm: got tables {} and {}", word.shape, table.shape)
             check(indices.shape == (len(ids[0]),), "embed_norm: expected {} ids, got {}", len(ids[0]), indices.shape)
-            check_range(indices, len(table))
+            check_range("embed_norm", indices, len(table))
         for vector in (weight, norm_bias):
             check(vector.shape == word.shape[1:], "embed_norm: got a vector {} for {}", vector.shape, word.shape)
         mask_key.check_tokens(len(ids[0]))
@@ -298,7 +295,7 @@ def table_gradient(drows: Tensor, ids: Tensor, shape: tuple[int, ...]) -> Tensor
     check(drows.ndim == 2, "table_gradient: expected a matrix, got {}", drows.shape)
     check(ids.shape == drows.shape[:1], "table_gradient: got ids {} for {}", ids.shape, drows.shape)
     check(shape[1:] == drows.shape[1:], "table_gradient: got {} for a table {}", drows.shape, shape)
-    check_range(ids, shape[0])
+    check_range("table_gradient", ids, shape[0])
     dtable = new_float32(*shape).zero_()
     call("add_rows", drows, ids, dtable, *drows.shape)
     return dtable
@@ -313,7 +310,8 @@ def linear_cross_entropy(
     number of labels of the whole step. Losses are in nats; M may be 0. A label is correct if its logit is the largest;
     a prediction with `IGNORED_LABEL` has neither loss nor gradient.
     """
-    return LinearCrossEntropy.apply(hidden, weight, bias, labels, scale, torch.is_grad_enabled())  # type: ignore[no-untyped-call,no-any-return]
+    needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (hidden, weight, bias))
+    return LinearCrossEntropy.apply(hidden, weight, bias, labels, scale, needs_gradient)  # type: ignore[no-untyped-call,no-any-return]
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -321,7 +319,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, scale: float, trains: bool
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, scale: float, needs_gradient: bool
     ) -> tuple[Tensor, Tensor]:
         shapes = weight.shape, bias.shape, hidden.shape
         check(weight.shape == (len(bias), hidden.shape[1]), "linear_cross_entropy: got weight, bias, states {}", shapes)
@@ -329,29 +327,26 @@ class LinearCrossEntropy(torch.autograd.Function):
             labels.shape == hidden.shape[:1], "linear_cross_entropy: got labels {} for {}", labels.shape, hidden.shape
         )
         check(labels.dtype == torch.int64, "linear_cross_entropy: expected int64 labels, got {}", labels.dtype)
-        compute_weight = weight.to(hidden.dtype)
-        float_bias = bias.float()
+        compute_weight, float_bias = weight.to(hidden.dtype), bias.float()
         losses, correct = hidden.new_zeros((), dtype=torch.float64), labels.new_zeros(())
-        dhidden, dbias = torch.empty_like(hidden), torch.zeros_like(float_bias)
-        dweight = torch.zeros_like(weight) if trains and len(hidden) == 0 else torch.empty_like(weight)
-        at_once = CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
-        chunks = -(-hidden.element_size() * len(hidden) * len(weight) // at_once)
-        chunk_rows = -(-len(hidden) // max(chunks, 1))  # of equal size, because a small last one would cost as much
-        for first in range(0, len(hidden), max(chunk_rows, 1)):
-            rows = slice(first, first + chunk_rows)
+        gradients = LossGradients.allocate(hidden, weight, float_bias) if needs_gradient else None
+        for rows in row_chunks(hidden, len(weight)):
+            # 1. Logits of this chunk; padding rows at their end save oneDNN from compiling a new shape.
             states = pad_rows(hidden[rows]) if is_native_bf16(hidden) else hidden[rows]
             logits, count = matmul_nt(states, compute_weight), len(labels[rows])
+            # 2. Losses; the logits become their gradient.
             row_losses, row_correct = cross_entropy_(
-                logits[:count], float_bias, labels[rows], scale, dbias if trains else None
+                logits[:count], float_bias, labels[rows], scale, gradients.bias if gradients else None
             )
             losses += row_losses.sum(dtype=torch.float64)
             correct += row_correct.sum()
-            if trains:
+            # 3. Gradients of the states and the weight.
+            if gradients:
                 logits[count:] = 0
-                dhidden[rows] = torch.mm(logits, compute_weight)[:count]
-                add_weight_gradient(logits, states, dweight, new=first == 0)
-        if trains:
-            ctx.save_for_backward(dhidden, dweight, dbias.to(bias.dtype))
+                gradients.hidden[rows] = torch.mm(logits, compute_weight)[:count]
+                add_weight_gradient(logits, states, gradients.weight, new=rows.start == 0)
+        if gradients:
+            ctx.save_for_backward(gradients.hidden, gradients.weight, gradients.bias.to(bias.dtype))
         ctx.mark_non_differentiable(correct)
         return (losses * scale).float(), correct
 
@@ -362,6 +357,32 @@ class LinearCrossEntropy(torch.autograd.Function):
         if upstream.device.type != "cpu" or upstream != 1:  # reading a GPU value costs more than multiplying
             gradients = [gradient * upstream.to(gradient.dtype) for gradient in gradients]
         return *gradients, None, None, None
+
+
+class LossGradients(NamedTuple):
+    """Gradients that `LinearCrossEntropy` computes together with the loss."""
+
+    hidden: Tensor  # M H
+    weight: Tensor  # V H
+    bias: Tensor  # V float32
+
+    @classmethod
+    def allocate(cls, hidden: Tensor, weight: Tensor, float_bias: Tensor) -> LossGradients:
+        """Allocate the gradients; zeros where the first chunk adds instead of writing, or if there is no chunk."""
+        weight_gradient = torch.empty_like(weight) if len(hidden) else torch.zeros_like(weight)
+        return cls(torch.empty_like(hidden), weight_gradient, torch.zeros_like(float_bias))
+
+
+def row_chunks(hidden: Tensor, columns: int) -> Iterator[slice]:
+    """Yield chunks of rows whose logits, as many as `columns` per row, take at most CHUNK_BYTES.
+
+    All chunks have the same size, because a small last one would cost as much as the others.
+    """
+    at_once = CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
+    chunks = -(-hidden.element_size() * len(hidden) * columns // at_once)
+    chunk_rows = -(-len(hidden) // max(chunks, 1))
+    for first in range(0, len(hidden), max(chunk_rows, 1)):
+        yield slice(first, first + chunk_rows)
 
 
 def add_weight_gradient(dy: Tensor, x: Tensor, dweight: Tensor, new: bool) -> None:
@@ -386,7 +407,7 @@ def cross_entropy_(
         return reference.cross_entropy_(logits, bias, labels, scale, dbias)
     check(labels.shape == logits.shape[:1], "cross_entropy_: got labels {} for {}", labels.shape, logits.shape)
     check(bias.shape == logits.shape[1:], "cross_entropy_: got a bias {} for {}", bias.shape, logits.shape)
-    check_range(torch.where(labels == IGNORED_LABEL, 0, labels), logits.shape[1])
+    check_range("cross_entropy_", torch.where(labels == IGNORED_LABEL, 0, labels), logits.shape[1])
     losses, correct = new_float32(len(labels)), torch.empty_like(labels)
     added = None
     if dbias is not None:
@@ -464,8 +485,8 @@ def adamw_rows_(
     torch.autograd.graph.increment_version(parameter)
 
 
-def check_range(ids: Tensor, size: int) -> None:
-    """Raise ValueError unless all ids are rows of a table of this size."""
+def check_range(name: str, ids: Tensor, size: int) -> None:
+    """Raise ValueError unless all ids are rows of a table of this size; `name`: the function that got them."""
     if len(ids):
-        low, high = torch.aminmax(ids)
-        check(bool(0 <= low <= high < size), "expected ids below {}, got {} to {}", size, low.item(), high.item())
+        low, high = (int(bound) for bound in torch.aminmax(ids))
+        check(0 <= low <= high < size, "{}: expected ids from 0 to {}, got {} to {}", name, size - 1, low, high)

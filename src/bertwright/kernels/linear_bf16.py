@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertwright.kernels.ffi import DTYPE_CODES, bf16_isa, call, check, new_float32, row_pointer, use_native
 
-TILE = 32  # that of pack.h
+TILE = 32  # equals TILE in csrc/pack.h
 MIN_TRANSPOSE_ROWS = 256  # from this size on, transposing a matrix costs less than it saves in a product
 
 
