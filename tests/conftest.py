@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from rich.console import Console
 
 from bertwright.kernels import ffi
+from helpers import text_console
 
 # Programs and a plugin, which `--doctest-modules` must not import, and files of fixtures, which share a module name.
 collect_ignore = ["kernels/emulated_kernels.py", "kernels/instruction_sets.py", "readme/update.py"]
@@ -66,3 +68,9 @@ def interrupted_in() -> Callable[..., AbstractContextManager[list[Any]]]:
             yield calls
 
     return interrupt
+
+
+@pytest.fixture
+def console() -> Console:
+    """A console whose output `helpers.read_output` returns."""
+    return text_console()

@@ -26,47 +26,40 @@ from bertwright.console import (
     plain_text,
     say,
 )
-
-
-def console(columns: int = 40, terminal: bool = False) -> Console:
-    return Console(file=StringIO(), width=columns, force_terminal=terminal)
-
-
-def output(console: Console) -> str:
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+from helpers import read_output, text_console
 
 
 def test_a_path_or_command_is_not_broken_in_two() -> None:
-    on = console()
+    on = text_console(40)
     path = "a long/path with blanks/" * 5 + "[bold]:fire:[/bold]"
     say(on, path)
     heading(on, path)
-    assert output(on) == f"{path}\n{path}\n"
+    assert read_output(on) == f"{path}\n{path}\n"
 
 
 def test_a_notice_is_indented_under_a_mark() -> None:
-    on = console()
+    on = text_console(40)
     notice(on, "42 tokens are [UNK]: characters that the vocabulary lacks")
-    first, second = (line.rstrip() for line in output(on).splitlines())
+    first, second = (line.rstrip() for line in read_output(on).splitlines())
     assert first.startswith("! 42 tokens are [UNK]: ")
     assert second.startswith("  ")
 
 
 def test_tables_do_not_interpret_markup() -> None:
-    on = console(60)
+    on = text_console(60)
     table = make_table("[side]", "[b]tokens")
     table.add_row("train", "1,000")
     on.print(key_value_table({"words that are [UNK]": ":fire: [/red]"}), table)
-    assert all(text in output(on) for text in ("words that are [UNK]", ":fire: [/red]", "[side]", "[b]tokens"))
+    assert all(text in read_output(on) for text in ("words that are [UNK]", ":fire: [/red]", "[side]", "[b]tokens"))
 
 
 def test_progress_is_for_terminals_only() -> None:
-    file, terminal = console(80), console(80, terminal=True)
+    file, terminal = text_console(80), text_console(80, terminal=True)
     for on in (file, terminal):
         with byte_progress(on, "surveying", 10) as advance:
             advance(10)
-    assert output(file) == ""
-    assert "surveying" in output(terminal)
+    assert read_output(file) == ""
+    assert "surveying" in read_output(terminal)
 
 
 def test_a_notice_on_a_quiet_console_is_a_warning() -> None:
@@ -84,7 +77,7 @@ HOSTILE = "\x1b]0;title\x07\x1b[2J \x9b31m \u202eevil \r\x08"
 @pytest.mark.parametrize("text", [HOSTILE, *map(chr, [*range(32), *range(0x7F, 0xA0), 0x2028, 0x2029, 0x202E, 0x2066])])
 def test_control_characters_are_printed_as_escapes(text: str) -> None:
     for terminal in (False, True):
-        on = console(100, terminal)
+        on = text_console(100, terminal)
         table = make_table(f"name {text}", text)
         table.add_row(text, Text(text))
         say(on, text)
@@ -93,7 +86,7 @@ def test_control_characters_are_printed_as_escapes(text: str) -> None:
         on.print(key_value_table({text: text}), table, filled_table([text], [[text]]), plain_text(text))
         with byte_progress(on, text, 1):
             pass
-        printed = output(on)
+        printed = read_output(on)
         assert escape_control(text).split("\\n")[0] in printed
         for character in {*text} - {"\x1b", "\r", "\n", " "}:  # rich prints some of these itself on a terminal
             assert character not in printed or character.isalnum() or character in "[];"
@@ -145,8 +138,8 @@ def test_output_away_from_a_terminal_has_a_fixed_number_of_columns(
 
 
 def test_the_first_column_is_not_broken() -> None:
-    on = console(40)
+    on = text_console(40)
     table = make_table("", "number", "another number", "a third number")
     table.add_row("documents of one sentence", "1", "2", "3")
     on.print(table)
-    assert "documents of one sentence" in output(on)
+    assert "documents of one sentence" in read_output(on)

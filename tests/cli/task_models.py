@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rich.console import Console
-
 from bertwright.inference.model import Bert
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
@@ -22,11 +20,6 @@ CPU = DeviceSettings("cpu", "float32", 1)
 CLASSES = Classification(labels=("bad", "good"))
 TAGGING = Tagging(labels=("O", "B-PER", "I-PER"), scheme="iob2", max_length=16)
 QUESTIONS = QuestionAnswering(max_length=32, max_query_length=8)
-
-
-def read_output(console: Console) -> str:
-    """Return what was printed to a console that writes to a StringIO."""
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
 def save_random_model(vocabulary_folder: Path, task: AnyTask, folder: Path, seed: int = 1) -> tuple[Bert, str]:

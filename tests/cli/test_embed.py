@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +14,9 @@ import bertwright
 from bertwright import DeviceSettings
 from bertwright.inference.embed import EmbedSettings, embed
 from bertwright.tasks import prediction
+from helpers import read_output
 
 HERE = DeviceSettings(device="cpu", dtype="float32", threads=1)
-
-
-@pytest.fixture
-def console() -> Console:
-    return Console(file=StringIO(), width=80)
-
-
-def read_output(console: Console) -> str:
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
 def test_vectors_in_the_file_equal_those_of_the_model(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,6 @@ from bertwright.tasks.task_types import TaskOptions
 TEXT = "the bear sees the wolf in the forest"
 CHOICE = MultipleChoice(endings=("a", "b", "c"))
 TASKS = [CLASSES, Regression(scale=4.0), TAGGING, CHOICE, replace(QUESTIONS, allow_no_answer=True, max_length=16)]
-
-
-@pytest.fixture
-def console() -> Console:
-    return Console(file=StringIO(), width=100)
 
 
 def make_examples(task: AnyTask) -> list[Any]:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from task_models import CLASSES, CPU, QUESTIONS, read_output, save_random_model, write_questions
+from task_models import CLASSES, CPU, QUESTIONS, save_random_model, write_questions
 
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.tasks.question_answering import QuestionAnswering
-
-
-@pytest.fixture
-def console() -> Console:
-    return Console(file=StringIO(), width=100)
+from helpers import read_output
 
 
 def test_evaluate_scores_an_answer_that_is_not_in_its_context(

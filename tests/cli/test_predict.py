@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
-from task_models import CLASSES, CPU, QUESTIONS, TAGGING, read_output, save_random_model, write_questions
+from task_models import CLASSES, CPU, QUESTIONS, TAGGING, save_random_model, write_questions
 
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.predict import predict
@@ -25,11 +24,7 @@ from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
-
-
-@pytest.fixture
-def console() -> Console:
-    return Console(file=StringIO(), width=100)
+from helpers import read_output
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".tsv", ".csv"])

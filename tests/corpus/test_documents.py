@@ -29,7 +29,7 @@ from bertwright.corpus.documents import (
 )
 from bertwright.io import decoding, lines, sources
 from bertwright.io.decoding import ReadStats
-from bertwright.io.sources import InputFile
+from bertwright.io.sources import InputFile, check_unique
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -405,6 +405,13 @@ def test_missing_and_duplicate_inputs_raise_errors(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A")
     with pytest.raises(ValueError, match=r"a\.txt: named twice"):
         texts(tmp_path, tmp_path / "a.txt")
+
+
+def test_folder_with_a_link_to_one_of_its_files_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A")
+    (tmp_path / "b.txt").symlink_to("a.txt")
+    assert texts(tmp_path) == texts(tmp_path / "*.txt") == ["A"]
+    check_unique([str(tmp_path)])
 
 
 def test_endless_document_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,6 +194,11 @@ def test_wrapped_korean_lines_are_joined() -> None:
     assert [sentence[:3] for sentence in split_sentences(WRAPPED_KOREAN)] == ["나라의", "내가 "]
 
 
+@pytest.mark.parametrize("end", ["x", "9"])
+def test_first_words_are_split_whatever_the_last_character_is(end: str) -> None:
+    assert split_sentences(f". 4567. Foo went home {end}") == [".", "4567.", f"Foo went home {end}"]
+
+
 def test_paragraphs_of_one_line_are_not_joined() -> None:
     assert split_sentences("Early life\nHe was born. He grew.\nCareer\nHe worked.") == [
         "Early life",

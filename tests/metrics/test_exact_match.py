@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +19,7 @@ from bertwright.metrics.exact_match import (
     normalize_korquad_answer,
     scores,
 )
-
-SQUAD = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "squad"
+from helpers import PUBLISHED, needs_data
 
 TEXTS = st.lists(st.sampled_from(["a", "the", "An", "cat", "Cat,", "sat", "sat.", "9", "–", "..."]), max_size=6).map(
     " ".join
@@ -137,6 +134,7 @@ def test_means_with_and_without_unanswerable_questions() -> None:
     assert scores([[]], [""]) == {"exact_match": 1.0, "f1": 1.0, "no_answer_accuracy": 1.0}
 
 
+@needs_data
 @pytest.mark.parametrize(
     ("version", "system", "exact_match", "f1"),
     [
@@ -148,10 +146,8 @@ def test_means_with_and_without_unanswerable_questions() -> None:
 def test_published_systems_have_their_published_scores(
     version: str, system: str, exact_match: float, f1: float
 ) -> None:
-    files = SQUAD / f"dev-v{version}.json", SQUAD / "published_predictions" / f"pred-v{version}-{system}.json"
-    for path in files:
-        if not path.exists():
-            pytest.skip(f"{path} is absent (set BERTWRIGHT_DATA)")
+    folder = PUBLISHED / "squad"
+    files = folder / f"dev-v{version}.json", folder / "published_predictions" / f"pred-v{version}-{system}.json"
     data, predictions = (json.loads(path.read_text(encoding="utf-8")) for path in files)
     questions: list[dict[str, Any]] = [
         question for article in data["data"] for paragraph in article["paragraphs"] for question in paragraph["qas"]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,20 +23,14 @@ from bertwright.tasks.task import TASK_FILE, Encoded, from_fields, write_task
 from bertwright.tasks.truncation import SegmentTokens, encode_segments, truncate_longest_first
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from helpers import ALL_DATA, uncased_vocabulary, write_file
 
-DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcd.", *(f"##{c}" for c in "abcd")], lowercase=True)
 CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
 A, B, C, D = (TOKENIZER.id(token) for token in "abcd")
 
 TABLE = "label\ttext\tother\n1\ta b\tc\n0\td\t\n"
 YES_NO = Classification(labels=("no", "yes"))
-
-
-def write_file(tmp_path: Path, content: str | bytes, name: str = "a.tsv") -> str:
-    path = tmp_path / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return str(path)
 
 
 def texts(*given: str, labels: Any = None) -> list[TextExample[Any]]:
@@ -60,7 +53,7 @@ def sequences(found: Encoded) -> list[tuple[list[int], list[int]]]:
 
 
 def test_texts_pairs_and_labels_are_read_with_their_locations(tmp_path: Path) -> None:
-    path = write_file(tmp_path, TABLE)
+    path = write_file(tmp_path, TABLE, "a.tsv")
     assert list(Classification().read(path)) == [
         TextExample("a b", None, "1", f"{path}, line 2"),
         TextExample("d", None, "0", f"{path}, line 3"),
@@ -72,7 +65,7 @@ def test_texts_pairs_and_labels_are_read_with_their_locations(tmp_path: Path) ->
 
 
 def test_unlabeled_read_needs_no_label_column(tmp_path: Path) -> None:
-    path = write_file(tmp_path, "text\na\n")
+    path = write_file(tmp_path, "text\na\n", "a.tsv")
     assert list(Classification().read(path, labeled=False)) == [TextExample("a", None, None, f"{path}, line 2")]
     with pytest.raises(
         ValueError,
@@ -112,7 +105,9 @@ def test_integer_labels_of_hub_files_become_names(tmp_path: Path) -> None:
 
 def test_empty_texts_are_read_and_counted(tmp_path: Path) -> None:
     examples = list(
-        Classification(text_pair="other").read(write_file(tmp_path, "label\ttext\tother\n1\t\tb\n0\ta\t \n1\ta\tb\n"))
+        Classification(text_pair="other").read(
+            write_file(tmp_path, "label\ttext\tother\n1\t\tb\n0\ta\t \n1\ta\tb\n", "a.tsv")
+        )
     )
     assert count_empty_texts(examples) == 2
     assert sequences(Classification().encode(texts(""), TOKENIZER, labeled=False)) == [([CLS, SEP], [0, 0])]
@@ -275,12 +270,13 @@ PUBLISHED = [
 ]
 
 
+@pytest.mark.parametrize("data", ALL_DATA)
 @pytest.mark.parametrize(("name", "task"), PUBLISHED)
-def test_published_examples_are_encoded_as_in_transformers(name: str, task: Classification | Regression) -> None:
-    path, vocab = DATA / name, DATA / "vocab" / "bert-base-uncased-vocab.txt"
-    if not path.exists() or not vocab.exists():
-        pytest.skip(f"{path} or {vocab} is absent (set BERTWRIGHT_DATA)")
-    examples: list[Any] = list(task.read(str(path)))[:1_000]
+def test_published_examples_are_encoded_as_in_transformers(
+    data: Path, name: str, task: Classification | Regression
+) -> None:
+    vocab = uncased_vocabulary()
+    examples: list[Any] = list(task.read(str(data / name)))[:1_000]
     task = task.with_labels_of(examples)
     found = task.encode(examples, Tokenizer.load(vocab, lowercase=True))
     theirs = BertTokenizerFast(vocab=str(vocab), do_lower_case=True)(
@@ -362,7 +358,7 @@ def test_scores_of_numbers() -> None:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "1e39", "high", "1,5", "true"])
 def test_targets_that_are_not_finite_are_rejected(tmp_path: Path, value: str) -> None:
-    path = write_file(tmp_path, f"text\tlabel\na\t1\nb\t{value}\n")
+    path = write_file(tmp_path, f"text\tlabel\na\t1\nb\t{value}\n", "a.tsv")
     with pytest.raises(ValueError, match=rf"a\.tsv, line 3: expected a finite number in 'label', got '{value}'"):
         list(Regression().read(path))
 
@@ -382,7 +378,7 @@ def test_numbers_from_python_are_checked() -> None:
 )
 def test_invalid_rows_are_rejected(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        list(Classification().read(write_file(tmp_path, content)))
+        list(Classification().read(write_file(tmp_path, content, "a.tsv")))
 
 
 def test_unknown_label_is_rejected(tmp_path: Path) -> None:

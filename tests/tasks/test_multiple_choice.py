@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -20,19 +19,13 @@ from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, Mu
 from bertwright.tasks.task import TASK_FILE, from_fields, write_task
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from helpers import ALL_DATA, SAMPLES, uncased_vocabulary, write_file
 
-DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcd"], lowercase=True)
 CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
 A, B, C, D = (TOKENIZER.id(token) for token in "abcd")
 CODAH = MultipleChoice(prompt="2", endings=("3", "4", "5", "6"), label="7", header=False)
 IN_LIST = MultipleChoice(endings=("endings",))
-
-
-def write_file(tmp_path: Path, content: str, name: str = "a.jsonl") -> str:
-    path = tmp_path / name
-    path.write_bytes(content.encode())
-    return str(path)
 
 
 def question(prompt: str, *endings: str, label: int | None = None) -> ChoiceExample:
@@ -50,7 +43,7 @@ def test_endings_in_columns_with_a_common_start(tmp_path: Path) -> None:
 
 
 def test_endings_in_a_list(tmp_path: Path) -> None:
-    path = write_file(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c", "d"], "label": 2}) + "\n")
+    path = write_file(tmp_path, json.dumps({"prompt": "a", "endings": ["b", "c", "d"], "label": 2}) + "\n", "a.jsonl")
     expected = [("b", "c", "d")]
     assert [example.endings for example in IN_LIST.read(path)] == expected
     assert [example.label for example in IN_LIST.read(path)] == [2]
@@ -144,14 +137,13 @@ def test_task_survives_a_round_trip_through_a_file(tmp_path: Path) -> None:
     assert from_fields(MultipleChoice, fields, tmp_path / TASK_FILE) == CODAH
 
 
+@pytest.mark.parametrize("data", ALL_DATA)
 @pytest.mark.parametrize("max_length", [20, 128])
-def test_codah_is_encoded_as_in_transformers(max_length: int) -> None:
-    path, vocab = DATA / "codah" / "dev.tsv", DATA / "vocab" / "bert-base-uncased-vocab.txt"
-    if not path.exists() or not vocab.exists():
-        pytest.skip(f"{path} or {vocab} is absent (set BERTWRIGHT_DATA)")
+def test_codah_is_encoded_as_in_transformers(data: Path, max_length: int) -> None:
+    path, vocab = data / "codah" / "dev.tsv", uncased_vocabulary()
     task = MultipleChoice(prompt="2", endings=("3", "4", "5", "6"), label="7", header=False, max_length=max_length)
     examples = list(task.read(str(path)))
-    assert len(examples) == 556
+    assert len(examples) == (5 if data == SAMPLES else 556)
     found = task.encode(examples, Tokenizer.load(vocab, lowercase=True))
     theirs = BertTokenizerFast(vocab=str(vocab), do_lower_case=True)(
         [example.prompt for example in examples for _ in example.endings],
@@ -191,7 +183,7 @@ def test_codah_is_encoded_as_in_transformers(max_length: int) -> None:
 def test_invalid_rows_are_rejected(tmp_path: Path, rows: list[tuple[Any, Any]], message: str) -> None:
     lines = (json.dumps({"prompt": "a", "endings": endings, "label": label}) for endings, label in rows)
     with pytest.raises(ValueError, match=message):
-        list(IN_LIST.read(write_file(tmp_path, "\n".join(lines))))
+        list(IN_LIST.read(write_file(tmp_path, "\n".join(lines), "a.jsonl")))
 
 
 def test_file_with_another_number_of_endings_is_named(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import polars
 import pytest
 
 from bertwright.tasks.squad import GoldAnswer, QaExample, align_answers, read_questions
-
-SQUAD = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "squad"
+from helpers import PUBLISHED, SAMPLES, needs_data
 
 CONTEXT = "Ann lives in Rome. Bob lives in Oslo."
 NO_ID = object()
@@ -252,12 +250,15 @@ def test_question_and_context_may_be_empty_for_prediction(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "questions", "impossible"), [("dev-v1.1", 10_570, 0), ("dev-v2.0-part-dev", 2_580, 1_316)]
+    ("path", "questions", "impossible"),
+    [
+        (SAMPLES / "squad/dev-v1.1.json", 20, 0),
+        (SAMPLES / "squad/dev-v2.0.json", 21, 9),
+        pytest.param(PUBLISHED / "squad/dev-v1.1.json", 10_570, 0, marks=needs_data),
+        pytest.param(PUBLISHED / "squad/dev-v2.0-part-dev.json", 2_580, 1_316, marks=needs_data),
+    ],
 )
-def test_published_files_have_their_numbers_of_questions(name: str, questions: int, impossible: int) -> None:
-    path = SQUAD / f"{name}.json"
-    if not path.exists():
-        pytest.skip(f"{path} is absent (set BERTWRIGHT_DATA)")
+def test_published_files_have_their_numbers_of_questions(path: Path, questions: int, impossible: int) -> None:
     found = list(read_questions(str(path)))
     assert len(found) == questions
     assert sum(example.is_impossible for example in found) == impossible

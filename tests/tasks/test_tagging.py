@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,8 +26,8 @@ from bertwright.tasks.prediction import predict_chunks, predict_logits
 from bertwright.tasks.tagging import Entity, Tagging, TagPrediction
 from bertwright.tasks.task import from_fields, write_task
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from helpers import PUBLISHED, SAMPLES, needs_data, uncased_vocabulary
 
-DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TOKENIZER = Tokenizer.from_tokens(
     [*SPECIAL_TOKENS, *"abcdefgh.", *(f"##{letter}" for letter in "abcdefgh"), "Anna", "lives", "in", "Paris"],
     lowercase=False,
@@ -499,20 +497,20 @@ def test_settings_out_of_bounds_are_rejected(values, message):
         Tagging(**values)
 
 
+@pytest.mark.parametrize(
+    ("data", "sentences", "words"), [(SAMPLES, 20, 122), pytest.param(PUBLISHED, 3_250, 51_362, marks=needs_data)]
+)
 @pytest.mark.parametrize("context", [False, True])
-def test_real_sentences_keep_every_word(context):
-    path, vocab = DATA / "conll2003" / "valid.txt", DATA / "vocab" / "bert-base-cased-vocab.txt"
-    if not path.exists() or not vocab.exists():
-        pytest.skip(f"{path} or {vocab} is absent (set BERTWRIGHT_DATA)")
+def test_real_sentences_keep_every_word(data, sentences, words, context):
     task = Tagging(context=context, max_length=256)
-    examples = list(task.read(str(path)))
+    examples = list(task.read(str(data / "conll2003" / "valid.txt")))
     task = task.with_labels_of(examples)
-    encoded = task.encode(examples, Tokenizer.load(vocab, lowercase=False))
+    encoded = task.encode(examples, Tokenizer.load(uncased_vocabulary(), lowercase=True))
     assert task.labels == ("O", *(f"{prefix}-{name}" for prefix in "BI" for name in ("LOC", "MISC", "ORG", "PER")))
     assert (encoded.num_items, len(encoded.positions), len(encoded.labels), encoded.truncated) == (
-        3_250,
-        51_362,
-        51_362,
+        sentences,
+        words,
+        words,
         0,
     )
     gold = [TagPrediction(one.words, one.tags or (), (), ()) for one in examples]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import re
 from pathlib import Path
@@ -18,8 +17,8 @@ from transformers import AutoTokenizer, BertTokenizerFast
 
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from helpers import PUBLISHED, needs_data, uncased_vocabulary
 
-DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TOKENS = [
     *SPECIAL_TOKENS,
     *"abcdeàé,.!'[]語한",
@@ -41,23 +40,26 @@ TEXTS = st.lists(FRAGMENTS | st.text(max_size=8) | st.text(alphabet="abcdeàé. 
 )
 
 
-@pytest.fixture(scope="module", params=["uncased", "cased", "uncased-accents", "learned"])
+@pytest.fixture(
+    scope="module",
+    params=["uncased", "cased", "uncased-accents", "learned", pytest.param("released-cased", marks=needs_data)],
+)
 def both(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Tokenizer, BertTokenizerFast]:
-    """Return our tokenizer and that of transformers from the same vocab.txt, a released one if available."""
+    """Return the tokenizers of both packages from the same vocab.txt: a released one, or one of 30 tokens."""
     kind = request.param
-    lowercase = kind != "cased"
+    lowercase = kind not in ("cased", "released-cased")
     strip = False if kind == "uncased-accents" else None
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     if kind == "learned":
-        path = tmp_path_factory.mktemp("learned") / "vocab.txt"
         path.write_text("\n".join(TOKENS) + "\n", encoding="utf-8")
+    elif kind == "released-cased":
+        path.write_bytes((PUBLISHED / "vocab" / "bert-base-cased-vocab.txt").read_bytes())
     else:
-        released = DATA / "vocab" / f"bert-base-{kind.partition('-')[0]}-vocab.txt"
-        if not released.exists():
-            pytest.skip(f"{released} is absent (set BERTWRIGHT_DATA)")
-        path = tmp_path_factory.mktemp(kind) / "vocab.txt"
-        path.write_bytes(released.read_bytes())
+        path.write_bytes(uncased_vocabulary().read_bytes())
+        if kind == "cased":
+            path.write_text(path.read_text() + "".join(f"{c}\n##{c}\n" for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
     config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lowercase, "strip_accents": strip}
     path.with_name("tokenizer_config.json").write_text(json.dumps(config))
     theirs = BertTokenizerFast(vocab=str(path), do_lower_case=lowercase, strip_accents=strip)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from bertwright.corpus.documents import Document
 
-RULES_VERSION = 1  # to be raised with every change of the output; a token store records it
+RULES_VERSION = 2  # raised with every change of the output; a token store records it
 LONGEST = 10_000  # characters; text without sentence ends (tables, base64) is cut here, at white space if possible
 
 LOWER = "".join(letter for letter in map(chr, range(0x0590)) if letter.islower())  # Latin, Greek, Cyrillic, Armenian
@@ -122,7 +122,7 @@ def _is_continued(text: str, begin: int, stop: int, after: int) -> bool:
     if word in _TITLES:
         return True
     following = text[after : after + 1]
-    if word.isdigit() and text[begin - 2 : begin] == ". " and text[begin - 3].isdigit():
+    if begin > 2 and word.isdigit() and text[begin - 2 : begin] == ". " and text[begin - 3].isdigit():
         return True  # 2019. 4. 16. 발표
     if following.isdigit():
         if word.isdigit():

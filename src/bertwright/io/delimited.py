@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
@@ -14,6 +15,7 @@ from bertwright.io.schema import Row, TableSchema, missing_column_error
 from bertwright.io.sources import InputFile
 
 QUOTES_HINT = "; are fields in quotes? Use --quotes True (corpus commands: convert the table to .csv)"  # if not set
+_LIMIT_LOCK = threading.RLock()  # held while `csv.field_size_limit` is raised
 
 
 def read_delimited_rows(
@@ -26,7 +28,6 @@ def read_delimited_rows(
     too many columns, and for quotes that are not closed.
     """
     quotes = file.format == ".csv" if schema.quotes is None else schema.quotes
-    csv.field_size_limit(MAX_CHARACTERS)  # the module's default of 131,072 characters is less than a long article
     texts: Iterator[str] = (f"{line}\n" for _, line in numbered_lines)
     separator = "," if file.format == ".csv" else "\t"
     if file.format == ".csv" and schema.header:
@@ -38,7 +39,7 @@ def read_delimited_rows(
 
     def records() -> Iterator[tuple[int, list[str]]]:
         nonlocal start
-        for fields in reader:
+        while (fields := _read_fields(reader)) is not None:
             yield start, fields
             start = reader.line_num + 1  # fields in quotes may contain line ends
 
@@ -65,6 +66,20 @@ def read_delimited_rows(
     except csv.Error as error:
         hint = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
         raise ValueError(f"{file.path}, line {start}: {error}; {hint}") from None
+
+
+def _read_fields(reader: Iterator[list[str]]) -> list[str] | None:
+    """Return the fields of the next record, or None at the end.
+
+    The limit of a field's size belongs to the whole process, so it is raised only while a record is read: its default
+    of 131,072 characters is less than a long article.
+    """
+    with _LIMIT_LOCK:
+        limit = csv.field_size_limit(MAX_CHARACTERS)
+        try:
+            return next(reader, None)
+        finally:
+            csv.field_size_limit(limit)
 
 
 def _dialect(separator: str, quotes: bool) -> dict[str, Any]:

