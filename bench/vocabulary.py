@@ -8,6 +8,7 @@ Figures of quality are all taken in the same way: the counted words, cut up by t
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import resource
@@ -19,7 +20,6 @@ import time
 from pathlib import Path
 
 import tokenizers
-import tyro
 from rich.console import Console
 from rich.table import Table
 from tokenizers import models, normalizers, pre_tokenizers, trainers
@@ -48,27 +48,24 @@ TRAINERS = {
 TIMED = [*list(OURS)[:2], *TRAINERS]
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """Settings of the benchmark."""
-
-    input: Path = Path("../shared/data/corpora/english_books")
-    """A folder of .txt files (one document each) or .jsonl files, or one such file."""
-    field: str = "content"
-    """The text's field in .jsonl files."""
-    size: int = 30_000
-    """Tokens of the vocabulary."""
-    lowercase: bool = True
-    """Uncased? Korean is best learned with --no-lowercase."""
-    rounds: int = 3
-    """Runs of each; medians are printed."""
-    child: str = ""
-    """For the benchmark's own use: what this process runs."""
-    folder: Path = Path()
-    """For the benchmark's own use: where this process writes."""
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--input",
+        type=Path,
+        default=Path("../shared/data/corpora/english_books"),
+        help="a folder of .txt files (one document each) or .jsonl files, or one such file",
+    )
+    parser.add_argument("--field", default="content", help="the text's field in .jsonl files")
+    parser.add_argument("--size", type=int, default=30_000, help="tokens of the vocabulary")
+    parser.add_argument("--lowercase", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each; medians are printed")
+    parser.add_argument("--child", default="", help=argparse.SUPPRESS)  # what this process runs
+    parser.add_argument("--folder", type=Path, default=Path(), help=argparse.SUPPRESS)  # where this process writes
+    return parser.parse_args()
 
 
-def texts(settings: Settings) -> list[str]:
+def texts(settings: argparse.Namespace) -> list[str]:
     files = [settings.input] if settings.input.is_file() else sorted(settings.input.iterdir())
     found: list[str] = []
     for file in files:
@@ -79,11 +76,11 @@ def texts(settings: Settings) -> list[str]:
     return found
 
 
-def vocabulary_settings(name: str, settings: Settings) -> VocabularySettings:
+def vocabulary_settings(name: str, settings: argparse.Namespace) -> VocabularySettings:
     return dataclasses.replace(OURS[name], size=settings.size, lowercase=settings.lowercase)
 
 
-def run_child(settings: Settings) -> None:
+def run_child(settings: argparse.Namespace) -> None:
     """Learn once, write the vocabulary, print seconds and peak memory."""
     documents = texts(settings)
     before = peak_memory()
@@ -100,7 +97,7 @@ def run_child(settings: Settings) -> None:
     print(json.dumps({"seconds": seconds, "counted": counted, "peak": peak_memory(), "texts": before}))
 
 
-def train_theirs(documents: list[str], settings: Settings) -> None:
+def train_theirs(documents: list[str], settings: argparse.Namespace) -> None:
     model, trainer, options = TRAINERS[settings.child]
     backend = tokenizers.Tokenizer(model(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase)
@@ -125,7 +122,7 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(name: str, settings: Settings, folder: Path) -> dict[str, float]:
+def measure(name: str, settings: argparse.Namespace, folder: Path) -> dict[str, float]:
     options = ["--input", settings.input, "--field", settings.field, "--size", settings.size, "--folder", folder]
     case = "--lowercase" if settings.lowercase else "--no-lowercase"
     command = [sys.executable, __file__, *map(str, options), case, "--child", name]
@@ -133,7 +130,7 @@ def measure(name: str, settings: Settings, folder: Path) -> dict[str, float]:
     return found
 
 
-def main(settings: Settings) -> None:
+def main(settings: argparse.Namespace) -> None:
     if settings.child:
         run_child(settings)
         return
@@ -179,4 +176,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings, description=__doc__))
+    main(parse_arguments())

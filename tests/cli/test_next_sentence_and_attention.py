@@ -15,7 +15,8 @@ from matplotlib.font_manager import findfont, get_font
 
 import bertwright
 from bertwright import DeviceSettings
-from bertwright.cli.verbs.next_sentence import NextSentenceSettings, next_sentence
+from bertwright.cli.verbs.next_sentence import NextSentenceSettings
+from bertwright.cli.verbs.next_sentence import run as next_sentence
 from bertwright.inference.attention_plot import AttentionSettings, attention, choose_fonts
 from bertwright.inference.attention_weights import Attention
 from bertwright.inference.model import Bert

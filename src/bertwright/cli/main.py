@@ -2,155 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import errno
-import importlib
+import importlib.util
 import io
 import os
+import pkgutil
 import re
 import signal
 import sys
-import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from bertwright.cli import verbs
 from bertwright.cli.options import read_settings
 from bertwright.console import print_escaped, print_message
 from bertwright.settings import did_you_mean
-
-
-class Command(NamedTuple):
-    """A command. Its modules are imported when they are needed, so that --help is quick."""
-
-    settings: str
-    """Module in `bertwright` and name of its settings class."""
-    function: str
-    """Module and name of the function that takes them."""
-    summary: str
-    example: str
-    check_inputs: str | None = None
-    """Module and name of a function that checks the inputs that the settings name, without torch: `function` is in a
-    module that imports torch, which takes seconds."""
-
-
-COMMANDS = {
-    "survey": Command(
-        "corpus.survey_report:SurveySettings",
-        "corpus.survey_report:survey",
-        "describe a corpus and warn about problems for pre-training",
-        "bertwright survey books/ wiki.txt",
-    ),
-    "vocabulary": Command(
-        "vocabulary.learn:LearnSettings",
-        "vocabulary.learn:learn_vocabulary",
-        "learn a WordPiece vocabulary from text",
-        "bertwright vocabulary books/ wiki.txt --size 30000 --output vocabulary",
-    ),
-    "prepare": Command(
-        "pretraining.prepare:PrepareSettings",
-        "pretraining.prepare:prepare",
-        "tokenize text into a token store, for pre-training",
-        "bertwright prepare books/ wiki.txt --vocabulary vocabulary --store store --held-out 0.01",
-    ),
-    "plan": Command(
-        "planning.plan_settings:PlanSettings",
-        "planning.plan:plan",
-        "choose size, batch and steps for your text and hours",
-        "bertwright plan --text books/ wiki.txt --hours 12 --output plan.toml",
-    ),
-    "pretrain": Command(
-        "pretraining.settings:PretrainSettings",
-        "pretraining.run:pretrain",
-        "pre-train a BERT on a token store, or resume a run",
-        "bertwright pretrain --config mini --store store --run runs/mini",
-        "pretraining.settings:check_inputs",
-    ),
-    "finetune": Command(
-        "finetuning.settings:FinetuneSettings",
-        "finetuning.run:finetune",
-        "fine-tune a BERT on a task, or resume a run",
-        "bertwright finetune --task classification --train train.tsv --dev dev.tsv --model runs/mini --run runs/task",
-        "finetuning.settings:check_inputs",
-    ),
-    "grid": Command(
-        "finetuning.grid_settings:GridSettings",
-        "finetuning.grid:grid",
-        "fine-tune with several settings and seeds",
-        "bertwright grid --task mrpc --model runs/mini --run runs/mrpc-grid --seeds 5 --dry-run",
-        "finetuning.grid_settings:check_inputs",
-    ),
-    "evaluate": Command(
-        "inference.evaluate:EvaluateSettings",
-        "inference.evaluate:evaluate",
-        "score a fine-tuned model on labeled files",
-        "bertwright evaluate runs/task test.tsv --output scores.json",
-    ),
-    "predict": Command(
-        "inference.predict_settings:PredictSettings",
-        "inference.predict:predict",
-        "label texts with a fine-tuned model",
-        "bertwright predict runs/task --inputs new.csv --keep-columns id --output predictions.csv",
-        "inference.predict_settings:check_inputs",
-    ),
-    "probe": Command(
-        "finetuning.probe_settings:ProbeSettings",
-        "finetuning.probe:probe",
-        "train small heads on the features of a frozen BERT",
-        "bertwright probe --task conll2003 --model runs/mini --run runs/ner-probe",
-        "finetuning.probe_settings:check_inputs",
-    ),
-    "experiment": Command(
-        "experiments.experiment_settings:ExperimentSettings",
-        "experiments.experiment:experiment",
-        "repeat an experiment of the paper within a budget",
-        "bertwright experiment table5 --store store --data glue --work experiments --level demo --dry-run",
-        "experiments.experiment_settings:check_inputs",
-    ),
-    "glue-submission": Command(
-        "inference.glue_submission:SubmissionSettings",
-        "inference.glue_submission:submission",
-        "write predictions for GLUE's server",
-        "bertwright glue-submission cola=runs/cola sst2=runs/sst2 --data glue --output glue.zip --fill-missing",
-    ),
-    "fill-mask": Command(
-        "cli.verbs.fill_mask:FillMaskSettings",
-        "cli.verbs.fill_mask:fill_mask",
-        "predict the tokens for [MASK] in a text",
-        "bertwright fill-mask runs/mini 'Paris is the [MASK] of France.'",
-    ),
-    "next-sentence": Command(
-        "cli.verbs.next_sentence:NextSentenceSettings",
-        "cli.verbs.next_sentence:next_sentence",
-        "score whether each text follows the one before",
-        "bertwright next-sentence runs/mini 'Where are you?' 'I am at home.'",
-    ),
-    "attention": Command(
-        "inference.attention_plot:AttentionSettings",
-        "inference.attention_plot:attention",
-        "draw the attention weights of a text",
-        "bertwright attention runs/mini 'The bear sleeps.' --output attention.png",
-    ),
-    "embed": Command(
-        "inference.embed:EmbedSettings",
-        "inference.embed:embed",
-        "turn texts into vectors",
-        "bertwright embed runs/mini --inputs texts.txt --output vectors.npy",
-    ),
-    "info": Command(
-        "inference.info_settings:InfoSettings",
-        "inference.info:info",
-        "describe a model, vocabulary, store or run folder",
-        "bertwright info runs/mini",
-    ),
-    "convert": Command(
-        "inference.convert:ConvertSettings",
-        "inference.convert:convert",
-        "write a model as a Hugging Face folder, or in Google's format",
-        "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
-    ),
-}
 
 USAGE = """usage: bertwright COMMAND [--config FILE.toml] [options]
 
@@ -207,8 +75,11 @@ def run(arguments: list[str]) -> int:
         return code
     except KeyboardInterrupt as interrupt:
         return print_failure(f"interrupted{f': {interrupt}' if interrupt.args else ''}", 130)
-    except (BrokenPipeError, SystemExit):  # the reader of our output has ended; rich then raises SystemExit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit) as error:  # rich raises SystemExit if the reader of our output has ended
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_SIGPIPE
     except OSError as error:
         if error.errno == errno.EAGAIN and error.filename is None:  # raised by fork
@@ -264,45 +135,43 @@ def dispatch(arguments: list[str]) -> int:
         print_escaped(f"bertwright {version('bertwright')}", sys.stdout)
         return 0
     name, *rest = arguments
-    if name not in COMMANDS:
-        raise ValueError(f'no command "{name}"; {did_you_mean(name, COMMANDS)}')
-    command = COMMANDS[name]
-    try:
-        settings = read_settings(_load(command.settings), name, rest, command.example)
-    except SystemExit:  # tyro has printed the help
-        return 0
-    if command.check_inputs is not None:
-        _load(command.check_inputs)(settings)
-    _load(command.function)(settings)
+    if name not in verb_names():
+        raise ValueError(f'no command "{name}"; {did_you_mean(name, verb_names())}')
+    verb = load_verb(name)
+    settings = read_settings(verb.SETTINGS, name, rest, verb.EXAMPLE)
+    if settings is not None:
+        verb.run(settings)
     return 0
 
 
-def _load(name: str) -> Any:
-    """Import a class or function of the package, named as module:name."""
-    module, _, attribute = name.partition(":")
-    with _exit_on_interrupt():
-        return getattr(importlib.import_module(f"bertwright.{module}"), attribute)
+def verb_names() -> list[str]:
+    """Return the names of all commands: the files of `cli/verbs`."""
+    return [module.name.replace("_", "-") for module in pkgutil.iter_modules(verbs.__path__)]
 
 
-@contextmanager
-def _exit_on_interrupt() -> Iterator[None]:
-    """Exit at once on Ctrl-C: an exception during the import of a C extension can crash the interpreter."""
-
-    def leave(*_: object) -> None:
-        os.write(2, b"bertwright: interrupted\n")
-        os._exit(130)
-
-    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
-        yield
-        return
-    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def load_verb(name: str) -> Any:
+    """Import the module of a command."""
+    with verbs.importing_torch():  # other C extensions are imported here
+        return importlib.import_module(f"{verbs.__name__}.{name.replace('-', '_')}")
 
 
 def usage() -> str:
     """Return the help of the program."""
-    return USAGE.format(commands="\n".join(f"  {name:<15} {command.summary}" for name, command in COMMANDS.items()))
+    constants = {name: read_constants(name) for name in verb_names()}
+    ordered = sorted(constants, key=lambda name: constants[name]["ORDER"])
+    return USAGE.format(commands="\n".join(f"  {name:<15} {constants[name]['SUMMARY']}" for name in ordered))
+
+
+def read_constants(name: str) -> dict[str, Any]:
+    """Return a command's constants from its source, because importing all commands takes half a second."""
+    module = f"{verbs.__name__}.{name.replace('-', '_')}"
+    spec: Any = importlib.util.find_spec(module)
+    source: str | None = spec.loader.get_source(module)
+    if source is None:  # a package of compiled files
+        return {**vars(load_verb(name))}
+    constants = dict[str, Any]()
+    for statement in ast.parse(source).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=constant)], value=ast.Constant(value=value)):
+                constants[constant] = value
+    return constants

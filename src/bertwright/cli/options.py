@@ -1,101 +1,185 @@
-"""Command-line options from settings classes, parsed by tyro; a TOML file supplies defaults.
+"""Command-line options from the fields of settings classes: argparse finds the values, settings check them.
 
-tyro gets copies of the settings classes that carry help texts and placeholders but no checks. The settings themselves
-are built from what it parsed, so that their errors look like all others.
+Arguments become a table as a TOML file would contain it. It is merged into the table of the settings file or of the
+resumed run, and the settings are built from the result once.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import difflib
 import errno
+import itertools
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from io import StringIO
-from itertools import pairwise
+import types
+import typing
+from collections.abc import Callable
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
-from bertwright.console import escape_control
-from bertwright.settings import field_docs, iter_fields, partial_from_table, read_toml
+from bertwright import settings
+from bertwright.console import escape_control, print_escaped
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RECIPE_NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.toml"))
 RECIPE_COMMAND = "pretrain"  # the command whose settings the recipes contain
 MAX_INT = 2**63 - 1
-# What tyro says, and how this package says it.
-TYRO_ERRORS = (
-    (r"^Unrecognized options:", "unknown:"),
-    (r"^Missing from .*?:", "missing:"),
-    (r"^Missing value for argument '(\S+)'\. Expected (\d+) values\.$", r"\1: expected \2 value(s), got fewer"),
-    (r"^[Ii]nvalid choice (.*) for argument '(\S+)'\. Expected one of \((.*)\)\.$", r"\2: expected one of \3, got \1"),
-    (r"^Error parsing (\S+): invalid literal for int\(\) with base 10: ", r"\1: expected a whole number, got "),
-    (r"^Error parsing (\S+): could not convert string to float: ", r"\1: expected a number, got "),
-)
+READERS: dict[Any, tuple[Callable[[str], Any], str]] = {  # with what they expect
+    bool: ({"True": True, "False": False}.__getitem__, "True or False"),
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+}
+UNIONS = (typing.Union, types.UnionType)
+MAX_COLUMNS = 100  # of the help: longer lines are hard to read
+FLAG = re.compile(r"-[^\s\d.][^\s=]*(=.*)?", re.DOTALL)  # "-" and negative numbers are values
+
+
+class Option(NamedTuple):
+    """A field of a settings class on the command line."""
+
+    owner: type[Any]
+    """The settings class."""
+    path: tuple[str, ...]
+    """Enclosing tables and name."""
+    kind: Any
+    is_positional: bool
+    default: Any
+    """Value without an argument, or dataclasses.MISSING."""
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.path[-1].replace('_', '-')}"
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return self.path[-1].upper().removesuffix("S") if self.is_positional else self.flag
+
+    @property
+    def items(self) -> tuple[Any, ...]:
+        """Types of a tuple's items; empty for other types."""
+        return next((get_args(kind) for kind in (self.kind, *get_args(self.kind)) if get_origin(kind) is tuple), ())
+
+    @property
+    def is_list(self) -> bool:
+        return self.items[-1:] == (Ellipsis,)
+
+    @property
+    def signature(self) -> str:
+        """Name and placeholder, for the help."""
+        if self.kind is bool:
+            return f"{self.flag}, --no-{self.flag[2:]}"
+        values = [_placeholder(kind) for kind in self.items or (self.kind,)]
+        if self.is_positional:  # its name says more than its type
+            values = values[-1:] if self.is_list else []
+        return " ".join([self.name, *values])
+
+    def read(self, given: list[list[str]]) -> Any:
+        """Convert the arguments after each occurrence of the option to the value that a TOML file would contain."""
+        if self.is_list and len(given) > 1:  # the last one would win
+            raise ValueError(f"{self.flag}: given twice; give all values after one {self.flag}")
+        if not self.items:
+            return read_value(given[-1][0], self.kind, self.name)
+        kinds = self.items[:1] * len(given[-1]) if self.is_list else self.items
+        return [read_value(text, kind, self.name) for text, kind in zip(given[-1], kinds, strict=True)]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises its errors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message.removeprefix("argument "))
 
 
 def read_settings(cls: type[Any], name: str, arguments: list[str], example: str) -> Any:
-    """Build a command's settings from its arguments; a TOML file or, with --resume, the run supplies the rest.
+    """Build a command's settings from its arguments and from the settings file or run that they name.
 
-    Raises ValueError for wrong values, and SystemExit after tyro has printed the help.
+    Returns None after printing the help, if the arguments ask for it. Raises ValueError for wrong values.
     """
-    import tyro
-
-    check_arguments(cls, arguments)
-    config, rest = pop_option(arguments, "--config")
-    if "--resume" in rest and (run_folder := pop_option(rest, "--run")[0]):
-        if config:
-            raise ValueError("--resume uses the settings of the run; omit --config")
-        from bertwright.training.run_folder import read_run_settings
-
-        default = read_run_settings(cls, Path(run_folder))
-    else:
-        table = read_toml(find_config(config, name)) if config else {}
-        task = pop_option(rest, "--task")[0]
-        if task and hasattr(cls, "defaults") and isinstance(table.setdefault("task", {}), dict):
-            table["task"]["task"] = task  # defaults depend on it
-        default = partial_from_table(cls, table, config or "command line", tyro.MISSING)
-    with _raise_tyro_errors(name):
-        parsed = tyro.cli(
-            _option_class(cls, default),
-            args=rest,
-            prog=f"bertwright {name}",
-            description=_wrap_paragraphs(_join_lines(cls.__doc__), f"Example: {example}", _config_help(name)),
-            config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
-        )
-    return _build(cls, parsed)
+    try:
+        given, config, wants_help = parse_arguments(list_options(cls, {}), arguments)
+    except ValueError as error:
+        raise ValueError(f"{error} (see bertwright {name} --help)") from None
+    base = _read_base(cls, name, given, config)
+    table = settings.merge(base, given)
+    if wants_help:
+        shown = settings.merge(settings.derived_defaults(cls, table), base)
+        print_escaped(format_help(cls, name, example, list_options(cls, shown)), sys.stdout)
+        return None
+    missing = []
+    for option in list_options(cls, table):
+        if option.is_required and option.is_positional and option.is_list:
+            _set(table, option.path, [])  # the settings say what an empty list lacks
+        elif option.is_required:
+            missing.append(option.signature)
+    if missing:
+        raise ValueError(f"missing: {', '.join(missing)} (see bertwright {name} --help)")
+    return settings.from_table(cls, table, "")
 
 
-def check_arguments(cls: type[Any], arguments: list[str]) -> None:
-    """Raise ValueError for arguments that tyro accepts but should not.
+def list_options(cls: type[Any], table: dict[str, Any], *path: str) -> list[Option]:
+    """Return the options of a settings class, then of nested ones; values in the table become their defaults."""
+    kinds, options, nested = get_type_hints(cls, include_extras=True), list[Option](), list[Option]()
+    for field in dataclasses.fields(cls):
+        kind, where = kinds[field.name], (*path, field.name)
+        if dataclasses.is_dataclass(kind):
+            inner = settings.merge(settings.enclosing_defaults(field), table.get(field.name, {}))
+            nested += list_options(typing.cast(type[Any], kind), inner, *where)
+        else:
+            is_positional = get_origin(kind) is Annotated
+            kind = get_args(kind)[0] if is_positional else kind
+            options.append(Option(cls, where, kind, is_positional, table.get(field.name, field.default)))
+    return options + nested
 
-    tyro accepts empty values, text that is not UTF-8, and lists that are given twice.
+
+def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[str, Any], str | None, bool]:
+    """Return the arguments as a table, the value of --config, and whether the help is asked for.
+
+    Arguments after -- are values, even if they begin with -. Raises ValueError for what is no option or no value.
     """
-    for before, argument in pairwise(["", *arguments]):
-        flag = before if not argument else argument.removesuffix("=") if argument.endswith("=") else ""
-        if flag.startswith("--"):  # Path would take the empty text for the current folder
-            raise ValueError(f"{flag} has an empty value; is a variable of your script unset?")
-        if any("\ud800" <= character <= "\udfff" for character in argument):  # settings.toml could not contain it
-            raise ValueError(f"{argument!r}: not UTF-8; rename the file, or give its folder or a glob")
-    fields = {field: kind for _, field, kind in iter_fields(cls)}
-    names = [
-        argument[2:].partition("=")[0].replace("-", "_").removeprefix("no_")
-        for argument in arguments
-        if argument.startswith("--")
-    ]
-    for name in names:
-        if names.count(name) > 1 and name in fields and _accepts_list(fields[name]):  # the last one would win
-            raise ValueError(f"{_flag(name)}: given twice; give all values after one {_flag(name)}")
-
-
-def _config_help(command: str) -> str:
-    recipe = f" or a recipe (--config NAME: {', '.join(RECIPE_NAMES)})" if command == RECIPE_COMMAND else ""
-    return f"Settings can also come from a TOML file (--config FILE.toml){recipe}; options override them."
+    if odd := [one for one in arguments if re.search("[\ud800-\udfff]", one)]:  # settings.toml could not contain it
+        raise ValueError(f"{odd[0]!r}: not UTF-8; rename the file, or give its folder or a glob")
+    parser = Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser._negative_number_matcher = re.compile(r"-\.?\d")  # argparse before Python 3.14 takes -1e-05 for a flag
+    parser.add_argument("--config")
+    parser.add_argument("-h", "--help", action="store_true")
+    for number, option in enumerate(options):
+        if option.is_positional:
+            continue
+        if option.kind is bool:
+            parser.add_argument(option.flag, dest=str(number), action=argparse.BooleanOptionalAction)
+        else:
+            count: Any = "*" if option.is_list else len(option.items) or 1
+            parser.add_argument(option.flag, dest=str(number), nargs=count, action="append")
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    namespace, rest = parser.parse_known_args(arguments[:end])
+    found, wants_help = vars(namespace), "help" in namespace
+    if not wants_help and (unknown := [argument for argument in rest if FLAG.fullmatch(argument)]):
+        close = difflib.get_close_matches(unknown[0].partition("=")[0], [option.flag for option in options], n=1)
+        hint = f"did you mean {close[0]}?" if close else "for a text that begins with -, write -- before it"
+        raise ValueError(f"unknown: {' '.join(unknown)}; {hint}")
+    positional = [*rest, *arguments[end + 1 :]]
+    table: dict[str, Any] = {}
+    for number, option in enumerate(options):
+        if option.is_positional and positional:
+            count = len(positional) if option.is_list else 1
+            _set(table, option.path, option.read([positional[:count]]))
+            positional = positional[count:]
+        elif str(number) in found:
+            given = found[str(number)]
+            _set(table, option.path, given if option.kind is bool else option.read(given))
+    if positional and not wants_help:
+        raise ValueError(f"unknown: {' '.join(positional)}")
+    return table, found.get("config"), wants_help
 
 
 def find_config(name: str, command: str) -> Path:
@@ -117,166 +201,97 @@ def find_config(name: str, command: str) -> Path:
     raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}{known}", name)
 
 
-def pop_option(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
-    """Split arguments into the value of a flag, the last one as for all flags, and the other arguments.
+def format_help(cls: type[Any], name: str, example: str, options: list[Option]) -> str:
+    """Return a command's help: what it does, an example, and every option with its text and its default."""
+    columns = min(shutil.get_terminal_size().columns, MAX_COLUMNS)
+    recipe = f" or a recipe (--config NAME: {', '.join(RECIPE_NAMES)})" if name == RECIPE_COMMAND else ""
+    positional = [option.signature for option in options if option.is_positional]
+    paragraphs = [
+        f"usage: {' '.join(['bertwright', name, *positional])} [options]",
+        *(cls.__doc__ or "").split("\n\n"),
+        f"Example: {example}",
+        f"Settings can also come from a TOML file (--config FILE.toml){recipe}; options override them.",
+    ]
+    blocks = [_fill(paragraph, columns) for paragraph in paragraphs]
+    for path, group in itertools.groupby(options, lambda option: option.path[:-1]):
+        members = [*group]
+        owner = members[0].owner
+        docs = settings.field_docs(owner)
+        lines = [_fill(f"[{'.'.join(path)}] {owner.__doc__}" if path else "Options", columns)]
+        for option in members:
+            doc = docs.get(option.path[-1], "")
+            lines.append(_fill(f"{option.signature} {_describe_default(option.default, doc)}", columns, "  ", "      "))
+            lines += [_fill(doc, columns, "      ", "      ")] if doc else []
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
-    >>> pop_option(["--config", "b.toml", "--steps", "3", "--config", "a.toml"], "--config")
-    ('a.toml', ['--config', 'b.toml', '--steps', '3'])
-    """
-    for index, argument in reversed([*enumerate(arguments)]):
-        if argument.startswith(flag + "="):
-            return argument.removeprefix(flag + "="), arguments[:index] + arguments[index + 1 :]
-        if argument == flag:
-            if index + 1 == len(arguments):
-                raise ValueError(f"{flag} needs a value")
-            return arguments[index + 1], arguments[:index] + arguments[index + 2 :]
-    return None, arguments
+
+def _fill(text: str, columns: int, first: str = "", others: str = "") -> str:
+    text = " ".join(text.split())
+    return textwrap.fill(text, columns, initial_indent=first, subsequent_indent=others, break_on_hyphens=False)
 
 
-@contextmanager
-def _raise_tyro_errors(name: str) -> Iterator[None]:
-    """Raise ValueError with one line for an error that tyro prints as a box; SystemExit after the help."""
-    printed = StringIO()
+def _describe_default(value: Any, doc: str) -> str:
+    """Return the default in words; nothing if it is unset and the text says what that means ("[" or "unset:")."""
+    if value is dataclasses.MISSING:
+        return "(required)"
+    if value is None:
+        return "" if "[" in doc or "unset:" in doc.lower() else "(default: unset)"
+    shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return escape_control(f"(default: {shown or 'none'})")
+
+
+def _read_base(cls: type[Any], name: str, given: dict[str, Any], config: str | None) -> dict[str, Any]:
+    """Return the table that the arguments override: that of the run for --resume, or of --config, or an empty one."""
+    if given.get("resume") and "run" in given:
+        if config is not None:
+            raise ValueError("--resume uses the settings of the run; omit --config")
+        from bertwright.training.run_folder import read_run_settings
+
+        return settings.to_table(read_run_settings(cls, Path(given["run"])))
+    table = {} if config is None else settings.read_toml(find_config(config, name))
+    settings.check_table(cls, table, f"{config}")
+    return table
+
+
+def read_value(text: str, kind: Any, name: str) -> Any:
+    """Convert an argument to the value that a TOML file would contain. Raises ValueError with the option's name."""
+    if get_origin(kind) in UNIONS:
+        members = [member for member in get_args(kind) if member is not types.NoneType]
+        if text == "None" and not {str, Path} & {*members}:  # a label or a file may be called None
+            return None
+        return settings.convert_first(members, read_value, text, name)
+    if not text:  # Path would take it for the current folder
+        raise ValueError(f"{name} has an empty value; is a variable of your script unset?")
+    if kind not in READERS:
+        settings.convert(text, kind, name)
+        return text
+    read, expected = READERS[kind]
     try:
-        with redirect_stdout(StringIO()) if sys.stdout is None else nullcontext(), redirect_stderr(printed):
-            yield
-    except SystemExit as exit_:
-        if not exit_.code:
-            raise
-        raise ValueError(f"{summarize_tyro_error(printed.getvalue())} (see bertwright {name} --help)") from None
+        value = read(text)
+    except (ValueError, KeyError):
+        raise ValueError(f"{name}: expected {expected}, got {text!r}") from None
+    if kind is int and abs(value) > MAX_INT:
+        raise ValueError(f"{name}: expected at most {MAX_INT:,}, got {value}")
+    return value
 
 
-def summarize_tyro_error(box: str) -> str:
-    """Return what a box of tyro says in one line.
+def _placeholder(kind: Any) -> str:
+    """Return the placeholder of one value.
 
-    It contains a title (in the upper border, or above it if the terminal has ASCII only), the error, perhaps similar
-    options, and a reference to the help, with rules between them. Another text is returned without its line breaks.
+    >>> _placeholder(int | None), _placeholder(Literal["a", "b"] | None), _placeholder(bool | None)
+    ('INT', '{a,b}', '{True,False}')
     """
-    lines = box.strip("\n").splitlines()
-    sections: list[list[str]] = [[]]
-    for line in lines[1:] if box.startswith("╭") else lines[2:]:
-        content = line.strip("│").rstrip()
-        if content.strip(" ─-╰╯"):
-            sections[-1].append(content)
-        else:
-            sections.append([])
-    error, *others = [section for section in sections if section] or [[]]
-    if not error:
-        return " ".join(box.split())
-    if error[0].endswith(":"):  # "Missing from COMMAND:", then each option, and deeper its help
-        error = [error[0], ", ".join(map(str.strip, _find_options(error[1:])))]
-    message = " ".join(" ".join(error).split())
-    for pattern, replacement in TYRO_ERRORS:
-        message = re.sub(pattern, replacement, message)
-    similar = [line.split()[0] for one in others if "meant" in one[0] for line in _find_options(one[1:])]
-    return message + (f"; did you mean {' or '.join(similar)}?" if similar else "")
+    if kind is Ellipsis:
+        return "..."
+    if get_origin(kind) in UNIONS:
+        return _placeholder(get_args(kind)[0])
+    if get_origin(kind) is Literal:
+        return f"{{{','.join(get_args(kind))}}}"
+    return "{True,False}" if kind is bool else kind.__name__.upper()
 
 
-def _find_options(lines: list[str]) -> list[str]:
-    """Return the lines with the least indent: options, whose help is indented more."""
-    indents = [len(line) - len(line.lstrip()) for line in lines]
-    return [line for line, indent in zip(lines, indents, strict=True) if indent == min(indents)]
-
-
-def _option_class(cls: type[Any], default: Any) -> type[Any]:
-    """Return a dataclass with the fields of a settings class, their values in `default`, and texts for the help."""
-    docs, types, fields = field_docs(cls), get_type_hints(cls, include_extras=True), list[Any]()
-    for name in (field.name for field in dataclasses.fields(cls)):
-        kind, value = types[name], getattr(default, name)
-        if dataclasses.is_dataclass(kind):
-            fields.append((name, _option_class(cast(type[Any], kind), value)))
-        else:
-            fields.append((name, _describe_option(name, kind, value, docs.get(name)), dataclasses.field(default=value)))
-    return dataclasses.make_dataclass(
-        cls.__name__, fields, kw_only=True, namespace={"__doc__": _join_lines(cls.__doc__)}
-    )
-
-
-def _describe_option(name: str, kind: Any, default: Any, doc: str | None) -> Any:
-    """Return a field's type with its help, its placeholder and its default in words.
-
-    If a doc has brackets or "unset:", it already says what an unset value means.
-    """
-    from tyro import MISSING
-    from tyro.conf import Positional, arg
-
-    plain, *marks = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    placeholder = _placeholder(plain)
-    if marks:  # a positional argument: its name says more than its type
-        placeholder = f"{name.upper().removesuffix('S')} ..." if _is_list(plain) else name.upper()
-        marks = list(get_args(Positional[Any])[1:])  # type: ignore[misc]  # of settings.Positional and of tyro's own
-    if plain == str | None:
-        marks.append(_optional_text())
-    is_explained = default is None and doc is not None and ("[" in doc or "unset:" in doc.lower())
-    hint = "(required)" if default is MISSING else "" if is_explained else _format_default
-    return Annotated[(plain, *marks, arg(help=doc, metavar=placeholder, help_behavior_hint=hint))]
-
-
-def _optional_text() -> Any:
-    """Return tyro's rule for `str | None`: "None" is a text, because a label or a column may be called so."""
-    from tyro.constructors import PrimitiveConstructorSpec
-
-    return PrimitiveConstructorSpec[str | None](
-        nargs=1,
-        metavar="STR",
-        instance_from_str=lambda values: values[0],
-        is_instance=lambda value: value is None or isinstance(value, str),
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
-def _build(cls: type[Any], parsed: Any) -> Any:
-    """Build settings from an instance of their option class."""
-    values = {}
-    for name, kind in get_type_hints(cls).items():
-        value = getattr(parsed, name)
-        if isinstance(value, int) and abs(value) > MAX_INT:
-            raise ValueError(f"{_flag(name)}: expected at most {MAX_INT:,}, got {value}")
-        values[name] = _build(cast(type[Any], kind), value) if dataclasses.is_dataclass(kind) else value
-    return cls(**values)
-
-
-def _placeholder(kind: Any) -> str | None:
-    """Return the placeholder that the help prints for a value; None keeps tyro's (choices, a fixed number of values).
-
-    >>> _placeholder(int | None), _placeholder(tuple[str, ...]), _placeholder(Literal["a", "b"] | None)
-    ('INT', 'STR ...', '{a,b}')
-    >>> _placeholder(Literal["a", "b"]), _placeholder(tuple[float, float])
-    (None, None)
-    """
-    if kind == bool | None:  # three values: a switch has only two
-        return "{True,False}"
-    if _is_list(kind):
-        item = _placeholder(get_args(kind)[0])
-        return None if item is None else f"{item} ..."
-    if get_origin(kind) in (Union, UnionType):
-        one = get_args(kind)[0]
-        return f"{{{','.join(get_args(one))}}}" if get_origin(one) is Literal else _placeholder(one)
-    return kind.__name__.upper() if kind in (int, float, str, Path) else None
-
-
-def _accepts_list(kind: Any) -> bool:
-    return _is_list(kind) or any(map(_is_list, get_args(kind)))
-
-
-def _is_list(kind: Any) -> bool:
-    return get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _format_default(default: str) -> str:
-    return escape_control(f"(default: {'unset' if default == 'None' else default or 'none'})")
-
-
-def _join_lines(text: str | None) -> str:
-    """Return a text without the line breaks of its source; the terminal decides where lines end."""
-    return " ".join((text or "").split())
-
-
-def _wrap_paragraphs(*paragraphs: str) -> str:
-    """Format paragraphs to the terminal's columns, aligned with tyro's boxes; tyro joins lines without an indent."""
-    lines = textwrap.TextWrapper(shutil.get_terminal_size().columns, "  ", "  ", break_on_hyphens=False)
-    return "\n".join(map(lines.fill, paragraphs))
+def _set(table: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for name in path[:-1]:
+        table = table.setdefault(name, {})
+    table[path[-1]] = value

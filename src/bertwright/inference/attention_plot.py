@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from tyro.conf import Positional
 
 from bertwright.console import make_console, notice, say
 from bertwright.files import check_absent, new_file
 from bertwright.interop.model_files import model_folder
-from bertwright.settings import check_minimum
+from bertwright.settings import Positional, check_minimum
 from bertwright.training.optimizer_settings import DeviceSettings
 
 if TYPE_CHECKING:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
-from tyro.conf import Positional
 
 from bertwright.console import make_console, notice, say
 from bertwright.files import check_absent
 from bertwright.interop.model_files import check_model, model_folder
-from bertwright.settings import check_not_str
+from bertwright.settings import Positional, check_not_str
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from tyro.conf import Positional
 
 from bertwright.console import byte_progress, heading, make_console, make_table, notice, say
 from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
@@ -20,7 +19,7 @@ from bertwright.io.decoding import FIX_CORPUS, STDIN, EncodingErrors, ReadStats,
 from bertwright.io.npy import NpyWriter
 from bertwright.io.sources import InputFile
 from bertwright.io.stdin_texts import expand_stdin, stdin_texts
-from bertwright.settings import check_not_str
+from bertwright.settings import Positional, check_not_str
 from bertwright.training.optimizer_settings import DeviceSettings
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
-from tyro.conf import Positional
 
 from bertwright.console import filled_table, heading, item_progress, make_console, notice, say
 from bertwright.files import new_file
 from bertwright.interop.model_files import check_model, model_folder
 from bertwright.io.sources import check_exist, check_unique
-from bertwright.settings import check_not_str
+from bertwright.settings import Positional, check_not_str
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings
 

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
-from tyro.conf import Positional
 
 from bertwright.console import heading, item_progress, make_console, make_table, notice, say
 from bertwright.files import check_absent, new_file
 from bertwright.interop.model_files import check_model, model_folder
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import read_rows
-from bertwright.settings import did_you_mean
+from bertwright.settings import Positional, did_you_mean
 from bertwright.tasks.classification import TextTask, format_labels
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE, AnyTask

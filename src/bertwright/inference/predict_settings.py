@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tyro.conf import Positional
-
 from bertwright.files import check_absent
 from bertwright.interop.model_files import check_model
 from bertwright.io.decoding import STDIN, check_stdin_alone
 from bertwright.io.sources import check_exist
-from bertwright.settings import check_not_str
+from bertwright.settings import Positional, check_not_str
 from bertwright.tasks.task_types import NATIVE_SUFFIXES, TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings
 

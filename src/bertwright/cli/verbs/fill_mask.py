@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
-from tyro.conf import Positional
 
+from bertwright.cli.verbs import importing_torch
 from bertwright.console import heading, make_console, make_table
 from bertwright.interop.model_files import model_folder
 from bertwright.io.decoding import FIX_INPUT, TextCodec
 from bertwright.io.stdin_texts import expand_stdin
-from bertwright.settings import check_not_str
+from bertwright.settings import Positional, check_not_str
 from bertwright.training.optimizer_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from bertwright.inference.fill_mask import MaskPrediction
+
+ORDER = 13
+SUMMARY = "predict the tokens for [MASK] in a text"
+EXAMPLE = "bertwright fill-mask runs/mini 'Paris is the [MASK] of France.'"
 
 MASK_COLUMNS = 26  # terminal columns of one [MASK] and its candidates
 
@@ -41,7 +45,10 @@ class FillMaskSettings:
             raise ValueError('no text given; for example: bertwright fill-mask MODEL "Paris is the [MASK] of France."')
 
 
-def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> list[MaskPrediction]:
+SETTINGS = FillMaskSettings
+
+
+def run(settings: FillMaskSettings, console: Console | None = None) -> list[MaskPrediction]:
     """Print each text with its masks filled, and the candidates per [MASK]; return the predictions.
 
     Raises ValueError for a text without a [MASK].
@@ -49,8 +56,9 @@ def fill_mask(settings: FillMaskSettings, console: Console | None = None) -> lis
     console = console or make_console()
     folder = model_folder(settings.model)
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
-    from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
-    from bertwright.training.context import execution_context
+    with importing_torch():
+        from bertwright.inference.model import load
+        from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:
         model = load(folder, context.device, context.dtype)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from tyro.conf import Positional
 
+from bertwright.cli.verbs import importing_torch
 from bertwright.console import filled_table, make_console
 from bertwright.interop.model_files import model_folder
 from bertwright.io.decoding import FIX_INPUT, STDIN, TextCodec
 from bertwright.io.stdin_texts import expand_stdin
-from bertwright.settings import check_not_str
+from bertwright.settings import Positional, check_not_str
 from bertwright.training.optimizer_settings import DeviceSettings
+
+ORDER = 14
+SUMMARY = "score whether each text follows the one before"
+EXAMPLE = "bertwright next-sentence runs/mini 'Where are you?' 'I am at home.'"
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,10 @@ def check_number_of_texts(texts: tuple[str, ...] | list[str]) -> None:
         raise ValueError(f"expected at least two texts, got {len(texts)}; give a text and the one that may follow it")
 
 
-def next_sentence(settings: NextSentenceSettings, console: Console | None = None) -> list[float]:
+SETTINGS = NextSentenceSettings
+
+
+def run(settings: NextSentenceSettings, console: Console | None = None) -> list[float]:
     """Print the probability that each text but the first follows the one before it; return the probabilities.
 
     Raises ValueError for fewer than two texts, and for a model that was pre-trained without this task.
@@ -47,8 +54,9 @@ def next_sentence(settings: NextSentenceSettings, console: Console | None = None
     folder = model_folder(settings.model)
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     check_number_of_texts(texts)
-    from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
-    from bertwright.training.context import execution_context
+    with importing_torch():
+        from bertwright.inference.model import load
+        from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:
         model = load(folder, context.device, context.dtype)

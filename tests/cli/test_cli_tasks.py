@@ -23,6 +23,7 @@ import numpy as np
 import polars
 import pytest
 import torch
+from test_cli import HOSTILE, files, run_command, run_successfully, start_command
 
 from bertwright.console import CONTROL
 from bertwright.files import lock_folder, read_json
@@ -36,7 +37,6 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.conll import read_sentences
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
-from test_cli import HOSTILE, files, run_command, run_successfully, start_command
 
 ANIMALS = "bear wolf crow hare".split()
 LOCATIONS = "forest river".split()
@@ -367,25 +367,23 @@ def test_resumed_probe_uses_its_features_for_more_seeds(at: Path) -> None:
 
 
 def test_help_of_a_list_of_choices_names_the_choices() -> None:
-    shown = " ".join(run_successfully("probe --help").replace("│", " ").split())
-    assert (
-        "--representations [{embeddings,second-to-last,last,sum-last-four, concat-last-four,sum-all,each-layer}"
-        in shown
-    )
+    shown = " ".join(run_successfully("probe --help").split())
+    names = "embeddings,second-to-last,last,sum-last-four,concat-last-four,sum-all,each-layer"
+    assert f"--representations {{{names}}} ... (default" in shown
 
 
 def test_published_task_prints_the_settings_of_the_paper(at: Path) -> None:
-    shown = " ".join(run_successfully("finetune --task squad_v2 --help").replace("│", " ").split())
+    shown = " ".join(run_successfully("finetune --task squad_v2 --help").split())
     for flag, default in (("epochs", "2.0"), ("batch-size", "48"), ("learning-rate", "5e-05")):
-        assert re.search(rf"--{flag} [^-]*(-[^-]+)*\(default: {re.escape(default)}\)", shown), flag
+        assert re.search(rf"--{flag} [A-Z]+ \(default: {re.escape(default)}\)", shown), flag
     before = files(at)
     command = f"finetune --task squad_v2 --train train.json --dev dev.json --model bert --run new {WINDOW} {HERE}"
     planned = " ".join(run_successfully(f"{command} --epochs 1 --dry-run").split())
     assert "batch size 48, 1 epoch, learning rate 5e-05 (paper, 4.3: 48, 2, 5e-05)" in planned
     assert "estimated time" in planned
     assert files(at) == before
-    grid = " ".join(run_successfully("grid --task mrpc --help").replace("│", " ").split())
-    assert "(default: 32) --epochs FLOAT ..." in grid
+    grid = " ".join(run_successfully("grid --task mrpc --help").split())
+    assert "--batch-sizes INT ... (default: 32)" in grid
 
 
 def test_submission_is_packed(at: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import io
 import json
 import os
@@ -25,8 +24,8 @@ import pytest
 import torch
 
 import bertwright
-from bertwright.cli.main import COMMANDS, run
-from bertwright.cli.options import read_settings, summarize_tyro_error
+from bertwright.cli.main import load_verb, run, verb_names
+from bertwright.cli.options import read_settings
 from bertwright.console import CONTROL
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.settings import field_docs, iter_fields, read_toml
@@ -128,18 +127,15 @@ def test_lost_rank_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_usage_lists_every_command() -> None:
     shown = run_successfully("--help")
     assert run_command("") == (2, shown, "")
-    for name, command in COMMANDS.items():
-        assert f"  {name:<15} {command.summary}\n" in shown
+    for name in verb_names():
+        assert f"  {name:<15} {load_verb(name).SUMMARY}\n" in shown
+    places = [shown.index(f"\n  {name} ") for name in ("survey", "vocabulary", "prepare", "pretrain", "finetune")]
+    assert places == sorted(places)  # from raw text to a task
     assert max(map(len, shown.split("\n"))) <= 80
 
 
 def test_version() -> None:
     assert run_successfully("--version").startswith("bertwright 0.")
-
-
-def load_settings(name: str) -> type:
-    module, _, settings = COMMANDS[name].settings.partition(":")
-    return getattr(importlib.import_module(f"bertwright.{module}"), settings)  # type: ignore[no-any-return]
 
 
 def flags(record: type) -> dict[str, str]:
@@ -153,16 +149,16 @@ def flags(record: type) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", verb_names())
 def test_help_explains_every_setting(name: str) -> None:
     shown = run_successfully(f"{name} --help")
-    words = " ".join(shown.replace("│", " ").split())
-    for flag, text in flags(load_settings(name)).items():
+    words = " ".join(shown.split())
+    for flag, text in flags(load_verb(name).SETTINGS).items():
         positional = f" {flag.upper().removesuffix('S')} " in words
         assert positional or f"--{flag.replace('_', '-')} " in words or f"--{flag.replace('_', '-')}, " in words
         assert text in words
     assert "--config FILE.toml" in words
-    assert "None}" not in shown.replace("{None,True,False}", "")
+    assert "None" not in re.sub("`None`|called None", "", shown)
     assert max(map(len, shown.split("\n"))) <= 80
 
 
@@ -357,7 +353,7 @@ MISUSE = {
     "too many candidates": ("fill-mask run 'a [MASK]' --top-k 0", "top_k: expected 1 to 129"),
     "nothing to embed": ("embed run", "give either texts, or files with --inputs"),
     "one text": ("embed run lonely", "one text has nothing to compare with"),
-    "empty text": ("embed run a ''", "text 2 of 2 is empty"),
+    "empty text": ("embed run a ' '", "text 2 of 2 is empty"),
     "no place for vectors": ("embed run --inputs text.txt", "--output vectors.npy"),
     "vectors are there": ("embed run a b --output text.txt", "text.txt: already exists"),
     "vectors to a screen": ("embed run a b --output -", "-: expected the name of a file"),
@@ -379,7 +375,7 @@ MISUSE = {
     ),
     "a folder for a settings file": ("survey text.txt --config vocabulary", "--config vocabulary: expected a TOML"),
     "not TOML": ("survey text.txt --config text.txt", "text.txt: not valid TOML"),
-    "settings file not named": ("survey text.txt --config", "--config needs a value"),
+    "settings file not named": ("survey text.txt --config", "--config: expected one argument"),
 }  # fmt: skip
 
 
@@ -429,19 +425,19 @@ def test_misuse_is_one_line_with_exit_code_2_and_leaves_nothing(bad: Path, name:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("pretrain --run new --stepz 3", ["unknown: --stepz, 3; did you mean --steps?"]),
-        ("pretrain --run new --task mrpc", ["unknown: --task, mrpc"]),
+        ("pretrain --run new --stepz 3", ["unknown: --stepz", "did you mean --steps?"]),
+        ("pretrain --run new --task mrpc", ["unknown: --task"]),
         ("pretrain --run new --steps many", ["--steps: expected a whole number, got 'many'"]),
         (
             "prepare text.txt --vocabulary vocabulary --store new --held-out 1%",
             ["--held-out: expected a number, got '1%'"],
         ),
         ("pretrain --run new --size huge", ["--size: expected one of", "'tiny'", "got 'huge'"]),
-        ("pretrain --run new --mask-mix 1 2", ["--mask-mix: expected 3 value"]),
+        ("pretrain --run new --mask-mix 1 2", ["--mask-mix: expected 3"]),
         ("pretrain --store store", ["missing: --run PATH (see bertwright pretrain --help)"]),
         ("fill-mask", ["missing: MODEL (see"]),
         ("vocabulary text.txt", ["missing: --output PATH (see"]),
-        ("survey text.txt --column", ["--column: expected 1 value"]),
+        ("survey text.txt --column", ["--column: expected 1"]),
     ],
 )
 def test_invalid_arguments_are_explained(at: Path, command: str, words: list[str]) -> None:
@@ -543,40 +539,6 @@ def commands_with(text: str) -> dict[str, str]:
     }
 
 
-UNICODE_BOX = """╭─ Required options ─╮
-│ Missing from x:    │
-│     --a PATH       │
-│         The a.     │
-│     B              │
-│         The b.     │
-│ ────────────────── │
-│ For full help      │
-╰────────────────────╯
-"""
-ASCII_BOX = """ Required options
- ------------------
-  Missing from x:
-      --a PATH
-          The a.
-      B
-          The b.
-  ------------------
-  For full help
-"""
-
-
-@pytest.mark.parametrize(
-    ("box", "line"),
-    [
-        (UNICODE_BOX, "missing: --a PATH, B"),
-        (ASCII_BOX, "missing: --a PATH, B"),
-        ("Any other\ntext.", "Any other text."),
-    ],
-)
-def test_box_of_tyro_becomes_one_line(box: str, line: str) -> None:
-    assert summarize_tyro_error(box) == line
-
-
 @pytest.mark.parametrize("name", commands_with(""))
 def test_errors_have_no_control_characters(at: Path, name: str) -> None:
     done = run_command(commands_with(HOSTILE)[name])
@@ -585,11 +547,11 @@ def test_errors_have_no_control_characters(at: Path, name: str) -> None:
     assert not CONTROL.search((done.out + done.err).replace("\n", ""))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", verb_names())
 def test_help_has_no_control_characters(at: Path, name: str) -> None:
     """A TOML file's values are the defaults that the help prints."""
     tables: dict[tuple[str, ...], list[str]] = {}
-    for parents, field, kind in iter_fields(load_settings(name)):
+    for parents, field, kind in iter_fields(load_verb(name).SETTINGS):
         if kind in (str, str | None, Path, Path | None, tuple[str, ...]) and field != "task":
             value = json.dumps(HOSTILE)  # \u001b and so on, as in TOML
             tables.setdefault(parents, []).append(f"{field} = {f'[{value}]' if 'tuple' in str(kind) else value}\n")

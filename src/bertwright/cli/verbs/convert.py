@@ -1,0 +1,14 @@
+"""`bertwright convert`."""
+
+from __future__ import annotations
+
+from bertwright.inference.convert import ConvertSettings, convert
+
+SETTINGS = ConvertSettings
+ORDER = 18
+SUMMARY = "write a model as a Hugging Face folder, or in Google's format"
+EXAMPLE = "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True"
+
+
+def run(settings: ConvertSettings) -> None:
+    convert(settings)

@@ -1,0 +1,18 @@
+"""`bertwright experiment`."""
+
+from __future__ import annotations
+
+from bertwright.cli.verbs import importing_torch
+from bertwright.experiments.experiment_settings import ExperimentSettings, check_inputs
+
+SETTINGS = ExperimentSettings
+ORDER = 11
+SUMMARY = "repeat an experiment of the paper within a budget"
+EXAMPLE = "bertwright experiment table5 --store store --data glue --work experiments --level demo --dry-run"
+
+
+def run(settings: ExperimentSettings) -> None:
+    check_inputs(settings)
+    with importing_torch():
+        from bertwright.experiments.experiment import experiment
+    experiment(settings)

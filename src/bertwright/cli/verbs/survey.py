@@ -1,0 +1,14 @@
+"""`bertwright survey`."""
+
+from __future__ import annotations
+
+from bertwright.corpus.survey_report import SurveySettings, survey
+
+SETTINGS = SurveySettings
+ORDER = 1
+SUMMARY = "describe a corpus and warn about problems for pre-training"
+EXAMPLE = "bertwright survey books/ wiki.txt"
+
+
+def run(settings: SurveySettings) -> None:
+    survey(settings)

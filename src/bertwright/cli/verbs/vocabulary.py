@@ -1,0 +1,14 @@
+"""`bertwright vocabulary`."""
+
+from __future__ import annotations
+
+from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
+
+SETTINGS = LearnSettings
+ORDER = 2
+SUMMARY = "learn a WordPiece vocabulary from text"
+EXAMPLE = "bertwright vocabulary books/ wiki.txt --size 30000 --output vocabulary"
+
+
+def run(settings: LearnSettings) -> None:
+    learn_vocabulary(settings)
