@@ -93,7 +93,7 @@ def tags_of(reviews: Reviews, tag: str) -> list[list[str]]:
 def no_plots() -> Any:
     """Skip the figures of a run: they would take longer than a fit takes here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.training.train_run.plot_metrics", lambda *_: None)
+        patch.setattr("bertwright.training.metrics_log.save_figure", lambda *_: None)
         yield
 
 

@@ -63,7 +63,7 @@ OTHERS = "the in sees hears fears finds".split()
 def _without_plots_of_runs() -> Iterator[None]:
     """Plots take half of the time of such small runs, and other tests check them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.training.train_run.plot_metrics", lambda *_: None)
+        patch.setattr("bertwright.training.metrics_log.save_figure", lambda *_: None)
         yield
 
 

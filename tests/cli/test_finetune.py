@@ -471,7 +471,7 @@ def test_lower_layers_change_less_with_layerwise_lr_decay(tmp_path: Path, make_t
     def measure_change(decay: float) -> dict[str, torch.Tensor]:
         with open_finetune(make_tuning(tmp_path / "run", epochs=0.2, layerwise_lr_decay=decay)) as (run, _):
             before = {name: tensor.clone() for name, tensor in run.state.model.state_dict().items()}
-            assert len(list(train_until_stopped(run.training(), run.context, ()))) == 4
+            assert len(list(train_until_stopped(run.spec(), run.context, ()))) == 4
             return {name: (tensor - before[name]).abs().mean() for name, tensor in run.state.model.state_dict().items()}
 
     plain, decayed = measure_change(1.0), measure_change(0.1)
@@ -516,10 +516,10 @@ def test_dev_is_scored_at_the_end_of_each_epoch(
 def test_label_smoothing_spreads_the_given_share(tmp_path: Path, make_tuning: Make) -> None:
     with open_finetune(make_tuning(tmp_path / "run", label_smoothing=0.4)) as (run, _), torch.inference_mode():
         run.state.model.eval()
-        (batch,) = next(run.training().batches(0))
+        (batch,) = next(run.spec().batches(0))
         right = F.log_softmax(run.state.model(batch.input, batch.positions), 1).gather(1, batch.labels[:, None])
         wrong = (1 - right.exp()).log()
-        assert float(run.training().loss(batch).loss) == pytest.approx(float(-(0.8 * right + 0.2 * wrong).mean()))
+        assert float(run.spec().loss(batch).loss) == pytest.approx(float(-(0.8 * right + 0.2 * wrong).mean()))
 
 
 def test_dropout_of_the_settings_is_used(tmp_path: Path, make_tuning: Make) -> None:
@@ -529,7 +529,7 @@ def test_dropout_of_the_settings_is_used(tmp_path: Path, make_tuning: Make) -> N
     losses = []
     for settings in (first, second):
         with open_finetune(settings) as (run, _):
-            losses.append(next(train_until_stopped(run.training(), run.context, ())).sums["loss"])
+            losses.append(next(train_until_stopped(run.spec(), run.context, ())).sums["loss"])
     assert losses[0] != losses[1]
 
 

@@ -42,7 +42,7 @@ Make = Callable[..., GridSettings]
 def _without_plots() -> Iterator[None]:
     """Omit plots, which take half of the time of so small a run and have their own tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.training.train_run.plot_metrics", lambda *_: None)
+        patch.setattr("bertwright.training.metrics_log.save_figure", lambda *_: None)
         yield
 
 

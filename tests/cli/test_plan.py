@@ -37,7 +37,7 @@ def _with_few_timed_steps() -> Iterator[None]:
     """Time as few steps as possible, and omit plots; both have their own tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cost, "TIMED_S", 0.0)
-        patch.setattr("bertwright.training.train_run.plot_metrics", lambda *_: None)
+        patch.setattr("bertwright.training.metrics_log.save_figure", lambda *_: None)
         yield
 
 

@@ -189,7 +189,7 @@ def test_only_the_main_process_watches_for_a_plateau(
     context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, rank=1, world_size=2)
     state = open_run(settings, context, console)
     monkeypatch.setattr("bertwright.pretraining.run.unigram_entropy", lambda _: pytest.fail("read the store"))
-    assert PretrainRun(state, settings, context, console, peak_flops=1.0).training().diagnose is None
+    assert PretrainRun(state, settings, context, console, peak_flops=1.0).spec().diagnose is None
 
 
 def test_transformers_computes_the_same_with_the_result(tmp_path: Path, make_settings: Make) -> None:
@@ -477,7 +477,7 @@ def test_run_killed_at_its_end_writes_its_report_on_resume(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("bertwright.training.train_run.plot_metrics", die)
+        patched.setattr("bertwright.training.metrics_log.save_figure", die)
         pretrain(settings, Console(file=StringIO()))
     run_pretrain(replace(settings, resume=True))
     assert {"model", "loss.png", "report.json"} <= {path.name for path in settings.run.iterdir()}

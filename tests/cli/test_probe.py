@@ -204,12 +204,12 @@ def test_run_interrupted_inside_a_head_has_the_same_results_on_resume(
 ) -> None:
     whole = make(run=tmp_path / "whole")
     run_probe(whole)
-    settings, make_training = make(), probe_module.make_training
+    settings, make_spec = make(), probe_module.make_spec
     trained = []
 
     def send_ctrl_c(*given: Any) -> Any:
         """Return a training that gets Ctrl-C in the middle of the second head."""
-        training = make_training(*given)
+        training = make_spec(*given)
         trained.append(training)
 
         def loss(batch: Any) -> Any:
@@ -219,12 +219,12 @@ def test_run_interrupted_inside_a_head_has_the_same_results_on_resume(
 
         return replace(training, loss=loss)
 
-    monkeypatch.setattr(probe_module, "make_training", send_ctrl_c)
+    monkeypatch.setattr(probe_module, "make_spec", send_ctrl_c)
     with pytest.raises(KeyboardInterrupt, match=r"bertwright probe --run \S+/run --resume"):
         run_probe(settings)
     assert trained[1].optimizer.steps == 21
     assert read_untimed_results(settings.run) == read_untimed_results(whole.run)[:1]
-    monkeypatch.setattr(probe_module, "make_training", lambda *given: trained.append(None) or make_training(*given))
+    monkeypatch.setattr(probe_module, "make_spec", lambda *given: trained.append(None) or make_spec(*given))
     rows, printed = run_probe(replace(settings, resume=True))
     assert len(trained) == 3
     assert "1 of 2 heads are already finished" in printed
@@ -255,7 +255,7 @@ def test_heads_added_on_resume_join_the_unfinished_ones(
     make: Make, monkeypatch: Any, interrupted_in: Callable[..., AbstractContextManager[list[Any]]]
 ) -> None:
     settings = make(epochs=1)
-    with interrupted_in(probe_module, "make_training", 2):
+    with interrupted_in(probe_module, "make_spec", 2):
         run_probe(settings)
     rows, printed = run_probe(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
     assert "1 of 6 heads are already finished" in printed
@@ -265,7 +265,7 @@ def test_heads_added_on_resume_join_the_unfinished_ones(
     written = from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there")
     assert written == replace(settings, representations=("last", "embeddings"), seeds=(0, 1, 7))
 
-    monkeypatch.setattr(probe_module, "make_training", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(probe_module, "make_spec", lambda *_: pytest.fail("trained again"))
     assert run_probe(read_run_settings(ProbeSettings, settings.run))[0] == rows
 
 

@@ -24,8 +24,7 @@ from bertwright.console import silent_console
 from bertwright.seeding import make_rng
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
-from bertwright.training.definition import FitSettings, Training
-from bertwright.training.fit import FitResult, fit
+from bertwright.training.fit import FitResult, FitSettings, TrainingSpec, fit
 from bertwright.training.loop import DivergedError, LossOutput
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
@@ -34,7 +33,7 @@ CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 WEIGHTS = "weights.safetensors"
 
 
-def make_toy(kill_at: int = 0, kill_signal: int = signal.SIGKILL) -> Training[Tensor]:
+def make_toy(kill_at: int = 0, kill_signal: int = signal.SIGKILL) -> TrainingSpec[Tensor]:
     """Return the training of a network that adds numbers; after `kill_at` steps it sends a signal to itself."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -54,7 +53,7 @@ def make_toy(kill_at: int = 0, kill_signal: int = signal.SIGKILL) -> Training[Te
     def evaluate() -> dict[str, float]:
         return {"score": -loss(next(batches(0))[0]).loss.item()}
 
-    return Training(
+    return TrainingSpec(
         model,
         optimizer,
         settings.make_schedule(60),
@@ -66,7 +65,7 @@ def make_toy(kill_at: int = 0, kill_signal: int = signal.SIGKILL) -> Training[Te
     )
 
 
-def fit_toy(run: Path | None, training: Training[Tensor], console: Console) -> FitResult:
+def fit_toy(run: Path | None, training: TrainingSpec[Tensor], console: Console) -> FitResult:
     settings = FitSettings(run, 60, eval_steps=range(10, 60, 10), save_steps=range(0, 60, 7), metric="score")
     return fit(settings, training, CPU, console)
 
@@ -82,7 +81,7 @@ def train_toy(run: Path, kill_at: int = 0) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
-def score_by_step(training: Training[Tensor]) -> dict[str, float]:
+def score_by_step(training: TrainingSpec[Tensor]) -> dict[str, float]:
     """Return the highest score after 30 steps."""
     return {"score": -abs(training.optimizer.steps - 30.0)}
 
@@ -205,7 +204,7 @@ def test_best_checkpoint_with_weights_that_are_not_finite_is_not_written(tmp_pat
     def loss(batch: Tensor) -> LossOutput:
         return LossOutput(model(batch).sum(), {"loss": model(batch).sum()})
 
-    training = Training(
+    training = TrainingSpec(
         model, optimizer, settings.make_schedule(9), lambda _: iter([[torch.ones(1, 1)]] * 9), loss, evaluate
     )
     with pytest.raises(DivergedError, match=r"step 3: .*not finite.* \(weight\)"):

@@ -14,10 +14,10 @@ from bertwright.console import ProgressCallback, silent_console
 from bertwright.experiments.composition import compose
 from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJob, ProbeJob, sequence_losses
 from bertwright.finetuning.finetune_cost import time_evaluation
-from bertwright.finetuning.finetune_state import make_training
+from bertwright.finetuning.finetune_state import make_spec
 from bertwright.finetuning.finetune_state import open_run as open_finetuning
 from bertwright.finetuning.head_training import HeadData, HeadHyperParams, score
-from bertwright.finetuning.head_training import make_training as make_head_training
+from bertwright.finetuning.head_training import make_spec as make_head_spec
 from bertwright.finetuning.probe import open_probe
 from bertwright.inference.feature_cache import load_or_compute_features
 from bertwright.interop.huggingface import save_model
@@ -145,7 +145,7 @@ class _Clock:
             opening = time.perf_counter() - started
             assert state.dev is not None
             steps = settings.num_steps(state.train.encoded.num_items)
-            training = steps * time_steps(make_training(state, settings, context), context)
+            training = steps * time_steps(make_spec(state, settings, context), context)
             splits = [SplitCost(training, len(state.train.examples))]
             # A run is opened and dev predicted twice: for its score, and for the per-example statistics.
             for split, times in ((state.dev, 2), (state.test, 1)):
@@ -175,7 +175,7 @@ class _Clock:
                 hyper = HeadHyperParams(
                     settings.epochs, settings.batch_size, settings.dropout, settings.learning_rates[0], 0
                 )
-                step = time_steps(make_head_training(head, run.task, {"train": data}, hyper), context)
+                step = time_steps(make_head_spec(head, run.task, {"train": data}, hyper), context)
                 started = time.perf_counter()
                 score(head, run.task, data)
                 scoring = (time.perf_counter() - started) / len(examples)

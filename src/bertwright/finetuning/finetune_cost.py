@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from bertwright.finetuning.finetune_state import FinetuneState, make_training
+from bertwright.finetuning.finetune_state import FinetuneState, make_spec
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.data import SplitData
 from bertwright.tasks.prediction import evaluate_examples
@@ -31,7 +31,7 @@ class CostEstimator:
         """Estimate the steps and seconds of a run."""
         items, size = self.state.train.encoded.num_items, settings.batch_size
         if size not in self.step_seconds:
-            self.step_seconds[size] = time_steps(make_training(self.state, settings, self.context), self.context)
+            self.step_seconds[size] = time_steps(make_spec(self.state, settings, self.context), self.context)
         steps, eval_steps = settings.num_steps(items), settings.eval_steps(items)
         evaluations = 1 + sum(step in eval_steps for step in range(1, steps))
         return CostEstimate(steps, steps * self.step_seconds[size] + evaluations * self.dev + self.test)

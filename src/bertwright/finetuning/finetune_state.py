@@ -30,7 +30,7 @@ from bertwright.tasks.task import AnyTask, TaskBatch
 from bertwright.tasks.task_io import continue_task, load_task, load_to_continue
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
-from bertwright.training.definition import Training
+from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import LossOutput, check_finite_weights
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.run_folder import check_data_unchanged, digest_initial_weights, prepare_model, record_run
@@ -172,7 +172,7 @@ def lstm_lr_scales(model: EncoderForTask, scale: float) -> dict[str, float]:
     return dict.fromkeys(names, scale)
 
 
-def make_training(state: FinetuneState, settings: FinetuneSettings, context: ExecutionContext) -> Training[TaskBatch]:
+def make_spec(state: FinetuneState, settings: FinetuneSettings, context: ExecutionContext) -> TrainingSpec[TaskBatch]:
     """Return the batches, loss and schedule of fine-tuning, without evaluation."""
     tokens = default_micro_batch_tokens(context, state.model.config)
     steps = settings.num_steps(state.train.encoded.num_items)
@@ -192,7 +192,7 @@ def make_training(state: FinetuneState, settings: FinetuneSettings, context: Exe
         sizes = {name: torch.full((), float(size), device=logits.device) for name, size in sums.items()}
         return LossOutput(value, {"loss": value.detach()} | sizes)
 
-    return Training(state.model, state.optimizer, settings.optimizer.make_schedule(steps), batches, loss)
+    return TrainingSpec(state.model, state.optimizer, settings.optimizer.make_schedule(steps), batches, loss)
 
 
 def record_start(settings: FinetuneSettings) -> None:

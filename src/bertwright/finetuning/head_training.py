@@ -25,7 +25,7 @@ from bertwright.seeding import ProbeStream, derive_key
 from bertwright.tasks.collation import collate
 from bertwright.tasks.data import SplitData
 from bertwright.tasks.task import AnyTask, Ints, Outputs, TaskBatch
-from bertwright.training.definition import Training
+from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import LossOutput
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 
@@ -101,9 +101,9 @@ class HeadHyperParams(NamedTuple):
     seed: int
 
 
-def make_training(
+def make_spec(
     head: FeatureHead, task: AnyTask, data: Mapping[str, HeadData], hyper: HeadHyperParams
-) -> Training[HeadBatch]:
+) -> TrainingSpec[HeadBatch]:
     """Return the batches, loss and schedule of a head's training on data["train"], and its evaluation on "dev"."""
     train = data["train"]
     settings = OptimizerSettings(hyper.learning_rate, warmup_ratio=WARMUP_RATIO, bias_correction=True)
@@ -127,7 +127,7 @@ def make_training(
         return LossOutput(value, {"loss": value.detach()})
 
     schedule = settings.make_schedule(hyper.epochs * train.count_steps(hyper.batch_size))
-    return Training(head, optimizer, schedule, batches, loss, evaluate=lambda: score(head, task, data["dev"]))
+    return TrainingSpec(head, optimizer, schedule, batches, loss, evaluate=lambda: score(head, task, data["dev"]))
 
 
 def epoch_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list[Ints]:

@@ -31,7 +31,7 @@ from bertwright.console import (
     say,
 )
 from bertwright.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
-from bertwright.finetuning.head_training import HeadData, HeadHyperParams, make_training, predict, score
+from bertwright.finetuning.head_training import HeadData, HeadHyperParams, make_spec, predict, score
 from bertwright.finetuning.probe_settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
 from bertwright.finetuning.trial_log import RESULTS_FILE, read_results, write_results
 from bertwright.inference.feature_cache import (
@@ -59,9 +59,8 @@ from bertwright.settings import write_settings
 from bertwright.tasks.data import SplitData, data_warnings, read_splits, within_positions
 from bertwright.tasks.task import AnyTask
 from bertwright.training.context import ExecutionContext
-from bertwright.training.definition import FitSettings
 from bertwright.training.distributed import check_single_process
-from bertwright.training.fit import fit
+from bertwright.training.fit import FitSettings, fit
 from bertwright.training.run_folder import locked_run, read_run_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -274,15 +273,15 @@ class ProbeRun:
         data = {split.name: HeadData(split, features[split.name], layers, self.context.device) for split in self.splits}
         head = FeatureHead(self.head_config(trial.representation), trial.seed).to(self.context.device)
         hyper = HeadHyperParams(settings.epochs, settings.batch_size, settings.dropout, trial.learning_rate, trial.seed)
-        training = replace(
-            make_training(head, self.task, data, hyper),
+        spec = replace(
+            make_spec(head, self.task, data, hyper),
             format_metrics=lambda metrics: f"{trial}: loss {metrics['loss']:.3f}",
             format_scores=None,
         )
         per_epoch = data["train"].count_steps(hyper.batch_size)
         steps = hyper.epochs * per_epoch
         fit_settings = FitSettings(None, steps, eval_steps=range(per_epoch, steps, per_epoch), metric=metric)
-        best = fit(fit_settings, training, self.context, self.console)
+        best = fit(fit_settings, spec, self.context, self.console)
         if numbers := self.task.example_scores(data["dev"].split.examples, predict(head, self.task, data["dev"])):
             ensure_folder(settings.run / EXAMPLES)
             numbers.save(settings.run / EXAMPLES / f"{trial.name}.npz")

@@ -22,11 +22,12 @@ from bertwright.console import (
     key_value_table,
     make_console,
     notice,
+    print_outputs,
 )
 from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import (
     FinetuneState,
-    make_training,
+    make_spec,
     open_run,
     record_start,
 )
@@ -40,10 +41,12 @@ from bertwright.tasks.task import AnyTask, TaskBatch
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
-from bertwright.training.definition import FitSettings, MetricWindow, Training
-from bertwright.training.fit import FitResult
+from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
+from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
 from bertwright.training.run_folder import format_resume_command
-from bertwright.training.train_run import RunReport, train_run
+from bertwright.training.train_run import train_run
+
+PLOT = "scores.png"
 
 
 def finetune(
@@ -99,10 +102,10 @@ class FinetuneRun:
             resume_command=format_resume_command(settings, "finetune", self.context),
         )
 
-    def training(self) -> Training[TaskBatch]:
+    def spec(self) -> TrainingSpec[TaskBatch]:
         """Return everything that `fit` needs to know about fine-tuning."""
         return replace(
-            make_training(self.state, self.settings, self.context),
+            make_spec(self.state, self.settings, self.context),
             evaluate=self.evaluate if self.state.dev else None,
             write_model=self.write_model,
             read_model=self.read_model,
@@ -194,30 +197,38 @@ class FinetuneRun:
         """Write settings and digests of the data. Raises ValueError if the files of a resumed run have changed."""
         record_start(self.settings)
 
-    def make_report(self, result: FitResult) -> RunReport:
-        """Score the best weights on test; return the scores of each split."""
+    def make_report(self, result: FitResult) -> dict[str, Any]:
+        """Plot the metrics, score the best weights on test, and return the scores of each split."""
         state, metric = self.state, self.state.task.metric
         scores = {"dev": result.scores} if state.dev else {}
         if state.test:
             scores["test"] = self.score(state.test).scores
-        fields = {
+        if not self.temporary:
+            plot_metrics(self.settings.run, self.settings.run / PLOT, [("loss", "training loss"), (metric, metric)])
+        return {
             "task": self.settings.task.task,
             "metric": metric,
             "best_step": result.step,
             "dev_evaluations": len(result.evaluations),
             "scores": scores,
         } | state.task.report_fields(state.train.examples)
-        example = f"bertwright predict {shlex.quote(str(self.settings.run / 'model'))} --inputs FILE --output FILE"
-        return RunReport(fields, ("plot", "scores.png"), [("loss", "training loss"), (metric, metric)], example)
 
-    def print_scores(self, fields: Mapping[str, Any]) -> None:
+    def print_results(self, report: Mapping[str, Any]) -> None:
+        """Print the scores by split and, unless it is temporary, the files of the run."""
+        if report["scores"]:
+            self.print_scores(report)
+        if not self.temporary:
+            run = self.settings.run
+            outputs = {"model": run / "model", "plot": run / PLOT, "all metrics": run / METRICS_FILE}
+            example = f"bertwright predict {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
+            print_outputs(self.console, outputs | {"try it": example})
+
+    def print_scores(self, report: Mapping[str, Any]) -> None:
         """Print the scores by split."""
-        if not fields["scores"]:
-            return
-        count = fields["dev_evaluations"]
+        count = report["dev_evaluations"]
         best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
-        heading(self.console, f"Scores after step {fields['best_step']:,}{best_of}")
-        table = make_score_table(fields["scores"], fields["metric"])
+        heading(self.console, f"Scores after step {report['best_step']:,}{best_of}")
+        table = make_score_table(report["scores"], report["metric"])
         self.console.print(filled_table(table.columns, table.rows))
 
 

@@ -18,9 +18,9 @@ TIMED_SEQUENCES = 64  # of the held-out documents
 def estimate_cost(run: PretrainRun) -> CostEstimate:
     """Estimate the steps and seconds of a whole run. This changes the optimizer's moments, so the run cannot train."""
     settings, seconds, evaluations = run.settings, 0.0, 0.0
-    training = replace(run.training(), diagnose=None)
+    spec = replace(run.spec(), diagnose=None)
     for phase in settings.phases:
-        seconds += (phase.end - phase.first) * time_steps(training, run.context, phase.first)
+        seconds += (phase.end - phase.first) * time_steps(spec, run.context, phase.first)
     eval_steps = [*range(0, settings.steps, settings.eval_every), settings.steps]
     for index, data in enumerate(run.state.held_out):
         first = settings.phases[index].first if index else -1

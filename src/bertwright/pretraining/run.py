@@ -20,7 +20,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bertwright.console import heading, key_value_table, make_console, make_table, notice, say, silent_console
+from bertwright.console import (
+    heading,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    print_outputs,
+    say,
+    silent_console,
+)
 from bertwright.interop import huggingface
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
@@ -33,13 +42,14 @@ from bertwright.pretraining.pretrain_state import PretrainState, open_run, recor
 from bertwright.pretraining.settings import RESUME_OVERRIDES, ModelSettings, PretrainSettings
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.cost import CostEstimate, describe_cost, peak_memory
-from bertwright.training.definition import FitSettings, MetricWindow, Training
-from bertwright.training.fit import FitResult
+from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
 from bertwright.training.loop import LossOutput
+from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
 from bertwright.training.run_folder import format_resume_command
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
-from bertwright.training.train_run import RunReport, train_run
+from bertwright.training.train_run import train_run
 
+PLOT = "loss.png"
 PLATEAU_STEPS = 400  # that the loss must stay near the unigram entropy before a notice
 
 
@@ -99,10 +109,10 @@ class PretrainRun:
             resume_command=format_resume_command(settings, "pretrain", self.context),
         )
 
-    def training(self) -> Training[PretrainingBatch]:
+    def spec(self) -> TrainingSpec[PretrainingBatch]:
         """Return everything that `fit` needs to know about pre-training."""
         state, settings = self.state, self.settings
-        return Training(
+        return TrainingSpec(
             state.model,
             state.optimizer,
             settings.optimizer.make_schedule(settings.steps),
@@ -208,27 +218,32 @@ class PretrainRun:
         """Write settings and digests of the data. Raises ValueError if the store of a resumed run has changed."""
         record_start(self.settings, self.state)
 
-    def make_report(self, result: FitResult) -> RunReport:
-        """Return a report with the evaluations before and after training."""
+    def make_report(self, result: FitResult) -> dict[str, Any]:
+        """Plot the metrics; return a report with the evaluations before and after training."""
         settings, evaluations = self.settings, [*result.evaluations.values()]
         name, has_nsp = settings.objective_label, settings.data.objective == "mlm+nsp"
         accuracy = ("nsp_accuracy", "next-sentence accuracy") if has_nsp else ("mlm_accuracy", f"{name} accuracy")
-        fields = {
+        panels = [("mlm_loss", f"{name} loss (nats)"), accuracy]
+        plot_metrics(settings.run, settings.run / PLOT, panels)
+        return {
             "objective": settings.data.objective,
             "initial_weights": describe_initial_weights(settings.model, self.state.model.config),
             "held_out_before": evaluations[0] if evaluations else None,
             "held_out_after": evaluations[-1] if evaluations else None,
         }
-        model = shlex.quote(str(settings.run / "model"))
-        filled = f'bertwright fill-mask {model} "Some text with a [MASK] in it."'
-        example = f"bertwright info {model}" if settings.data.is_causal else filled
-        return RunReport(fields, ("loss plot", "loss.png"), [("mlm_loss", f"{name} loss (nats)"), accuracy], example)
 
-    def print_scores(self, fields: Mapping[str, Any]) -> None:
+    def print_results(self, report: Mapping[str, Any]) -> None:
+        """Print the scores before and after training, and the files of the run."""
+        if report["held_out_after"] is not None:
+            self.print_scores(report["held_out_before"], report["held_out_after"])
+        run, model = self.settings.run, shlex.quote(str(self.settings.run / "model"))
+        filled = f'bertwright fill-mask {model} "Some text with a [MASK] in it."'
+        outputs = {"model": run / "model", "loss plot": run / PLOT, "all metrics": run / METRICS_FILE}
+        example = f"bertwright info {model}" if self.settings.data.is_causal else filled
+        print_outputs(self.console, outputs | {"try it": example})
+
+    def print_scores(self, before: Mapping[str, float], after: Mapping[str, float]) -> None:
         """Print the scores before and after training."""
-        before, after = fields["held_out_before"], fields["held_out_after"]
-        if after is None:
-            return
         heading(self.console, "Held out")
         lengths = [phase.data.max_length for phase in self.settings.phases]
         self.console.print(compare_evaluations(before, after, self.settings.objective_label, lengths))

@@ -14,8 +14,7 @@ from torch import nn
 
 from bertwright.console import format_duration
 from bertwright.training.context import ExecutionContext
-from bertwright.training.definition import Training
-from bertwright.training.fit import train_until_stopped
+from bertwright.training.fit import TrainingSpec, train_until_stopped
 from bertwright.training.optimizer import Optimizer
 
 M = TypeVar("M")
@@ -29,7 +28,7 @@ class CostEstimate(NamedTuple):
     steps: int
     seconds: float
     evaluation_seconds: float = 0.0
-    """Of these, those of evaluations, if they were measured."""
+    """Seconds of them spent in evaluations; 0 if not measured."""
     memory: float | None = None
     """Bytes that a process uses at most; None if unknown."""
 
@@ -73,12 +72,12 @@ def estimate_disk_space(weights: int, trained: int, checkpoints: int, best: int 
     return 4 * (weights * (checkpoints + best + 1) + 2 * trained * checkpoints)
 
 
-def time_steps(training: Training[M], context: ExecutionContext, first_step: int = 0) -> float:
+def time_steps(spec: TrainingSpec[M], context: ExecutionContext, first_step: int = 0) -> float:
     """Return the median seconds per optimizer step, measured on the batches from `first_step` on.
 
     The weights do not change, because the rate is 0; the optimizer's moments do.
     """
-    timed = replace(training, schedule=lambda _: 0.0, batches=lambda _: training.batches(first_step))
+    timed = replace(spec, schedule=lambda _: 0.0, batches=lambda _: spec.batches(first_step))
     seconds: list[float] = []
     with closing(train_until_stopped(timed, context, ())) as results:
         for result in islice(results, 1 + MAX_TIMED_STEPS):

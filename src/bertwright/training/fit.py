@@ -1,33 +1,115 @@
 """The engine of every training run: metrics, evaluations, best and latest checkpoints, resuming, stopping.
 
-A kind of training provides a `Training`: its batches, its loss, its evaluation, and the model and optimizer, already
-restored from the newest checkpoint. `fit` does everything else. Pre-training, fine-tuning, heads on frozen features and
-other architectures all use it.
+A kind of training provides a `TrainingSpec`: batches, loss, evaluation, and the model and optimizer, already restored
+from the newest checkpoint. `fit` does everything else. Pre-training, fine-tuning, heads on frozen features and other
+architectures all use it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rich.console import Console
+from torch import nn
 
 from bertwright.console import format_duration, notice, say
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
-from bertwright.training.definition import FitSettings, MetricWindow, Training
 from bertwright.training.distributed import any_rank, wrap
 from bertwright.training.interrupt import graceful_shutdown
-from bertwright.training.loop import LossModule, StepResult, train_steps
+from bertwright.training.loop import LossModule, LossOutput, StepResult, train_steps
 from bertwright.training.metrics_log import step_progress
+from bertwright.training.optimizer import Optimizer
 from bertwright.training.prefetch import prefetch
 from bertwright.training.recorder import Recorder, find_best_step, open_recorder
+from bertwright.training.schedules import LRSchedule
 
 M = TypeVar("M")
 PRINT_EVERY_S = 30  # seconds between progress lines if there is no live display
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Length of a run, and the steps after which it logs, evaluates and saves.
+
+    It also does all three after the last step.
+    """
+
+    run: Path | None
+    """Run folder, with checkpoints in `checkpoints` and `best`. None: nothing is written."""
+    steps: int
+    """Optimizer steps in total."""
+    log_every: int = 10
+    """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
+    eval_steps: Container[int] = ()
+    """Steps after which the model is evaluated; 0: before the first step."""
+    save_steps: Container[int] = ()
+    """Steps after which a checkpoint is written."""
+    keep_last: int = 1
+    """Number of newest checkpoints that are preserved."""
+    keep_every: int | None = None
+    """Checkpoints whose step is a multiple of this number are preserved, too. None: no others."""
+    evaluation: str = "dev"
+    """Name of the evaluation data, which is also the kind of its records in metrics.jsonl."""
+    metric: str | None = None
+    """Name of the score that decides which weights are the best. None: the weights of the last step are the result."""
+    resumable: bool = True
+    """Write checkpoints to resume from. False: only the best checkpoint, because the caller deletes the run folder."""
+    resume_command: str = "the same command"
+    """Command that resumes the run."""
+
+
+class MetricWindow(NamedTuple):
+    """Totals of the consecutive steps that one record of metrics.jsonl summarizes."""
+
+    sums: dict[str, float]
+    steps: int
+    seconds: float
+
+
+def average_per_step(window: MetricWindow) -> dict[str, float]:
+    """Return the mean of each sum over the steps."""
+    return {name: total / window.steps for name, total in window.sums.items()}
+
+
+def format_first(metrics: Mapping[str, float]) -> str:
+    """Format the first two metrics.
+
+    >>> format_first({"loss": 0.51234, "accuracy": 1.0, "seconds": 3.0})
+    'loss 0.5123, accuracy 1'
+    """
+    return ", ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:2])
+
+
+@dataclass(frozen=True)
+class TrainingSpec(Generic[M]):
+    """A kind of training: everything that `fit` does not know itself."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    schedule: LRSchedule
+    batches: Callable[[int], Iterator[Sequence[M]]]
+    """From the number of finished steps: this rank's micro-batches of each remaining step, on the device."""
+    loss: Callable[[M], LossOutput]
+    evaluate: Callable[[], Mapping[str, float]] | None = None
+    """Return the scores of the model with its current weights. None: no evaluations."""
+    write_model: Callable[[Path], None] | None = None
+    """Write the model into a checkpoint. None: the run has no folder."""
+    read_model: Callable[[Path], None] | None = None
+    """Load the weights of a checkpoint that `write_model` wrote. None: the run has no folder, or selects no weights."""
+    summarize: Callable[[MetricWindow], dict[str, float]] = average_per_step
+    format_metrics: Callable[[Mapping[str, float]], str] = format_first
+    format_scores: Callable[[Mapping[str, float]], str] | None = format_first
+    """Format the scores of an evaluation for the line that reports it. None: no line is printed."""
+    diagnose: Callable[[int, Mapping[str, float]], str | None] | None = None
+    """From a step and its metrics: a notice for the user, if one is due."""
+    find_unused_parameters: bool = False
+    """A step may use only some of the parameters."""
 
 
 class FitResult(NamedTuple):
@@ -44,30 +126,30 @@ class FitResult(NamedTuple):
         return {name: value for name, value in self.evaluations[self.step].items() if name not in ("kind", "step")}
 
 
-def fit(settings: FitSettings, training: Training[M], context: ExecutionContext, console: Console) -> FitResult:
+def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext, console: Console) -> FitResult:
     """Train to the last step, then load the best weights into the model.
 
-    Training starts after the step `training.optimizer.steps`. After Ctrl-C or SIGTERM, the current step is finished
+    Training starts after the step `spec.optimizer.steps`. After Ctrl-C or SIGTERM, the current step is finished
     and saved; then KeyboardInterrupt is raised. Raises ValueError for metrics or a best checkpoint that were altered
     since they were written, DivergedError for numbers that are not finite, OSError for a disk that fails; the newest
     checkpoint is intact in each case.
     """
     if not context.is_main_process:
         with graceful_shutdown() as stop_signals:  # Ctrl-C reaches all ranks, which must stop after the same step
-            for _ in train_until_stopped(training, context, stop_signals):
+            for _ in train_until_stopped(spec, context, stop_signals):
                 pass
-        return FitResult({}, training.optimizer.steps)
-    with open_recorder(settings, training, context) as recorder:
-        return _Fit(settings, training, context, console, recorder).run()
+        return FitResult({}, spec.optimizer.steps)
+    with open_recorder(settings, spec, context) as recorder:
+        return _Fit(settings, spec, context, console, recorder).run()
 
 
 def train_until_stopped(
-    training: Training[M], context: ExecutionContext, stop_signals: Sequence[int]
+    spec: TrainingSpec[M], context: ExecutionContext, stop_signals: Sequence[int]
 ) -> Generator[StepResult]:
     """Run the remaining steps on this rank. If any rank receives a signal, all ranks stop after the same step."""
-    loss: Any = wrap(LossModule(training.model, training.loss), training.find_unused_parameters)
-    with closing(prefetch(training.batches(training.optimizer.steps))) as batches:
-        for result in train_steps(loss, batches, training.optimizer, training.schedule):
+    loss: Any = wrap(LossModule(spec.model, spec.loss), spec.find_unused_parameters)
+    with closing(prefetch(spec.batches(spec.optimizer.steps))) as batches:
+        for result in train_steps(loss, batches, spec.optimizer, spec.schedule):
             yield result
             if any_rank(bool(stop_signals), context.device):
                 return
@@ -78,14 +160,14 @@ class _Fit(Generic[M]):
     """A run on rank 0."""
 
     settings: FitSettings
-    training: Training[M]
+    spec: TrainingSpec[M]
     context: ExecutionContext
     console: Console
     recorder: Recorder
 
     @property
     def step(self) -> int:
-        return self.training.optimizer.steps
+        return self.spec.optimizer.steps
 
     def run(self) -> FitResult:
         """Run the remaining steps, then load the best weights."""
@@ -117,7 +199,7 @@ class _Fit(Generic[M]):
         last_print = started
         with step_progress(self.console) as progress:
             line = progress.add_task("", total=settings.steps, completed=first, metrics="")
-            for result in train_until_stopped(self.training, self.context, stop_signals):
+            for result in train_until_stopped(self.spec, self.context, stop_signals):
                 step, last = result.step, result.step == settings.steps
                 saving = last or step in settings.save_steps
                 window.append(result)
@@ -143,22 +225,22 @@ class _Fit(Generic[M]):
         seconds = sum(result.seconds for result in results)
         sums = {name: sum(result.sums[name] for result in results) for name in results[0].sums}
         rates = {"learning_rate": results[-1].learning_rate, "gradient_norm": results[-1].gradient_norm}
-        metrics = self.training.summarize(MetricWindow(sums, len(results), seconds)) | rates
+        metrics = self.spec.summarize(MetricWindow(sums, len(results), seconds)) | rates
         self.recorder.write("train", metrics)
-        if self.training.diagnose and (text := self.training.diagnose(results[-1].step, metrics)):
+        if self.spec.diagnose and (text := self.spec.diagnose(results[-1].step, metrics)):
             notice(self.console, text)
-        return self.training.format_metrics(metrics)
+        return self.spec.format_metrics(metrics)
 
     def evaluate(self) -> None:
         """Score the model, and save it if it is the best so far; skip a step whose scores are already recorded."""
         metric, evaluations = self.settings.metric, self.recorder.evaluations
-        if self.training.evaluate is None or self.step in evaluations:
+        if self.spec.evaluate is None or self.step in evaluations:
             return
-        scores = self.training.evaluate()
+        scores = self.spec.evaluate()
         is_best = metric is not None and all(scores[metric] > record[metric] for record in evaluations.values())
         self.recorder.write(self.settings.evaluation, scores)
         if is_best:
             self.recorder.save_best()
-        if self.training.format_scores is not None:
+        if self.spec.format_scores is not None:
             text = f"{self.settings.evaluation.replace('_', ' ')} after step {self.step:,}"
-            say(self.console, f"{text}: {self.training.format_scores(scores)}{' *' if is_best else ''}")
+            say(self.console, f"{text}: {self.spec.format_scores(scores)}{' *' if is_best else ''}")

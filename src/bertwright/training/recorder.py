@@ -6,16 +6,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from bertwright.files import read_json, remove_folder
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
-from bertwright.training.definition import FitSettings, Training
 from bertwright.training.loop import check_finite_weights
 from bertwright.training.metrics_log import METRICS_FILE, MetricLogger
+
+if TYPE_CHECKING:
+    from bertwright.training.fit import FitSettings, TrainingSpec
 
 
 class Recorder(Protocol):
@@ -39,19 +41,19 @@ class Recorder(Protocol):
 
 
 @contextmanager
-def open_recorder(settings: FitSettings, training: Training[Any], context: ExecutionContext) -> Iterator[Recorder]:
-    """Open the recorder of a run; records after the checkpoint that `training` was restored from are dropped.
+def open_recorder(settings: FitSettings, spec: TrainingSpec[Any], context: ExecutionContext) -> Iterator[Recorder]:
+    """Open the recorder of a run; records after the checkpoint that `spec` was restored from are dropped.
 
     Raises ValueError for metrics or a best checkpoint that were altered since they were written.
     """
     if settings.run is None:
-        yield MemoryRecorder(settings, training)
+        yield MemoryRecorder(settings, spec)
         return
-    step = training.optimizer.steps
+    step = spec.optimizer.steps
     resumed = checkpoint.path_of(settings.run / "checkpoints", step)
     digest = read_json(resumed / checkpoint.STATE)["metrics"] if step else None
     with closing(MetricLogger(settings.run, step, settings.evaluation, digest, settings.metric is not None)) as log:
-        recorder = FolderRecorder(settings.run, settings, training, context, log)
+        recorder = FolderRecorder(settings.run, settings, spec, context, log)
         drop_best_after(recorder.best, step)
         if settings.metric is not None:
             check_best_checkpoint(settings.run, log.evaluations, settings.metric)
@@ -63,28 +65,28 @@ class MemoryRecorder:
     """Evaluations and best weights, in memory."""
 
     settings: FitSettings
-    training: Training[Any]
+    spec: TrainingSpec[Any]
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
     best_weights: dict[str, Tensor] = field(default_factory=dict)
 
     def write(self, kind: str, values: Mapping[str, float]) -> None:
         """Store the record if it is of an evaluation; other records are not needed."""
-        step = self.training.optimizer.steps
+        step = self.spec.optimizer.steps
         if kind == self.settings.evaluation:
             self.evaluations[step] = {"kind": kind, "step": step} | dict(values)
 
     def save_best(self) -> None:
         """Copy the current weights. Raises DivergedError if they are not finite."""
         self.save()
-        self.best_weights = {name: tensor.clone() for name, tensor in self.training.model.state_dict().items()}
+        self.best_weights = {name: tensor.clone() for name, tensor in self.spec.model.state_dict().items()}
 
     def save(self) -> None:
         """Raise DivergedError if the weights are not finite; save nothing, because this run cannot be resumed."""
-        check_finite_weights(self.training.model, self.training.optimizer.steps)
+        check_finite_weights(self.spec.model, self.spec.optimizer.steps)
 
     def load_best(self, step: int) -> None:
         """Load the copied weights."""
-        self.training.model.load_state_dict(self.best_weights)
+        self.spec.model.load_state_dict(self.best_weights)
 
 
 @dataclass
@@ -93,7 +95,7 @@ class FolderRecorder:
 
     run: Path
     settings: FitSettings
-    training: Training[Any]
+    spec: TrainingSpec[Any]
     context: ExecutionContext
     log: MetricLogger
 
@@ -109,14 +111,14 @@ class FolderRecorder:
 
     def write(self, kind: str, values: Mapping[str, float]) -> None:
         """Append a record to metrics.jsonl and TensorBoard's file."""
-        self.log.write(kind, self.training.optimizer.steps, values)
+        self.log.write(kind, self.spec.optimizer.steps, values)
 
     def save_best(self) -> None:
         """Write a checkpoint without the optimizer's state, and delete superseded ones.
 
         If the run is killed before the next `save`, it resumes from an older step, and needs the best one of that step.
         """
-        step = self.training.optimizer.steps
+        step = self.spec.optimizer.steps
         checkpoint.save(self.best, step, self._write_model, {})
         resumed = -1  # the step after which an interrupted run would go on
         if self.settings.resumable:
@@ -128,12 +130,12 @@ class FolderRecorder:
 
     def save(self) -> None:
         """Flush the metrics, then write a checkpoint of this step and delete superseded checkpoints."""
-        step = self.training.optimizer.steps
+        step = self.spec.optimizer.steps
         self.log.flush()
         if not self.settings.resumable:  # the caller writes the model
-            check_finite_weights(self.training.model, step)
+            check_finite_weights(self.spec.model, step)
         else:
-            folder, state = self.run / "checkpoints", self.training.optimizer.state()
+            folder, state = self.run / "checkpoints", self.spec.optimizer.state()
             fields = {"metrics": self.log.digest, "environment": checkpoint.describe_environment(self.context)}
             checkpoint.save(folder, step, self._write_model, state, fields)
             checkpoint.prune(folder, self.settings.keep_last, self.settings.keep_every)
@@ -142,13 +144,13 @@ class FolderRecorder:
 
     def load_best(self, step: int) -> None:
         """Load the weights of the best checkpoint, which this process has written or verified."""
-        assert self.training.read_model is not None
-        self.training.read_model(checkpoint.path_of(self.best, step))
+        assert self.spec.read_model is not None
+        self.spec.read_model(checkpoint.path_of(self.best, step))
 
     def _write_model(self, folder: Path) -> None:
-        check_finite_weights(self.training.model, self.training.optimizer.steps)
-        assert self.training.write_model is not None
-        self.training.write_model(folder)
+        check_finite_weights(self.spec.model, self.spec.optimizer.steps)
+        assert self.spec.write_model is not None
+        self.spec.write_model(folder)
 
 
 def find_best_step(evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 
-from bertwright.console import heading, key_value_table, print_outputs, say, silent_console
+from bertwright.console import heading, key_value_table, say, silent_console
 from bertwright.files import atomic_folder, write_json
 from bertwright.training.context import ExecutionContext, execution_context
-from bertwright.training.definition import FitSettings, Training
 from bertwright.training.distributed import check_single_process
-from bertwright.training.fit import FitResult, fit
-from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
+from bertwright.training.fit import FitResult, FitSettings, TrainingSpec, fit
 from bertwright.training.run_folder import Resumable, check_run_directory, locked_run
 
 
@@ -26,34 +24,20 @@ class RunSettings(Resumable, Protocol):
     def dry_run(self) -> bool: ...
 
 
-class RunReport(NamedTuple):
-    """Report of a finished run."""
-
-    fields: dict[str, Any]
-    """Fields of report.json."""
-    plot: tuple[str, str]
-    """Name of the plot among the printed outputs, and its file."""
-    panels: Sequence[tuple[str, str]]
-    """Metric and axis label of each panel of the plot."""
-    example: str
-    """Command line that uses the model."""
-
-
 class TrainingRun(Protocol):
     """An opened run: everything that distinguishes a command for `train_run`.
 
-    `record_start` writes settings and digests of the data, `describe_cost` measures some steps, `make_report` scores
-    the finished model, and `print_scores` prints the fields of the report.
+    `record_start` writes settings and digests of the data, `describe_cost` measures some steps, `make_report` plots the
+    metrics and scores the finished model, and `print_results` prints the report's scores and the files of the run.
     """
 
     def record_start(self) -> None: ...
     def print_summary(self) -> None: ...
     def describe_cost(self) -> Mapping[str, str]: ...
     def fit_settings(self) -> FitSettings: ...
-    def training(self) -> Training[Any]: ...
-    def write_model(self, folder: Path) -> None: ...
-    def make_report(self, result: FitResult) -> RunReport: ...
-    def print_scores(self, fields: Mapping[str, Any]) -> None: ...
+    def spec(self) -> TrainingSpec[Any]: ...
+    def make_report(self, result: FitResult) -> dict[str, Any]: ...
+    def print_results(self, report: Mapping[str, Any]) -> None: ...
 
 
 def train_run(
@@ -65,7 +49,7 @@ def train_run(
 ) -> Path:
     """Start or resume a run; return its model folder, or the run folder on other ranks and in a dry run.
 
-    `resume_overrides` and `distributed` are those of `locked_run`. Raises what `open_run` and `fit` raise.
+    `resume_overrides`, `distributed`: see `locked_run`. Raises the errors of `open_run` and `fit`.
     """
     if settings.dry_run:
         check_single_process("a dry run")
@@ -83,10 +67,17 @@ def train_run(
             run.record_start()
             run.print_summary()
         started = time.perf_counter()
-        result = fit(run.fit_settings(), run.training(), context, console)
+        spec, fit_settings = run.spec(), run.fit_settings()
+        result = fit(fit_settings, spec, context, console)
         if not context.is_main_process:
             return settings.run
-        write_results(settings.run, run, result, time.perf_counter() - started, console)
+        report = run.make_report(result)
+        fields = {"steps": fit_settings.steps, "seconds_of_this_process": time.perf_counter() - started}
+        write_json(settings.run / "report.json", fields | report)
+        assert spec.write_model is not None
+        with atomic_folder(folder) as temporary:  # last: the folder exists if and only if the run is finished
+            spec.write_model(temporary)
+        run.print_results(report)
     return folder
 
 
@@ -99,19 +90,3 @@ def print_plan(
     cost = run.describe_cost()
     heading(console, "The whole run, estimated on this machine")
     console.print(key_value_table(cost))
-
-
-def write_results(folder: Path, run: TrainingRun, result: FitResult, seconds: float, console: Console) -> None:
-    """Write plot, report and model of a run into its folder; print its scores and outputs."""
-    settings, report = run.fit_settings(), run.make_report(result)
-    name, plot = report.plot
-    if settings.resumable:
-        plot_metrics(folder, folder / plot, report.panels)
-    fields = {"steps": settings.steps, "seconds_of_this_process": seconds}
-    write_json(folder / "report.json", fields | report.fields)
-    with atomic_folder(folder / "model") as temporary:  # last: the folder exists if and only if the run is finished
-        run.write_model(temporary)
-    run.print_scores(report.fields)
-    if settings.resumable:
-        outputs = {"model": folder / "model", name: folder / plot, "all metrics": folder / METRICS_FILE}
-        print_outputs(console, outputs | {"try it": report.example})
