@@ -17,10 +17,11 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from bertwright.corpus.documents import check_encoding
+from bertwright.layouts import PlacedSegments, SequenceLayout
 from bertwright.metrics.exact_match import RULES, Threshold, best_threshold, scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.ragged import flat_ranges, offsets_from_lengths, positions_from_lengths
+from bertwright.ragged import Ragged, flat_ranges, offsets_from_lengths, positions_from_lengths
 from bertwright.settings import check_minimum, did_you_mean
 from bertwright.tasks.presentation import DisplayTable, format_percent
 from bertwright.tasks.squad import QaExample, align_answers, read_questions
@@ -250,43 +251,33 @@ class QuestionAnswering(Task[QaExample, Answer]):
         """
         indices = np.array([n for n, e in enumerate(examples) if e.learnable or not labeled], dtype=np.int64)
         chosen = [examples[index] for index in indices]
-        context_numbers = {context: n for n, context in enumerate(dict.fromkeys(e.context for e in chosen))}
-        context_of = np.array([context_numbers[example.context] for example in chosen], dtype=np.int64)
-        ids, offsets, bounds = tokenize_contexts(list(context_numbers), tokenizer)
+        contexts = tokenize_contexts(chosen, tokenizer)
         questions = tokenizer.encode_raw([example.question for example in chosen])
         full_lengths = np.diff(questions.offsets)
         query_lengths = np.minimum(full_lengths, self.max_query_length)
         capacity = self.max_length - NUM_SPECIALS - query_lengths
-        of, first, context_lengths = windows(np.diff(bounds)[context_of], capacity, self.doc_stride)
-        first += bounds[context_of[of]]
-        # Question and context of each window, as ranges of one pool of tokens.
-        pool = np.concatenate([questions.ids, ids]).astype(np.int32)
-        starts = np.stack([questions.offsets[of], len(questions.ids) + first], axis=1).reshape(-1)
-        range_lengths = np.stack([query_lengths[of], context_lengths], axis=1)
-        placed = tokenizer.layout.place(list(range_lengths.T))
-        placed.ids[placed.is_text] = pool[flat_ranges(starts, range_lengths.reshape(-1))]
-        lengths, context_start = placed.lengths, placed.starts[1]
+        windows = split_windows(contexts.begin, contexts.num_tokens, capacity, self.doc_stride)
+        placed = place_windows(questions, query_lengths, contexts, windows, tokenizer.layout)
+        context_start = placed.starts[1]
         labels, cut_answers = np.zeros((0, 2), np.int64), 0
         if labeled:
             characters = answer_characters(chosen)
-            tokens = answer_tokens(chosen, characters, context_of, offsets, bounds)
-            cut_answers = count_cut_answers(characters, tokens, offsets)
-            spans = tokens[of]
-            inside = (spans[:, 0] >= first) & (spans[:, 1] < first + context_lengths)
-            labels = np.where(inside[:, None], spans - first[:, None] + context_start[:, None], 0)
+            tokens = answer_tokens(chosen, characters, contexts)
+            cut_answers = count_cut_answers(characters, tokens, contexts.offsets)
+            labels = label_windows(tokens, windows, context_start)
         return EncodedQuestions(
             input_ids=placed.ids,
             token_type_ids=placed.token_type_ids,
-            lengths=lengths,
-            example_ids=indices[of],
-            positions=positions_from_lengths(lengths).astype(np.int32),
-            position_counts=lengths,
+            lengths=placed.lengths,
+            example_ids=indices[windows.question],
+            positions=positions_from_lengths(placed.lengths).astype(np.int32),
+            position_counts=placed.lengths,
             labels=labels,
-            label_counts=np.ones_like(of) if labeled else np.zeros_like(of),
+            label_counts=np.full_like(windows.question, labeled),
             truncated=int((full_lengths > query_lengths).sum()),
             context_start=context_start,
-            first=first,
-            offsets=offsets,
+            first=windows.first,
+            offsets=contexts.offsets,
             cut_answers=cut_answers,
         )
 
@@ -463,31 +454,94 @@ class Spans(NamedTuple):
         return Spans(self.scores[chosen], self.first[chosen], self.last[chosen])
 
 
-def tokenize_contexts(contexts: Sequence[str], tokenizer: Tokenizer) -> tuple[Ints, npt.NDArray[np.int32], Ints]:
-    """Tokenize texts; return ids (M), character offsets (M × 2) and the bounds of each text in them."""
+class Contexts(NamedTuple):
+    """The contexts of Q questions as M tokens; a context of several questions is tokenized once."""
+
+    ids: Ints
+    """M, tokens."""
+    offsets: npt.NDArray[np.int32]
+    """M × 2, start and end of each token in its context, in characters."""
+    bounds: Ints
+    """Start of each distinct context among the M tokens, and the end of the last one."""
+    of_question: Ints
+    """Q, index of each question's context."""
+
+    @property
+    def begin(self) -> Ints:
+        """Q, index of the first token of each question's context."""
+        return self.bounds[self.of_question]
+
+    @property
+    def num_tokens(self) -> Ints:
+        """Q, number of tokens of each question's context."""
+        return np.diff(self.bounds)[self.of_question]
+
+
+class Windows(NamedTuple):
+    """Context tokens of S windows."""
+
+    question: Ints
+    """S, index of the question."""
+    first: Ints
+    """S, index of the first context token among the M tokens of all contexts."""
+    lengths: Ints
+    """S, number of context tokens."""
+
+
+def tokenize_contexts(examples: Sequence[QaExample], tokenizer: Tokenizer) -> Contexts:
+    """Tokenize the contexts of questions."""
+    texts = list(dict.fromkeys(example.context for example in examples))
+    numbers = {text: number for number, text in enumerate(texts)}
     ids, offsets = [np.empty(0, np.int64)], [np.empty((0, 2), np.int32)]
-    for begin in range(0, len(contexts), CONTEXTS_PER_CALL):
-        for encoding in tokenizer.encode_raw_batch(contexts[begin : begin + CONTEXTS_PER_CALL]):
+    for begin in range(0, len(texts), CONTEXTS_PER_CALL):
+        for encoding in tokenizer.encode_raw_batch(texts[begin : begin + CONTEXTS_PER_CALL]):
             ids.append(encoding.ids)
             offsets.append(encoding.offsets.astype(np.int32))
     bounds = offsets_from_lengths(np.array([len(row) for row in ids[1:]], dtype=np.int64))
-    return np.concatenate(ids), np.concatenate(offsets), bounds
+    of_question = np.array([numbers[example.context] for example in examples], dtype=np.int64)
+    return Contexts(np.concatenate(ids), np.concatenate(offsets), bounds, of_question)
 
 
-def windows(num_tokens: Ints, capacity: Ints, stride: int) -> tuple[Ints, Ints, Ints]:
-    """Cut windows of contexts with `num_tokens` tokens, of which a window holds `capacity`.
+def split_windows(begin: Ints, num_tokens: Ints, capacity: Ints, stride: int) -> Windows:
+    """Split contexts of `num_tokens` tokens, the first of which is `begin`, into windows of `capacity` tokens.
 
-    Returns for each window its context, its first token and its number of tokens. Every token is in a window, the last
-    window ends with the last token, and a context without tokens has one window.
+    Every token is in a window, the last window ends with the last token, and a context without tokens has one window.
 
-    >>> [array.tolist() for array in windows(np.array([9, 3]), np.array([5, 5]), stride=3)]
-    [[0, 0, 0, 1], [0, 3, 6, 0], [5, 5, 3, 3]]
+    >>> [array.tolist() for array in split_windows(np.array([0, 9]), np.array([9, 3]), np.array([5, 5]), stride=3)]
+    [[0, 0, 0, 1], [0, 3, 6, 9], [5, 5, 3, 3]]
     """
     step = np.minimum(capacity, stride)
     counts = 1 + np.maximum(-(-(num_tokens - capacity) // step), 0)
-    of = np.repeat(np.arange(len(num_tokens)), counts)
-    first = positions_from_lengths(counts) * step[of]
-    return of, first, np.minimum(capacity[of], num_tokens[of] - first)
+    question = np.repeat(np.arange(len(num_tokens)), counts)
+    skipped = positions_from_lengths(counts) * step[question]  # context tokens before the window
+    lengths = np.minimum(capacity[question], num_tokens[question] - skipped)
+    return Windows(question, begin[question] + skipped, lengths)
+
+
+def place_windows(
+    questions: Ragged, query_lengths: Ints, contexts: Contexts, windows: Windows, layout: SequenceLayout
+) -> PlacedSegments:
+    """Lay out the tokens of windows: the first `query_lengths` tokens of the question, and the context tokens."""
+    placed = layout.place([query_lengths[windows.question], windows.lengths])
+    pool = np.concatenate([questions.ids, contexts.ids]).astype(np.int32)
+    first = np.stack([questions.offsets[windows.question], len(questions.ids) + windows.first], axis=1)
+    lengths = np.stack([query_lengths[windows.question], windows.lengths], axis=1)
+    placed.ids[placed.is_text] = pool[flat_ranges(first.reshape(-1), lengths.reshape(-1))]
+    return placed
+
+
+def label_windows(tokens: Ints, windows: Windows, context_start: Ints) -> Ints:
+    """Return the first and last token of the answer in each window, S × 2; 0 if it is not wholly inside.
+
+    `tokens`: first and last token of each answer among the M tokens of all contexts, Q × 2.
+
+    >>> windows = Windows(np.array([0, 0]), np.array([0, 3]), np.array([5, 5]))
+    >>> label_windows(np.array([[4, 5]]), windows, context_start=np.array([7, 7])).tolist()
+    [[0, 0], [8, 9]]
+    """
+    spans, first = tokens[windows.question], windows.first
+    inside = (spans[:, 0] >= first) & (spans[:, 1] < first + windows.lengths)
+    return np.where(inside[:, None], spans - first[:, None] + context_start[:, None], 0)
 
 
 def answer_characters(examples: Sequence[QaExample]) -> Ints:
@@ -499,22 +553,17 @@ def answer_characters(examples: Sequence[QaExample]) -> Ints:
     return bounds
 
 
-def answer_tokens(
-    examples: Sequence[QaExample],
-    characters: Ints,
-    context_of: Ints,
-    offsets: npt.NDArray[np.int32],
-    bounds: Ints,
-) -> Ints:
+def answer_tokens(examples: Sequence[QaExample], characters: Ints, contexts: Contexts) -> Ints:
     """Return the first and last token of each answer among the M tokens of all contexts, Q × 2; -1 for no answer.
 
     These are the tokens that share a character with the answer. Raises ValueError if there are none.
     """
     begin, end = characters.T
     # One search for all contexts: a character's key is its context and its index there.
-    base = np.repeat(np.arange(len(bounds) - 1) << 32, np.diff(bounds))
-    first = np.searchsorted(base + offsets[:, 1], (context_of << 32) + begin, side="right")
-    last = np.searchsorted(base + offsets[:, 0], (context_of << 32) + end, side="left") - 1
+    base = np.repeat(np.arange(len(contexts.bounds) - 1) << 32, np.diff(contexts.bounds))
+    own_base, offsets = contexts.of_question << 32, contexts.offsets
+    first = np.searchsorted(base + offsets[:, 1], own_base + begin, side="right")
+    last = np.searchsorted(base + offsets[:, 0], own_base + end, side="left") - 1
     answered = begin >= 0
     if (lost := np.flatnonzero(answered & (last < first))).size:
         example = examples[lost[0]]

@@ -239,24 +239,24 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
         max_tokens = self.max_length - NUM_SPECIALS
-        stream = tokenize_words(examples, tokenizer, max_tokens)
-        cut = windows(stream, max_tokens)
-        shown = flat_ranges(cut.first, cut.last - cut.first)  # words of all windows, context included
-        content = stream.ids[flat_ranges(stream.first[shown], stream.lengths[shown])]
-        placed = tokenizer.layout.place([stream.offsets[cut.last] - stream.offsets[cut.first]])
-        placed.ids[placed.is_text] = content
-        counts = cut.end - cut.begin
-        positions = stream.offsets[flat_ranges(cut.begin, counts)] - np.repeat(stream.offsets[cut.first], counts)
+        words = tokenize_words(examples, tokenizer, max_tokens)
+        windows = split_windows(words, max_tokens)
+        read = flat_ranges(windows.read_from, windows.read_until - windows.read_from)  # words of all windows
+        window_begin = words.offsets[windows.read_from]  # tokens before each window's first word
+        placed = tokenizer.layout.place([words.offsets[windows.read_until] - window_begin])
+        placed.ids[placed.is_text] = words.ids[flat_ranges(words.first[read], words.lengths[read])]
+        counts = windows.tag_until - windows.tag_from
+        positions = words.offsets[flat_ranges(windows.tag_from, counts)] - np.repeat(window_begin, counts)
         return Encoded(
             input_ids=placed.ids,
             token_type_ids=placed.token_type_ids,
             lengths=placed.lengths,
-            example_ids=cut.example,
+            example_ids=windows.example,
             positions=(positions + np.repeat(placed.starts[0], counts)).astype(np.int32),
             position_counts=counts,
             labels=self._encode_labels(examples) if labeled else np.zeros(0, dtype=np.int64),
             label_counts=counts if labeled else np.zeros_like(counts),
-            truncated=stream.truncated,
+            truncated=words.truncated,
         )
 
     def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
@@ -432,7 +432,7 @@ class WordTokens(NamedTuple):
 def tokenize_words(examples: Sequence[TagExample], tokenizer: Tokenizer, max_tokens: int) -> WordTokens:
     """Tokenize words one by one, each distinct word once; a word without tokens becomes [UNK]."""
     numbers: dict[str, int] = {}
-    which = np.array(
+    distinct = np.array(  # W, each word's number among the distinct words
         [
             numbers.setdefault(word, len(numbers))
             for example in examples
@@ -441,21 +441,21 @@ def tokenize_words(examples: Sequence[TagExample], tokenizer: Tokenizer, max_tok
         ],
         dtype=np.int64,
     )
-    sizes = [(sum(map(len, one.before)), len(one.words), sum(map(len, one.after))) for one in examples]
+    sizes = [(sum(map(len, e.before)), len(e.words), sum(map(len, e.after))) for e in examples]
     flat = offsets_from_lengths(np.array(sizes, dtype=np.int64).reshape(-1))
     bounds = np.stack([flat[:-1:3], flat[1::3], flat[2::3], flat[3::3]], axis=1)
 
     encoded = tokenizer.encode_raw(list(numbers))
     tokens = np.diff(encoded.offsets)
     first = np.where(tokens > 0, encoded.offsets[:-1], len(encoded.ids))  # [UNK] is appended
-    lengths = np.clip(tokens, 1, max_tokens)[which]
+    lengths = np.clip(tokens, 1, max_tokens)[distinct]
 
-    too_long = np.flatnonzero((tokens > max_tokens)[which])
+    too_long = np.flatnonzero((tokens > max_tokens)[distinct])
     owner = np.searchsorted(bounds[:, 0], too_long, side="right") - 1
     own = (bounds[owner, 1] <= too_long) & (too_long < bounds[owner, 2])
     return WordTokens(
         ids=np.append(encoded.ids, tokenizer.unk_id).astype(np.int32),
-        first=first[which],
+        first=first[distinct],
         lengths=lengths,
         offsets=offsets_from_lengths(lengths),
         bounds=bounds,
@@ -464,39 +464,43 @@ def tokenize_words(examples: Sequence[TagExample], tokenizer: Tokenizer, max_tok
 
 
 class WordWindows(NamedTuple):
-    """Words in each of S windows, [first, last), and those of them that it tags, [begin, end)."""
+    """Per window, the words that it reads, [read_from, read_until), and the words that it tags, [tag_from, tag_until).
+
+    S of each, as indices of words; `example`: index of the example.
+    """
 
     example: Ints
-    first: Ints
-    begin: Ints
-    end: Ints
-    last: Ints
+    read_from: Ints
+    tag_from: Ints
+    tag_until: Ints
+    read_until: Ints
 
 
-def windows(stream: WordTokens, max_tokens: int) -> WordWindows:
-    """Cut windows of at most `max_tokens` tokens in which every word of every example is tagged once, in order.
+def split_windows(words: WordTokens, max_tokens: int) -> WordWindows:
+    """Split examples into windows of at most `max_tokens` tokens in which every word is tagged once, in order.
 
     An example without words has no window.
     """
-    offsets, (low, begin, end, high) = stream.offsets, stream.bounds.T
-    fits = offsets[end] - offsets[begin] <= max_tokens
-    chunks = [np.stack([np.arange(len(low)), begin, end], axis=1)[fits & (begin < end)]]
+    offsets, (context_begin, own_begin, own_end, context_end) = words.offsets, words.bounds.T
+    fits = offsets[own_end] - offsets[own_begin] <= max_tokens
+    whole = np.stack([np.arange(len(fits)), own_begin, own_end], axis=1)[fits & (own_begin < own_end)]
+    chunks = [whole]  # example, first word, end
     for number in np.flatnonzero(~fits):
-        ends = _chunk_ends(offsets, int(begin[number]), int(end[number]), max_tokens - max_tokens // 4)
-        chunks.append(np.array([(number, *chunk) for chunk in pairwise([begin[number], *ends])], dtype=np.int64))
-    found = np.concatenate(chunks)
-    example, begin, end = found[np.argsort(found[:, 1])].T
+        ends = _chunk_ends(offsets, int(own_begin[number]), int(own_end[number]), max_tokens - max_tokens // 4)
+        chunks.append(np.array([(number, *chunk) for chunk in pairwise([own_begin[number], *ends])], dtype=np.int64))
+    tagged = np.concatenate(chunks)
+    example, tag_from, tag_until = tagged[np.argsort(tagged[:, 1])].T
 
     # Half of the free tokens are for the left context, or more if the right one has fewer. The right context then takes
     # the whole words that fit, and the left one what remains.
-    floor, ceiling = offsets[low[example]], offsets[high[example]]
-    free = max_tokens - (offsets[end] - offsets[begin])
-    left = np.maximum(free // 2, free - (ceiling - offsets[end]))
-    first = np.searchsorted(offsets, np.maximum(offsets[begin] - left, floor))
-    limit = offsets[first] + max_tokens
-    last = np.searchsorted(offsets, np.minimum(limit, ceiling), side="right") - 1
-    first = np.searchsorted(offsets, np.maximum(offsets[last] - max_tokens, floor))
-    return WordWindows(example, first, begin, end, last)
+    begin, end = offsets[context_begin[example]], offsets[context_end[example]]
+    free = max_tokens - (offsets[tag_until] - offsets[tag_from])
+    left = np.maximum(free // 2, free - (end - offsets[tag_until]))
+    read_from = np.searchsorted(offsets, np.maximum(offsets[tag_from] - left, begin))
+    limit = offsets[read_from] + max_tokens
+    read_until = np.searchsorted(offsets, np.minimum(limit, end), side="right") - 1
+    read_from = np.searchsorted(offsets, np.maximum(offsets[read_until] - max_tokens, begin))
+    return WordWindows(example, read_from, tag_from, tag_until, read_until)
 
 
 def _chunk_ends(offsets: Ints, begin: int, end: int, limit: int) -> list[int]:
