@@ -92,7 +92,7 @@ class TagExample:
         )
 
     def split_into(self, unit: Unit) -> Self:
-        """Return an example of `from_text` with its text split into this unit; one whose words were given as it is."""
+        """Return the example with its raw text split into this unit; an example given as words is unchanged."""
         if self.text is None or unit == "word":
             return self
         split = self.from_text(self.text, self.source, unit)
@@ -232,7 +232,13 @@ def _blocks(path: str, encoding: str) -> Iterator[list[Line]]:
 
 # Blocks to sentences
 
-Row = tuple[int, str, list[str]]  # line number, text, cells
+
+class Row(NamedTuple):
+    """A line of columns."""
+
+    number: int
+    text: str
+    cells: list[str]
 
 
 class Column(NamedTuple):
@@ -274,56 +280,80 @@ def _from_columns(
     columns: list[Column],
     comment_prefix: str | None,
 ) -> Iterator[TagExample]:
-    document = found = 0
-    counts: set[int] = set()  # numbers of columns, as long as every sentence is one line without a tab
-    single_lines, last_line = True, 0
-    for block in blocks:
-        marked = block[0].text.startswith(DOCUMENT_LINE)
-        if any(starts_document(line.text) for line in block):
-            document += 1
-        lines_read = [line for line in block if not (comment_prefix and line.text.startswith(comment_prefix))]
-        rows = split(lines_read) if lines_read and not marked else []
-        if not rows:
-            continue
+    check, rows = RunningTextCheck(path), list[Row]()
+    for document, rows in _rows_by_sentence(blocks, split, comment_prefix):
         values = list(zip(*[_values(row, columns, path) for row in rows], strict=True))
         _check_num_columns(rows, path)
-        single_lines = single_lines and len(rows) == 1 and "\t" not in rows[0][1]
-        if single_lines:
-            counts.add(len(rows[0][2]))
-            if len(counts) > 1:
-                raise _running_text_error(path, rows[0][0])
-        last_line = rows[0][0]
+        check.add(rows)
         yield TagExample(
             words=values[0],
             tags=values[1] if len(columns) > 1 else None,
             source=path,
-            lines=_compact([number for number, _, _ in rows]),
+            lines=_compact([row.number for row in rows]),
             document=document,
         )
-        found += 1
-    if not found:
+    if not rows:
         raise ValueError(f"{path}: no sentence in it; a broken download or export?")
-    if single_lines and counts != {1} and len(columns) == 1:  # without tags, nothing else tells columns from text
-        raise _running_text_error(path, last_line)
+    if len(columns) == 1:  # without tags, nothing else tells columns from text
+        check.finish(rows)
 
 
-def _running_text_error(path: str, line: int) -> ValueError:
-    """Build the error for running text, of which only the first word of each paragraph would be read."""
-    return ValueError(
-        f"{path}, line {line}: running text? Expected columns of words and tags, one word per line; if sentences have "
-        "one word only, separate the columns by tabs"
-    )
+def _rows_by_sentence(
+    blocks: Iterable[list[Line]], split: Callable[[list[Line]], list[Row]], comment_prefix: str | None
+) -> Iterator[tuple[int, list[Row]]]:
+    """Yield the rows of each sentence, without comments, and the number of its document."""
+    document = 0
+    for block in blocks:
+        document += any(starts_document(line.text) for line in block)
+        if block[0].text.startswith(DOCUMENT_LINE):
+            continue
+        lines = [line for line in block if not (comment_prefix and line.text.startswith(comment_prefix))]
+        if lines and (rows := split(lines)):
+            yield document, rows
+
+
+@dataclass
+class RunningTextCheck:
+    """A check for running text, of which only the first word of each paragraph would be read.
+
+    Every sentence of such a file is one line without a tab, and the lines have different numbers of columns.
+    """
+
+    path: str
+    single_lines: bool = True
+    """True as long as every sentence is one line without a tab."""
+    num_columns: int = 0
+    """Number of columns of these lines; 0 before the first one."""
+
+    def add(self, rows: list[Row]) -> None:
+        """Count the rows of the next sentence. Raises ValueError if the file is running text."""
+        self.single_lines = self.single_lines and len(rows) == 1 and "\t" not in rows[0].text
+        if self.single_lines:
+            if self.num_columns not in (0, len(rows[0].cells)):
+                raise self._error(rows)
+            self.num_columns = len(rows[0].cells)
+
+    def finish(self, last_rows: list[Row]) -> None:
+        """Raise ValueError if all sentences are single lines of the same number of columns, more than one."""
+        if self.single_lines and self.num_columns != 1:
+            raise self._error(last_rows)
+
+    def _error(self, rows: list[Row]) -> ValueError:
+        return ValueError(
+            f"{self.path}, line {rows[0].number}: running text? Expected columns of words and tags, one word per line; "
+            "if sentences have one word only, separate the columns by tabs"
+        )
 
 
 def _conllu_rows(block: list[Line]) -> list[Row]:
-    rows = [(number, text, text.split("\t")) for number, text in block if not text.startswith("#")]
-    return [row for row in rows if "-" not in row[2][0] and "." not in row[2][0]]
+    rows = [Row(number, text, text.split("\t")) for number, text in block if not text.startswith("#")]
+    return [row for row in rows if "-" not in row.cells[0] and "." not in row.cells[0]]
 
 
 def _column_rows(block: list[Line]) -> list[Row]:
-    rows = [(number, text, split_cells(text)) for number, text in block]
-    num_columns = len(rows[-1][2])
-    return [row for row in rows if not is_comment(row[1], num_columns)]
+    rows = [Row(number, text, split_cells(text)) for number, text in block]
+    num_columns = len(rows[-1].cells)
+    return [row for row in rows if not is_comment(row.text, num_columns)]
 
 
 def _values(row: Row, columns: list[Column], path: str) -> tuple[str, ...]:
