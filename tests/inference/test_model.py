@@ -74,18 +74,6 @@ def test_windows_cover_every_token_once_and_are_nearly_equal(content, max_length
         assert sizes.max() + 2 <= max_length
 
 
-@given(content=st.lists(st.integers(0, 40), min_size=1, max_size=20), budget=st.integers(1, 60))
-def test_batches_have_every_window_once_within_the_budget(content, budget):
-    lengths = np.array(content) + 2
-    rows = pooling.Ragged(np.arange(lengths.sum(), dtype=np.uint32), np.concatenate([[0], np.cumsum(lengths)]))
-    windows = pooling.split_into_windows(rows, 42)
-    seen = []
-    for indices, batch in pooling.batch_windows(rows.ids, windows, budget):
-        assert batch.packing.num_tokens <= budget or len(indices) == 1
-        seen += indices.tolist()
-    assert sorted(seen) == list(range(len(content)))
-
-
 def test_normalized_vectors_have_length_one():
     found = BERT.embed(["the cat", "", "sat."])
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, rtol=1e-6)
@@ -167,14 +155,6 @@ def test_predictions_of_a_list_do_not_depend_on_the_batch(monkeypatch):
                     [one.probability for one in same], rel=1e-4
                 )
     assert BERT.fill_mask([]) == []
-
-
-def test_a_batch_of_masks_has_a_bounded_number_of_tokens(monkeypatch):
-    monkeypatch.setattr(fill_mask, "MAX_BATCH_TOKENS", 40)
-    windows = [fill_mask.Window(np.arange(length), [0, length - 1]) for length in (16, 16, 9, 30, 50, 1)]
-    batches = list(fill_mask.batch_windows(iter(windows)))
-    assert [one.batch.packing.num_tokens for one in batches] == [32, 39, 50, 1]
-    assert [one.positions for one in batches] == [[0, 15, 16, 31], [0, 8, 9, 38], [0, 49], [0, 0]]
 
 
 def test_one_text_is_one_vector():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +13,12 @@ from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.collation import collate, micro_batches, step_items
-from bertwright.tasks.prediction import predict_logits
+from bertwright.tasks.prediction import predict_logits, prediction_batches
 from bertwright.tasks.task import Encoded
 
 CONFIG = BertConfig(20, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=16)
+
+MODEL = EncoderForTask(BertEncoder(CONFIG, seed=2), HeadSpec("sequence", 3), seed=2).eval()
 
 
 def encode_randomly(lengths: list[int], sequences_per_item: int = 1) -> Encoded:
@@ -78,15 +81,32 @@ def test_step_does_not_depend_on_micro_batches_or_ranks() -> None:
             torch.testing.assert_close(expected, whole[name], rtol=1e-4, atol=1e-6)
 
 
+@given(st.lists(st.integers(1, 16), max_size=20), st.integers(1, 40))
+def test_prediction_batches_have_every_item_once_within_the_budget(lengths: list[int], budget: int) -> None:
+    data = encode_randomly(lengths)
+    seen = []
+    for items, batch in prediction_batches(MODEL, CONFIG, data, budget):
+        assert batch.packing.num_tokens <= budget or len(items) == 1
+        assert batch.packing.lengths.tolist() == data.lengths[items].tolist()
+        seen += items.tolist()
+    assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_prediction_in_training_mode_is_rejected() -> None:
+    """Turning dropout off here would change what other threads compute; one module in training mode is enough."""
+    model = EncoderForTask(BertEncoder(CONFIG, seed=2), HeadSpec("sequence", 3), seed=2).eval()
+    model.encoder.layers[1].train()
+    with pytest.raises(ValueError, match=r"training mode.*model\.eval\(\)"):
+        predict_logits(model, encode_randomly([3]))
+    assert model.encoder.layers[1].training
+
+
 @given(lengths=st.lists(st.integers(1, 16), min_size=1, max_size=12))
 def test_outputs_do_not_depend_on_the_batch(lengths: list[int]) -> None:
     data = encode_randomly(lengths)
-    model = EncoderForTask(BertEncoder(CONFIG, seed=2), HeadSpec("sequence", 3), seed=2).train()
-    found = predict_logits(model, data)
-    assert model.training  # as before
-    model.eval()
+    found = predict_logits(MODEL, data)
     for number in range(len(lengths)):
         alone = collate(data, np.array([number]))
         with torch.inference_mode():
-            expected = model(alone.input, alone.positions).numpy()
+            expected = MODEL(alone.input, alone.positions).numpy()
         np.testing.assert_allclose(found[number : number + 1], expected, atol=1e-5)

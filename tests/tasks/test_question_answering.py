@@ -305,7 +305,7 @@ def test_model_learns_to_find_a_span() -> None:
         loss = task.loss(model(batch.input, batch.positions), batch) / batch.num_labels
         loss.backward()
         optimizer.step()
-    answers = next(predict_chunks(model, task, TOKENIZER, examples)).predictions
+    answers = next(predict_chunks(model.eval(), task, TOKENIZER, examples)).predictions
     assert task.score(examples, answers) == {"exact_match": 1.0, "f1": 1.0}
     assert min(answer.probability for answer in answers) > 0.5
 

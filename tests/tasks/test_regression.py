@@ -52,7 +52,7 @@ def test_initial_predictions_are_near_the_mean_of_the_labels() -> None:
     task = Regression(max_length=16).with_labels_of(given)
     model = EncoderForTask(BertEncoder(CONFIG), task.head)
     task.initialize_head(model.classifier)
-    (chunk,) = predict_chunks(model, task, TOKENIZER, given)
+    (chunk,) = predict_chunks(model.eval(), task, TOKENIZER, given)
     assert chunk.predictions == pytest.approx([3.25] * 4, abs=0.5)
 
 
@@ -67,7 +67,7 @@ def test_labels_of_large_magnitude_are_learned_in_few_steps() -> None:
         optimizer.zero_grad()
         (task.loss(model(batch.input, batch.positions), batch) / 6).backward()
         optimizer.step()
-    (chunk,) = predict_chunks(model, task, TOKENIZER, given)
+    (chunk,) = predict_chunks(model.eval(), task, TOKENIZER, given)
     labels = np.array([example.label for example in given])
     residual = ((labels - chunk.predictions) ** 2).sum() / ((labels - labels.mean()) ** 2).sum()
     assert residual < 0.5  # R² above 0.5
@@ -79,7 +79,7 @@ def test_model_folder_predicts_in_original_units_and_loads_to_the_same_bits(tmp_
     model = EncoderForTask(BertEncoder(CONFIG, seed=3), task.head, 3)
     task.initialize_head(model.classifier)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    (chunk,) = predict_chunks(model, task, TOKENIZER, given)
+    (chunk,) = predict_chunks(model.eval(), task, TOKENIZER, given)
     save_task_folder(tmp_path / "m", TaskModel(model, task), TOKENIZER)
     found = load_task(tmp_path / "m")
     assert found is not None
@@ -100,7 +100,7 @@ def test_continued_head_predicts_the_same_numbers_on_labels_of_another_scale(tmp
     task = Regression(max_length=16).with_labels_of(given)
     model = EncoderForTask(BertEncoder(CONFIG, seed=3), task.head, 3)
     task.initialize_head(model.classifier)
-    (before,) = predict_chunks(model, task, TOKENIZER, given)
+    (before,) = predict_chunks(model.eval(), task, TOKENIZER, given)
     save_task_folder(tmp_path / "m", TaskModel(model, task), TOKENIZER)
     other = continue_task(tmp_path / "m", Regression(max_length=16).with_labels_of(examples(1.0, 2.0)))
     assert other.scale != task.scale

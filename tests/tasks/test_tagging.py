@@ -351,6 +351,7 @@ def test_small_model_learns_tags_and_tags_a_long_text():
         optimizer.zero_grad()
         (task.loss(network(batch.input, batch.positions), batch) / batch.num_labels).backward()
         optimizer.step()
+    network.eval()
     assert task.score(examples, task.decode(examples, encoded, predict_logits(network, encoded)))["f1"] == 1.0
     text = "Anna lives in Paris " * 30
     (found,) = next(predict_chunks(network, task, TOKENIZER, [TagExample.from_text(text)])).predictions

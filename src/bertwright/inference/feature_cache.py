@@ -67,7 +67,7 @@ class LayerStates(EncoderModel):
         self.layers = tuple(layers)
         self.pooled = pooled
         self.head = HeadSpec("token", len(layers) * encoder.config.hidden_size)
-        self.train(encoder.training)  # the encoder's mode, which `predict_logits` restores
+        self.training = encoder.training  # its own flag alone: the encoder's mode stays
 
     def forward(self, batch: TokenBatch, positions: Tensor) -> Tensor:
         """Compute the states R × K·H float32 at `positions` (R int64); if `pooled`, at the pooled positions."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from bertwright.models.heads import BertForPretraining
-from bertwright.models.packing import TokenBatch, pack
 from bertwright.ragged import offsets_from_lengths
+from bertwright.tasks.prediction import prediction_batches
+from bertwright.tasks.task import Encoded
+from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.tokenizer import Encoding, Ids, Tokenizer
+from bertwright.vocabulary.tokenizer import Encoding, Tokenizer
 from bertwright.vocabulary.tokenizer_io import CONTINUATION
 
 MAX_BATCH_TOKENS = 8_192  # bounds memory and changes no result
@@ -36,19 +38,12 @@ class MaskPrediction(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A sequence for the model, with the [MASK]s to predict in it."""
+    """Tokens of a text that the model reads between [CLS] and [SEP], and the [MASK]s to predict among them."""
 
-    ids: Ids
+    start: int
+    size: int
     masks: list[int]
-    """Positions in `ids` of the [MASK]s to predict."""
-
-
-class MaskBatch(NamedTuple):
-    """A batch of windows."""
-
-    batch: TokenBatch
-    positions: list[int]
-    """Position of each [MASK] to predict in the tokens of the batch, in ascending order."""
+    """Positions of the [MASK]s in the text, [CLS] included."""
 
 
 def predict_masks(
@@ -57,73 +52,68 @@ def predict_masks(
     """Predict the `top_k` most probable tokens of each [MASK]. Raises ValueError for a text without [MASK]."""
     encodings = tokenizer.encode_batch(texts)
     masks = [np.flatnonzero(encoding.ids == tokenizer.mask_id).tolist() for encoding in encodings]
-    for text, found in zip(texts, masks, strict=True):
-        if not found:
+    for text, positions in zip(texts, masks, strict=True):
+        if not positions:
             raise ValueError(f"no [MASK] in {text[:60]!r}; write [MASK] in place of the word to predict")
-    max_positions = model.config.max_positions
-    windows = (
-        window
-        for encoding, found in zip(encodings, masks, strict=True)
-        for window in windows_around_masks(encoding, found, max_positions)
-    )
-    candidates = predict_candidates(model, tokenizer, windows, top_k)
+    encoded = encode_windows(encodings, masks, tokenizer, model.config.max_positions)
+    candidates = iter(predict_candidates(model, tokenizer, encoded, top_k))
     predictions = []
-    for text, encoding, found in zip(texts, encodings, masks, strict=True):
-        of_text = tuple(islice(candidates, len(found)))
-        spans = [trim_span(text, *offsets) for offsets in encoding.offsets[found].tolist()]
-        filled = replace_spans(text, spans, [best.token for best, *_ in of_text])
-        predictions.append(MaskPrediction(filled, of_text))
+    for text, encoding, positions in zip(texts, encodings, masks, strict=True):
+        candidates_of_text = tuple(islice(candidates, len(positions)))
+        spans = [trim_span(text, *offsets) for offsets in encoding.offsets[positions].tolist()]
+        filled = replace_spans(text, spans, [best.token for best, *_ in candidates_of_text])
+        predictions.append(MaskPrediction(filled, candidates_of_text))
     return predictions
 
 
 def predict_candidates(
-    model: BertForPretraining, tokenizer: Tokenizer, windows: Iterable[Window], top_k: int
-) -> Iterator[tuple[TokenCandidate, ...]]:
-    """Yield the `top_k` most probable tokens of each [MASK] of the windows, in order."""
-    device = next(model.parameters()).device
-    for batch, positions in batch_windows(windows):
-        logits = model(batch.to(device), torch.tensor(positions, device=device)).tokens
+    model: BertForPretraining, tokenizer: Tokenizer, encoded: Encoded, top_k: int
+) -> list[tuple[TokenCandidate, ...]]:
+    """Predict the `top_k` most probable tokens of each of the R positions."""
+    ids = np.empty((len(encoded.positions), top_k), dtype=np.int64)
+    probabilities = np.empty(ids.shape)
+    for windows, batch in prediction_batches(model, model.config, encoded, MAX_BATCH_TOKENS):
+        logits = model(batch.input, batch.positions).tokens
         check_finite_outputs(bool(logits.isfinite().all()))
         # A model may have more outputs than the vocabulary has tokens (rounded up, for speed); the rest is ignored.
         best = logits[:, : tokenizer.vocab_size].softmax(-1).topk(top_k)
-        for ids, probabilities in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-            yield tuple(map(TokenCandidate, map(tokenizer.token, ids), probabilities))
+        rows = encoded.rows(windows)
+        ids[rows], probabilities[rows] = best.indices.cpu().numpy(), best.values.cpu().numpy()
+    return [
+        tuple(map(TokenCandidate, map(tokenizer.token, best_ids), best_probabilities))
+        for best_ids, best_probabilities in zip(ids.tolist(), probabilities.tolist(), strict=True)
+    ]
 
 
-def windows_around_masks(encoding: Encoding, masks: Sequence[int], max_positions: int) -> Iterator[Window]:
+def encode_windows(
+    encodings: Sequence[Encoding], masks: Sequence[list[int]], tokenizer: Tokenizer, max_positions: int
+) -> Encoded:
+    """Encode the windows of texts that have [MASK]s at the positions `masks`; the model reads the states there."""
+    texts = [list(windows_around_masks(*pair, max_positions)) for pair in zip(map(len, encodings), masks, strict=True)]
+    windows = [window for of_text in texts for window in of_text]
+    ids = np.concatenate([encoding.ids for encoding in encodings] or [NO_LABELS])
+    bounds = offsets_from_lengths(np.array([len(encoding) for encoding in encodings], dtype=np.int64))
+    starts = np.array([window.start for window in windows], dtype=np.int64)
+    first = np.repeat(bounds[:-1], [len(of_text) for of_text in texts]) + starts
+    content = SegmentTokens(ids.astype(np.uint32), first, np.array([window.size for window in windows], dtype=np.int64))
+    return replace(
+        encode_segments([content], NO_LABELS, tokenizer, max_positions),
+        positions=np.array([mask - window.start + 1 for window in windows for mask in window.masks], dtype=np.int32),
+        position_counts=np.array([len(window.masks) for window in windows], dtype=np.int64),
+    )
+
+
+def windows_around_masks(length: int, masks: list[int], max_positions: int) -> Iterator[Window]:
     """Yield the whole text if it fits in the model's positions, else one window per [MASK], with it in the middle.
 
-    `masks`: the positions of the [MASK]s in the encoding. Other [MASK]s in a window stay masked, as in training.
+    `length`: tokens of the text, [CLS] and [SEP] included. Other [MASK]s in a window stay masked, as in training.
     """
-    if len(encoding) <= max_positions:
-        yield Window(encoding.ids, list(masks))
+    if length <= max_positions:
+        yield Window(1, length - 2, masks)
         return
     size = max_positions - 2  # without [CLS] and [SEP]
     for position in masks:
-        start = min(max(position - size // 2, 1), len(encoding) - 1 - size)
-        ids = np.concatenate([encoding.ids[:1], encoding.ids[start : start + size], encoding.ids[-1:]])
-        yield Window(ids, [position - start + 1])
-
-
-def batch_windows(windows: Iterable[Window]) -> Iterator[MaskBatch]:
-    """Group windows, in order, into batches of at most MAX_BATCH_TOKENS tokens, or of one longer window."""
-    group: list[Window] = []
-    size = 0
-    for window in windows:
-        if group and size + len(window.ids) > MAX_BATCH_TOKENS:
-            yield pack_windows(group)
-            group, size = [], 0
-        group.append(window)
-        size += len(window.ids)
-    if group:
-        yield pack_windows(group)
-
-
-def pack_windows(windows: Sequence[Window]) -> MaskBatch:
-    """Pack windows into one batch."""
-    starts = offsets_from_lengths(np.array([len(window.ids) for window in windows]))
-    positions = [int(start) + mask for start, window in zip(starts, windows, strict=False) for mask in window.masks]
-    return MaskBatch(pack([window.ids for window in windows]), positions)
+        yield Window(min(max(position - size // 2, 1), length - 1 - size), size, [position])
 
 
 def trim_span(text: str, start: int, end: int) -> tuple[int, int]:

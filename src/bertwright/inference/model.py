@@ -209,8 +209,7 @@ class Bert:
         checked = _check_texts(texts)
         if not checked:
             return np.empty((0, self.config.hidden_size), dtype=np.float32)
-        encoded = self.tokenizer.encode_ids(checked)
-        vectors = compute_vectors(self.model.encoder, encoded, pooling, max_length, batch_tokens)
+        vectors = compute_vectors(self.model.encoder, self.tokenizer, checked, pooling, max_length, batch_tokens)
         return normalize_vectors(vectors) if normalize else vectors
 
     @overload

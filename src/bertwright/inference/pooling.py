@@ -6,7 +6,7 @@ together: no token is dropped, and a vector does not depend on the other texts o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -14,11 +14,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertwright.models.packing import TokenBatch, from_flat
+from bertwright.models.packing import PackedInput
 from bertwright.models.text_encoder import TextEncoder
-from bertwright.permutation import token_budget_batches
 from bertwright.ragged import Ragged, offsets_from_lengths, positions_from_lengths
+from bertwright.tasks.prediction import prediction_batches
+from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
+from bertwright.vocabulary.tokenizer import Tokenizer
 
 # N texts, P windows, B sequences of a batch, H hidden size
 
@@ -38,14 +40,21 @@ class Windows(NamedTuple):
 
 
 def compute_vectors(
-    encoder: TextEncoder, encoded: Ragged, pooling: Pooling, max_length: int, batch_tokens: int
+    encoder: TextEncoder,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    pooling: Pooling,
+    max_length: int,
+    batch_tokens: int,
 ) -> Vectors:
     """Compute one vector per text, N × H; parameters as in `Bert.embed`."""
-    windows = split_into_windows(encoded, max_length)
+    tokens = tokenizer.encode_ids(texts)
+    windows = split_into_windows(tokens, max_length)
+    content = SegmentTokens(tokens.ids, windows.starts, windows.sizes)
+    encoded = encode_segments([content], NO_LABELS, tokenizer, max_length)
     pooled = np.empty((len(windows.starts), encoder.config.hidden_size), dtype=np.float32)  # P H
-    device = next(encoder.parameters()).device
-    for indices, batch in batch_windows(encoded.ids, windows, batch_tokens):
-        vectors = pool(encoder, batch.to(device), pooling)
+    for indices, batch in prediction_batches(encoder, encoder.config, encoded, batch_tokens):
+        vectors = pool(encoder, batch.input, pooling)
         check_finite_outputs(bool(vectors.isfinite().all()))
         pooled[indices] = vectors.cpu().numpy()
     return merge_windows(pooled, windows, pooling)
@@ -61,24 +70,7 @@ def split_into_windows(encoded: Ragged, max_length: int) -> Windows:
     return Windows(starts, size + (index < remainder), offsets_from_lengths(counts)[:-1])
 
 
-def batch_windows(
-    ids: npt.NDArray[np.uint32], windows: Windows, batch_tokens: int
-) -> Iterator[tuple[Ints, TokenBatch]]:
-    """Yield the indices of windows and their packed batch: at most `batch_tokens` tokens, or one longer window."""
-    lengths = windows.sizes + NUM_SPECIAL
-    for indices in token_budget_batches(lengths, batch_tokens):
-        yield indices, pack_windows(ids, windows.starts[indices], lengths[indices])
-
-
-def pack_windows(ids: npt.NDArray[np.uint32], starts: Ints, lengths: Ints) -> TokenBatch:
-    """Pack windows into a batch; each gets its own [CLS] and [SEP], which are the first and last of the flat ids."""
-    flat = ids[np.repeat(starts - 1, lengths) + positions_from_lengths(lengths)].astype(np.int64)
-    bounds = offsets_from_lengths(lengths)
-    flat[bounds[:-1]], flat[bounds[1:] - 1] = ids[0], ids[-1]
-    return from_flat(flat, np.zeros_like(flat), lengths)
-
-
-def pool(encoder: TextEncoder, batch: TokenBatch, pooling: Pooling) -> Tensor:
+def pool(encoder: TextEncoder, batch: PackedInput, pooling: Pooling) -> Tensor:
     """Compute one vector per sequence, B × H float32: the mean or maximum over its tokens, or its [CLS] state.
 
     "cls" is the state at `TextEncoder.pooled_positions`. In a left-to-right encoder this is the last token.

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertwright.models.heads import BertForPretraining
-from bertwright.permutation import token_budget_batches
-from bertwright.tasks.collation import check_segments, collate
-from bertwright.tasks.truncation import SegmentTokens, encode_segments
+from bertwright.tasks.prediction import prediction_batches
+from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -25,14 +24,11 @@ def predict_next_sentences(
     for a model with one segment embedding.
     """
     segments = [SegmentTokens.of(texts, tokenizer) for texts in (firsts, seconds)]
-    encoded = encode_segments(segments, np.empty(0, dtype=np.int64), tokenizer, model.config.max_positions)
-    check_segments(encoded.token_type_ids, model.config)
-    device = next(model.parameters()).device
+    encoded = encode_segments(segments, NO_LABELS, tokenizer, model.config.max_positions)
     probabilities = np.empty(len(firsts))
-    for indices in token_budget_batches(encoded.lengths, BATCH_TOKENS):
-        pairs = collate(encoded, indices).to(device)
-        states = model.encoder(pairs.input, pairs.positions)
+    for pairs, batch in prediction_batches(model, model.config, encoded, BATCH_TOKENS):
+        states = model.encoder(batch.input, batch.positions)
         logits = model.next_sentence(model.pooler(states)).float()  # column 0: the second text follows the first
         check_finite_outputs(bool(logits.isfinite().all()))
-        probabilities[indices] = logits.softmax(-1)[:, 0].cpu().numpy()
-    return [float(probability) for probability in probabilities]
+        probabilities[pairs] = logits.softmax(-1)[:, 0].cpu().numpy()
+    return probabilities.tolist()

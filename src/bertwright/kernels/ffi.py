@@ -115,8 +115,8 @@ def call(name: str, *values: Argument) -> None:
         raise RuntimeError(f"{name}: native kernels are not available")
     function, signature = getattr(library, name), SIGNATURES[name]
     if function.argtypes is None:
+        function.restype = ctypes.c_int64  # first: other threads take `argtypes` as the sign that both are set
         function.argtypes = [NUMBERS.get(code, ctypes.c_void_p) for code in (*signature, "q")]
-        function.restype = ctypes.c_int64
     arguments: list[object] = []
     for code, value in zip(signature, values, strict=True):
         if code in NUMBERS:

@@ -13,6 +13,7 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
 from bertwright.tokenstore.store import TokenStore
+from bertwright.training.loop import evaluation_mode
 
 ENTROPY_SAMPLE = 4_000_000  # tokens; more changes the third decimal
 
@@ -47,19 +48,15 @@ def compute_metrics(sums: Mapping[str, float]) -> PretrainingMetrics:
 @torch.no_grad()
 def evaluate(model: BertForPretraining, batches: Iterable[PretrainingBatch]) -> PretrainingMetrics:
     """Score a model on held-out batches without dropout; restores the model's mode."""
-    training = model.training
-    model.eval()
     summed = ("mlm_sum", "mlm_correct", "nsp_sum", "nsp_correct")
     total, counts = torch.zeros(len(summed), dtype=torch.float64), {"mlm_count": 0, "nsp_count": 0}
-    try:
+    with evaluation_mode(model):
         for batch in batches:
             losses = pretraining_losses(model, batch)
             found = torch.stack([getattr(losses, name).double() for name in summed])
             total = total.to(found.device) + found  # stays on a GPU, so that nothing waits for it
             counts["mlm_count"] += batch.num_predictions
             counts["nsp_count"] += batch.num_sequences if batch.nsp_count else 0
-    finally:
-        model.train(training)
     return compute_metrics(dict(zip(summed, total.tolist(), strict=True)) | counts)
 
 

@@ -9,13 +9,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from bertwright.models.heads import EncoderForTask
+from bertwright.models.text_encoder import EncoderConfig
 from bertwright.permutation import token_budget_batches
-from bertwright.ragged import flat_ranges
 from bertwright.tasks.collation import check_segments, collate
-from bertwright.tasks.task import Encoded, Outputs, Task
-from bertwright.training.loop import check_finite_outputs
+from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch
+from bertwright.training.loop import check_finite_outputs, evaluation_mode
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 E = TypeVar("E")
@@ -100,8 +101,12 @@ def evaluate_examples(
     tune: bool = False,
     advance: Callable[[int], None] | None = None,
 ) -> EvaluationResult:
-    """Predict examples and score them; with `tune`, first choose the task's threshold on them (section 4.3: τ)."""
-    outputs = predict_logits(model, encoded, advance)
+    """Predict examples with a model in training, and score them; its dropout is off in the meantime.
+
+    `tune`: first choose the task's threshold on these examples (section 4.3: τ).
+    """
+    with evaluation_mode(model):
+        outputs = predict_logits(model, encoded, advance)
     predictions = task.decode(examples, encoded, outputs)
     if tune and (tuned := task.with_threshold_from(examples, predictions)) != task:
         task, predictions = tuned, tuned.decode(examples, encoded, outputs)
@@ -110,24 +115,34 @@ def evaluate_examples(
 
 @torch.inference_mode()
 def predict_logits(model: EncoderForTask, encoded: Encoded, advance: Callable[[int], None] | None = None) -> Outputs:
-    """Compute the head's outputs at all positions, R × C float32, without dropout; `advance` receives items done.
+    """Compute the head's outputs at all positions, R × C float32; `advance` receives items done.
 
-    Raises DivergedError for outputs that are not finite.
+    Raises ValueError for a model in training mode, DivergedError for outputs that are not finite.
     """
-    check_segments(encoded.token_type_ids, model.encoder.config)
-    device = next(model.parameters()).device
-    training = model.training
-    model.eval()
     outputs = np.empty((len(encoded.positions), model.head.outputs), dtype=np.float32)
-    try:
-        for items in token_budget_batches(encoded.item_lengths, BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])):
-            batch = collate(encoded, items).to(device)
-            sequences = encoded.sequences(items)
-            indices = flat_ranges(encoded.position_starts[sequences], encoded.position_counts[sequences])
-            outputs[indices] = model(batch.input, batch.positions).cpu().numpy()
-            if advance is not None:
-                advance(len(items))
-    finally:
-        model.train(training)
+    for items, batch in prediction_batches(model, model.config, encoded):
+        outputs[encoded.rows(items)] = model(batch.input, batch.positions).cpu().numpy()
+        if advance is not None:
+            advance(len(items))
     check_finite_outputs(bool(np.isfinite(outputs).all()))
     return outputs
+
+
+def prediction_batches(
+    model: nn.Module, config: EncoderConfig, encoded: Encoded, max_tokens: int | None = None
+) -> Iterator[tuple[Ints, TaskBatch]]:
+    """Yield the items of each forward pass, and their batch on the model's device; the longest items come first.
+
+    `max_tokens`: maximum tokens per batch, unless one item is longer; it bounds memory and changes no result. None: a
+    number that suits the device. Raises ValueError for a model in training mode: its dropout is on, and to turn it off
+    here would change what other threads compute with the model. Raises ValueError for pairs if the model has one
+    segment embedding.
+    """
+    if any(module.training for module in model.modules()):
+        raise ValueError(
+            "model: expected evaluation mode, got training mode, in which dropout is on; call model.eval()"
+        )
+    check_segments(encoded.token_type_ids, config)
+    device = next(model.parameters()).device
+    for items in token_budget_batches(encoded.item_lengths, max_tokens or BATCH_TOKENS[device.type]):
+        yield items, collate(encoded, items).to(device)

@@ -23,7 +23,7 @@ from bertwright.files import write_text
 from bertwright.io.schema import TableSchema
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.ragged import offsets_from_lengths
+from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.settings import convert, did_you_mean
 from bertwright.tasks.presentation import DisplayTable
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -94,6 +94,11 @@ class Encoded:
     def position_starts(self) -> Ints:
         """S + 1, start of each sequence in `positions`."""
         return offsets_from_lengths(self.position_counts)
+
+    def rows(self, items: Ints) -> Ints:
+        """Return the indices in `positions` of the positions of some items, in the order of the items."""
+        sequences = self.sequences(items)
+        return flat_ranges(self.position_starts[sequences], self.position_counts[sequences])
 
     @cached_property
     def label_starts(self) -> Ints:

@@ -15,6 +15,8 @@ from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.tasks.task import Encoded, Ints
 from bertwright.vocabulary.tokenizer import Tokenizer
 
+NO_LABELS: Ints = np.empty(0, dtype=np.int64)  # for sequences whose targets are not known
+
 
 class SegmentTokens(NamedTuple):
     """Segment A, or segment B, of all sequences: ranges of one flat array of ids."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -32,6 +32,17 @@ def check_finite_outputs(finite: bool) -> None:
         raise DivergedError(
             "the model's outputs are not finite numbers: its weights are damaged, or its training diverged"
         )
+
+
+@contextmanager
+def evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Turn off dropout in a model that is being trained until the block ends. Not for models that threads share."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 class LossOutput(NamedTuple):
