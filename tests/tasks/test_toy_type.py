@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import re
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from torch import Tensor
 
 import bertwright
@@ -39,11 +37,13 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.classification import TextExample, TextTask, known_labels
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import Encoded, Ints, Outputs, TaskBatch
+from bertwright.tasks.task_io import continue_task
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from helpers import read_output, text_console, write_file
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,10 @@ def make_rows(number: int, seed: int) -> list[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _registered() -> Iterator[None]:
-    """Register the type, as a line in `tasks/task_types.py` would, and omit plots, which take longer than training."""
+def _register() -> Iterator[None]:
+    """Register the type, as a line in `tasks/task_types.py` would."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(TASK_TYPES, "ordinal", Ordinal)
-        patch.setattr("bertwright.training.train_run.plot_metrics", lambda *_: None)
         yield
 
 
@@ -141,13 +140,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model(folder / "bert", BertForPretraining(config), tokenizer)
     for seed, (split, number) in enumerate({"train": 320, "dev": 60}.items()):
         rows = (f"{text}\t{grade}\n" for text, grade in make_rows(number, seed))
-        (folder / f"{split}.tsv").write_text("text\tlabel\n" + "".join(rows), encoding="utf-8")
+        write_file(folder, "text\tlabel\n" + "".join(rows), f"{split}.tsv")
     for seed, epochs in ((0, 6.0), (1, 2.0)):
         settings = FinetuneSettings(
             run=folder / f"run{seed}", task=task_settings(folder), model=str(folder / "bert"), epochs=epochs,
             batch_size=16, seed=seed, optimizer=RATE, device=CPU,
         )  # fmt: skip
-        finetune(settings, make_console())
+        finetune(settings, text_console())
     return folder
 
 
@@ -155,33 +154,24 @@ def task_settings(folder: Path) -> TaskSettings:
     return TaskSettings("ordinal", train=(str(folder / "train.tsv"),), dev=(str(folder / "dev.tsv"),))
 
 
-def make_console() -> Console:
-    return Console(file=io.StringIO(), width=100)
-
-
-def read_console(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
 def test_it_is_learned_evaluated_and_predicted(folder: Path, tmp_path: Path) -> None:
     report = json.loads((folder / "run0" / "report.json").read_text())
     assert report["scores"]["dev"]["accuracy"] > 0.9  # chance: 0.2
     model, dev = str(folder / "run0"), str(folder / "dev.tsv")
-    assert evaluate(EvaluateSettings(model, (dev,), device=CPU), make_console()) == report["scores"]["dev"]
+    assert evaluate(EvaluateSettings(model, (dev,), device=CPU), text_console()) == report["scores"]["dev"]
     output = tmp_path / "predictions.tsv"
-    predict(PredictSettings(model, inputs=(dev,), output=output, keep_columns=("text",), device=CPU), make_console())
+    predict(PredictSettings(model, inputs=(dev,), output=output, keep_columns=("text",), device=CPU), text_console())
     header, *lines = output.read_text().splitlines()
     assert header == "text\tprediction"
     texts, written = zip(*(line.split("\t") for line in lines), strict=True)
     assert bertwright.load(model).classify(list(texts)) == [int(grade) for grade in written]
-    console = make_console()
+    console = text_console()
     predict(PredictSettings(model, texts=(texts[0],), device=CPU), console)
-    assert re.search(rf"prediction\W+{written[0]}\W*$", read_console(console))
-    console = make_console()
+    assert re.search(rf"prediction\W+{written[0]}\W*$", read_output(console))
+    console = text_console()
     info(InfoSettings(folder / "run0"), console)
-    assert "ordinal" in read_console(console)
-    assert "above 4" in read_console(console)
+    assert "ordinal" in read_output(console)
+    assert "above 4" in read_output(console)
 
 
 def test_an_ensemble_grades_between_its_members(folder: Path, tmp_path: Path) -> None:
@@ -189,7 +179,7 @@ def test_an_ensemble_grades_between_its_members(folder: Path, tmp_path: Path) ->
 
     def grades(name: str, *ensemble: str) -> np.ndarray[Any, Any]:
         output = tmp_path / f"{Path(name).name}{len(ensemble)}.jsonl"
-        predict(PredictSettings(name, inputs=(dev,), output=output, ensemble=ensemble, device=CPU), make_console())
+        predict(PredictSettings(name, inputs=(dev,), output=output, ensemble=ensemble, device=CPU), text_console())
         return np.array([json.loads(line)["prediction"] for line in output.read_text().splitlines()])
 
     alone, both = [grades(first), grades(second)], grades(first, second)
@@ -201,11 +191,11 @@ def test_a_grid_and_a_probe_choose_by_its_metric(folder: Path, tmp_path: Path) -
     shared: dict[str, Any] = {"task": task_settings(folder), "model": str(folder / "bert"), "device": CPU}
     grid(
         GridSettings(tmp_path / "grid", learning_rates=(3e-3,), batch_sizes=(16,), epochs=(1.0,), seeds=1, **shared),
-        make_console(),
+        text_console(),
     )
     assert json.loads((tmp_path / "grid" / "report.json").read_text())["metric"] == "accuracy"
     rows = probe(
-        ProbeSettings(tmp_path / "probe", representations=("last",), seeds=(0,), epochs=1, **shared), make_console()
+        ProbeSettings(tmp_path / "probe", representations=("last",), seeds=(0,), epochs=1, **shared), text_console()
     )
     assert 0 < rows[0].dev.mean <= 1
 
@@ -223,7 +213,12 @@ def test_an_estimator_learns_saves_and_pickles_it(folder: Path, tmp_path: Path) 
         assert copy.predict(texts) == predicted
 
 
-def test_a_damaged_file_is_located(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "six.tsv").write_text("text\tlabel\nfair\t3\nbad\t6\n")
+def test_its_head_is_continued(folder: Path) -> None:
+    task = Ordinal(max_length=32)
+    assert continue_task(folder / "run0" / "model", task) == task
+
+
+def test_an_unknown_grade_is_located(folder: Path, tmp_path: Path) -> None:
+    path = write_file(tmp_path, "text\tlabel\nfair\t3\nbad\t6\n", "six.tsv")
     with pytest.raises(ValueError, match=r"six\.tsv, line 3: expected a grade from 1 to 5, got '6'"):
-        evaluate(EvaluateSettings(str(folder / "run0"), (str(tmp_path / "six.tsv"),), device=CPU), make_console())
+        evaluate(EvaluateSettings(str(folder / "run0"), (path,), device=CPU), text_console())

@@ -73,7 +73,7 @@ def within_positions(task: AnyTask, overrides: TaskOptions, max_positions: int) 
     Raises ValueError for lengths that the user has set and that exceed them.
     """
     shortened = task.limited_to(max_positions)
-    for name in overrides.given():
+    for name in overrides.to_dict():
         if (length := getattr(task, name)) != getattr(shortened, name):
             raise ValueError(f"{name} = {length}: the model has {max_positions} positions; lower it")
     return shortened

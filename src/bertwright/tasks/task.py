@@ -207,7 +207,7 @@ class Task(ABC, Generic[E, P]):
 
     @property
     def reads_single_texts(self) -> bool:
-        """Whether an example is one text, so that a line of standard input can be one."""
+        """True if an example is one text, so that a line of standard input can be one."""
         return False
 
     @abstractmethod

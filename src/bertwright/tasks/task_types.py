@@ -64,7 +64,7 @@ class TaskOptions:
                 helps.setdefault(option.name, {}).setdefault(text, []).append((task_type, default))
         return {name: _compose_help(by_text) for name, by_text in helps.items()}
 
-    def given(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the options that are set, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
@@ -72,10 +72,10 @@ class TaskOptions:
     def apply_to(self, task: AnyTask) -> AnyTask:
         """Return the task with these options. Raises ValueError for an option that its task type does not have."""
         known = {option.name for option in options_of(type(task))}
-        if odd := sorted(self.given().keys() - known):
+        if odd := sorted(self.to_dict().keys() - known):
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in odd)
             raise ValueError(f"{flags}: not an option of {task.kind} tasks")
-        return replace(task, **self.given())  # type: ignore[type-var]
+        return replace(task, **self.to_dict())  # type: ignore[type-var]
 
 
 def _format_default(default: Any) -> str:
