@@ -236,7 +236,7 @@ def _convert_tuple(value: Any, item_types: tuple[Any, ...], where: str) -> tuple
     if len(item_types) != len(value):
         raise ValueError(f"{where}: expected {len(item_types)} values, got {len(value)}")
     items = enumerate(zip(value, item_types, strict=True))
-    return tuple(convert(item, item_type, f"{where}[{i}]") for i, (item, item_type) in items)
+    return tuple(convert(item, item_type, f"{where}[{i}]" if where else "") for i, (item, item_type) in items)
 
 
 def _convert_scalar(value: Any, field_type: Any, where: str) -> Any:
@@ -244,7 +244,8 @@ def _convert_scalar(value: Any, field_type: Any, where: str) -> Any:
         return float(value)
     if type(value) is not (str if field_type is Path else field_type):
         raise ValueError(f"{where}: expected {field_type.__name__}, got {value!r}")
-    if isinstance(value, str) and (not value or "\0" in value):  # Path would take the empty text for the current folder
+    # Path would take the empty text for the current folder. The command line may have empty texts to be read.
+    if isinstance(value, str) and ((where and not value) or "\0" in value):
         raise ValueError(f"{where}: expected a text of one or more characters, without NUL, got {value!r}")
     return Path(value) if field_type is Path else value
 

@@ -368,7 +368,7 @@ def test_resumed_probe_uses_its_features_for_more_seeds(at: Path) -> None:
 
 def test_help_of_a_list_of_choices_names_the_choices() -> None:
     shown = " ".join(run_successfully("probe --help").split())
-    names = "embeddings,second-to-last,last,sum-last-four,concat-last-four,sum-all,each-layer"
+    names = "embeddings, second-to-last, last, sum-last-four, concat-last-four, sum-all, each-layer"
     assert f"--representations {{{names}}} ... (default" in shown
 
 
@@ -767,11 +767,11 @@ def test_misuse_is_one_line_and_writes_nothing(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("finetune --task classification --run new --trian a.tsv", ["unknown: --trian, a.tsv; did you mean --train"]),
+        ("finetune --task classification --run new --trian a.tsv", ["unknown: --trian; did you mean --train"]),
         ("finetune --task classification --run new --epochs many", ["--epochs: expected a number, got 'many'"]),
         (
             "finetune --task classification --run new --header maybe",
-            ["--header: expected one of", "'False'", "got 'maybe'"],
+            ["--header: expected True or False", "got 'maybe'"],
         ),
         ("finetune --resume", ["missing: --run PATH"]),
         ("evaluate", ["missing: MODEL (see"]),

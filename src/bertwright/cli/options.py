@@ -152,14 +152,14 @@ def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[s
     parser._negative_number_matcher = re.compile(r"-\.?\d")  # argparse before Python 3.14 takes -1e-05 for a flag
     parser.add_argument("--config")
     parser.add_argument("-h", "--help", action="store_true")
-    for number, option in enumerate(options):
+    for option in options:
         if option.is_positional:
             continue
         if option.kind is bool:
-            parser.add_argument(option.flag, dest=str(number), action=argparse.BooleanOptionalAction)
+            parser.add_argument(option.flag, dest=option.flag, action=argparse.BooleanOptionalAction)
         else:
             count: Any = "*" if option.is_list else len(option.items) or 1
-            parser.add_argument(option.flag, dest=str(number), nargs=count, action="append")
+            parser.add_argument(option.flag, dest=option.flag, nargs=count, action="append")
     end = arguments.index("--") if "--" in arguments else len(arguments)
     namespace, rest = parser.parse_known_args(arguments[:end])
     found, wants_help = vars(namespace), "help" in namespace
@@ -169,13 +169,13 @@ def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[s
         raise ValueError(f"unknown: {' '.join(unknown)}; {hint}")
     positional = [*rest, *arguments[end + 1 :]]
     table: dict[str, Any] = {}
-    for number, option in enumerate(options):
+    for option in options:
         if option.is_positional and positional:
             count = len(positional) if option.is_list else 1
             _set(table, option.path, option.read([positional[:count]]))
             positional = positional[count:]
-        elif str(number) in found:
-            given = found[str(number)]
+        elif option.flag in found:
+            given = found[option.flag]
             _set(table, option.path, given if option.kind is bool else option.read(given))
     if positional and not wants_help:
         raise ValueError(f"unknown: {' '.join(positional)}")
@@ -261,10 +261,11 @@ def read_value(text: str, kind: Any, name: str) -> Any:
         if text == "None" and not {str, Path} & {*members}:  # a label or a file may be called None
             return None
         return settings.convert_first(members, read_value, text, name)
-    if not text:  # Path would take it for the current folder
+    if not text and (name.startswith("--") or kind is Path):  # only a positional text may be empty
         raise ValueError(f"{name} has an empty value; is a variable of your script unset?")
-    if kind not in READERS:
+    if get_origin(kind) is Literal:
         settings.convert(text, kind, name)
+    if kind not in READERS:
         return text
     read, expected = READERS[kind]
     try:
@@ -280,15 +281,15 @@ def _placeholder(kind: Any) -> str:
     """Return the placeholder of one value.
 
     >>> _placeholder(int | None), _placeholder(Literal["a", "b"] | None), _placeholder(bool | None)
-    ('INT', '{a,b}', '{True,False}')
+    ('INT', '{a, b}', '{True, False}')
     """
     if kind is Ellipsis:
         return "..."
     if get_origin(kind) in UNIONS:
         return _placeholder(get_args(kind)[0])
     if get_origin(kind) is Literal:
-        return f"{{{','.join(get_args(kind))}}}"
-    return "{True,False}" if kind is bool else kind.__name__.upper()
+        return f"{{{', '.join(get_args(kind))}}}"
+    return "{True, False}" if kind is bool else kind.__name__.upper()
 
 
 def _set(table: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
