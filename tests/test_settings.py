@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +16,14 @@ from bertwright.corpus.documents import CorpusSettings
 from bertwright.finetuning.settings import FinetuneSettings, paper_optimizer
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import (
+    check_choice,
+    check_distinct,
+    check_limit,
     check_minimum,
     check_not_str,
+    convert,
     differences,
+    field_docs,
     from_table,
     read_toml,
     to_arguments,
@@ -134,6 +140,46 @@ def test_check_minimum_names_field_and_value() -> None:
 def test_check_not_str_names_field_and_value() -> None:
     with pytest.raises(ValueError, match=r"^names: .*\('one',\)"):
         check_not_str(Outer(Path("x"), names="one"), "names")  # type: ignore[arg-type]
+
+
+def test_limits_accept_values_inside_and_name_what_is_outside() -> None:
+    for limit, inside, outside in (
+        ("from 0", (0.0, 5.0), (-1.0, math.inf, math.nan)),
+        ("above 0", (0.1, 5.0), (0.0, math.inf, math.nan)),
+        ("from 0 to 1", (0.0, 1.0), (-0.1, 1.1, math.nan)),
+        ("from 0 to below 1", (0.0, 0.9), (-0.1, 1.0)),
+        ("above 0 and up to 1", (0.1, 1.0), (0.0, 1.1)),
+    ):
+        check_limit(Nested(mix=inside[:2]), limit, "mix")  # every item of a tuple
+        for value in outside:
+            with pytest.raises(ValueError, match=rf"^share: .*{limit}, got {value}$"):
+                check_limit(Nested(share=value), limit, "share")
+
+
+def test_choices_and_distinct_values_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"^kind: .*a, b, got 'c'$"):
+        check_choice(Outer(Path("x"), kind="c"), "kind")  # type: ignore[arg-type]
+    check_distinct(Nested(), "mix")
+    for values in ((), (0.1, 0.1 + 1e-15)):
+        with pytest.raises(ValueError, match=r"^mix: .*each only once"):
+            check_distinct(Nested(mix=values), "mix")  # type: ignore[arg-type]
+
+
+def test_value_of_a_union_may_have_any_of_its_types() -> None:
+    assert convert(3, str | int, "t") == 3
+    assert convert("a", str | int, "t") == "a"
+    with pytest.raises(ValueError, match=r"^t: expected str, got 1\.5"):
+        convert(1.5, str | int, "t")
+
+
+def test_required_table_that_is_missing_names_its_keys() -> None:
+    with pytest.raises(ValueError, match=r"^t: task: missing: task$"):
+        from_table(FinetuneSettings, {"run": "r", "model": "m"}, "t")
+
+
+def test_texts_of_fields_are_empty_without_source() -> None:
+    assert field_docs(make_dataclass("Made", ["x"])) == {}
+    assert field_docs(CorpusSettings)["inputs"].startswith("Files")
 
 
 def test_differences_are_named_with_both_values() -> None:

@@ -36,12 +36,6 @@ class ProbeStream(IntEnum):
     DROPOUT = 2
 
 
-def check_seed(seed: int, name: str = "seed") -> None:
-    """Raise ValueError for a seed outside 0 … 2³² - 1, which NumPy would take for another one."""
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"{name} is {seed}; expected a number from 0 to {2**32 - 1}")
-
-
 def make_rng(seed: int, *spawn_key: int) -> np.random.Generator:
     """Return the random generator of one spawn key; equal arguments give equal numbers.
 

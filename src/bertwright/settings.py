@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import math
 import textwrap
 import tomllib
 import types
@@ -27,6 +28,17 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 MAX_BATCH_SIZE = 1 << 20  # sequences of a step; the largest batches of BERT that have been published have 65,536
+
+MAX_SEED = (1 << 32) - 1  # NumPy takes a larger seed for another one
+# Limits of numbers, by their words in messages; NaN is outside all of them.
+LIMITS: dict[str, Callable[[float], bool]] = {
+    "from 0": lambda value: 0 <= value < math.inf,
+    "above 0": lambda value: 0 < value < math.inf,
+    "from 0 to 1": lambda value: 0 <= value <= 1,
+    "from 0 to below 1": lambda value: 0 <= value < 1,
+    "above 0 and up to 1": lambda value: 0 < value <= 1,
+    "above 0 and up to 10,000": lambda value: 0 < value <= 10_000,
+}
 
 Positional = Annotated[T, "positional"]  # a field that the command line gives without a flag
 
@@ -180,17 +192,43 @@ def check_not_str(record: Any, *names: str) -> None:
 
 
 def check_minimum(record: Any, minimum: int, *names: str) -> None:
-    """Raise ValueError if one of the named fields is set (not None) and below the minimum."""
+    """Raise ValueError if one of the named fields is below the minimum."""
+    _check_values(record, f"at least {minimum}", lambda value: value >= minimum, names)
+
+
+def check_range(record: Any, minimum: int, maximum: int, *names: str) -> None:
+    """Raise ValueError if one of the named fields is not from minimum to maximum, both included."""
+    _check_values(record, f"{minimum:,} to {maximum:,}", lambda value: minimum <= value <= maximum, names)
+
+
+def check_limit(record: Any, limit: str, *names: str) -> None:
+    """Raise ValueError if one of the named fields is outside a limit of `LIMITS`."""
+    _check_values(record, f"a number {limit}", LIMITS[limit], names)
+
+
+def check_choice(record: Any, *names: str) -> None:
+    """Raise ValueError if one of the named fields, whose types are `Literal`, has another value."""
+    field_types = get_type_hints(type(record))
     for name in names:
-        value = getattr(record, name)
-        if value is not None and value < minimum:
-            raise ValueError(f"{name}: expected at least {minimum}, got {value}")
+        choices = get_args(field_types[name])
+        _check_values(record, f"one of {', '.join(choices)}", choices.__contains__, [name])
 
 
-def check_batch_size(value: int) -> None:
-    """Raise ValueError for a batch that is empty, or that no memory holds."""
-    if not 1 <= value <= MAX_BATCH_SIZE:
-        raise ValueError(f"batch_size: expected 1 to {MAX_BATCH_SIZE:,}, got {value:,}")
+def check_distinct(record: Any, *names: str) -> None:
+    """Raise ValueError if one of the named tuples is empty or has a value twice, written with ten digits."""
+    for name in names:
+        values = [f"{value:.10g}" if isinstance(value, float) else str(value) for value in getattr(record, name)]
+        if not values or len({*values}) < len(values):
+            raise ValueError(f"{name}: expected one or more values, each only once, got {' '.join(values) or 'none'}")
+
+
+def _check_values(record: Any, expected: str, is_valid: Callable[[Any], bool], names: Iterable[str]) -> None:
+    """Raise ValueError for a field, or an item of its tuple, that is set (not None) and not valid."""
+    for name in names:
+        values = getattr(record, name)
+        for value in values if isinstance(values, tuple) else (values,):
+            if value is not None and not is_valid(value):
+                raise ValueError(f"{name}: expected {expected}, got {value!r}")
 
 
 def _check_table(value: Any, where: str) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import dataclasses
+import importlib
 import io
 import json
 import os
@@ -26,8 +28,10 @@ import torch
 import bertwright
 from bertwright.cli.main import load_verb, run, verb_names
 from bertwright.cli.options import read_settings
+from bertwright.cli.verbs.fill_mask import FillMaskSettings
 from bertwright.console import CONTROL
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import field_docs, iter_fields, read_toml
 
 PAIRS = [(first, second) for first in ("baker", "cook", "smith") for second in ("king", "queen", "monk")]
@@ -325,7 +329,7 @@ MISUSE = {
     "figures are there": ("survey text.txt --json text.txt", "text.txt: already exists"),
     "no such vocabulary": ("prepare text.txt --vocabulary nowhere --store new", "nowhere: no such folder"),
     "store of other inputs": ("prepare blank.txt text.txt --vocabulary vocabulary --store other", "other inputs"),
-    "share": ("prepare text.txt --vocabulary vocabulary --store new --held-out 2", "held_out is 2.0; expected a share"),
+    "share": ("prepare text.txt --vocabulary vocabulary --store new --held-out 2", "held_out: expected a number"),
     "length 2": ("pretrain --store store --run new --max-length 2", "max_length is 2; "),
     "more masks than tokens": (
         "pretrain --store store --run new --max-length 16 --max-predictions-per-seq 14",
@@ -461,7 +465,96 @@ def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not (at / "new").exists()
 
 
+# Arguments
+
+
+def read(arguments: list[str]) -> FillMaskSettings:
+    return read_settings(FillMaskSettings, "fill-mask", arguments, "")  # type: ignore[no-any-return]
+
+
+def test_text_that_begins_with_a_dash_is_a_text_after_two_dashes() -> None:
+    for text in ("--a=", "--top-k", "-x", "--", "--top-k=7"):
+        settings = read(["--top-k", "3", "model", "--", text])
+        assert (settings.model, settings.texts, settings.top_k) == ("model", (text,), 3)
+    for text in ("-", "- a [MASK]", "-5", "-.5e-3", ""):
+        assert read(["model", text, "--top-k=3"]).texts == (text,)
+
+
+@pytest.mark.parametrize("text", ["--a=", "-x", "--a"])
+def test_unknown_flag_suggests_two_dashes_for_a_text(text: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^unknown: {text}; .*write -- before it \(see bertwright fill-mask --help\)$"
+    ):
+        read(["model", text])
+
+
+def test_options_may_stand_between_positional_arguments() -> None:
+    settings = read(["--device", "cpu", "model", "--top-k", "3", "a", "--threads=2", "b"])
+    assert (settings.model, settings.texts, settings.device.threads) == ("model", ("a", "b"), 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--threads= m a", "--threads has an empty value; is a variable"),
+        (f"m a --top-k {'9' * 30}", "--top-k: expected at most 9,223,372,036,854,775,807, got 9999"),
+        ("m a --top-k 1.5", "--top-k: expected a whole number, got '1.5'"),
+        ("m a --top-k", "--top-k: expected 1 argument"),
+        ("m a --device gpu", "--device: expected one of 'auto', 'cpu', 'cuda', got 'gpu'"),
+    ],
+)
+def test_wrong_values_name_flag_and_value(arguments: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read(arguments.split())
+
+
+def test_none_unsets_a_number_and_is_a_text_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[device]\nthreads = 3\n")
+    config = f"--config={tmp_path}/a.toml"
+    assert read([config, "m", "a"]).device.threads == 3
+    assert read([config, "m", "None", "--threads", "None"]) == FillMaskSettings("m", ("None",))
+    given = "--task classification --label None --header True --run new --model m --train a.tsv"
+    overrides = read_settings(FinetuneSettings, "finetune", given.split(), "").task.overrides
+    assert (overrides.label, overrides.header) == ("None", True)
+
+
+def test_switches_and_tuples_are_read() -> None:
+    given = "--run r --store s --pad-batches --no-bias-correction --mask-mix 0.5 0.25 0.25 --size tiny"
+    given += " --learning-rate -1e-3"
+    with pytest.raises(ValueError, match=r"^learning_rate: .*got -0.001$"):
+        read_settings(PretrainSettings, "pretrain", given.split(), "")
+    settings = read_settings(PretrainSettings, "pretrain", [*given.split(), "--learning-rate=2e-3"], "")
+    assert (settings.pad_batches, settings.optimizer.bias_correction) == (True, False)
+    assert (settings.data.mask_mix, settings.model.size) == ((0.5, 0.25, 0.25), "tiny")
+    assert settings.optimizer.learning_rate == 2e-3
+
+
+def test_error_of_a_settings_file_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[device]\nthreads = 'x'\n")
+    with pytest.raises(ValueError, match=r"a\.toml: device: threads: expected int, got 'x'"):
+        read(["--config", f"{tmp_path}/a.toml", "m", "a", "--threads", "2"])
+
+
 # Errors of the system
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["open output", "closed output"])
+def test_exit_of_a_library_keeps_its_code(closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertwright.inference.info.info", lambda _: sys.exit(3))
+    if closed:
+        monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as raised:
+        run(["info", "."])
+    assert raised.value.code == 3
+
+
+def test_broken_pipe_without_standard_output_has_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("bertwright.inference.info.info", fails)
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run(["info", "."]) == 141
 
 
 @pytest.mark.parametrize(
@@ -682,6 +775,28 @@ def test_installed_command_prints_to_an_ascii_terminal(at: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "documents" in done.stdout
+
+
+def test_main_is_a_module() -> None:
+    assert importlib.import_module("bertwright.cli.main").run is run
+    assert bertwright.cli.main.run is run  # type: ignore[attr-defined]
+
+
+def test_help_works_without_source_files(tmp_path: Path) -> None:
+    shutil.copytree(Path(bertwright.__file__).parent, tmp_path / "bertwright", ignore=shutil.ignore_patterns("__pyc*"))
+    compileall.compile_dir(tmp_path, quiet=1, legacy=True)
+    for path in (tmp_path / "bertwright").rglob("*.py"):
+        path.unlink()
+    for arguments, expected in (
+        (["--help"], "  embed           turn texts into vectors"),
+        (["embed", "--help"], "--pooling"),
+    ):
+        command = [sys.executable, "-m", "bertwright", *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert expected in done.stdout
 
 
 def test_corpus_stages_do_not_import_torch() -> None:

@@ -496,7 +496,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "named twice to evaluate": ("evaluate sentences one.tsv one.tsv", "one.tsv: named twice; its examples would"),
     "named twice, otherwise spelled": (f"{CLASSIFY} train.tsv ./train.tsv", "./train.tsv: named twice with --train"),
     "a file and its glob to evaluate": ("evaluate sentences one.tsv on?.tsv", "on?.tsv: named twice; its examples"),
-    "below every seed": (f"{CLASSIFY} train.tsv --seed -1", "seed is -1; expected a number from 0 to 4294967295"),
+    "below every seed": (f"{CLASSIFY} train.tsv --seed -1", "seed: expected 0 to 4,294,967,295, got -1"),
     "a pipe": ("predict classification --inputs pipe.tsv --output found.tsv", "pipe.tsv: a pipe or a device, which"),
     "a pipe of words": ("predict tagging --inputs pipe.conll --output found.tsv", "pipe.conll: a pipe or a device"),
     "a link to nothing": (

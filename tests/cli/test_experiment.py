@@ -1031,7 +1031,7 @@ def test_missing_inputs_are_named(make: Make, tmp_path: Path, changes: dict[str,
     ("changes", "message"),
     [
         ({"tasks": ("mprc",)}, 'no task "mprc"; did you mean "mrpc"'),
-        ({"budget": 0.0}, "budget: expected minutes above 0"),
+        ({"budget": 0.0}, "budget: .*got 0.0"),
         ({"budget": 5.0}, "--budget decides --steps, --limit, --word-task-limit"),
         ({"dry_run": True, "report_only": True}, "choose one"),
         ({"seeds": 0}, "seeds: expected at least 1"),

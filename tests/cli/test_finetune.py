@@ -883,11 +883,11 @@ def test_presets_find_their_files(tmp_path: Path) -> None:
 
 def test_impossible_settings_are_rejected(make_tuning: Make, tmp_path: Path) -> None:
     for changes, message in (
-        ({"epochs": 0.0}, "epochs: expected above 0 and at most 10,000, got 0"),
+        ({"epochs": 0.0}, "epochs: expected .*10,000, got 0.0"),
         ({"epochs": 1e300}, r"epochs: .*got 1e\+300"),
         ({"batch_size": 0}, "batch_size: expected 1 to 1,048,576, got 0"),
-        ({"dropout": 1.0}, "dropout: expected a share"),
-        ({"layerwise_lr_decay": 0.0}, "layerwise_lr_decay: expected above 0"),
+        ({"dropout": 1.0}, "dropout: .*got 1.0"),
+        ({"layerwise_lr_decay": 0.0}, "layerwise_lr_decay: .*got 0.0"),
         ({"lstm_lr_scale": 0.0}, "lstm_lr_scale: expected"),
         ({"freeze_layers": -1}, "freeze_layers: expected at least 0, got -1"),
         ({"from_scratch": True, "keep_head": True}, "from_scratch and keep_head"),

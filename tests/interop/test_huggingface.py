@@ -198,7 +198,7 @@ def test_parameter_names_of_bert_base_are_those_of_transformers():
         ("model_type", "roberta", "model_type.*bert.*'roberta'"),
         ("position_embedding_type", "relative_key", "position_embedding_type.*'absolute'.*'relative_key'"),
         ("add_cross_attention", True, "add_cross_attention.*False.*True"),
-        ("hidden_act", "silu", "activation = 'silu'.*one of gelu, gelu_tanh, relu"),
+        ("hidden_act", "silu", "activation: expected one of gelu, gelu_tanh, relu, got 'silu'"),
         ("hidden_size", "big", "hidden_size.*int.*'big'"),
         ("num_attention_heads", 7, "hidden_size = 24.*num_heads = 7"),
         ("num_hidden_layers", True, "num_hidden_layers.*int.*True"),

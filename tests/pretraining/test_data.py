@@ -253,12 +253,12 @@ def test_describe_summarizes_the_store(data: PretrainingData) -> None:
         ({"max_length": 2}, "max_length is 2; mlm.nsp needs at least 5"),
         ({"max_length": 3, "objective": "ltr"}, "max_length is 3; ltr needs at least 4"),
         ({"batch_size": 0}, "batch_size: expected 1 to 1,048,576, got 0"),
-        ({"batch_size": 99_999_999}, "batch_size: expected 1 to 1,048,576, got 99,999,999"),
-        ({"short_seq_prob": 1.5}, "short_seq_prob is 1.5"),
-        ({"mlm_probability": 0.0}, "mlm_probability is 0.0"),
+        ({"batch_size": 99_999_999}, "batch_size: expected 1 to 1,048,576, got 99999999"),
+        ({"short_seq_prob": 1.5}, "short_seq_prob: .*got 1.5"),
+        ({"mlm_probability": 0.0}, "mlm_probability: .*got 0.0"),
         ({"mask_mix": (0.8, 0.1, 0.2)}, "sum to 1"),
         ({"max_predictions_per_seq": 126}, "max_predictions_per_seq is 126; expected 1 … 125"),
-        ({"seed": -1}, "seed is -1"),
+        ({"seed": -1}, "seed: .*got -1"),
     ],
 )
 def test_invalid_settings_raise_an_error(changed: dict[str, object], message: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from bertwright.experiments.levels import LevelName
 from bertwright.interop.model_files import check_model
-from bertwright.settings import Positional, check_minimum, check_not_str, did_you_mean
+from bertwright.settings import Positional, check_limit, check_minimum, check_not_str, did_you_mean
 from bertwright.tasks.presets import PRESETS
 from bertwright.tokenstore.store import read_header
 from bertwright.training.optimizer_settings import DeviceSettings
@@ -68,8 +67,7 @@ class ExperimentSettings:
         for task in self.tasks:
             if task not in PRESETS:
                 raise ValueError(f'--tasks: no task "{task}"; {did_you_mean(task, PRESETS)}')
-        if self.budget is not None and not (self.budget > 0 and math.isfinite(self.budget)):
-            raise ValueError(f"budget: expected minutes above 0, got {self.budget}")
+        check_limit(self, "above 0", "budget")
         given = [name for name in BUDGETED if getattr(self, name) is not None]
         if self.budget is not None and given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.interop.model_files import check_model
+from bertwright.settings import check_distinct, check_range
 from bertwright.tasks.presets import TaskSettings, paper_settings
 from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
@@ -78,14 +79,8 @@ class GridSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        for name in ("learning_rates", "batch_sizes", "epochs"):
-            values = [f"{value:.10g}" for value in getattr(self, name)]
-            if not values:
-                raise ValueError(f"{name} is empty; name at least one value")
-            if repeated := sorted({value for value in values if values.count(value) > 1}):
-                raise ValueError(f"{name} has {repeated[0]} twice; name each value once")
-        if not 1 <= self.seeds <= MAX_SEEDS:
-            raise ValueError(f"seeds must be from 1 to {MAX_SEEDS:,}, not {self.seeds}")
+        check_distinct(self, "learning_rates", "batch_sizes", "epochs")
+        check_range(self, 1, MAX_SEEDS, "seeds")
         if self.optimizer.learning_rate != paper_optimizer().learning_rate:
             rate = self.optimizer.learning_rate
             raise ValueError(f"learning_rate = {rate:g}: a grid varies the rate; use --learning-rates {rate:g}")

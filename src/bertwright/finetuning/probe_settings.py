@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from bertwright.interop.model_files import check_model
 from bertwright.models.representations import REPRESENTATIONS, RepresentationName
-from bertwright.seeding import check_seed
-from bertwright.settings import check_batch_size, check_minimum
+from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_distinct, check_limit, check_minimum, check_range
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.training.run_folder import check_run_directory
@@ -79,22 +77,15 @@ class ProbeSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        for name in ("representations", "seeds", "learning_rates"):
-            values = getattr(self, name)
-            if not values or len({*values}) < len(values):
-                raise ValueError(f"{name} = {[*values]}: at least one value is required, and each only once")
-        check_batch_size(self.batch_size)
+        check_distinct(self, "representations", "seeds", "learning_rates")
+        check_range(self, 0, MAX_SEED, "seeds")
+        check_range(self, 1, MAX_BATCH_SIZE, "batch_size")
+        check_limit(self, "above 0", "learning_rates")
+        check_limit(self, "from 0 to below 1", "dropout", "validation_fraction")
         check_minimum(self, 1, "limit", "epochs", "lstm_layers")
         check_minimum(self, 2, "lstm_size")
-        for seed in self.seeds:
-            check_seed(seed, "one of seeds")
         if self.lstm_size % 2:
             raise ValueError(f"lstm_size must be even, half for each direction, not {self.lstm_size}")
-        if not all(rate > 0 and math.isfinite(rate) for rate in self.learning_rates):
-            raise ValueError(f"learning_rates must be above 0, not {[*self.learning_rates]}")
-        for name in ("dropout", "validation_fraction"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected a share from 0 to below 1, got {getattr(self, name)}")
 
     def extend(self, saved: ProbeSettings) -> ProbeSettings:
         """Return these settings with the heads of saved ones, in their order, before the new heads."""

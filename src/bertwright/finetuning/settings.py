@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.interop.model_files import check_model
-from bertwright.seeding import check_seed
-from bertwright.settings import check_batch_size, check_minimum
+from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_minimum, check_range
 from bertwright.tasks.presets import TaskSettings, paper_settings
 from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
 
 # Settings that may change on resume: they decide where to compute, and how often to save and report.
 RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log_every", "device")
-
-MAX_EPOCHS = 10_000  # each is followed by an evaluation
 
 
 def paper_optimizer() -> OptimizerSettings:
@@ -55,18 +52,13 @@ class TuningSettings:
     def __post_init__(self) -> None:
         check_minimum(self, 1, "limit")
         check_minimum(self, 0, "freeze_layers")
-        for name in ("dropout", "label_smoothing", "validation_fraction"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < 1:
-                raise ValueError(f"{name}: expected a share from 0 to below 1, got {value}")
+        check_limit(self, "from 0 to below 1", "dropout", "label_smoothing", "validation_fraction")
+        check_limit(self, "above 0 and up to 1", "layerwise_lr_decay")
+        check_limit(self, "above 0", "lstm_lr_scale")
         if self.from_scratch and self.keep_head:
             raise ValueError(
                 "from_scratch and keep_head: with random weights, the head is random, too; set only one of them"
             )
-        if not 0 < self.layerwise_lr_decay <= 1:
-            raise ValueError(f"layerwise_lr_decay: expected above 0 and at most 1, got {self.layerwise_lr_decay}")
-        if not (self.lstm_lr_scale > 0 and math.isfinite(self.lstm_lr_scale)):
-            raise ValueError(f"lstm_lr_scale: expected a finite factor above 0, got {self.lstm_lr_scale}")
 
 
 @dataclass(frozen=True)
@@ -101,11 +93,10 @@ class FinetuneSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        check_batch_size(self.batch_size)
+        check_range(self, 1, MAX_BATCH_SIZE, "batch_size")
         check_minimum(self, 1, "eval_every", "save_every", "log_every")
-        check_seed(self.seed)
-        if not 0 < self.epochs <= MAX_EPOCHS:
-            raise ValueError(f"epochs: expected above 0 and at most {MAX_EPOCHS:,}, got {self.epochs:g}")
+        check_range(self, 0, MAX_SEED, "seed")
+        check_limit(self, "above 0 and up to 10,000", "epochs")
         if self.tuning.label_smoothing and self.task.build_task().is_regression:
             raise ValueError(f"label_smoothing = {self.tuning.label_smoothing}: a regression has no labels; omit it")
 

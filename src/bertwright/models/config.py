@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.settings import check_minimum
+from bertwright.settings import check_choice, check_limit, check_minimum
 
 # name: layers L, hidden size H, heads A; the feed-forward size is 4 H.
 # base and large: Devlin et al. 2018, section 3. The smaller ones: Turc et al. 2019 (arXiv 1908.08962), table 1.
@@ -83,14 +83,9 @@ class BertConfig:
                 f"hidden_size = {self.hidden_size}: expected a multiple of num_heads = {self.num_heads}; heads have "
                 "hidden_size / num_heads dimensions"
             )
-        for name in ("hidden_dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} = {getattr(self, name)}: expected a rate from 0 to below 1")
-        for name in ("layer_norm_eps", "initializer_range"):
-            if not 0.0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} = {getattr(self, name)}: expected a positive number")
-        if self.activation not in get_args(Activation):
-            raise ValueError(f"activation = {self.activation!r}: expected one of {', '.join(get_args(Activation))}")
+        check_limit(self, "from 0 to below 1", "hidden_dropout", "attention_dropout")
+        check_limit(self, "above 0", "layer_norm_eps", "initializer_range")
+        check_choice(self, "activation")
         if self.is_reversed and not self.is_causal:
             raise ValueError("is_reversed = True: expected is_causal = True; other models read in both directions")
         if not 0 <= self.pad_token_id < self.vocab_size:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from bertwright.corpus.documents import CorpusFormat, CorpusSettings
 from bertwright.models.config import SIZES
 from bertwright.planning.gpus import GPUS
-from bertwright.settings import check_not_str, did_you_mean
+from bertwright.settings import check_limit, check_not_str, did_you_mean
 from bertwright.tokenstore.build import BuildSettings
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.trainer import VocabularySettings
@@ -50,9 +49,7 @@ class PlanSettings:
         made = (self.format, self.vocabulary, self.build)
         if self.store is not None and made != (CorpusFormat(), VocabularySettings(), BuildSettings()):
             raise ValueError("--store has its documents and its vocabulary; omit the options of --text")
-        for name in ("hours", "measure_minutes"):
-            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise ValueError(f"--{name.replace('_', '-')}: expected a number above 0, got {getattr(self, name):g}")
+        check_limit(self, "above 0", "hours", "measure_minutes")
         if self.gpu is not None and self.gpu not in GPUS:
             raise ValueError(f'--gpu: no data of "{self.gpu}"; {did_you_mean(self.gpu, GPUS)}')
         if not self.model_sizes:

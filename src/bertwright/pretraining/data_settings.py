@@ -7,8 +7,7 @@ from math import ceil
 from typing import Literal
 
 from bertwright.layouts import SequenceLayout
-from bertwright.seeding import check_seed
-from bertwright.settings import check_batch_size
+from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_range
 
 
 @dataclass(frozen=True)
@@ -42,21 +41,15 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         min_length = self.specials + 2
-        check_seed(self.seed)
+        check_range(self, 0, MAX_SEED, "seed")
         if self.max_length < min_length:
             raise ValueError(
                 f"max_length is {self.max_length}; {self.objective} needs at least {min_length}: "
                 f"{self.specials} for [CLS] and [SEP], 2 for text (paper: 128 and 512)"
             )
-        check_batch_size(self.batch_size)
-        if not 0 <= self.short_seq_prob <= 1:
-            raise ValueError(
-                f"short_seq_prob is {self.short_seq_prob}; expected a share from 0 to 1 (Google's code: 0.1)"
-            )
-        if not 0 < self.mlm_probability <= 1:
-            raise ValueError(
-                f"mlm_probability is {self.mlm_probability}; expected a share above 0 and up to 1 (paper: 0.15)"
-            )
+        check_range(self, 1, MAX_BATCH_SIZE, "batch_size")
+        check_limit(self, "from 0 to 1", "short_seq_prob")
+        check_limit(self, "above 0 and up to 1", "mlm_probability")
         if min(self.mask_mix) < 0 or abs(sum(self.mask_mix) - 1) > 1e-6:
             raise ValueError(f"mask_mix is {self.mask_mix}; expected three shares that sum to 1 (paper: 0.8 0.1 0.1)")
         if self.max_predictions_per_seq is not None and not 1 <= self.max_predictions_per_seq <= self.max_num_tokens:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bertwright.interop.model_files import check_model
 from bertwright.models.config import BertConfig
 from bertwright.pretraining.data_settings import DataSettings
-from bertwright.settings import check_minimum
+from bertwright.settings import check_limit, check_minimum
 from bertwright.tokenstore.store import read_header
 from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
@@ -126,8 +126,7 @@ class LongPhase:
     """Share of tokens that are predicted in the long phase; unset: --mlm-probability (paper)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.long_ratio <= 1:
-            raise ValueError(f"long_ratio: expected a share of all steps, from 0 to 1, got {self.long_ratio}")
+        check_limit(self, "from 0 to 1", "long_ratio")
 
 
 @dataclass(frozen=True)

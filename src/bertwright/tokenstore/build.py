@@ -25,6 +25,7 @@ import numpy as np
 from bertwright import files
 from bertwright.corpus.documents import CONLL_FORMATS, CONLL_VERSION, CorpusSettings, shard_corpus
 from bertwright.corpus.sentences import RULES_VERSION
+from bertwright.settings import check_limit, check_range
 from bertwright.tokenstore.executor import Executor, make_executor
 from bertwright.tokenstore.shard import (
     ShardSpec,
@@ -58,10 +59,8 @@ class BuildSettings:
     The result does not depend on it."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.held_out < 1:
-            raise ValueError(f"held_out is {self.held_out}; expected a share of the documents, from 0 to below 1")
-        if self.workers is not None and not 1 <= self.workers <= MAX_WORKERS:
-            raise ValueError(f"workers: expected 1 to {MAX_WORKERS:,}, got {self.workers}")
+        check_limit(self, "from 0 to below 1", "held_out")
+        check_range(self, 1, MAX_WORKERS, "workers")
 
 
 class Progress(NamedTuple):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args, get_type_hints
+from typing import Literal
 
 from bertwright.kernels.cpu import MAX_THREADS
+from bertwright.settings import check_choice, check_limit, check_range
 from bertwright.training.schedules import SCHEDULES, LRSchedule, ScheduleName
 
 
@@ -26,12 +26,8 @@ class DeviceSettings:
     machine. With several ranks, OMP_NUM_THREADS=1 counts as unset, because torchrun sets it."""
 
     def __post_init__(self) -> None:
-        for name in ("device", "dtype"):
-            possible = get_args(get_type_hints(DeviceSettings)[name])
-            if getattr(self, name) not in possible:
-                raise ValueError(f"{name}: expected one of {', '.join(possible)}, got {getattr(self, name)!r}")
-        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
-            raise ValueError(f"threads: expected 1 to {MAX_THREADS:,}, got {self.threads}")
+        check_choice(self, "device", "dtype")
+        check_range(self, 1, MAX_THREADS, "threads")
 
 
 @dataclass(frozen=True)
@@ -64,21 +60,10 @@ class OptimizerSettings:
     """Adam's correction of the moments' bias in early steps. Google's code omits it; use it on small data sets."""
 
     def __post_init__(self) -> None:
-        if self.algorithm not in (possible := get_args(get_type_hints(OptimizerSettings)["algorithm"])):
-            raise ValueError(f"algorithm: expected one of {', '.join(possible)}, got {self.algorithm!r}")
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
-        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
-            raise ValueError(f"learning_rate: expected a finite number above 0, got {self.learning_rate}")
-        if not 0 <= self.warmup_ratio < 1:
-            raise ValueError(f"warmup_ratio: expected a share of all steps, from 0 to below 1, got {self.warmup_ratio}")
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ValueError(f"beta1, beta2: expected numbers from 0 to below 1, got {self.beta1} and {self.beta2}")
-        if not (self.eps > 0 and self.max_grad_norm > 0 and self.weight_decay >= 0):
-            raise ValueError(
-                "eps, max_grad_norm, weight_decay: expected numbers above 0, above 0 and at least 0, got "
-                f"{self.eps}, {self.max_grad_norm} and {self.weight_decay}"
-            )
+        check_choice(self, "algorithm", "schedule")
+        check_limit(self, "above 0", "learning_rate", "eps", "max_grad_norm")
+        check_limit(self, "from 0", "weight_decay")
+        check_limit(self, "from 0 to below 1", "warmup_ratio", "beta1", "beta2")
 
     def warmup_steps(self, steps: int) -> int:
         """Return the number of steps in which the learning rate rises, in a run of `steps` steps."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from bertwright.settings import check_minimum
+from bertwright.settings import check_limit, check_minimum
 from bertwright.vocabulary import word_counts
 from bertwright.vocabulary.merges import Criterion, Rule, make_trainer
 from bertwright.vocabulary.tokenizer import Tokenizer, flat_backend, flat_ids
@@ -66,8 +66,7 @@ class VocabularySettings:
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "size", "min_frequency", "max_characters", "max_words")
-        if not 0 < self.character_coverage <= 1:
-            raise ValueError(f"character_coverage is {self.character_coverage}; expected a share above 0 and up to 1")
+        check_limit(self, "above 0 and up to 1", "character_coverage")
 
     @property
     def strips_accents(self) -> bool:
