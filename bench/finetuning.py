@@ -38,6 +38,7 @@ import numpy as np
 import torch
 
 from bertwright.models.config import BertConfig
+from bertwright.models.heads import TaskBatch
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import AnyTask, Encoded
 from bertwright.training.context import supports_bfloat16
@@ -132,7 +133,6 @@ def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.models.heads import EncoderForTask
     from bertwright.seeding import TaskStream, derive_key
     from bertwright.tasks.collation import collate
-    from bertwright.tasks.task import TaskBatch
     from bertwright.training.loop import LossOutput, train_steps
     from bertwright.training.optimizer import Optimizer
 
@@ -148,7 +148,7 @@ def ours(chosen: argparse.Namespace) -> Block:
     optimizer = Optimizer(dict(model.named_parameters()), RECIPE)
 
     def compute(batch: TaskBatch) -> LossOutput:
-        loss = task.loss(model(batch.input, batch.positions), batch) / batch.num_labels
+        loss = task.loss(model(batch), batch) / batch.num_labels
         return LossOutput(loss, {"loss": loss.detach()})
 
     def step_batch(rows: Ints, step: int) -> TaskBatch:

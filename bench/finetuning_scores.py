@@ -217,7 +217,7 @@ def with_first_weights(settings: FinetuneSettings, folder: Path, factor: float =
     task, _ = read_splits(settings.task, settings.tuning.validation_fraction, None)
     first = start_task_model(model, task.head, settings.seed, settings.tuning.dropout).model
     with torch.no_grad():
-        first.classifier.weight.mul_(factor)
+        first.head.get_parameter("classifier.weight").mul_(factor)
     save_task_folder(folder, TaskModel(first, task), Tokenizer.load(model))
     return replace(settings, model=str(folder), tuning=replace(settings.tuning, keep_head=True))
 

@@ -77,7 +77,9 @@ def test_pooler_of_a_span_model_is_reported_as_ignored(
     tmp_path: Path, make_task_model: Callable[[AnyTask], Bert], vocabulary_folder: Path
 ) -> None:
     model = make_task_model(QuestionAnswering()).model
-    model.pooler = make_task_model(Classification(labels=("no", "yes"))).model.pooler  # run_squad.py saves it, too
+    model.head.pooler = make_task_model(
+        Classification(labels=("no", "yes"))
+    ).model.head.pooler  # run_squad.py saves it, too
     runpy.run_path(str(GOOGLE))["write_release"](tmp_path, model)
     (tmp_path / "vocab.txt").write_bytes((vocabulary_folder / "vocab.txt").read_bytes())
     printed = run_and_capture(convert, ConvertSettings(str(tmp_path), tmp_path / "new", lowercase=True))

@@ -198,7 +198,7 @@ def task_model(tmp_path: Path, make_tuning: Make) -> Path:
     found = load_task(tmp_path / "first/model")
     assert found is not None
     with torch.no_grad():
-        for parameter in found.model.classifier.parameters():
+        for parameter in found.model.head.classifier.parameters():
             parameter.copy_(parameter.flip(0))
     task = replace(found.task, labels=("good", "bad"))
     task_io.save_task_folder(tmp_path / "tuned", found._replace(task=task), Tokenizer.load(tmp_path / "first/model"))
@@ -517,7 +517,7 @@ def test_label_smoothing_spreads_the_given_share(tmp_path: Path, make_tuning: Ma
     with open_finetune(make_tuning(tmp_path / "run", label_smoothing=0.4)) as (run, _), torch.inference_mode():
         run.state.model.eval()
         (batch,) = next(run.spec().batches(0))
-        right = F.log_softmax(run.state.model(batch.input, batch.positions), 1).gather(1, batch.labels[:, None])
+        right = F.log_softmax(run.state.model(batch), 1).gather(1, batch.labels[:, None])
         wrong = (1 - right.exp()).log()
         assert float(run.spec().loss(batch).loss) == pytest.approx(float(-(0.8 * right + 0.2 * wrong).mean()))
 

@@ -312,7 +312,7 @@ def test_truncated_examples_are_counted(make: Make, vocabulary_folder: Path, tmp
 
 def test_a_model_that_gives_no_number(make: Make, tmp_path: Path, vocabulary_folder: Path) -> None:
     broken = model_of(vocabulary_folder, "stsb")
-    torch.nn.init.constant_(broken.model.classifier.bias, float("nan"))
+    torch.nn.init.constant_(broken.model.head.classifier.bias, float("nan"))
     save_task_folder(tmp_path / "broken", broken, Tokenizer.load(vocabulary_folder))
     check_rejected(make(models=(f"stsb={tmp_path / 'broken'}",)), r"broken: the model's outputs are not finite")
 

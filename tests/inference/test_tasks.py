@@ -20,7 +20,7 @@ from bertwright.files import write_text
 from bertwright.inference.model import Bert
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
-from bertwright.models.heads import BertForPretraining, EncoderForTask
+from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification, TextExample
@@ -75,7 +75,7 @@ def logits(bert: Bert, text: str, pair: str | None = None) -> torch.Tensor:
         [text], None if pair is None else [pair], truncation="longest_first", max_length=bert.task.max_length
     )
     ids, types = (np.array(encoding[name][0]) for name in ("input_ids", "token_type_ids"))
-    return bert.model(pack([ids], [types]), torch.tensor([0]))[0]
+    return bert.model(TaskBatch(pack([ids], [types]), torch.tensor([0])))[0]
 
 
 # ---- Predictions
@@ -133,7 +133,7 @@ def test_tag_is_predicted_at_each_word_s_first_token():
     tokens = [TOKENIZER.token(number) for number in encoding.ids]
     first = [position for position, token in enumerate(tokens) if not token.startswith(("##", "[CLS]", "[SEP]"))]
     with torch.no_grad():
-        probabilities = TAGGER.model(pack([encoding.ids]), torch.tensor(first)).softmax(1)
+        probabilities = TAGGER.model(TaskBatch(pack([encoding.ids]), torch.tensor(first))).softmax(1)
     assert found.tags == tuple(TAGGER.task.labels[number] for number in probabilities.argmax(1))
     assert found.probabilities == pytest.approx(probabilities.amax(1).tolist(), abs=1e-6)
 

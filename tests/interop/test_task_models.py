@@ -26,8 +26,7 @@ from bertwright.interop.huggingface import (
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import BertForPretraining, EncoderForTask
-from bertwright.models.initialization import initialize
+from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
@@ -74,10 +73,9 @@ def write(folder: Path, record: HeadRecord, config: BertConfig = CONFIG) -> Enco
 
 @torch.no_grad()
 def ours(model: EncoderForTask) -> torch.Tensor:
-    """Compute logits of the four [CLS] if the head is pooled, else of every token."""
-    return model(
-        BATCH, BATCH.cu_seqlens[:-1].long() if model.head.reads_sequence_state else torch.arange(BATCH.num_tokens)
-    )
+    packing = BATCH.packing
+    reads_sequence = model.head.spec.reads_sequence_state
+    return model(TaskBatch(BATCH, packing.first_positions if reads_sequence else torch.arange(packing.num_tokens)))
 
 
 @torch.no_grad()
@@ -137,7 +135,7 @@ def test_written_model_loads_bit_equal(tmp_path, record, config):
     model = write(tmp_path / "m", record, config)
     again = load_task_model(tmp_path / "m")
     assert same(model, again)
-    assert (again.head, again.config, again.training) == (record.head, config, False)
+    assert (again.head.spec, again.config, again.training) == (record.head, config, False)
     assert load_head(tmp_path / "m") == record
 
 
@@ -161,7 +159,7 @@ def test_defaults_that_transformers_does_not_write_are_assumed(tmp_path):
         config = transformers.BertConfig(**sizes, **changes)
         transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
         assert load_head(tmp_path / "theirs") == expected
-        assert load_task_model(tmp_path / "theirs").head == expected.head
+        assert load_task_model(tmp_path / "theirs").head.spec == expected.head
     assert parse_head({"architectures": ["BertForTokenClassification"], "num_labels": 3}, Path("x")) == HeadRecord(
         HeadSpec("token", 3), ("LABEL_0", "LABEL_1", "LABEL_2"), False
     )
@@ -173,7 +171,7 @@ def test_pre_training_loads_a_task_model_without_its_head(tmp_path):
     assert loaded.unexpected_keys == ("classifier.bias", "classifier.weight")
     assert loaded.missing_heads == ("masked_token", "next_sentence")
     assert same(loaded.model.encoder, model.encoder)
-    assert same(loaded.model.pooler, model.pooler)
+    assert same(loaded.model.pooler, model.head.pooler)
 
 
 # ---- The start of fine-tuning
@@ -193,13 +191,13 @@ def test_start_takes_the_encoder_and_the_pooler_if_there_is_one(tmp_path, name, 
     started = start_task_model(tmp_path / "theirs", record.head, seed=7)
     initial = EncoderForTask(BertEncoder(CONFIG), record.head, seed=7)
     assert same(started.model.encoder, source.encoder)
-    assert same(started.model.classifier, initial.classifier)
+    assert same(started.model.head.classifier, initial.head.classifier)
     if record.head.reads_sequence_state:
         has_pooler = name in ("BertForPreTraining", "BertModel")
-        assert same(started.model.pooler, source.pooler if has_pooler else initial.pooler)
+        assert same(started.model.head.pooler, source.pooler if has_pooler else initial.head.pooler)
         assert started.newly_initialized == (("classifier",) if has_pooler else ("pooler", "classifier"))
     else:
-        assert started.model.pooler is None
+        assert started.model.head.pooler is None
         assert started.newly_initialized == ("classifier",)
 
 
@@ -208,11 +206,12 @@ def test_start_has_a_new_classifier_even_if_the_folder_s_would_fit(tmp_path):
     started, other = (start_task_model(tmp_path / "m", HeadSpec("sequence", 3), seed) for seed in (1, 2))
     assert started.newly_initialized == ("classifier",)
     assert same(
-        started.model.classifier, EncoderForTask(BertEncoder(CONFIG), HeadSpec("sequence", 3), seed=1).classifier
+        started.model.head.classifier,
+        EncoderForTask(BertEncoder(CONFIG), HeadSpec("sequence", 3), seed=1).head.classifier,
     )
-    assert not same(started.model.classifier, other.model.classifier)
+    assert not same(started.model.head.classifier, other.model.head.classifier)
     assert same(started.model.encoder, other.model.encoder)
-    assert torch.equal(started.model.classifier.bias, torch.zeros(3))
+    assert torch.equal(started.model.head.classifier.bias, torch.zeros(3))
 
 
 def test_start_changes_the_dropout(tmp_path):
@@ -220,7 +219,7 @@ def test_start_changes_the_dropout(tmp_path):
     model = start_task_model(tmp_path / "m", HeadSpec("token", 2), 0, dropout=0.25).model
     assert (model.config.hidden_dropout, model.config.attention_dropout) == (0.25, 0.25)
     (tmp_path / "new").mkdir()
-    write_task_model(tmp_path / "new", model, TOKENIZER, HeadRecord(model.head, ("a", "b"), False))
+    write_task_model(tmp_path / "new", model, TOKENIZER, HeadRecord(model.head.spec, ("a", "b"), False))
     theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "new")
     assert theirs.dropout.p == theirs.bert.embeddings.dropout.p == 0.25
 
@@ -320,6 +319,4 @@ def test_random_model_is_built_without_reading_the_weights(tmp_path):
     head = HeadSpec("sequence", 3)
     model = random_task_model(tmp_path / "m", head, seed=7, dropout=0.2)
     assert model.config == CONFIG.with_dropout(0.2)
-    expected = EncoderForTask(BertEncoder(CONFIG), head)
-    initialize(expected, CONFIG.initializer_range, seed=7)
-    assert same(model, expected)
+    assert same(model, EncoderForTask(BertEncoder(CONFIG, seed=7), head, seed=7))

@@ -17,7 +17,7 @@ from bertwright.interop.huggingface import load_model, load_task_model, save_mod
 from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
-from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec
+from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec, TaskBatch
 from bertwright.models.packing import TokenBatch, pack
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
@@ -127,7 +127,9 @@ def test_pooled_states_of_every_layer_differ_between_texts_in_every_encoder(name
     encoder, firsts = build(COMPOSED[name]), BATCH.packing.first_positions
     layers = range(encoder.config.num_layers + 1)
     with torch.no_grad():
-        states = [LayerStates(encoder, [layer], pooled=True)(BATCH, firsts) for layer in layers]
+        states = [
+            LayerStates(encoder, [layer], pooled=True).predict_batch(TaskBatch(BATCH, firsts)) for layer in layers
+        ]
         assert torch.equal(states[-1], encoder(BATCH, firsts))
         *below, last = encoder.hidden_states(BATCH)
         for state, expected in zip(states, [*below, last], strict=True):
@@ -165,7 +167,7 @@ def test_dropout_does_not_depend_on_micro_batches(name: str) -> None:
 @pytest.mark.parametrize("name", COMPOSED)
 def test_all_parameters_get_gradients(name: str) -> None:
     model = EncoderForTask(CompositeEncoder(COMPOSED[name]), HeadSpec("sequence", 2)).train()
-    model(BATCH, BATCH.packing.first_positions).logsumexp(1).sum().backward()
+    model(TaskBatch(BATCH, BATCH.packing.first_positions)).logsumexp(1).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
@@ -181,7 +183,7 @@ def test_layers_can_be_frozen() -> None:
     assert scales["encoder.encoders.0.embeddings.word.weight"] == 0
     assert scales["encoder.encoders.0.layers.0.qkv.weight"] == 0
     assert scales["encoder.encoders.0.layers.1.qkv.weight"] == 0.5  # the BiLSTM is new, as the head is
-    assert scales["classifier.weight"] == scales["encoder.lstm.layers.0.weight_ih_l0"] == 1
+    assert scales["head.classifier.weight"] == scales["encoder.lstm.layers.0.weight_ih_l0"] == 1
     with pytest.raises(ValueError, match=r"freeze_layers = 3: this model has 2 layers"):
         layerwise_lr_scales(model, freeze_layers=3, decay=1.0)
 
@@ -235,11 +237,11 @@ def test_a_composed_folder_is_fine_tuned_and_read_back(
     assert torch.equal(encoder.encoders[0].eval()(BATCH), bert(BATCH))
     (tmp_path / "task").mkdir()
     write_task_model(
-        tmp_path / "task", started.model, tokenizer, HeadRecord(started.model.head, ("A", "B", "C"), False)
+        tmp_path / "task", started.model, tokenizer, HeadRecord(started.model.head.spec, ("A", "B", "C"), False)
     )
     again = load_task_model(tmp_path / "task")
     positions = torch.arange(BATCH.packing.num_tokens)
-    assert torch.equal(again(BATCH, positions), started.model.eval()(BATCH, positions))
+    assert torch.equal(again(TaskBatch(BATCH, positions)), started.model.eval()(TaskBatch(BATCH, positions)))
 
 
 def test_a_composed_folder_has_no_dropout_to_change(tmp_path: Path, folders: list[Path]) -> None:

@@ -11,7 +11,7 @@ import torch
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import BertForPretraining, EncoderForTask
+from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 
 CONFIG = BertConfig(vocab_size=30, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=16, max_positions=16)
@@ -74,32 +74,32 @@ def task_model(head: HeadSpec, rate: float = 0.0) -> EncoderForTask:
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head.kind)
 def test_logits_are_a_linear_layer_of_the_states_at_positions(head):
     model = task_model(head).eval()
-    assert (model.pooler is not None) == (head.kind in ("sequence", "choice"))
+    assert (model.head.pooler is not None) == (head.kind in ("sequence", "choice"))
     states = model.encoder(BATCH)[POSITIONS]
-    if model.pooler is not None:
-        states = (states @ model.pooler.dense.weight.T + model.pooler.dense.bias).tanh()
-    expected = states @ model.classifier.weight.T + model.classifier.bias
-    logits = model(BATCH, POSITIONS)
+    if model.head.pooler is not None:
+        states = (states @ model.head.pooler.dense.weight.T + model.head.pooler.dense.bias).tanh()
+    expected = states @ model.head.classifier.weight.T + model.head.classifier.bias
+    logits = model(TaskBatch(BATCH, POSITIONS))
     assert logits.shape == (5, head.outputs)
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
     model.encoder.compute_dtype = torch.bfloat16
-    assert model(BATCH, POSITIONS).dtype == torch.float32
+    assert model(TaskBatch(BATCH, POSITIONS)).dtype == torch.float32
 
 
 def test_no_positions_give_no_logits_of_a_task():
-    assert task_model(HEADS[2]).eval()(BATCH, torch.zeros(0, dtype=torch.int64)).shape == (0, 5)
+    assert task_model(HEADS[2]).eval()(TaskBatch(BATCH, torch.zeros(0, dtype=torch.int64))).shape == (0, 5)
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head.kind)
 def test_dropout_precedes_the_linear_layer_except_for_spans(head):
     model = task_model(head._replace(outputs=8), rate=0.4)
     with torch.no_grad():
-        model.classifier.weight.copy_(torch.eye(8))
+        model.head.classifier.weight.copy_(torch.eye(8))
     batches = [BATCH.with_dropout(seed) for seed in range(60)]
-    undropped = model.eval()(BATCH, POSITIONS)
+    undropped = model.eval()(TaskBatch(BATCH, POSITIONS))
     model.train().encoder.eval()
     with torch.no_grad():
-        ratios = torch.stack([model(batch, POSITIONS) / undropped for batch in batches])
+        ratios = torch.stack([model(TaskBatch(batch, POSITIONS)) / undropped for batch in batches])
     if head.kind == "span":  # as in Google's run_squad.py
         torch.testing.assert_close(ratios, torch.ones_like(ratios))
         return
@@ -121,17 +121,17 @@ def test_dropout_and_gradients_do_not_depend_on_micro_batches(head):
     ]
     positions = [torch.tensor([0, 3]), torch.tensor([0, 8, 9, 12])]
     model = task_model(head, rate=0.3).train()
-    logits = model(whole, torch.cat([positions[0], positions[1] + 5]))
+    logits = model(TaskBatch(whole, torch.cat([positions[0], positions[1] + 5])))
     logits.square().sum().backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     for batch, read, expected in zip(micro_batches, positions, logits.detach().split([2, 4]), strict=True):
-        found = model(batch, read)
+        found = model(TaskBatch(batch, read))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         found.square().sum().backward()
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
-    other = model(whole.with_dropout(6), torch.cat([positions[0], positions[1] + 5]))
+    other = model(TaskBatch(whole.with_dropout(6), torch.cat([positions[0], positions[1] + 5])))
     assert not torch.allclose(other, logits, rtol=1e-2)
 
 
@@ -140,6 +140,6 @@ def test_initial_weights_of_a_head_depend_on_its_seed_only():
         EncoderForTask(BertEncoder(CONFIG, seed=seed), head, seed)
         for head, seed in zip(HEADS[:3], (4, 4, 5), strict=True)
     )
-    assert torch.equal(sequence.pooler.dense.weight, choice.pooler.dense.weight)
+    assert torch.equal(sequence.head.pooler.dense.weight, choice.head.pooler.dense.weight)
     assert torch.equal(sequence.encoder.layers[0].qkv.weight, choice.encoder.layers[0].qkv.weight)
     assert not torch.equal(sequence.encoder.layers[0].qkv.weight, other.encoder.layers[0].qkv.weight)

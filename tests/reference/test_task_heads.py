@@ -26,7 +26,7 @@ from bertwright.interop.huggingface import (
 )
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate
 from bertwright.tasks.conll import TagExample
@@ -35,7 +35,7 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.squad import GoldAnswer, QaExample
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import AnyTask, Encoded, TaskBatch
+from bertwright.tasks.task import AnyTask, Encoded
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -171,7 +171,7 @@ def test_logits_loss_and_every_gradient_equal_transformers(case):
     expected_loss = their_loss(reference, inputs, encoded, case)
     expected_loss.backward()
     expected_logits = their_logits(reference(**inputs), encoded, case, real)
-    logits = model(batch.input, batch.positions)
+    logits = model(batch)
     loss = case.task.loss(logits, batch) / batch.num_labels
     loss.backward()
 
@@ -199,12 +199,12 @@ def test_label_smoothing_equals_torch(case):
 def test_step_in_two_micro_batches_has_the_same_gradient(case):
     model = same_weights(reference_model(case.task), case.task.head)
     encoded, batch = encode_and_collate(case)
-    (case.task.loss(model(batch.input, batch.positions), batch) / batch.num_labels).backward()
+    (case.task.loss(model(batch), batch) / batch.num_labels).backward()
     whole = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     for items in (np.arange(1, encoded.num_items), np.arange(1)):
         micro = collate(encoded, items, num_labels=batch.num_labels)
-        (case.task.loss(model(micro.input, micro.positions), micro) / micro.num_labels).backward()
+        (case.task.loss(model(micro), micro) / micro.num_labels).backward()
     total = torch.cat([gradient.flatten() for gradient in whole]).norm()
     for parameter, expected in zip(model.parameters(), whole, strict=True):
         assert (parameter.grad - expected).norm() < 1e-5 * total
@@ -226,7 +226,7 @@ def test_published_weights_with_a_new_head_give_the_logits_of_transformers(tmp_p
     batch = collate(encoded, np.arange(encoded.num_items))
     inputs = transformers.AutoTokenizer.from_pretrained(tmp_path)(texts, texts[::-1], padding=True, return_tensors="pt")
     with torch.no_grad():
-        ours = started.model.eval()(batch.input, batch.positions)
+        ours = started.model.eval()(batch)
         theirs = reference(**inputs).logits
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     assert theirs.std() > 1e-3

@@ -70,7 +70,7 @@ def test_step_does_not_depend_on_micro_batches_or_ranks() -> None:
         model.zero_grad()
         for rank in range(world_size):
             for batch in micro_batches(data, 3, 6, seed=0, max_tokens=tokens, shard=(rank, world_size)):
-                logits = model(batch.input, batch.positions)
+                logits = model(batch)
                 (torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum") / batch.num_labels).backward()
         return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
@@ -108,5 +108,5 @@ def test_outputs_do_not_depend_on_the_batch(lengths: list[int]) -> None:
     for number in range(len(lengths)):
         alone = collate(data, np.array([number]))
         with torch.inference_mode():
-            expected = MODEL(alone.input, alone.positions).numpy()
+            expected = MODEL(alone).numpy()
         np.testing.assert_allclose(found[number : number + 1], expected, atol=1e-5)

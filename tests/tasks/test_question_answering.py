@@ -302,7 +302,7 @@ def test_model_learns_to_find_a_span() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(60):
         optimizer.zero_grad()
-        loss = task.loss(model(batch.input, batch.positions), batch) / batch.num_labels
+        loss = task.loss(model(batch), batch) / batch.num_labels
         loss.backward()
         optimizer.step()
     answers = next(predict_chunks(model.eval(), task, TOKENIZER, examples)).predictions

@@ -51,7 +51,7 @@ def test_initial_predictions_are_near_the_mean_of_the_labels() -> None:
     given = examples(3.0, 4.0, 3.5, 2.5)
     task = Regression(max_length=16).with_labels_of(given)
     model = EncoderForTask(BertEncoder(CONFIG), task.head)
-    task.initialize_head(model.classifier)
+    task.initialize_head(model.head)
     (chunk,) = predict_chunks(model.eval(), task, TOKENIZER, given)
     assert chunk.predictions == pytest.approx([3.25] * 4, abs=0.5)
 
@@ -60,12 +60,12 @@ def test_labels_of_large_magnitude_are_learned_in_few_steps() -> None:
     given = examples(90_000.0, 110_000.0, 95_000.0, 105_000.0, 99_000.0, 120_000.0)
     task = Regression(max_length=16).with_labels_of(given)
     model = EncoderForTask(BertEncoder(CONFIG), task.head)
-    task.initialize_head(model.classifier)
+    task.initialize_head(model.head)
     batch = collate(task.encode(given, TOKENIZER), np.arange(6))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(40):
         optimizer.zero_grad()
-        (task.loss(model(batch.input, batch.positions), batch) / 6).backward()
+        (task.loss(model(batch), batch) / 6).backward()
         optimizer.step()
     (chunk,) = predict_chunks(model.eval(), task, TOKENIZER, given)
     labels = np.array([example.label for example in given])
@@ -77,7 +77,7 @@ def test_model_folder_predicts_in_original_units_and_loads_to_the_same_bits(tmp_
     given = examples(90_000.0, 110_000.0, 95_000.0)
     task = Regression(max_length=16).with_labels_of(given)
     model = EncoderForTask(BertEncoder(CONFIG, seed=3), task.head, 3)
-    task.initialize_head(model.classifier)
+    task.initialize_head(model.head)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     (chunk,) = predict_chunks(model.eval(), task, TOKENIZER, given)
     save_task_folder(tmp_path / "m", TaskModel(model, task), TOKENIZER)
@@ -86,8 +86,8 @@ def test_model_folder_predicts_in_original_units_and_loads_to_the_same_bits(tmp_
     assert found.task == task
     for after in (model.state_dict(), found.model.state_dict()):
         assert all(torch.equal(after[name], before[name]) for name in before)
-    raw = load_task_model(tmp_path / "m").classifier.weight
-    assert torch.equal(raw, before["classifier.weight"] * task.scale)
+    raw = load_task_model(tmp_path / "m").head.classifier.weight
+    assert torch.equal(raw, before["head.classifier.weight"] * task.scale)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "m")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
     with torch.inference_mode():
@@ -99,7 +99,7 @@ def test_continued_head_predicts_the_same_numbers_on_labels_of_another_scale(tmp
     given = examples(90_000.0, 110_000.0, 95_000.0)
     task = Regression(max_length=16).with_labels_of(given)
     model = EncoderForTask(BertEncoder(CONFIG, seed=3), task.head, 3)
-    task.initialize_head(model.classifier)
+    task.initialize_head(model.head)
     (before,) = predict_chunks(model.eval(), task, TOKENIZER, given)
     save_task_folder(tmp_path / "m", TaskModel(model, task), TOKENIZER)
     other = continue_task(tmp_path / "m", Regression(max_length=16).with_labels_of(examples(1.0, 2.0)))

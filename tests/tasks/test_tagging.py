@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bertwright.metrics.tag_schemes import to_canonical_scheme
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.tasks.collation import collate
 from bertwright.tasks.conll import TagExample, with_document_context
@@ -234,7 +234,7 @@ def test_predictions_do_not_depend_on_the_batch(sentences):
             rows.append(len(ids))
             ids += TOKENIZER.encode_raw([word])[0].tolist()
         with torch.no_grad():
-            logits = network(pack([np.array([*ids, TOKENIZER.sep_id])]), torch.tensor(rows))
+            logits = network(TaskBatch(pack([np.array([*ids, TOKENIZER.sep_id])]), torch.tensor(rows)))
         likely, best = logits.softmax(1).max(1)
         assert prediction.words == tuple(words)
         assert prediction.tags == tuple(TASK.labels[number] for number in best)
@@ -349,7 +349,7 @@ def test_small_model_learns_tags_and_tags_a_long_text():
     for _ in range(60):
         batch = collate(encoded, np.arange(encoded.num_items))
         optimizer.zero_grad()
-        (task.loss(network(batch.input, batch.positions), batch) / batch.num_labels).backward()
+        (task.loss(network(batch), batch) / batch.num_labels).backward()
         optimizer.step()
     network.eval()
     assert task.score(examples, task.decode(examples, encoded, predict_logits(network, encoded)))["f1"] == 1.0

@@ -56,7 +56,7 @@ def test_every_field_of_a_task_survives_a_round_trip(tmp_path, task):
     save(tmp_path / "m", task)
     assert read_task(tmp_path / "m") == task
     found = load_task(tmp_path / "m")
-    assert (found.task, found.model.head, found.inferred) == (task, task.head, False)
+    assert (found.task, found.model.head.spec, found.inferred) == (task, task.head, False)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_task_of_another_model_is_rejected(tmp_path):
         write_task(folder, other)
         with pytest.raises(ValueError, match=rf"task\.json: {message}"):
             load_task(folder)
-    assert load_task_model(folder).head == HeadSpec("token", 3)
+    assert load_task_model(folder).head.spec == HeadSpec("token", 3)
 
 
 def test_labels_are_written_to_config_json(tmp_path):

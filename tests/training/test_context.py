@@ -16,7 +16,7 @@ from bertwright.models import encoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import BertForPretraining, EncoderForTask
+from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.pretraining.data import PretrainingBatch
 from bertwright.pretraining.objective import pretraining_losses
@@ -165,7 +165,7 @@ def test_all_tensors_of_a_task_step_are_on_the_device(head: HeadSpec, monkeypatc
     monkeypatch.setattr(encoder, "attention", cuda_attention)
     packed = pack([np.arange(3, 12), np.arange(4, 20)]).with_dropout(3)
     model = EncoderForTask(BertEncoder(TINY), head).train().to("meta")
-    logits = model(packed.to("meta"), torch.tensor([0, 9], device="meta"))
+    logits = model(TaskBatch(packed.to("meta"), torch.tensor([0, 9], device="meta")))
     assert logits.shape == (2, head.outputs)
     logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())

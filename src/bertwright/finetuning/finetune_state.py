@@ -22,11 +22,11 @@ from bertwright.interop.huggingface import (
 )
 from bertwright.interop.model_files import digest_model, model_folder
 from bertwright.models.encoder import layer_matrices
-from bertwright.models.heads import EncoderForTask, is_untrained
+from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.tasks.collation import check_segments, micro_batches
 from bertwright.tasks.data import SplitData, digest_files, read_splits, within_positions
-from bertwright.tasks.task import AnyTask, TaskBatch
+from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_io import continue_task, load_task, load_to_continue
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
@@ -129,21 +129,21 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
     if settings.tuning.keep_head:
         return load_to_continue(source, task, dropout)
     if settings.tuning.from_scratch:
-        model = random_task_model(source, task.head, settings.seed, dropout)
+        model = random_task_model(source, task.make_head or task.head, settings.seed, dropout)
     else:
-        started = start_task_model(source, task.head, settings.seed, dropout)
+        started = start_task_model(source, task.make_head or task.head, settings.seed, dropout)
         model = started.model
         if (trained := load_head(source)) and trained.head == task.head:
             notice(console, f"{source}: its head is not used; a new one starts from random weights (see --keep-head)")
         if "pooler" in started.newly_initialized:
             notice(console, f"{source} has no pooler: a new one starts from random weights, like the classifier")
-        elif model.pooler is not None and is_untrained(model.pooler.dense):
+        elif (pooler := getattr(model.head, "pooler", None)) is not None and is_untrained(pooler.dense):
             notice(
                 console,
                 f"{source}: its pooler was never trained, because pre-training without next-sentence prediction "
                 "(--objective mlm or ltr) does not use it; fine-tuning trains it from its initial weights",
             )
-    task.initialize_head(model.classifier)
+    task.initialize_head(model.head)
     return model
 
 
@@ -186,10 +186,10 @@ def make_spec(state: FinetuneState, settings: FinetuneSettings, context: Executi
 
     def loss(batch: TaskBatch) -> LossOutput:
         """Compute one micro-batch's share of the step's loss."""
-        logits = state.model(batch.input, batch.positions)
-        value = state.task.loss(logits, batch, settings.tuning.label_smoothing) / max(batch.num_labels, 1)
+        output = state.model(batch)
+        value = state.task.loss(output, batch, settings.tuning.label_smoothing) / max(batch.num_labels, 1)
         sums = {"tokens": batch.packing.num_tokens, "sequences": len(batch.packing)}
-        sizes = {name: torch.full((), float(size), device=logits.device) for name, size in sums.items()}
+        sizes = {name: torch.full((), float(size), device=value.device) for name, size in sums.items()}
         return LossOutput(value, {"loss": value.detach()} | sizes)
 
     return TrainingSpec(state.model, state.optimizer, settings.optimizer.make_schedule(steps), batches, loss)

@@ -19,12 +19,13 @@ from torch import Tensor
 from bertwright.inference.feature_cache import Features, example_state_starts
 from bertwright.kernels.dropout import Dropout
 from bertwright.models.feature_head import FeatureHead
+from bertwright.models.heads import TaskBatch
 from bertwright.permutation import permute
 from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.seeding import ProbeStream, derive_key
 from bertwright.tasks.collation import collate
 from bertwright.tasks.data import SplitData
-from bertwright.tasks.task import AnyTask, Ints, Outputs, TaskBatch
+from bertwright.tasks.task import AnyTask, Ints, Outputs
 from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import LossOutput
 from bertwright.training.optimizer import Optimizer, OptimizerSettings

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,7 @@ from bertwright.files import (
     write_json,
 )
 from bertwright.io.npy import npy_header
-from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, EncoderModel
-from bertwright.models.packing import TokenBatch
+from bertwright.models.heads import BatchPredictor, TaskBatch
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.ragged import offsets_from_lengths
 from bertwright.tasks.prediction import predict_logits
@@ -52,7 +50,7 @@ BLOCK_STATES = 8_192  # per write; bounds memory, and the work lost if the proce
 HEADER, BLOCKS = "header.json", "blocks.json"
 
 
-class LayerStates(EncoderModel):
+class LayerStates(BatchPredictor):
     """An encoder that outputs the states of several layers, concatenated, in a model that `predict_logits` can run."""
 
     def __init__(self, encoder: TextEncoder, layers: Sequence[int], pooled: bool = False) -> None:
@@ -66,14 +64,19 @@ class LayerStates(EncoderModel):
             raise ValueError(f"layers: expected ascending numbers from 0 (embeddings) to {last}, got {[*layers]}")
         self.layers = tuple(layers)
         self.pooled = pooled
-        self.head = HeadSpec("token", len(layers) * encoder.config.hidden_size)
         self.training = encoder.training  # its own flag alone: the encoder's mode stays
 
-    def forward(self, batch: TokenBatch, positions: Tensor) -> Tensor:
-        """Compute the states R × K·H float32 at `positions` (R int64); if `pooled`, at the pooled positions."""
+    @property
+    def num_outputs(self) -> int:
+        """Numbers per position, K · H."""
+        return len(self.layers) * self.config.hidden_size
+
+    def predict_batch(self, batch: TaskBatch) -> Tensor:
+        """Compute the states R × K·H float32 at the positions of a batch; if `pooled`, at the pooled positions."""
+        positions = batch.positions
         if self.pooled and self.config.is_causal:
             positions = self.encoder.pooled_positions(batch.packing)
-        return torch.cat(self.encoder.hidden_states(batch, self.layers, positions), dim=1).float()
+        return torch.cat(self.encoder.hidden_states(batch.input, self.layers, positions), dim=1).float()
 
 
 def compute_word_features(
@@ -84,7 +87,7 @@ def compute_word_features(
     `examples`: the number of examples, because examples without words have no sequence in `encoded`.
     """
     shape = (-1, len(layers), encoder.config.hidden_size)
-    states = predict_logits(cast(EncoderForTask, LayerStates(encoder, layers)), encoded).reshape(shape)
+    states = predict_logits(LayerStates(encoder, layers), encoded).reshape(shape)
     return np.split(states, example_state_starts(encoded, examples)[1:-1])
 
 
@@ -220,7 +223,7 @@ def _compute(
     for first, last in pairwise(bounds[len(digests) :]):
         chunk = _slice_sequences(encoded, first * encoded.sequences_per_item, last * encoded.sequences_per_item)
         try:
-            computed = predict_logits(cast(EncoderForTask, states), chunk, advance)
+            computed = predict_logits(states, chunk, advance)
             if not np.abs(computed).max(initial=0) <= np.finfo(np.float16).max:
                 raise ValueError(f"{folder}: the encoder's states exceed float16's range; are its weights damaged?")
         except (DivergedError, ValueError):  # a second attempt would fail the same way

@@ -74,7 +74,7 @@ class Bert:
         if the vocabulary or the task does not fit the model.
         """
         check_vocabulary(tokenizer, model.config, "tokenizer and model")
-        if (task and task.head) != (model.head if isinstance(model, EncoderForTask) else None):
+        if (task and task.head) != (model.head.spec if isinstance(model, EncoderForTask) else None):
             raise ValueError(
                 "task and model do not belong together: expected a task if and only if the model has its head"
             )

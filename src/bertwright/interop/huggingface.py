@@ -22,12 +22,17 @@ from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head
 from bertwright.interop.model_files import CONFIG, WEIGHTS, locate_config, new_folder
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, EncoderModel
+from bertwright.models.heads import EncoderForTask, EncoderModel, LinearHead, TaskHead
 from bertwright.models.initialization import initialize
-from bertwright.models.text_encoder import EncoderConfig
+from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 M = TypeVar("M", bound=EncoderModel)
+HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
+NAMED_IN_FILES = ("encoder.", "pooler.", "classifier.", "masked_token.", "next_sentence.")  # by the architecture
+Head = (
+    HeadSpec | Callable[[TextEncoder], TaskHead]
+)  # of a task: the paper's linear layer, or a function that builds one
 
 
 class ModelConfig(NamedTuple):
@@ -151,36 +156,39 @@ def build_model(source: ModelSource) -> LoadResult:
     return LoadResult(model.eval(), keys.newly_initialized, keys.unexpected_keys)
 
 
-def start_task_model(folder: Path, head: HeadSpec, seed: int, dropout: float | None = None) -> TaskModelInit:
+def start_task_model(folder: Path, head: Head, seed: int, dropout: float | None = None) -> TaskModelInit:
     """Build a task's model for training: encoder and pooler from any model folder, a random classifier.
 
     `dropout`: None leaves the folder's rates. Raises ValueError as `load_model` does.
     """
     source = read_source(folder, read_config(folder)).with_dropout(dropout)
-    model = meta_model(lambda config: EncoderForTask(source.architecture.build_encoder(config), head), source)
-    keys = load_weights(model, source, optional=("pooler",), random=("classifier",), seed=seed)
+    model = meta_model(lambda config: add_head(source.architecture.build_encoder(config), head), source)
+    keys = load_weights(model, source, optional=("pooler",), new_head=True, seed=seed)
     return TaskModelInit(model, keys.newly_initialized)
 
 
-def random_task_model(folder: Path, head: HeadSpec, seed: int, dropout: float | None = None) -> EncoderForTask:
+def random_task_model(folder: Path, head: Head, seed: int, dropout: float | None = None) -> EncoderForTask:
     """Build a task's model with random weights in the configuration of a model folder, as a baseline.
 
     `dropout`: None leaves the folder's rates. The folder's weights are not read. Raises ValueError as `read_config`.
     """
     found = read_config(folder)
     config = found.config if dropout is None else found.config.with_dropout(dropout)
-    model = EncoderForTask(found.architecture.build_encoder(config), head)
-    initialize(model, config.initializer_range, seed)
+    model = add_head(found.architecture.build_encoder(config), head)
+    initialize(model.encoder, config.initializer_range, seed, prefix="encoder.")
+    model.initialize_head(seed)
     return model
 
 
-def load_task_model(folder: Path, dropout: float | None = None) -> EncoderForTask:
+def load_task_model(folder: Path, dropout: float | None = None, head: Head | None = None) -> EncoderForTask:
     """Read a whole task model in float32, ready for inference: one of ours, or of the classes of `HEAD_CLASSES`.
 
-    `dropout`: None leaves the folder's rates. Raises ValueError for a folder without a task's head, and as `load_model`
-    does.
+    `dropout`: None leaves the folder's rates. `head`: a head other than a linear layer, which its task builds. Raises
+    ValueError for a folder without a task's head, and as `load_model` does.
     """
     found = read_config(folder)
+    if head is not None:
+        return build_task_model(read_source(folder, found).with_dropout(dropout), head)
     record = found.head
     if record is None:
         names = " or ".join(found.architecture.class_prefix + one.suffix for one in HEAD_CLASSES.values())
@@ -200,11 +208,16 @@ def load_task_model(folder: Path, dropout: float | None = None) -> EncoderForTas
     return build_task_model(source.with_dropout(dropout), head)
 
 
-def build_task_model(source: ModelSource, head: HeadSpec) -> EncoderForTask:
+def build_task_model(source: ModelSource, head: Head) -> EncoderForTask:
     """Build a task's model with the source's weights, ready for inference."""
-    model = meta_model(lambda config: EncoderForTask(source.architecture.build_encoder(config), head), source)
+    model = meta_model(lambda config: add_head(source.architecture.build_encoder(config), head), source)
     load_weights(model, source)
     return model.eval()
+
+
+def add_head(encoder: TextEncoder, head: Head) -> EncoderForTask:
+    """Add the head of a task to an encoder."""
+    return EncoderForTask(encoder, head if isinstance(head, HeadSpec) else head(encoder))
 
 
 def meta_model(build: Callable[[Any], M], source: ModelSource) -> M:
@@ -228,22 +241,25 @@ class _NoInit(TorchFunctionMode):
 
 
 def load_weights(
-    model: EncoderModel,
-    source: ModelSource,
-    optional: tuple[str, ...] = (),
-    random: tuple[str, ...] = (),
-    seed: int = 0,
+    model: EncoderModel, source: ModelSource, optional: tuple[str, ...] = (), new_head: bool = False, seed: int = 0
 ) -> IncompatibleKeys:
     """Give a model on the meta device the source's weights.
 
-    `random`: modules that get random weights in any case; `optional`: modules that get them if the source has none.
-    Raises ValueError for other missing parameters, for unexpected ones, and for those of another shape.
+    `optional`: modules of its heads that get random weights if the source has none. `new_head`: all others of a task's
+    head get random weights in any case. Raises ValueError for other missing parameters, for unexpected ones, and for
+    parameters of another shape.
     """
     tensors, path = source.tensors, source.path
     parameters, names = dict(model.named_parameters()), file_names(model)
-    absent = tuple(m for m in optional if not any(t in tensors for n in names if n.startswith(m) for t in names[n]))
-    new = tuple(module for module, _ in model.named_children() if module in absent + random)
-    loaded = {name: found for name, found in names.items() if not name.startswith(new)}
+    modules = {name: name.removeprefix(HEAD_PREFIX).partition(".")[0] for name in names}
+    given = {modules[name] for name, found in names.items() if any(t in tensors for t in found)}
+    absent = {module for module in optional if module not in given}
+    new = [
+        name
+        for name, module in modules.items()
+        if module in absent or (new_head and name.startswith(HEAD_PREFIX) and module not in optional)
+    ]
+    loaded = {name: found for name, found in names.items() if name not in new}
 
     unknown = sorted(tensors.keys() - {t for found in loaded.values() for t in found})
     unexpected = tuple(filter(source.architecture.is_of_a_head, unknown))
@@ -253,18 +269,24 @@ def load_weights(
 
     state = {name: concatenate([tensors[t] for t in found]) for name, found in loaded.items()}
     model.load_state_dict(state, strict=False, assign=True)
-    for module in [nested for name in new for nested in model.get_submodule(name).modules()]:
-        for name, meta in module.named_parameters(recurse=False):  # Module.to_empty would import sympy, for a second
-            setattr(module, name, torch.nn.Parameter(torch.empty(meta.shape)))
-    initialize(model, model.config.initializer_range, seed, only=new)
-    return IncompatibleKeys(new, unexpected)
+    for name in new:  # Module.to_empty would import sympy, for a second
+        owner, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, torch.nn.Parameter(torch.empty(parameters[name].shape)))
+    heads = model.head if isinstance(model, EncoderForTask) else model
+    only = tuple(name.removeprefix(HEAD_PREFIX) for name in new)
+    initialize(heads, model.config.initializer_range, seed, only=only)
+    return IncompatibleKeys(tuple(dict.fromkeys(modules[name] for name in new)), unexpected)
 
 
 def file_names(model: EncoderModel) -> dict[str, tuple[str, ...]]:
     """Return the names in files of each parameter, in order."""
     architecture = ARCHITECTURES[model.encoder.model_type]
-    classifier = HEAD_CLASSES[model.head.kind].classifier if isinstance(model, EncoderForTask) else ""
-    return {name: architecture.file_names(name, classifier) for name, _ in model.named_parameters()}
+    classifier = HEAD_CLASSES[model.head.spec.kind].classifier if isinstance(model, EncoderForTask) else ""
+    names = [(name, name.removeprefix(HEAD_PREFIX)) for name, _ in model.named_parameters()]
+    return {
+        name: architecture.file_names(inside, classifier) if inside.startswith(NAMED_IN_FILES) else (name,)
+        for name, inside in names
+    }
 
 
 def concatenate(tensors: list[Tensor]) -> Tensor:
@@ -303,7 +325,11 @@ def write_task_model(folder: Path, model: EncoderForTask, tokenizer: Tokenizer, 
 
     Raises ValueError if the labels are not one name per output.
     """
-    _write(folder, model, tokenizer, format_head(head, folder, ARCHITECTURES[model.encoder.model_type].class_prefix))
+    class_prefix = ARCHITECTURES[model.encoder.model_type].class_prefix
+    values = format_head(head, folder, class_prefix)
+    if type(model.head) is not LinearHead:  # `transformers` has no class that computes its outputs
+        values["architectures"] = [f"{class_prefix}With{type(model.head).__name__}"]
+    _write(folder, model, tokenizer, values)
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, path: Path | str) -> None:
@@ -324,7 +350,7 @@ def _write(
     missing_heads: Sequence[str] = (),
 ) -> None:
     check_vocabulary(tokenizer, model.config, folder)
-    head = model.head if isinstance(model, EncoderForTask) else None
+    head = model.head.spec if isinstance(model, EncoderForTask) else None
     values = ARCHITECTURES[model.encoder.model_type].format_config(model.config, head)
     write_json(folder / CONFIG, values | head_values)
     tokenizer.save(folder, max_length=model.config.max_positions)

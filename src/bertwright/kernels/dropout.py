@@ -44,6 +44,10 @@ class Dropout(NamedTuple):
         """Return the dropout of some of its tokens, in another order: R int64, their indices among all."""
         return self._replace(positions=tokens if self.positions is None else self.positions[tokens])
 
+    def after(self, sites: int) -> Dropout:
+        """Return the dropout whose site 0 is this one's site number `sites`, for a module that follows others."""
+        return self._replace(seed=skip_sites(self.seed, sites))
+
     def mask_key(self, site: int) -> MaskKey:
         """Derive the key of one site."""
         if not 0.0 <= self.rate < 1.0:

@@ -188,4 +188,4 @@ class CompositeEncoder(TextEncoder):
     def _lstm_dropout(self, packing: Packing) -> Dropout | None:
         drop = make_dropout(self, self.config.hidden_dropout, packing)
         first_site = sum(encoder.num_dropout_sites for encoder in self._encoders)
-        return None if drop is None else drop._replace(seed=skip_sites(drop.seed, first_site))
+        return drop and drop.after(first_site)

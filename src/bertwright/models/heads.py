@@ -1,4 +1,4 @@
-"""Models: an encoder with the heads of pre-training (section 3.1), or with the one linear layer of a task (section 4).
+"""Models: an encoder with the heads of pre-training (section 3.1), or with the head of a task (section 4).
 
 T tokens, B sequences, M predicted positions, R positions that a task reads, C outputs of its head, H hidden size,
 V vocabulary size.
@@ -6,19 +6,24 @@ V vocabulary size.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import bias_activation, dropout
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, Linear, make_dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.initialization import initialize
-from bertwright.models.packing import TokenBatch
+from bertwright.models.packing import PackedInput, Packing, TokenBatch
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
+from bertwright.ragged import Ints
 
 
 class EncoderModel(nn.Module):
@@ -114,31 +119,127 @@ class BertForPretraining(EncoderModel):
         )
 
 
-class EncoderForTask(EncoderModel):
-    """An encoder with a linear layer: all that fine-tuning adds, for every type of task (section 4)."""
+@dataclass(frozen=True)
+class TaskBatch:
+    """Items of a task as the model reads them, packed."""
 
-    def __init__(self, encoder: TextEncoder, head: HeadSpec, seed: int = 0) -> None:
+    input: PackedInput
+    positions: Tensor
+    """R int64, positions in the batch whose states the head reads, sequence by sequence."""
+    position_counts: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """B, how many of the positions are in each sequence."""
+    labels: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """Targets: int64, in a regression float32."""
+    num_labels: int = 0
+    """Number of labels of the whole step, by which its loss is divided."""
+
+    @property
+    def packing(self) -> Packing:
+        """Packing of the input."""
+        return self.input.packing
+
+    def to(self, device: torch.device) -> TaskBatch:
+        """Copy to a device, without waiting if the memory is pinned."""
+        return replace(
+            self,
+            input=self.input.to(device),
+            positions=self.positions.to(device, non_blocking=True),
+            labels=self.labels.to(device, non_blocking=True),
+        )
+
+
+class TaskHead(nn.Module, ABC):
+    """What fine-tuning adds to an encoder: a module from states to what a task's loss needs.
+
+    A task type names its head by a `HeadSpec`, which gives a `LinearHead`, or builds another one (`Task.make_head`).
+    """
+
+    reads_all_tokens: ClassVar[bool] = False
+    """True if the head gets the states of all T tokens, False for those of the R positions."""
+
+    def __init__(self, spec: HeadSpec) -> None:
+        super().__init__()
+        self.spec = spec
+
+    @abstractmethod
+    def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Any:
+        """Compute the output that `Task.loss` gets, from states R × H or T × H; `drop`: dropout of these states."""
+
+    def scores(self, output: Any, batch: TaskBatch) -> Tensor:
+        """Return the scores R × C float32 that `Task.decode` gets; by default the output is one.
+
+        A head with an output of several parts overrides it, as does one that decodes sequences as a whole.
+        """
+        scores: Tensor = output
+        return scores
+
+
+class LinearHead(TaskHead):
+    """One linear layer, all that fine-tuning adds in the paper (section 4); before it the pooler, if there is one."""
+
+    def __init__(self, spec: HeadSpec, hidden_size: int, has_pooler: bool) -> None:
+        super().__init__(spec)
+        self.pooler = Pooler(hidden_size) if has_pooler and spec.reads_sequence_state else None
+        self.classifier = Linear(hidden_size, spec.outputs)
+
+    def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
+        """Compute logits R × C float32 of states R × H."""
+        if self.pooler is not None:
+            states = self.pooler(states)
+        if self.spec.kind != "span":  # Google's code has no dropout there
+            states = dropout(states, drop, 0)
+        logits: Tensor = self.classifier(states.float())  # in float32: bfloat16 would round different scores to ties
+        return logits
+
+
+class BatchPredictor(EncoderModel, ABC):
+    """A model that computes numbers for the positions of a batch: a task's scores, or states as features."""
+
+    @property
+    @abstractmethod
+    def num_outputs(self) -> int:
+        """Numbers per position, C."""
+
+    @abstractmethod
+    def predict_batch(self, batch: TaskBatch) -> Tensor:
+        """Compute the numbers of each position, R × C float32."""
+
+
+class EncoderForTask(BatchPredictor):
+    """An encoder with the head of a task, for every type of task (section 4)."""
+
+    def __init__(self, encoder: TextEncoder, head: HeadSpec | TaskHead, seed: int = 0) -> None:
         """Add a head to an encoder; the head's initial weights are a function of the seed."""
         super().__init__(encoder)
+        if isinstance(head, HeadSpec):
+            head = LinearHead(head, encoder.config.hidden_size, encoder.has_pooler)
         self.head = head
-        hidden_size = encoder.config.hidden_size
-        self.pooler = Pooler(hidden_size) if head.reads_sequence_state and encoder.has_pooler else None
-        self.classifier = Linear(hidden_size, head.outputs)
-        initialize(self, encoder.config.initializer_range, seed, only=("pooler", "classifier"))
+        self.initialize_head(seed)
 
-    def forward(self, batch: TokenBatch, positions: Tensor) -> Tensor:
-        """Compute logits R × C, float32, of the states at `positions` (R int64 into T).
+    def initialize_head(self, seed: int, modules: tuple[str, ...] = ("",)) -> None:
+        """Draw the initial weights of the head, or of some of its `modules`."""
+        initialize(self.head, self.encoder.config.initializer_range, seed, only=modules)
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of scores per position, C."""
+        return self.head.spec.outputs
+
+    def forward(self, batch: TaskBatch) -> Any:
+        """Compute the head's output.
 
         With a causal encoder, a sequence-level head reads the last token of every sequence instead, because
         the first token attends only to itself. (`transformers` always reads the first token, see decision 17.)
         """
-        if self.head.reads_sequence_state and self.config.is_causal:
+        positions: Tensor | None = batch.positions
+        if self.head.reads_all_tokens:
+            positions = None
+        elif self.head.spec.reads_sequence_state and self.config.is_causal:
             positions = self.encoder.pooled_positions(batch.packing)
-        states = self.encoder(batch, positions)  # R H
-        if self.pooler is not None:
-            states = self.pooler(states)
-        if self.head.kind != "span":  # Google's code has no dropout there
-            drop = make_dropout(self, self.config.hidden_dropout, batch.packing, positions)
-            states = dropout(states, drop, self.encoder.num_dropout_sites)
-        logits: Tensor = self.classifier(states.float())  # in float32: bfloat16 would round different scores to ties
-        return logits
+        states = self.encoder(batch.input, positions)
+        drop = make_dropout(self, self.config.hidden_dropout, batch.packing, positions)
+        return self.head(states, batch, drop and drop.after(self.encoder.num_dropout_sites))
+
+    def predict_batch(self, batch: TaskBatch) -> Tensor:
+        """Compute the scores of each position, R × C float32."""
+        return self.head.scores(self(batch), batch)

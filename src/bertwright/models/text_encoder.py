@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from bertwright.models.packing import Packing, TokenBatch
+from bertwright.models.packing import Packing
 
 
 class EncoderConfig(Protocol):
@@ -82,12 +82,15 @@ class TextEncoder(nn.Module, ABC):
         return 0
 
     @abstractmethod
-    def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
-        """Compute the last layer's states, T × H; with `positions` (R distinct int64), compute these R states only."""
+    def forward(self, batch: Any, positions: Tensor | None = None) -> Tensor:
+        """Compute the last layer's states, T × H; with `positions` (R distinct int64), compute these R states only.
+
+        `batch`: the `PackedInput` of this architecture: tokens, or characters of words.
+        """
 
     @abstractmethod
     def hidden_states(
-        self, batch: TokenBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+        self, batch: Any, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
         """Compute the states after each of `layers` (ascending; None: all), T × H or R × H as in `forward`.
 

@@ -28,7 +28,6 @@ from bertwright.tasks.task import (
     Ints,
     Outputs,
     Task,
-    TaskBatch,
     check_metric,
     check_restored,
     softmax,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
+    from bertwright.models.heads import TaskBatch
 
 MAX_NUMBER = float(np.finfo(np.float32).max)  # of a label: losses are float32
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -276,7 +276,7 @@ class Classification(TextTask[str, LabelPrediction]):
         """The label whose F1 is the metric f1: `pos_label`, else the last one by sorting, whatever the head's order."""
         return max(self.labels, key=_sort_key({*self.labels})) if self.pos_label is None else self.pos_label
 
-    def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+    def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         return sum_cross_entropy(logits, batch.labels, smoothing)
 
     def decode(self, examples: Sequence[TextExample[str]], encoded: Encoded, outputs: Outputs) -> list[LabelPrediction]:

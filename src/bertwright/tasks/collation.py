@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.models.packing import make_input
 from bertwright.permutation import permute
 from bertwright.ragged import offsets_from_lengths, positions_from_lengths
 from bertwright.seeding import TaskStream, derive_key
-from bertwright.tasks.task import Encoded, Ints, TaskBatch
+from bertwright.tasks.task import Encoded, Ints
 
 if TYPE_CHECKING:
+    from bertwright.models.heads import TaskBatch
     from bertwright.models.text_encoder import EncoderConfig
 
 
@@ -41,16 +41,21 @@ def collate(encoded: Encoded, items: Ints, num_labels: int | None = None) -> Tas
     """Pack items into one batch; `num_labels` as in `TaskBatch`, by default the number of their own labels."""
     import torch
 
+    from bertwright.models.heads import TaskBatch
+    from bertwright.models.packing import make_input
+
     sequences = encoded.sequences(items)
     lengths = encoded.lengths[sequences]
     tokens = flat_ranges(encoded.starts[sequences], lengths)
+    counts = encoded.position_counts[sequences]
     positions = encoded.positions[encoded.rows(items)]
-    sequence_offsets = np.repeat(offsets_from_lengths(lengths)[:-1], encoded.position_counts[sequences])
+    sequence_offsets = np.repeat(offsets_from_lengths(lengths)[:-1], counts)
     types = encoded.token_type_ids
     labels = encoded.labels[flat_ranges(encoded.label_starts[items], encoded.label_counts[items])]
     return TaskBatch(
         make_input(encoded.input_ids[tokens], None if types is None else types[tokens], lengths),
         torch.from_numpy(positions + sequence_offsets),
+        counts,
         torch.from_numpy(labels),
         len(labels) if num_labels is None else num_labels,
     )

@@ -25,7 +25,6 @@ from bertwright.tasks.task import (
     Floats,
     Outputs,
     Task,
-    TaskBatch,
     check_metric,
     log_softmax_of_groups,
     score_each,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
+    from bertwright.models.heads import TaskBatch
 
 
 class ChoiceExample(NamedTuple):
@@ -187,7 +187,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         labels = np.array(known_labels(examples) if labeled else [], dtype=np.int64)
         return encode_segments([prompts, endings], labels, tokenizer, self.max_length, count)
 
-    def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+    def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         scores_of_items = logits.view(len(batch.labels), -1)  # N · W × 1 -> N × W
         return sum_cross_entropy(scores_of_items, batch.labels, smoothing)
 

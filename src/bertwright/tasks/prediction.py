@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.heads import BatchPredictor, EncoderForTask, TaskBatch
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.permutation import token_budget_batches
 from bertwright.tasks.collation import check_segments, collate
-from bertwright.tasks.task import Encoded, Ints, Outputs, Task, TaskBatch
+from bertwright.tasks.task import Encoded, Ints, Outputs, Task
 from bertwright.training.loop import check_finite_outputs, evaluation_mode
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -114,14 +114,14 @@ def evaluate_examples(
 
 
 @torch.inference_mode()
-def predict_logits(model: EncoderForTask, encoded: Encoded, advance: Callable[[int], None] | None = None) -> Outputs:
-    """Compute the head's outputs at all positions, R × C float32; `advance` receives items done.
+def predict_logits(model: BatchPredictor, encoded: Encoded, advance: Callable[[int], None] | None = None) -> Outputs:
+    """Compute the scores of all positions, R × C float32; `advance` receives items done.
 
     Raises ValueError for a model in training mode, DivergedError for outputs that are not finite.
     """
-    outputs = np.empty((len(encoded.positions), model.head.outputs), dtype=np.float32)
+    outputs = np.empty((len(encoded.positions), model.num_outputs), dtype=np.float32)
     for items, batch in prediction_batches(model, model.config, encoded):
-        outputs[encoded.rows(items)] = model(batch.input, batch.positions).cpu().numpy()
+        outputs[encoded.rows(items)] = model.predict_batch(batch).cpu().numpy()
         if advance is not None:
             advance(len(items))
     check_finite_outputs(bool(np.isfinite(outputs).all()))

@@ -32,7 +32,6 @@ from bertwright.tasks.task import (
     Ints,
     Outputs,
     Task,
-    TaskBatch,
     check_metric,
     log_softmax_of_groups,
     score_each,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
+    from bertwright.models.heads import TaskBatch
 
 CONTEXTS_PER_CALL = 512  # of the tokenizer, whose encodings are large
 NUM_SPECIALS = 3  # [CLS] question [SEP] context [SEP]
@@ -281,7 +281,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             cut_answers=cut_answers,
         )
 
-    def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+    def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         """Compute the sum over windows of the mean of two cross entropies over their tokens: start and end."""
         import torch
 

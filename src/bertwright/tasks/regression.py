@@ -15,12 +15,13 @@ from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.classification import MAX_NUMBER, TextExample, TextTask, known_labels, parse_number
 from bertwright.tasks.presentation import DisplayTable
-from bertwright.tasks.task import LEARNED, Encoded, Outputs, TaskBatch, check_metric
+from bertwright.tasks.task import LEARNED, Encoded, Outputs, check_metric
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
+    from bertwright.models.heads import TaskBatch, TaskHead
 
 MAX_EXPONENT = 100  # of the scale: beyond it, scaled weights would leave the range of float32
 
@@ -78,12 +79,12 @@ class Regression(TextTask[float, float]):
         exponent = round(math.log2(deviation)) if deviation > 0 else -MAX_EXPONENT
         return replace(self, mean=float(labels.mean()), scale=2.0 ** max(-MAX_EXPONENT, min(exponent, MAX_EXPONENT)))
 
-    def initialize_head(self, classifier: nn.Linear) -> None:
+    def initialize_head(self, head: TaskHead) -> None:
         """Start the bias at the mean of the training labels."""
         import torch
 
         with torch.no_grad():
-            classifier.bias.fill_(self.mean / self.scale)
+            head.get_parameter("classifier.bias").fill_(self.mean / self.scale)
 
     def check(self, examples: Sequence[TextExample[float]]) -> None:
         """Raise ValueError if no correlation is defined: all labels are the same."""
@@ -105,7 +106,7 @@ class Regression(TextTask[float, float]):
             raise ValueError(f"{examples[odd[0]].location}: expected a finite number, got {found[odd[0]]}")
         return found
 
-    def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+    def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         """Compute the sum of squared errors in units of `scale`. Raises ValueError for a smoothing."""
         if smoothing:
             raise ValueError(f"label smoothing = {smoothing}: a regression has no labels to smooth; set it to 0")

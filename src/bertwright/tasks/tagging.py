@@ -46,7 +46,6 @@ from bertwright.tasks.task import (
     Ints,
     Outputs,
     Task,
-    TaskBatch,
     check_metric,
     check_restored,
     sum_cross_entropy,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
+    from bertwright.models.heads import TaskBatch
 
 NUM_SPECIALS = 2  # [CLS] and [SEP] of every window
 UNSEEN = -100  # label of a tag that training never showed: no class, and no loss (cross entropy's ignore_index)
@@ -259,7 +259,7 @@ class Tagging(Task[TagExample, TagPrediction]):
             truncated=words.truncated,
         )
 
-    def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+    def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         return sum_cross_entropy(logits, batch.labels, smoothing)
 
     def decode(self, examples: Sequence[TagExample], encoded: Encoded, outputs: Outputs) -> list[TagPrediction]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,11 +29,11 @@ from bertwright.tasks.presentation import DisplayTable
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # torch takes a second to import, and the options of tasks are shown by --help
-    import torch
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
-    from bertwright.models.packing import PackedInput, Packing
+    from bertwright.models.heads import TaskBatch, TaskHead
+    from bertwright.models.text_encoder import TextEncoder
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -104,33 +104,6 @@ class Encoded:
     def label_starts(self) -> Ints:
         """Start of each item in `labels`, and their end."""
         return offsets_from_lengths(self.label_counts)
-
-
-@dataclass(frozen=True)
-class TaskBatch:
-    """Items as the model reads them, packed."""
-
-    input: PackedInput
-    positions: Tensor
-    """R int64, positions in the batch whose states the head reads."""
-    labels: Tensor
-    """Targets: int64, in a regression float32."""
-    num_labels: int
-    """Number of labels of the whole step, by which its loss is divided."""
-
-    @property
-    def packing(self) -> Packing:
-        """Packing of the input."""
-        return self.input.packing
-
-    def to(self, device: torch.device) -> TaskBatch:
-        """Copy to a device."""
-        return replace(
-            self,
-            input=self.input.to(device),
-            positions=self.positions.to(device, non_blocking=True),
-            labels=self.labels.to(device, non_blocking=True),
-        )
 
 
 class Task(ABC, Generic[E, P]):
@@ -273,22 +246,31 @@ class Task(ABC, Generic[E, P]):
         left out. To predict, encode without labels.
         """
 
-    def initialize_head(self, classifier: nn.Linear) -> None:
+    @property
+    def make_head(self) -> Callable[[TextEncoder], TaskHead] | None:
+        """A function that builds the head on an encoder; None for the paper's linear layer with its pooler."""
+        return None
+
+    def initialize_head(self, head: TaskHead) -> None:
         """Set what the head's initial weights should know of the training examples; by default nothing."""
         return
 
     # The head
 
     @abstractmethod
-    def loss(self, logits: Tensor, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
-        """Compute the sum of the losses of all labels in a batch from logits, R × C float32.
+    def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+        """Compute the sum of the losses of all labels in a batch from the head's output.
 
-        `smoothing`: as `label_smoothing` of `torch.nn.functional.cross_entropy`.
+        The output of a `LinearHead` is logits, R × C float32; `batch.position_counts` divides their rows into
+        sequences. `smoothing`: as `label_smoothing` of `torch.nn.functional.cross_entropy`.
         """
 
     @abstractmethod
     def decode(self, examples: Sequence[E], encoded: Encoded, outputs: Outputs) -> list[P]:
-        """Convert the head's outputs at all positions, R × C float32, to one prediction per example, in order."""
+        """Convert the head's scores at all positions, R × C float32, to one prediction per example, in order.
+
+        `encoded.position_counts` divides the rows of `outputs` into sequences.
+        """
 
     def merge_outputs(self, tasks: Sequence[Self], outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
         """Compute outputs R × C whose decoding is the mean of the predictions of several models, given their outputs.

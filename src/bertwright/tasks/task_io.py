@@ -70,11 +70,12 @@ def load_task(folder: Path) -> TaskModel | None:
     task = read_task(folder)
     if task is None:
         return None
-    model = load_task_model(folder)
-    if task.head != model.head:
+    model = load_task_model(folder, head=task.make_head)
+    spec = model.head.spec
+    if task.head != spec:
         raise ValueError(
             f"{folder / TASK_FILE}: expected a {task.head.kind} head with {task.head.outputs} outputs, got a "
-            f"model with a {model.head.kind} head with {model.head.outputs}; the two are not from one training"
+            f"model with a {spec.kind} head with {spec.outputs}; the two are not from one training"
         )
     explicit = (folder / TASK_FILE).is_file()
     described = load_head(folder)
@@ -116,7 +117,7 @@ def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> Enco
 
     `dropout`: None leaves the folder's rates.
     """
-    model = load_task_model(folder, dropout)
+    model = load_task_model(folder, dropout, task.make_head)
     _scale_classifier(model, task, inverse=True)
     return model
 
@@ -124,7 +125,7 @@ def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> Enco
 def describe_head(found: TaskModel) -> HeadRecord:
     """Describe a model's head and the names of its outputs."""
     names = found.outputs or found.task.label_names
-    return HeadRecord(found.model.head, names, found.task.is_regression)
+    return HeadRecord(found.model.head.spec, names, found.task.is_regression)
 
 
 def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
@@ -151,5 +152,5 @@ def _scale_classifier(model: EncoderForTask, task: AnyTask, inverse: bool = Fals
     """Multiply (or divide) the head by the task's `head_scale`, so that files predict in original units."""
     if task.head_scale != 1:
         with torch.no_grad():
-            for parameter in model.classifier.parameters():
+            for parameter in model.head.get_submodule("classifier").parameters():
                 parameter.mul_(1 / task.head_scale if inverse else task.head_scale)
