@@ -33,10 +33,10 @@ from bertwright.interop.huggingface import save_model
 from bertwright.metrics import scores
 from bertwright.models.config import BertConfig
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import BertForPretraining
+from bertwright.models.heads import BertForPretraining, TaskBatch
 from bertwright.tasks.classification import TextExample, TextTask, known_labels
 from bertwright.tasks.presets import TaskSettings
-from bertwright.tasks.task import Encoded, Ints, Outputs, TaskBatch
+from bertwright.tasks.task import Encoded, Ints, Outputs
 from bertwright.tasks.task_io import continue_task
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.training.optimizer import OptimizerSettings
