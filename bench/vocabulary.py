@@ -35,10 +35,9 @@ from bertwright.vocabulary.trainer import (
 )
 
 OURS = {
-    "bertwright, ratio": VocabularySettings(criterion="ratio"),
-    "bertwright, gain": VocabularySettings(criterion="gain"),
+    "bertwright, gain": VocabularySettings(),
     "bertwright, bpe": VocabularySettings(criterion="bpe"),
-    "bertwright, ratio, with unused tokens": VocabularySettings(criterion="ratio", drop_unused=False),
+    "bertwright, gain, with unused tokens": VocabularySettings(drop_unused=False),
     "bertwright, bpe, with unused tokens": VocabularySettings(criterion="bpe", drop_unused=False),
 }
 TRAINERS = {

@@ -120,7 +120,7 @@ def key_value_table(fields: Mapping[str, str]) -> Table:
 
 
 def make_table(*names: str) -> Table:
-    """Return a table whose first column holds names and whose others hold numbers."""
+    """Return a table with names in the first column and numbers in the rest."""
     table = TextTable(box=box.SIMPLE_HEAD)
     for index, name in enumerate(names):
         table.add_column(name, justify="right" if index else "left")

@@ -34,7 +34,7 @@ except ImportError:  # Windows
 
 READ_SIZE = 1 << 20  # bytes per read; large enough that system calls take no noticeable time
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # raised by flock on some network file systems
-LOCK_FILE = ".lock"  # in folders that one process at a time writes to
+LOCK_FILE = ".lock"  # marks folders that one process at a time writes to
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # raised by the rename of a folder if the new name exists
 
 
@@ -74,7 +74,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def attach_filename(path: Path) -> Iterator[None]:
-    """Add a file name to an OSError that has none, such as that of a write to an open file on a full disk."""
+    """Add a file name to an OSError without one, such as after a write to an open file on a full disk."""
     try:
         yield
     except OSError as error:
@@ -111,9 +111,9 @@ def _rename_to_free_name(temporary: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in TAKEN:
             raise
-        other = path.with_name(f"{path.name}-{os.getpid()}")
-        temporary.rename(other)
-        raise ValueError(f"{path}: written by another process in the meantime; this result is in {other}") from None
+        free_name = path.with_name(f"{path.name}-{os.getpid()}")
+        temporary.rename(free_name)
+        raise ValueError(f"{path}: written by another process in the meantime; this result is in {free_name}") from None
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -145,10 +145,10 @@ def _temporary(path: Path) -> Path:
     """
     host = zlib.crc32(f"{platform.node()} {_process_namespace()}".encode())
     if sys.platform != "win32":  # where os.kill ends the process
-        for other in path.parent.glob(f".{glob.escape(path.name)}.part-*-{host}"):
-            process = other.name.rpartition(".part-")[2].partition("-")[0]
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.part-*-{host}"):
+            process = leftover.name.rpartition(".part-")[2].partition("-")[0]
             if process.isdecimal() and not _is_alive(int(process)):
-                _remove(other)
+                _remove(leftover)
     return path.with_name(f".{path.name}.part-{os.getpid()}-{host}")
 
 
@@ -250,7 +250,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def lock_or_explain(file: IO[Any], folder: Path) -> bool:
-    """Lock an open file in a folder as `try_lock` does; an error names the folder and what to do."""
+    """Call `try_lock` on an open file in a folder; an error names the folder and what to do."""
     try:
         return try_lock(file)
     except OSError as error:
@@ -281,6 +281,6 @@ def new_file(path: Path) -> Iterator[Path]:
         temporary.touch()
         yield temporary
         if os.path.lexists(path):
-            other = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
-            temporary.rename(other)
-            raise ValueError(f"{path}: written by another process in the meantime; this result is in {other}")
+            free_name = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
+            temporary.rename(free_name)
+            raise ValueError(f"{path}: written by another process in the meantime; this result is in {free_name}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-ROUNDS = 8  # of the Feistel network; four are enough for large sizes, eight also mix tiny ones well
+ROUNDS = 8  # rounds of the Feistel network: four are enough for large sizes, eight also mix tiny ones well
 
 
 def splitmix64(counters: np.ndarray, key: int | np.ndarray) -> np.ndarray:

@@ -154,7 +154,7 @@ def test_scored_questions_need_answers_but_no_positions() -> None:
             make_question("e f"),
         ]
     )
-    with pytest.raises(ValueError, match=r"^own\.jsonl, line 3: neither this nor any other question has an answer"):
+    with pytest.raises(ValueError, match=r"^own\.jsonl, line 3: .*answer"):
         SMALL.check([make_question("e f", location="own.jsonl, line 3"), make_question("e f")])
 
 

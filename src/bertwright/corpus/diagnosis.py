@@ -9,8 +9,8 @@ from bertwright.corpus.limits import MAX_EPOCHS_OF_SMALL, SMALL, TOKENS_PER_WORD
 from bertwright.corpus.survey import LONG_LINE, LONG_WORD, Survey
 
 UNSPACED = frozenset("Han Kana Thai Lao Myanmar Khmer Tibetan".split())  # scripts without spaces between words
-CHARACTERS_PER_WORD = 2  # in these scripts, roughly
-MAX_PERCENT = 20  # of a corpus to hold out
+CHARACTERS_PER_WORD = 2  # rough number for scripts without spaces
+MAX_PERCENT = 20  # largest share of a corpus to hold out
 
 
 def diagnose(survey: Survey) -> list[str]:

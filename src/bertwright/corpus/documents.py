@@ -26,10 +26,10 @@ from bertwright.io.tables import ByteRange, read_file_rows
 from bertwright.settings import Positional, check_not_str
 
 CONLL_FORMATS = (".conllu", ".conll")
-DUMP_FORMAT = ".xml"  # of a Wikipedia dump
+DUMP_FORMAT = ".xml"  # suffix of Wikipedia dumps
 CORPUS_FORMATS = (*FORMATS, *CONLL_FORMATS, DUMP_FORMAT)
-CONLL_VERSION = 2  # to be raised with every change of what is read from .conllu and .conll; a token store records it
-NUMBERED_COLUMNS = 6  # in .conll with numbers of words there are ten or more; with fewer, "1" is a word
+CONLL_VERSION = 2  # raised with every change of what is read from .conllu and .conll; a token store records it
+NUMBERED_COLUMNS = 6  # with fewer columns, "1" is a word; files that number their words have ten or more
 FILES_PER_SHARD = 1_000  # opening a small file takes longer than reading it, and workers share the opening
 
 BLANK_LINE = re.compile(r"\n\s*\n")
@@ -103,7 +103,7 @@ def check_encoding(name: str) -> None:
 
 
 class Document(NamedTuple):
-    """A text whose sentences belong together in order."""
+    """A text of sentences that belong together in order."""
 
     text: str  # lines end in \n, a blank line ends a paragraph; no white space at the ends, never empty
     source: str  # file:line (file:row in a Parquet file), for messages
@@ -114,7 +114,7 @@ class CorpusShard(NamedTuple):
     """A slice of the corpus for one worker: whole files, or a byte range of one. The same in every run."""
 
     files: tuple[InputFile, ...]
-    span: ByteRange  # of the only file; the default if there are several
+    span: ByteRange  # a part of the only file; the default if there are several
 
     @property
     def size(self) -> int:
@@ -144,7 +144,7 @@ def list_readable_corpus_files(settings: CorpusSettings) -> tuple[list[InputFile
 def read(
     settings: CorpusSettings, inputs: Sequence[InputFile] | None = None, stats: ReadStats | None = None
 ) -> Iterator[Document]:
-    """Yield all documents in order, in constant memory (that of the longest document or line).
+    """Yield all documents in order, in the memory of the longest document or line.
 
     Rows without a text (null, or white space alone) are skipped and counted in `stats`.
     Raises ValueError if the text contradicts the settings, and at the end if there was no document at all.
@@ -186,7 +186,7 @@ def shard_corpus(
         raise ValueError(f"target_bytes: expected at least 1, got {target_bytes}")
     shards: list[CorpusShard] = []
     group: list[InputFile] = []
-    size = 0  # of the group; summing it for each file would be quadratic
+    size = 0  # running total of the group: summing for each file would be quadratic
     for file in list_corpus_files(settings) if inputs is None else inputs:
         spans = _split_file(file, target_bytes, settings.encoding)
         if len(spans) == 1 and size + file.size <= target_bytes and len(group) < FILES_PER_SHARD:
@@ -265,13 +265,13 @@ def _read_file(file: InputFile, settings: CorpusSettings, stats: ReadStats, span
 
 
 def _tidy(file: InputFile, stats: ReadStats, numbered: Iterable[tuple[int, str]]) -> Iterator[Document]:
-    """Strip the texts, convert line ends to those of Unix and skip empty ones."""
+    r"""Strip the texts, convert line ends to \n and skip empty texts."""
     for line, text in numbered:
         tidy = text.strip()
         if tidy:
             whole = tidy.replace("\r\n", "\n") if "\r" in tidy else tidy
             yield Document(whole, f"{file.path}:{line}", file.format in CONLL_FORMATS)
-        elif file.format != ".txt":  # in a .txt file it is a blank line
+        elif file.format != ".txt":  # an empty text of a .txt file is a blank line
             stats.empty_documents += 1
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 
 SMALL = 1_000_000  # words
-TOKENS_PER_WORD = 1.3  # roughly, with 30,000 tokens in English
+TOKENS_PER_WORD = 1.3  # rough number for a vocabulary of 30,000 tokens in English
 
-MAX_EPOCHS = 40  # of BERT itself (section A.2: "approximately 40 epochs over the 3.3 billion word corpus")
-# Of a small corpus. The model of `make demo`, trained on 52,000 tokens for 20, 30 and 54 epochs: its loss on held-out
-# text is 5.36, 5.11, 5.05, and on the text that it reads 4.87, 4.34, 3.10. What it gains later, it mostly memorizes.
+MAX_EPOCHS = 40  # BERT's own number (section A.2: "approximately 40 epochs over the 3.3 billion word corpus")
+# Limit for a small corpus. After 20, 30 and 54 epochs on 52,000 tokens, the model of `make demo` has a loss of 5.36,
+# 5.11, 5.05 on held-out text and 4.87, 4.34, 3.10 on the training text: later gains are mostly memorized.
 MAX_EPOCHS_OF_SMALL = 20
 
-LOSS_DEVIATION = 3.6  # of one prediction, in nats; measured with the model of `make demo`
+LOSS_DEVIATION = 3.6  # standard deviation of one prediction's loss, nats; measured with the model of `make demo`
 MIN_PREDICTIONS = 2_000  # standard error of the loss: 0.08 nats
 MIN_ANSWERS = 400  # standard error of the next-sentence accuracy: 2.5 points
-PREDICTED_SHARE = 0.15  # of the tokens (section 3.1)
+PREDICTED_SHARE = 0.15  # share of tokens that masked LM predicts (section 3.1)
 
 
 def max_epochs(num_tokens: int) -> int:

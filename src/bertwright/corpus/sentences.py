@@ -60,7 +60,7 @@ _TITLES = frozenset(
     "Mr Mrs Ms Messrs Mme Mlle Dr Prof St Rev Hon Gen Col Capt Lt Sgt Maj Cpl Cmdr Adm Gov Sen Rep Pres Supt Fr Mt Ft "
     "Sta Ste Msgr Mons Esq vs v viz cf eg ie ca approx al".split()
 )
-# If a number follows, the full stop is that of an abbreviation: No. 5, Fig. 3, Sept. 11.
+# A full stop after these and before a number marks an abbreviation: No. 5, Fig. 3, Sept. 11.
 _COUNTED = frozenset(
     "No Nos no nos Fig Figs fig figs Vol vol Vols vols Ch ch Chap chap Sec sec Sect Art art p pp P Pp l ll Eq eq Ex "
     "Jan Feb Mar Apr Jun Jul Aug Sept Sep Oct Nov Dec c ca verse Op op Rs Tab tab r b d m fl".split()
@@ -79,8 +79,8 @@ _MARKER = re.compile(r"\W*(?:\d{1,3}|[ivxlcIVXLC]{1,5}|[A-Za-z가-하])\W*")  # 
 def split_sentences(text: str) -> list[str]:
     """Split a text into sentences, in order, stripped and not empty.
 
-    Blank lines end sentences. So do single line ends, except in text whose lines were wrapped at a width, where they
-    are read as spaces. More than 10,000 characters without an end are cut at white space.
+    Blank lines end sentences. So do single line ends, except in text that was wrapped at a width: there, they are
+    read as spaces. More than 10,000 characters without an end are cut at white space.
 
     >>> split_sentences('Mr. Hale paid $3.50 at 5 p.m. “Well!” he said. “Is it No. 5?” It was...')
     ['Mr. Hale paid $3.50 at 5 p.m.', '“Well!” he said.', '“Is it No. 5?”', 'It was...']
@@ -157,7 +157,7 @@ def _unwrap(text: str) -> str:
         return text
     if "\n " in text or "\n\t" in text:
         text = _SPACED_BLANK.sub("\n", text)
-    return text.replace("\n\n", "\r").replace("\n", " ")  # \r is white space, too
+    return text.replace("\n\n", "\r").replace("\n", " ")  # \r is also white space
 
 
 def _is_wrapped(text: str) -> bool:
@@ -200,7 +200,7 @@ def make_sentence_splitter(kind: str) -> Callable[[str], list[str]]:
 
 
 def make_document_splitter(kind: str) -> Callable[[Document], list[str]]:
-    """Return the splitter of documents, which is that of lines if the file's format has one sentence per line."""
+    """Return the line splitter for files with one sentence per line, and the splitter named `kind` for others."""
     split = make_sentence_splitter(kind)
     return lambda document: (_split_lines if document.has_sentence_lines else split)(document.text)
 

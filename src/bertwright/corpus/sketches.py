@@ -13,7 +13,7 @@ from tokenizers.normalizers import BertNormalizer
 
 MAX_HASHES = 1 << 20  # distinct strings counted exactly; of more, a sample by hash is counted (error 0.1 %)
 NUM_TOP_LINES = 10
-MAX_CANDIDATES = 100_000  # for the most frequent lines
+MAX_CANDIDATES = 100_000  # lines counted to find the most frequent ones
 BUFFER = 1 << 20  # characters counted at a time
 
 
@@ -122,8 +122,8 @@ class CharacterCounter:
     def _flush(self) -> None:
         text = "".join(self.waiting)
         codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        found = np.bincount(codes)
-        self.counts[: len(found)] += found
+        occurrences = np.bincount(codes)
+        self.counts[: len(occurrences)] += occurrences
         self.waiting, self.size = [], 0
 
     def to_dict(self) -> dict[str, int]:
@@ -154,9 +154,9 @@ _NAMES = {"CJK": "Han", "IDEOGRAPHIC": "Han", "HIRAGANA": "Kana", "KATAKANA": "K
 
 def script_shares(letters: dict[str, int]) -> dict[str, float]:
     """Return the share of letters by script, largest first; the first word of a letter's Unicode name is its script."""
-    found: Counter[str] = Counter()
+    letters_by_script: Counter[str] = Counter()
     for letter, count in letters.items():
         word = unicodedata.name(letter, "OTHER").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ").split()[0]
         script = _NAMES.get(word, word.capitalize())
-        found[script if script in _SCRIPTS else "Other"] += count
-    return {script: count / found.total() for script, count in found.most_common()}
+        letters_by_script[script if script in _SCRIPTS else "Other"] += count
+    return {script: count / letters_by_script.total() for script, count in letters_by_script.most_common()}

@@ -207,7 +207,7 @@ def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = No
 
 
 def _reason(path: str, error: ValueError | OSError) -> str:
-    """Return an error message that starts with the file's name; those of the system may lack it.
+    """Return an error message that starts with the file's name, which the system's messages may lack.
 
     >>> _reason("a.txt", PermissionError(13, "Permission denied"))
     'a.txt: Permission denied'

@@ -38,7 +38,7 @@ class SurveySettings:
 def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
     """Survey a corpus, print the figures and the warnings that follow from them.
 
-    Unreadable files are listed and the others surveyed; the file with the figures names them, too. Raises ValueError if
+    Unreadable files are listed and the others surveyed; the file with the figures also names them. Raises ValueError if
     no document can be read (invalid UTF-8 is counted, not rejected), or if the file for the figures exists.
     """
     console = console or make_console()
@@ -49,26 +49,26 @@ def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
 def _survey(settings: SurveySettings, file: Path | None, console: Console) -> Survey:
     files, _ = list_readable_corpus_files(settings.corpus)
     try:
-        with byte_progress(console, "surveying", sum(one.size for one in files)) as advance:
-            found = measure(settings.corpus, advance)
+        with byte_progress(console, "surveying", sum(file.size for file in files)) as advance:
+            figures = measure(settings.corpus, advance)
     except UnreadableCorpusError as error:
         if len(error.unreadable) > 1:  # the message names a single one
             console.print(render_unreadable(error.unreadable))
         raise
-    first, *others = settings.corpus.inputs
-    heading(console, f"Survey of {first}{f' and {len(others)} more' if others else ''}")
-    console.print(render(found))
-    if found.unreadable:
-        console.print(render_unreadable(found.unreadable))
-    warnings = diagnose(found)
+    first, *more_inputs = settings.corpus.inputs
+    heading(console, f"Survey of {first}{f' and {len(more_inputs)} more' if more_inputs else ''}")
+    console.print(render(figures))
+    if figures.unreadable:
+        console.print(render_unreadable(figures.unreadable))
+    warnings = diagnose(figures)
     for warning in warnings:
         notice(console, warning)
     if not warnings:
         say(console, "Nothing here will hurt pre-training.", "green")
     if file is not None:
-        file.write_text(json.dumps(asdict(found), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(asdict(figures), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         say(console, f"All figures  {settings.json}")
-    return found
+    return figures
 
 
 def render(survey: Survey) -> RenderableType:
@@ -121,7 +121,7 @@ def _length_table(survey: Survey) -> Table:
     }
     table = make_table("", *lengths)
     table.columns[0].style = "dim"
-    table.add_row("mean", *(f"{found.mean:,.1f}" for found in lengths.values()))
+    table.add_row("mean", *(f"{summary.mean:,.1f}" for summary in lengths.values()))
     for name, figure in (
         ("min", "smallest"),
         ("10 %", "p10"),
@@ -130,7 +130,7 @@ def _length_table(survey: Survey) -> Table:
         ("99 %", "p99"),
         ("max", "largest"),
     ):
-        table.add_row(name, *(f"{getattr(found, figure):,}" for found in lengths.values()))
+        table.add_row(name, *(f"{getattr(summary, figure):,}" for summary in lengths.values()))
     return table
 
 

@@ -12,7 +12,7 @@ from bertwright.io.lines import MAX_CHARACTERS
 
 ROOT = "mediawiki"  # the element around a whole dump
 ARTICLE_NAMESPACE = "0"
-FIELDS = ("ns", "text")  # elements of a page whose content is read
+FIELDS = ("ns", "text")  # elements of a page that are read
 
 INLINE_TAGS = frozenset(
     "abbr b bdi big blockquote center cite del dfn div em font i ins kbd nowiki p poem q s samp small span strong sub "
@@ -26,7 +26,7 @@ OTHER_NAMESPACE = re.compile(r"[^\s:]+:\S")
 # Half of the markup of an article; removed first, since the parser takes most of the time.
 REFERENCE = re.compile(r"<ref\b[^<>]*/>|<ref\b[^<>]*>.*?</ref\s*>", re.DOTALL | re.IGNORECASE)
 BEHAVIOUR_SWITCH = re.compile(r"__[A-Z]+__")
-# What is left of a pair of brackets whose content was a template: "Seoul (; born 1394)".
+# Brackets after a template in them was removed: "Seoul (; born 1394)".
 EMPTY_BRACKETS = re.compile(r"\([,;:\s]*\)")
 BRACKET_START = re.compile(r"\(\s*(?:[,;:]\s*)+")
 SPACES = re.compile(r"[ \t\xa0]+")
@@ -68,13 +68,13 @@ def read_articles(
         ) from None
     except _NotADumpError as error:
         raise ValueError(
-            f"{path}, line {line}: expected a Wikipedia dump, whose first element is <{ROOT}>, got <{error}>; extract "
+            f"{path}, line {line}: expected a Wikipedia dump, which starts with <{ROOT}>, got <{error}>; extract "
             "the text of other XML first"
         ) from None
 
 
 class _NotADumpError(Exception):
-    """Name of a root element that is not that of a dump."""
+    """Name of a root element other than a dump's."""
 
 
 @dataclass
@@ -179,5 +179,5 @@ def _tidy(line: str) -> str:
 
 
 def _is_running_text(line: str) -> bool:
-    is_table_row = line.startswith(("|", "!", "{|"))  # of a table whose markup is damaged
+    is_table_row = line.startswith(("|", "!", "{|"))  # left over from a table with damaged markup
     return bool(line) and not is_table_row and not line.endswith(":") and any(map(str.isalpha, line))

@@ -1,4 +1,4 @@
-"""The architectures whose model folders are read and written: one table, by `model_type` of `config.json`."""
+"""Architectures with model folders that can be read and written: one table, by `model_type` of `config.json`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DECODER, HEAD_DENSE = "cls.predictions.decoder.weight", "cls.predictions.transfo
 class Architecture:
     """The configuration, classes and file names of one `model_type`.
 
-    As it is, it serves an encoder whose configuration is a dataclass and whose weights keep their own names in files.
+    The base class serves an encoder with a dataclass as configuration; its weights keep their own names in files.
     """
 
     def __init__(self, encoder: type[TextEncoder], config: type[EncoderConfig], class_prefix: str) -> None:

@@ -1,8 +1,8 @@
-"""Checksums of a model folder: `checksums.json` holds the CRC32C of each file that was written beside it.
+"""Checksums of a model folder: `checksums.json` holds the CRC32C of each other file in the folder.
 
 A bit that flips on a disk or in a copy would otherwise change predictions silently. Loading computes the checksums
-again, at about 4 GB per second: 0.1 s for BERT base (440 MB). Folders without the file load unchecked: those of other
-programs, and those whose owner has deleted it after changing another file.
+again, at about 4 GB per second: 0.1 s for BERT base (440 MB). Folders without the file load unchecked:
+other programs write none, and an owner may delete it after changing another file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def check_weights(folder: Path) -> None:
-    """Compare the weights with their checksum, if the folder has one. Raises ValueError as `check_file` does."""
+    """Compare the weights with their checksum, if the folder has one. Raises ValueError for damaged weights."""
     for name, expected in read_checksums(folder).items():
         if name == WEIGHTS:
             check_file(folder / name, expected)
@@ -33,7 +33,7 @@ def check_weights(folder: Path) -> None:
 def check_other_files(folder: Path) -> None:
     """Compare all files except the weights with their checksums: configuration, tokenizer, task.
 
-    Raises ValueError as `check_file` does.
+    Raises ValueError for a damaged or missing file.
     """
     for name, expected in read_checksums(folder).items():
         if name != WEIGHTS:
@@ -48,11 +48,12 @@ def read_checksums(folder: Path) -> dict[str, str]:
     path = folder / CHECKSUMS
     if not path.is_file():
         return {}
-    found = read_json(path)
-    listed = found.get(ALGORITHM) if isinstance(found, dict) else None
+    content = read_json(path)
+    listed = content.get(ALGORITHM) if isinstance(content, dict) else None
     if not isinstance(listed, dict) or not listed:
         raise ValueError(
-            f"{path}: expected the {ALGORITHM} of each file, got {str(found)[:60]}; restore it from a copy or delete it"
+            f"{path}: expected the {ALGORITHM} of each file, got {str(content)[:60]}; restore it from a copy or "
+            "delete it"
         )
     return listed
 

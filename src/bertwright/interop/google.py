@@ -38,9 +38,9 @@ NAMES = (
     ("cls/predictions/bias", "cls/predictions/output_bias"),
     ("cls/seq_relationship/weight", "cls/seq_relationship/output_weights"),
     ("cls/seq_relationship/bias", "cls/seq_relationship/output_bias"),
-    ("qa_outputs/weight", "cls/squad/output_weights"),  # of run_squad.py
+    ("qa_outputs/weight", "cls/squad/output_weights"),  # written by run_squad.py
     ("qa_outputs/bias", "cls/squad/output_bias"),
-    ("classifier/weight", "output_weights"),  # of run_classifier.py
+    ("classifier/weight", "output_weights"),  # written by run_classifier.py
     ("classifier/bias", "output_bias"),
     ("*/weight", "*/kernel"),
     ("*/bias", "*/bias"),
@@ -62,15 +62,15 @@ class GoogleCheckpoint(NamedTuple):
 def read_checkpoint(folder: Path, labels: Sequence[str] = ()) -> GoogleCheckpoint:
     """Read a folder with a checkpoint of Google's code.
 
-    `labels`: those of a classifier, in the order of its outputs, which Google's files lack. Raises ValueError for
+    `labels`: names of a classifier's outputs, in order, which Google's files lack. Raises ValueError for
     missing or damaged files, naming them, and for labels that are not one name per output.
     """
     indexes, path = sorted(folder.glob("*.index")), folder / CONFIG
     if not path.is_file() or len(indexes) != 1:
-        found = ", ".join(file.name for file in (path, *indexes) if file.is_file())
+        present = ", ".join(file.name for file in (path, *indexes) if file.is_file())
         raise ValueError(
-            f"{folder}: expected {CONFIG} and one *.ckpt.index, as in Google's release, got {found or 'neither'}; copy "
-            "the files of one checkpoint to a folder of their own"
+            f"{folder}: expected {CONFIG} and one *.ckpt.index, as in Google's release, got {present or 'neither'}; "
+            "copy the files of one checkpoint to a folder of their own"
         )
     values = read_json(path)
     if not isinstance(values, dict):
@@ -90,8 +90,8 @@ def infer_head(
 ) -> HeadRecord | None:
     """Infer the head of a checkpoint's task from its weights; None if it has none.
 
-    `labels` take precedence over those of `stated`. Raises ValueError, naming `path`, unless a classifier has one label
-    per output.
+    `labels` take precedence over the labels in `stated`. Raises ValueError, naming `path`, unless a classifier has one
+    label per output.
     """
     bias = tensors.get(f"{HEAD_CLASSES['sequence'].classifier}.bias")
     if bias is None:
@@ -188,12 +188,12 @@ def to_hf_name(name: str) -> str:
 
 
 def translate(name: str, table: Iterable[tuple[str, str]]) -> str:
-    """Translate a name by the first row of a table whose left pattern matches it; return an unknown name as it is.
+    """Translate a name by the first row of a table with a matching left pattern; return an unknown name unchanged.
 
     >>> translate("a/b/kernel", [("*/kernel", "*/weight")])
     'a/b/weight'
     """
     for source, target in table:
-        if found := re.fullmatch(re.escape(source).replace(r"\*", "(.+)"), name):
-            return target.replace("*", "".join(found.groups()))
+        if match := re.fullmatch(re.escape(source).replace(r"\*", "(.+)"), name):
+            return target.replace("*", "".join(match.groups()))
     return name

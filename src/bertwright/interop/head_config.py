@@ -23,9 +23,9 @@ HEAD_CLASSES = {
     "token": HeadClass("ForTokenClassification", "classifier"),
     "span": HeadClass("ForQuestionAnswering", "qa_outputs"),
 }
-LABELED = ("sequence", "token")  # have one output per label; the others have a fixed number of outputs
-DEFAULT_LABELS = 2  # in transformers, if config.json does not say
-MAX_LABELS = 1_000_000  # names of more would exhaust memory
+KINDS_WITH_LABELS = ("sequence", "token")  # one output per label; other kinds have a fixed number of outputs
+DEFAULT_LABELS = 2  # transformers' number if config.json states none
+MAX_LABELS = 1_000_000  # more names would exhaust memory
 
 
 class HeadRecord(NamedTuple):
@@ -46,10 +46,10 @@ def parse_head(values: Mapping[str, Any], path: Path, class_prefix: str = "Bert"
     names = values.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{path}: architectures: expected a list of class names, got {names!r}")
-    kind: Any = next((kind for kind, found in HEAD_CLASSES.items() if class_prefix + found.suffix in names), None)
+    kind: Any = next((kind for kind, head in HEAD_CLASSES.items() if class_prefix + head.suffix in names), None)
     if kind is None:
         return None
-    if kind not in LABELED:
+    if kind not in KINDS_WITH_LABELS:
         return HeadRecord(HeadSpec(kind, 1 if kind == "choice" else 2), (), regression=False)
     labels = _parse_labels(values, path)
     problem = values.get("problem_type")
@@ -66,7 +66,7 @@ def format_head(record: HeadRecord, folder: Path, class_prefix: str = "Bert") ->
     """Return the fields of `config.json`. Raises ValueError, naming `folder`, for labels as in `parse_head`."""
     head, labels, regression = record
     values: dict[str, Any] = {"architectures": [class_prefix + HEAD_CLASSES[head.kind].suffix]}
-    if head.kind not in LABELED:
+    if head.kind not in KINDS_WITH_LABELS:
         return values
     names = ("LABEL_0",) if regression else labels  # the name in transformers of an output without one
     if len(names) != head.outputs or len(set(names)) < len(names):

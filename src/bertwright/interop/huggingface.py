@@ -46,7 +46,7 @@ class ModelConfig(NamedTuple):
 
     @property
     def head(self) -> HeadRecord | None:
-        """The description of a task's head; None if the file names no task model. Raises ValueError as `parse_head`."""
+        """The description of a task's head; None if the file names no task model. Errors: see `parse_head`."""
         return parse_head(self.values, self.path, self.architecture.class_prefix)
 
 
@@ -66,7 +66,7 @@ class ModelSource(NamedTuple):
 
 
 class LoadResult(NamedTuple):
-    """A model read from a folder, and what the folder lacks or has beside it."""
+    """A model read from a folder, and how the folder's heads differ from it."""
 
     model: EncoderModel
     """The model of pre-training; the encoder by itself for architectures without one."""
@@ -94,15 +94,12 @@ class IncompatibleKeys(NamedTuple):
 
 
 def load_config(folder: Path) -> EncoderConfig:
-    """Read the encoder's configuration from `config.json`. Raises ValueError as `read_config` does."""
+    """Read the encoder's configuration from `config.json`; see `read_config`."""
     return read_config(folder).config
 
 
 def load_head(folder: Path) -> HeadRecord | None:
-    """Read the description of a task's head from `config.json`; None if it names no task model.
-
-    Raises ValueError as `read_config` and `parse_head` do.
-    """
+    """Read the description of a task's head from `config.json`; None if it names no task model; see `read_config`."""
     return read_config(folder).head
 
 
@@ -119,12 +116,15 @@ def read_config(folder: Path) -> ModelConfig:
     return ModelConfig(path, values, architecture, architecture.parse_config(values, path))
 
 
-def read_source(folder: Path, found: ModelConfig) -> ModelSource:
+def read_source(folder: Path, model_config: ModelConfig) -> ModelSource:
     """Read the weights that belong to a configuration. Raises ValueError for damaged files."""
     check_weights(folder)
     path, tensors = read_weights(folder)
     return ModelSource(
-        found.architecture, found.config, found.architecture.normalize(tensors, found.values, path), path
+        model_config.architecture,
+        model_config.config,
+        model_config.architecture.normalize(tensors, model_config.values, path),
+        path,
     )
 
 
@@ -132,8 +132,8 @@ def load_model(folder: Path, heads: Literal["required", "optional"] = "required"
     """Read a folder's model in float32, ready for inference (dropout off).
 
     `heads="optional"` accepts a bare encoder or one with other heads; the result lists the differences. `changes`:
-    fields of the configuration by name, such as `hidden_dropout`. Raises ValueError for missing or unexpected
-    parameters, for those of another shape, and for damaged files.
+    fields of the configuration by name, such as `hidden_dropout`. Raises ValueError for parameters that are
+    missing, unexpected or of another shape, and for damaged files.
     """
     source = read_source(folder, read_config(folder))
     known = {field.name for field in fields(source.config)}  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ def build_model(source: ModelSource) -> LoadResult:
 def start_task_model(folder: Path, head: Head, seed: int, dropout: float | None = None) -> TaskModelInit:
     """Build a task's model for training: encoder and pooler from any model folder, a random classifier.
 
-    `dropout`: None leaves the folder's rates. Raises ValueError as `load_model` does.
+    `dropout`: None leaves the folder's rates. Errors: see `load_model`.
     """
     source = read_source(folder, read_config(folder)).with_dropout(dropout)
     model = meta_model(lambda config: add_head(source.architecture.build_encoder(config), head), source)
@@ -170,11 +170,11 @@ def start_task_model(folder: Path, head: Head, seed: int, dropout: float | None 
 def random_task_model(folder: Path, head: Head, seed: int, dropout: float | None = None) -> EncoderForTask:
     """Build a task's model with random weights in the configuration of a model folder, as a baseline.
 
-    `dropout`: None leaves the folder's rates. The folder's weights are not read. Raises ValueError as `read_config`.
+    `dropout`: None leaves the folder's rates. The folder's weights are not read. Errors: see `read_config`.
     """
-    found = read_config(folder)
-    config = found.config if dropout is None else found.config.with_dropout(dropout)
-    model = add_head(found.architecture.build_encoder(config), head)
+    model_config = read_config(folder)
+    config = model_config.config if dropout is None else model_config.config.with_dropout(dropout)
+    model = add_head(model_config.architecture.build_encoder(config), head)
     initialize(model.encoder, config.initializer_range, seed, prefix="encoder.")
     model.initialize_head(seed)
     return model
@@ -223,7 +223,7 @@ def add_head(encoder: TextEncoder, head: Head) -> EncoderForTask:
 def meta_model(build: Callable[[Any], M], source: ModelSource) -> M:
     """Build a model on the meta device, without weights.
 
-    Raises ValueError, naming the field, if the configuration's sizes are not those of the weights.
+    Raises ValueError, naming the field, if the configuration's sizes differ from the weights'.
     """
     source.architecture.check_sizes(source.tensors, source.config, source.path)
     with torch.device("meta"), _NoInit():
@@ -245,8 +245,8 @@ def load_weights(
 ) -> IncompatibleKeys:
     """Give a model on the meta device the source's weights.
 
-    `optional`: modules of its heads that get random weights if the source has none. `new_head`: all others of a task's
-    head get random weights in any case. Raises ValueError for other missing parameters, for unexpected ones, and for
+    `optional`: modules of its heads that get random weights if the source has none. `new_head`: the other modules of a
+    task's head always get random weights. Raises ValueError for other missing parameters, for unexpected ones, and for
     parameters of another shape.
     """
     tensors, path = source.tensors, source.path
@@ -305,16 +305,18 @@ def to_hf_weights(model: EncoderModel, missing_heads: Sequence[str] = ()) -> dic
     """
     tensors: dict[str, Tensor] = {}
     parameters = dict(model.named_parameters())
-    for name, found in file_names(model).items():
+    for name, names_in_file in file_names(model).items():
         if name.partition(".")[0] not in missing_heads:
-            tensors |= zip(found, parameters[name].detach().float().cpu().chunk(len(found)), strict=True)
+            tensors |= zip(
+                names_in_file, parameters[name].detach().float().cpu().chunk(len(names_in_file)), strict=True
+            )
     return tensors
 
 
 def write_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer, missing_heads: Sequence[str] = ()) -> None:
     """Write a model's files and their checksums into an existing folder; each file is whole or absent.
 
-    `missing_heads`: as in `LoadResult`; the folder will lack them, too.
+    `missing_heads`: as in `LoadResult`; the folder will also lack them.
     """
     _write(folder, model, tokenizer, {}, missing_heads)
     write_checksums(folder)
@@ -358,6 +360,6 @@ def _write(
 
 
 def save_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer, missing_heads: Sequence[str] = ()) -> None:
-    """Write a new model folder as `write_model` does, whole or not at all. Raises ValueError if the path exists."""
+    """Write a new model folder, whole or not at all; see `write_model`. Raises ValueError if the path exists."""
     with new_folder(folder) as temporary:
         write_model(temporary, model, tokenizer, missing_heads)

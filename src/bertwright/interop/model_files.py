@@ -14,7 +14,7 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
 CHECKSUMS = "checksums.json"  # see interop/checksums.py
-CLASSES = "classes.json"  # for a classifier of `estimators`: the values of y that the label names stand for
+CLASSES = "classes.json"  # the values of y behind the label names, for a classifier of `estimators`
 DOWNLOADED = [
     CONFIG,
     WEIGHTS,
@@ -73,7 +73,7 @@ def locate_config(folder: Path) -> Path:
     path = folder / CONFIG
     if not path.is_file():
         raise ValueError(
-            f"{folder}: no {CONFIG}, so this is not a model folder; name that of a model or of a run (for Google's "
+            f"{folder}: no {CONFIG}, so this is not a model folder; name the folder of a model or run (for Google's "
             "checkpoints, see bertwright convert)"
         )
     return path
@@ -97,14 +97,16 @@ def _find_checkpoint(run: Path) -> Path:
     from bertwright.training import checkpoint
 
     best = checkpoint.verify_latest(run / "best")
-    found = best or checkpoint.verify_latest(run / "checkpoints")
-    if found is None:
+    checkpoint_folder = best or checkpoint.verify_latest(run / "checkpoints")
+    if checkpoint_folder is None:
         if (run / "report.json").is_file():
             raise ValueError(f"{run}: this run's weights were deleted when it had been scored; choose another model")
         raise ValueError(f"{run}: this run has no checkpoint yet; wait for its first one, or choose another model")
     which = "best" if best else "newest"
-    warnings.warn(f"{run}: this run is unfinished; using its {which} checkpoint, {found.name}", stacklevel=3)
-    return found
+    warnings.warn(
+        f"{run}: this run is unfinished; using its {which} checkpoint, {checkpoint_folder.name}", stacklevel=3
+    )
+    return checkpoint_folder
 
 
 def _download(name: str) -> Path:
@@ -116,7 +118,7 @@ def _download(name: str) -> Path:
 
     try:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=DOWNLOADED))
-    except Exception as error:  # the hub client raises its own errors, those of its HTTP library, and OSError
+    except Exception as error:  # the hub client raises its own errors, its HTTP library's, and OSError
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
             f"{name}: no such folder, and {repository} could not be downloaded from the Hugging Face hub ({reason})"
@@ -136,5 +138,5 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def vocabulary_folder(name: str) -> Path:
-    """Return a vocabulary's folder; a run and a name on the hub mean those of their model."""
+    """Return a vocabulary's folder; a run or a name on the hub stands for its model's."""
     return Path(name) if Path(name).exists() and not is_run(Path(name)) else model_folder(name)

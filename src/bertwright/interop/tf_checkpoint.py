@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 def read_bundle(index: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-    """Yield name and values of each tensor whose name is wanted; the others are not read.
+    """Yield name and values of each wanted tensor; the rest is not read.
 
     Raises ValueError, naming file and tensor, for damaged or missing files and for tensors that are not float32.
     """
@@ -90,7 +90,7 @@ def read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
     data = path.read_bytes()
     if len(data) < FOOTER_SIZE or int.from_bytes(data[-8:], "little") != MAGIC:
         raise ValueError(f"{path}: truncated, or not the index of a TensorFlow checkpoint; copy or download it again")
-    _, offset = read_handle(data, len(data) - FOOTER_SIZE)  # the first handle is that of the table's statistics
+    _, offset = read_handle(data, len(data) - FOOTER_SIZE)  # skips the handle of the table's statistics
     (index_offset, index_size), _ = read_handle(data, offset)
     for _, value in read_entries(read_block(data, index_offset, index_size, path)):
         (block_offset, block_size), _ = read_handle(value, 0)
@@ -175,7 +175,7 @@ def parse_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def write_bundle(index: Path, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:
-    """Write tensors as a checkpoint of one data file, beside `index`; each file is whole or absent, the index last."""
+    """Write tensors as an index and one data file next to it; each file is whole or absent, the index comes last."""
     records = [(b"", format_int(1, 1) + format_bytes(3, format_int(1, 1)))]  # BundleHeaderProto: one file, version 1
     with atomic_file(index.with_suffix(".data-00000-of-00001")) as temporary, temporary.open("wb") as file:
         for name in sorted(tensors):

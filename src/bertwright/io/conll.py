@@ -26,7 +26,7 @@ def split_cells(line: str) -> list[str]:
 def is_comment(line: str, num_columns: int) -> bool:
     """Return whether a line of a sentence in columns is a comment; else # is a word, as in CoNLL-2000.
 
-    `num_columns`: those of the last line of its sentence.
+    `num_columns`: number of columns in the last line of its sentence.
 
     >>> is_comment("# id = 3", 2), is_comment("# NN", 2), is_comment("# some words", 2), is_comment("#deal NN", 2)
     (True, False, True, False)

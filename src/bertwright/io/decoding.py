@@ -20,8 +20,8 @@ from bertwright.io.sources import HF_SCHEME, NOT_SEEKABLE, InputFile, split_suff
 
 BLOCK = 1 << 20  # bytes per read; large enough that Python's overhead is negligible
 ZSTD_WINDOW = 1 << 31  # bytes, as in public dumps made with `zstd --long=31`; smaller windows take less memory
-STDIN_NAME = "standard input"  # in messages
-STDIN = "-"  # on the command line, in place of a text or a file
+STDIN_NAME = "standard input"  # the name in messages
+STDIN = "-"  # stands for standard input on the command line
 BINARY_HEAD = 1 << 13  # bytes; a file with a NUL among the first ones is binary
 
 MAGIC = {  # first bytes of formats that are often mistaken for plain text
@@ -126,7 +126,7 @@ def check_stdin_alone(inputs: Sequence[str]) -> None:
     """Raise ValueError if the inputs are standard input and files."""
     if STDIN in inputs and len(inputs) > 1:
         raise ValueError(
-            f"{STDIN}: expected no inputs beside standard input, got {len(inputs) - 1}; give files only, or pipe "
+            f"{STDIN}: expected no inputs besides standard input, got {len(inputs) - 1}; give files only, or pipe "
             "everything in"
         )
 
@@ -140,7 +140,7 @@ def read_stdin(codec: TextCodec, stats: ReadStats) -> Iterator[str]:
 
 
 def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: ReadStats, offset: int) -> Iterator[str]:
-    """Decode consecutive blocks, the first of which starts at byte `offset` of the file."""
+    """Decode consecutive blocks; the first one starts at byte `offset` of the file."""
     incremental = codecs.getincrementaldecoder("utf-8" if codec.is_utf8 else codec.encoding)("strict")
     decoder = _BlockDecoder(path, codec, incremental, stats)
     is_head = is_first = offset == 0
@@ -160,7 +160,7 @@ def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: Rea
 
 
 def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
-    """Raise ValueError if the first bytes are those of another format."""
+    """Raise ValueError if the first bytes show another format."""
     for magic, kind in (MAGIC if codec.is_wide else MAGIC | WIDE_MAGIC).items():
         if block.startswith(magic):
             if magic in WIDE_MAGIC:
@@ -280,6 +280,6 @@ def _explain_damage(file: InputFile) -> Iterator[None]:
     except (zlib.error, zstandard.ZstdError) as error:
         raise ValueError(f"{file.path}: not valid {file.compression} data ({error})") from None
     except OSError as error:
-        if error.errno is not None:  # from the system: no permission, a failing disk
+        if error.errno is not None:  # an error of the system: no permission, a failing disk
             raise
         raise ValueError(f"{file.path}: not valid {file.compression} data ({error})") from None

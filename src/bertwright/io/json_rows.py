@@ -77,7 +77,7 @@ def _parse_lines(
 def _parse_array(
     path: str, decoder: json.JSONDecoder, numbered_lines: Iterable[tuple[int, str]]
 ) -> Iterator[tuple[int, Any, str]]:
-    """Yield line number, value and text of each element of one JSON array, whose text is read as a whole."""
+    """Yield line number, value and text of each element of a JSON array; the file is read as a whole."""
     text = "\n".join([line for _, line in numbered_lines])
     skip = re.compile(r"[ \t\r\n]*").match
     number, counted = 1, 0
@@ -99,10 +99,10 @@ def _parse_array(
     closed = text[position : position + 1] == "]"
     while not closed:
         try:
-            found, end = decoder.raw_decode(text, position)
+            element, end = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: not valid JSON ({error})") from None
-        yield number, found, text[position:end]
+        yield number, element, text[position:end]
         position = skip_blanks(end)
         mark = text[position : position + 1]
         if mark not in ("]", ","):
@@ -131,11 +131,11 @@ def _list_paths(record: dict[str, Any]) -> list[str]:
     >>> _list_paths({"guid": "1", "labels": {"label": 3.7, "binary": 1}})
     ['guid', 'labels.label', 'labels.binary']
     """
-    found = []
+    paths = []
     for name, value in record.items():
         nested = _list_paths(value) if isinstance(value, dict) else []
-        found += [f"{name}.{other}" for other in nested] or [name]
-    return found
+        paths += [f"{name}.{path}" for path in nested] or [name]
+    return paths
 
 
 def _replace_surrogates(values: Any, location: str, codec: TextCodec, stats: ReadStats) -> Any:
@@ -151,8 +151,8 @@ def _replace_surrogates(values: Any, location: str, codec: TextCodec, stats: Rea
         return values
     problem = f"{location}: \\u{ord(half[0]):04x} is half a surrogate pair"
     if codec.errors != "replace":
-        other = ", or read it as U+FFFD with --encoding-errors replace" if codec.hint == FIX_CORPUS else ""
-        raise ValueError(f"{problem}; fix the file{other}")
+        option = ", or read it as U+FFFD with --encoding-errors replace" if codec.hint == FIX_CORPUS else ""
+        raise ValueError(f"{problem}; fix the file{option}")
     whole, count = SURROGATE.subn("\ufffd", values)
     stats.invalid_sequences += count
     stats.first_invalid = stats.first_invalid or problem

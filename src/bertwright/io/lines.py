@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-MAX_CHARACTERS = 1 << 28  # in one line, field or document; a larger one means that the format is not the expected one
+MAX_CHARACTERS = 1 << 28  # limit of a line, field or document; a longer one means that the format is another
 
 
 def group_units(
@@ -35,8 +35,8 @@ def split_lines(path: str, blocks: Iterable[str], first_number: int = 1) -> Iter
     number = first_number
     too_long = f"{path}: a line of more than {MAX_CHARACTERS:,} characters; is this the right format? Split the line"
     for stretch in group_units(blocks, lambda block: block.rfind("\n") + 1, MAX_CHARACTERS, too_long):
-        found = stretch.split("\n")  # not splitlines, which also splits at \x0b, \x1c, U+2028 and others
-        if not found[-1]:
-            found.pop()
-        yield from enumerate(found, number)
-        number += len(found)
+        lines = stretch.split("\n")  # not splitlines, which also splits at \x0b, \x1c, U+2028 and others
+        if not lines[-1]:
+            lines.pop()
+        yield from enumerate(lines, number)
+        number += len(lines)

@@ -10,11 +10,11 @@ from bertwright.io.decoding import ReadStats
 from bertwright.io.schema import Row, TableSchema, missing_column_error
 from bertwright.io.sources import InputFile
 
-CHUNK_ROWS = 1024  # in memory at a time
+CHUNK_ROWS = 1024  # rows in memory at a time
 HUB_METADATA = "huggingface"  # key under which `datasets` stores the features of a Parquet file's columns
 NO_LABEL = -1  # written by `datasets` for a missing label, as in GLUE's test files
 
-LabelNames = dict[int | None, str | None]  # by number; None for a missing value
+LabelNames = dict[int | None, str | None]  # number to name; None stays None
 
 
 def read_parquet_rows(file: InputFile, schema: TableSchema, stats: ReadStats) -> Iterator[Row]:
@@ -97,12 +97,12 @@ def _label_names(metadata: str, columns: list[str]) -> dict[str, LabelNames]:
     """
     try:
         features = json.loads(metadata)["info"]["features"]
-        found = {column: _names_of(features[column]) for column in columns if column in features}
+        label_names = {column: _names_of(features[column]) for column in columns if column in features}
     except (ValueError, TypeError, KeyError):  # no metadata, or metadata of another program
         return {}
     return {
         column: {None: None} | {number: str(name) for number, name in enumerate(names)}
-        for column, names in found.items()
+        for column, names in label_names.items()
         if names
     }
 
@@ -118,7 +118,7 @@ def _names_of(feature: Any) -> list[Any] | None:
 
 
 def _replace_labels(values: list[Any], names: LabelNames, column: str, path: str, first: int) -> list[Any]:
-    """Replace numbers by their names in a column whose first value is that of row `first`."""
+    """Replace numbers by their names in a column; its first value is in row `first`."""
     try:
         return _map_nested(values, names)
     except KeyError as error:
@@ -135,4 +135,4 @@ def _map_nested(values: list[Any], names: LabelNames) -> list[Any]:
 
 
 def _contains(value: Any, number: int) -> bool:
-    return any(_contains(one, number) for one in value) if isinstance(value, list) else bool(value == number)
+    return any(_contains(element, number) for element in value) if isinstance(value, list) else bool(value == number)

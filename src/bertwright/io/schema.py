@@ -8,7 +8,7 @@ from typing import Any
 
 from bertwright.settings import did_you_mean
 
-NAME_CHARACTERS = 40  # of a column's name in a message: without a header, names are whole texts
+NAME_CHARACTERS = 40  # a message truncates longer column names: without a header, they are whole texts
 
 Row = tuple[int, tuple[Any, ...]]  # line (in a Parquet file the row, from 1) where it starts; values of the columns
 
@@ -46,10 +46,10 @@ class TableSchema:
 
 
 def missing_column_error(
-    location: str, name: str, found: Sequence[str], schema: TableSchema, hint: str = ""
+    location: str, name: str, header: Sequence[str], schema: TableSchema, hint: str = ""
 ) -> ValueError:
-    """Return the error for a column that a table lacks; `found` are the columns that it has."""
-    short = [other if len(other) <= NAME_CHARACTERS else f"{other[:NAME_CHARACTERS]}…" for other in found]
+    """Return the error for a column that a table lacks; `header` lists its columns."""
+    short = [column if len(column) <= NAME_CHARACTERS else f"{column[:NAME_CHARACTERS]}…" for column in header]
     nearest = did_you_mean(name, short)
     if not nearest.startswith("did you mean"):  # no name is similar: list all, in the order of the file
         nearest = (

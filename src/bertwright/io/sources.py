@@ -23,11 +23,11 @@ NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a fi
 class InputFile:
     """An input file that exists, is not empty and has a known suffix."""
 
-    path: str  # as messages show it: a path on this machine, or hf://…
-    size: int  # bytes on disk, compressed if the file is
-    format: str  # its suffix, such as ".txt"
+    path: str  # a path on this machine, or hf://…
+    size: int  # bytes on disk
+    format: str  # suffix, such as ".txt"
     compression: str  # one of COMPRESSIONS, or ""
-    document_unit: DocumentUnit  # of a .txt file
+    document_unit: DocumentUnit  # used for .txt files
 
     def download(self) -> Path:
         """Return the path on this machine; download a file of the hub into its cache unless it is already there."""
@@ -44,9 +44,9 @@ def split_suffixes(path: str) -> tuple[str, str]:
     >>> split_suffixes("kowiki-latest-pages-articles1.xml-p1p82407.bz2")
     ('.xml', '.bz2')
     """
-    found = PurePath(path.lower()).suffixes
-    compression = found.pop() if found and found[-1] in COMPRESSIONS else ""
-    return re.sub(r"^\.xml-p\d+p\d+$", ".xml", found[-1]) if found else "", compression
+    suffixes = PurePath(path.lower()).suffixes
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
+    return re.sub(r"^\.xml-p\d+p\d+$", ".xml", suffixes[-1]) if suffixes else "", compression
 
 
 def list_inputs(
@@ -57,10 +57,10 @@ def list_inputs(
     Raises ValueError for a path that does not exist, a folder or glob without files, a suffix that is not in
     `formats`, an empty file, and a file that is named twice; OSError for a folder that cannot be searched.
     """
-    found, failed = list_readable_inputs(inputs, document_unit, formats)
+    readable, failed = list_readable_inputs(inputs, document_unit, formats)
     for error in failed.values():
         raise error
-    return found
+    return readable
 
 
 def list_readable_inputs(
@@ -70,7 +70,7 @@ def list_readable_inputs(
 
     Raises ValueError for inputs that name no file, or a file twice.
     """
-    found: list[InputFile] = []
+    readable: list[InputFile] = []
     failed: dict[str, ValueError | OSError] = {}
     named: dict[str, str] = {}
     for given in inputs:
@@ -81,10 +81,10 @@ def list_readable_inputs(
                 raise ValueError(f"{path}: named twice, by {named[real]} and by {given}; its text would count double")
             named[real] = given
             try:
-                found.append(_check_file(path, unit, formats))
+                readable.append(_check_file(path, unit, formats))
             except (ValueError, OSError) as error:
                 failed[path] = error
-    return found, failed
+    return readable, failed
 
 
 def _split_override(given: str, default: DocumentUnit) -> tuple[DocumentUnit, str]:
@@ -220,9 +220,9 @@ def _download(path: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     with _explain_hub_errors(path):
-        found = _hub().resolve_path(path.removeprefix(HF_SCHEME))
-        kind, revision = found.repo_type, found.revision
-        return Path(hf_hub_download(found.repo_id, found.path_in_repo, repo_type=kind, revision=revision))
+        file = _hub().resolve_path(path.removeprefix(HF_SCHEME))
+        kind, revision = file.repo_type, file.revision
+        return Path(hf_hub_download(file.repo_id, file.path_in_repo, repo_type=kind, revision=revision))
 
 
 @contextmanager

@@ -19,20 +19,20 @@ def stdin_lines(codec: TextCodec) -> Iterator[tuple[int, str]]:
 
 def stdin_texts(codec: TextCodec) -> Iterator[str]:
     """Yield the lines of standard input without outer spaces, except blank ones. Raises ValueError if there is none."""
-    found = False
+    has_text = False
     for _, line in stdin_lines(codec):
         if text := line.strip():
-            found = True
+            has_text = True
             yield text
-    if not found:
+    if not has_text:
         raise _no_text()
 
 
 def expand_stdin(texts: Sequence[str], codec: TextCodec) -> list[str]:
-    """Return the texts, with those of standard input in place of "-". Raises ValueError for a second one."""
+    """Return the texts, with standard input's lines in place of "-". Raises ValueError for a second "-"."""
     if texts.count(STDIN) > 1:
         raise ValueError(f"{STDIN}: standard input is given {texts.count(STDIN)} times; give it once")
-    return [one for text in texts for one in (stdin_texts(codec) if text == STDIN else [text])]
+    return [line for text in texts for line in (stdin_texts(codec) if text == STDIN else [text])]
 
 
 def _no_text() -> ValueError:

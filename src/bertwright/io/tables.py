@@ -28,8 +28,8 @@ class ByteRange(NamedTuple):
 def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yield location ("file, line 3") and values of each row of all files of a path (file, folder, glob or hf://…).
 
-    Raises ValueError for a null unless the schema accepts it, for invalid bytes, if there is no row at all, and as
-    `read_file_rows` does. Skipped rows are counted in `stats`.
+    Raises ValueError for a null unless the schema accepts it, for invalid bytes, if there is no row at all; see also
+    `read_file_rows`. Skipped rows are counted in `stats`.
     """
     stats = stats or ReadStats()
     number = 0
@@ -56,8 +56,8 @@ def count_skipped_rows(path: str, schema: TableSchema) -> ReadStats:
 def format_label(value: Any, column: str, location: str) -> str:
     """Return a label as text, independent of its type in the file: 1 is "1", 0.5 is "0.5", true is "true".
 
-    1.0 is "1", too: pandas writes a column of integers with gaps as floats. Raises ValueError for a missing value and
-    for one that is neither a string nor a number.
+    1.0 is also "1": pandas writes a column of integers with gaps as floats. Raises ValueError for a missing value and
+    for values other than strings and numbers.
 
     >>> format_label(1, "label", "line 1"), format_label(1.0, "label", "line 1"), format_label(True, "label", "line 2")
     ('1', '1', 'true')

@@ -1,8 +1,8 @@
 """Exact match and F1 of extracted answers, as the official scripts of SQuAD and KorQuAD compute them.
 
-SQuAD (Rajpurkar et al. 2016 and 2018): the rules are those of the 2.0 script. KorQuAD 1.0 (Lim et al. 2019) replaces
+SQuAD (Rajpurkar et al. 2016 and 2018) follows the rules of the 2.0 script. KorQuAD 1.0 (Lim et al. 2019) replaces
 brackets and quotation marks by spaces, knows no articles, and counts characters in F1, because a particle follows its
-noun without a space. On SQuAD 1.1 and KorQuAD the numbers are those of their scripts, unless normalization removes a
+noun without a space. On SQuAD 1.1 and KorQuAD the numbers equal their scripts', unless normalization removes a
 gold answer completely.
 """
 
@@ -97,13 +97,13 @@ def scores(y_true: Sequence[Sequence[str]], y_pred: Sequence[str], rules: Rules 
         raise ValueError("no questions to score; is the file empty?")
     table = np.array([answer_score(answer, gold, rules) for gold, answer in zip(y_true, y_pred, strict=True)])
     exact_match, f1 = table.mean(0).tolist()
-    found: dict[str, float] = {"exact_match": exact_match, "f1": f1}
+    means: dict[str, float] = {"exact_match": exact_match, "f1": f1}
     answerable = np.array([len(gold) > 0 for gold in y_true])
     if answerable.all():
-        return found
+        return means
     if answerable.any():
-        found["has_answer_exact_match"], found["has_answer_f1"] = table[answerable].mean(0).tolist()
-    return found | {"no_answer_accuracy": float(table[~answerable, 0].mean())}
+        means["has_answer_exact_match"], means["has_answer_f1"] = table[answerable].mean(0).tolist()
+    return means | {"no_answer_accuracy": float(table[~answerable, 0].mean())}
 
 
 def best_threshold(
@@ -111,11 +111,11 @@ def best_threshold(
 ) -> Threshold:
     """Find the τ of section 4.3 that maximizes the F1 over all questions.
 
-    A question is answered if its margin exceeds τ. `y_pred`: the texts of the best spans; `margins`: the score of each
-    question's best span minus that of no answer. As in the official search, questions are sorted by falling margin and
-    the gain of answering each is accumulated. Among equal sums the first is taken, which answers the fewest questions.
-    Questions of equal margin are answered together, since no threshold separates them. Raises ValueError for no
-    questions.
+    A question is answered if its margin exceeds τ. `y_pred`: the texts of the best spans; `margins`: per question,
+    the score of its best span minus the score of no answer. As in the official search, questions are sorted by falling
+    margin and the gain of answering each is accumulated. Among equal sums the first is taken, which answers the fewest
+    questions. Questions of equal margin are answered together, since no threshold separates them. Raises ValueError
+    for no questions.
     """
     if not len(margins):
         raise ValueError("no questions to choose a threshold on; name a file of questions")
@@ -124,7 +124,8 @@ def best_threshold(
     order = np.argsort(-margins, kind="stable")
     falling = margins[order]
     totals = unanswered_f1.sum() + np.concatenate([[0.0], np.cumsum((answered_f1 - unanswered_f1)[order])])
-    counts = np.flatnonzero(np.concatenate([[True], falling[1:] != falling[:-1], [True]]))  # of answered questions
+    # Numbers of questions that a threshold can answer.
+    counts = np.flatnonzero(np.concatenate([[True], falling[1:] != falling[:-1], [True]]))
     count = int(counts[totals[counts].argmax()])
     threshold = falling[count] if count < len(falling) else np.nextafter(falling[-1], -np.inf)
     return Threshold(float(threshold), float(totals[count] / len(margins)))
@@ -134,6 +135,6 @@ def _overlap(given: str, gold: str, rules: Rules) -> float:
     """Compute the F1 between the words or characters of two normalized answers; 1 if both are empty."""
     if not given or not gold:
         return float(given == gold)
-    found, expected = rules.split(given), rules.split(gold)
-    common = (Counter(found) & Counter(expected)).total()
-    return 2 * common / (len(found) + len(expected))
+    predicted, expected = rules.split(given), rules.split(gold)
+    common = (Counter(predicted) & Counter(expected)).total()
+    return 2 * common / (len(predicted) + len(expected))

@@ -21,9 +21,8 @@ class ExampleScores(NamedTuple):
     """Numbers per example from which a metric of any sample of examples follows."""
 
     formula: Formula
-    """mean: of the one number; f1: true positives, predicted, actual; matthews: the confusion matrix of two classes,
-    row by row; spearman: true and predicted value; loss: its sum over the example's targets and their number, of which
-    the score is the negative mean."""
+    """Numbers per example. mean: one number; f1: true positives, predicted, actual; matthews: the confusion matrix of
+    two classes, row by row; spearman: true and predicted value; loss: (sum, count), and the score is minus the mean."""
     values: Floats
     """N × K."""
 

@@ -11,13 +11,13 @@ class SeedSummary(NamedTuple):
     """A score over several seeds, as a share from 0 to 1; printed in percent."""
 
     mean: float
-    std: float | None  # of the sample (divided by seeds - 1); None for one seed
+    std: float | None  # sample standard deviation (divided by seeds - 1); None for one seed
     min: float
     max: float
     seeds: int
 
     def format(self, digits: int = 1, scale: float = 100) -> str:
-        """Format as `mean ± standard deviation`, in percent unless `scale` is another; one seed has no deviation."""
+        """Format as `mean ± standard deviation`, in percent by default (`scale`); one seed has no deviation."""
         deviation = "" if self.std is None else f" ± {scale * self.std:.{digits}f}"
         return f"{scale * self.mean:.{digits}f}{deviation}"
 

@@ -18,7 +18,7 @@ one word, or L- and U- (BILOU). none: tags are plain classes, such as parts of s
 OUTSIDE = "O"
 IOB_TAG = re.compile(r"O|[BI](-.+)?")
 TAG = {"iob1": IOB_TAG, "iob2": IOB_TAG, "bioes": re.compile(r"O|[BIESLU](-.+)?")}
-PREFIXES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # of tags in canonical form
+PREFIXES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # prefixes of canonical tags
 BARE = frozenset("BIESLU")  # tags of spans without a type
 UNNAMED = "_"  # their type, as in `seqeval`
 BILOU = {"L": "E", "U": "S"}
@@ -60,19 +60,19 @@ def find_spans(tags: Sequence[str]) -> list[Span]:
     [Span(label='PER', first=0, last=1), Span(label='LOC', first=3, last=3), Span(label='ORG', first=4, last=4), \
 Span(label='ORG', first=5, last=5)]
     """
-    found: list[Span] = []
-    first, label = 0, ""  # of the open span; "" if none is open
+    spans: list[Span] = []
+    first, label = 0, ""  # the open span, if label is not empty
     for index, tag in enumerate([*tags, OUTSIDE]):
-        prefix, of = split_tag(tag)
-        if label and (prefix in ("B", "S") or of != label):
-            found.append(Span(label, first, index - 1))
+        prefix, span_label = split_tag(tag)
+        if label and (prefix in ("B", "S") or span_label != label):
+            spans.append(Span(label, first, index - 1))
             label = ""
-        if of and not label:
-            first, label = index, of
+        if span_label and not label:
+            first, label = index, span_label
         if label and prefix in ("E", "S"):
-            found.append(Span(label, first, index))
+            spans.append(Span(label, first, index))
             label = ""
-    return found
+    return spans
 
 
 def to_canonical_scheme(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
@@ -88,7 +88,10 @@ def to_canonical_scheme(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
     if scheme == "bioes":
         return tuple([BILOU[tag[0]] + tag[1:] if split_tag(tag)[0] in BILOU else tag for tag in tags])
     pairs = [split_tag(tag) for tag in tags]
-    begins = [prefix == "I" and of != last for (prefix, of), (_, last) in zip(pairs, [("", ""), *pairs], strict=False)]
+    begins = [
+        prefix == "I" and span_label != last
+        for (prefix, span_label), (_, last) in zip(pairs, [("", ""), *pairs], strict=False)
+    ]
     return tuple(["B" + tag[1:] if begin else tag for tag, begin in zip(tags, begins, strict=True)])
 
 
@@ -97,17 +100,17 @@ def detect_scheme(sequences: Iterable[Sequence[str]]) -> Scheme:
 
     Tags spell spans if each is O or has a prefix (B-PER), or if all except O are bare prefixes with B or I among them
     (B I O: spans of one type). If O occurs, a stray tag without prefix, such as PER, does not change that:
-    `find_invalid_tag` reports it. Without O, tags of which only some look like IOB (such as "S-" in Arabic treebanks)
-    are plain classes. IOB that is not valid IOB2 is iob1, which allows more.
+    `find_invalid_tag` reports it. Without O, tags are plain classes if only some look like IOB (such as "S-" in Arabic
+    treebanks). IOB that is not valid IOB2 is iob1, which allows more.
 
     >>> [detect_scheme([tags]) for tags in (["B-PER", "I-PER", "O"], ["I-PER", "I-PER", "O"], ["S-PER", "O"], ["NN"])]
     ['iob2', 'iob1', 'bioes', 'none']
     """
     distinct = {tuple(tags) for tags in sequences}
     known = {tag for tags in distinct for tag in tags}
-    others = known - {OUTSIDE}
-    one_type = others <= BARE and bool(others & {"B", "I"}) and OUTSIDE in known
-    prefixed = others if one_type else {tag for tag in others - BARE if TAG["bioes"].fullmatch(tag)}
+    tags_of_spans = known - {OUTSIDE}
+    one_type = tags_of_spans <= BARE and bool(tags_of_spans & {"B", "I"}) and OUTSIDE in known
+    prefixed = tags_of_spans if one_type else {tag for tag in tags_of_spans - BARE if TAG["bioes"].fullmatch(tag)}
     if not prefixed or (OUTSIDE not in known and prefixed != known):
         return "none"
     if not all(TAG["iob2"].fullmatch(tag) for tag in prefixed):

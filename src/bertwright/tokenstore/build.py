@@ -84,7 +84,7 @@ class BuildResult(NamedTuple):
     unknown_tokens: int
     """[UNK] in both stores: characters that the vocabulary lacks."""
     held_out_in_train: int
-    """Held-out documents whose text is also in train (possible only with `held_out_inputs`)."""
+    """Held-out documents with a text that is also in train (possible only with `held_out_inputs`)."""
 
 
 def build(
@@ -128,7 +128,7 @@ class _Plan(NamedTuple):
     folder: Path
     """Folder of the finished shards."""
     shards: list[ShardSpec]
-    """Shards of the corpus, then those of the held-out inputs."""
+    """Shards of the corpus, then shards of the held-out inputs."""
     num_corpus_shards: int
     digest: str
 
@@ -207,10 +207,10 @@ def _write_shards(plan: _Plan, tokenizer: Tokenizer, executor: Executor, progres
 
 def _remove_other_builds(folder: Path, plan: _Plan | None) -> bool:
     """Delete the shards of all builds but `plan`; return whether there were any."""
-    others = [other for other in folder.glob(".unfinished-*") if plan is None or other != plan.folder]
-    for other in others:
-        shutil.rmtree(other, ignore_errors=True)  # a dying worker may still write there; the next build deletes that
-    return bool(others)
+    stale_folders = [stale for stale in folder.glob(".unfinished-*") if plan is None or stale != plan.folder]
+    for stale in stale_folders:
+        shutil.rmtree(stale, ignore_errors=True)  # a dying worker may still write there; the next build deletes that
+    return bool(stale_folders)
 
 
 def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: BuildSettings) -> BuildResult:
@@ -249,7 +249,7 @@ def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: BuildSet
 def _choose_held_out(digests: np.ndarray, num_corpus: int, plan: _Plan, settings: BuildSettings) -> np.ndarray:
     """Return which documents are held out, one bool per document.
 
-    The first `num_corpus` documents are those of the corpus, the others those of `held_out_inputs`.
+    The first `num_corpus` documents come from the corpus, the rest from `held_out_inputs`.
     """
     inputs = ", ".join(plan.shards[0].corpus.inputs)
     if num_corpus == 0:

@@ -93,7 +93,7 @@ def python_command(code: str) -> list[str]:
 
     It imports from where this process imports, and not from the current folder, which -c searches first.
     """
-    paths = [path for path in sys.path if isinstance(path, str)]  # Python ignores other entries, too
+    paths = [path for path in sys.path if isinstance(path, str)]  # Python also ignores other entries
     return [sys.executable, "-c", f"import sys; sys.path[:] = {paths!r}; {code}"]
 
 
@@ -152,5 +152,5 @@ def _worker_death(worker: _Worker, death: str) -> ChildProcessError:
 
 
 def _format_death(shard: ShardSpec) -> str:
-    first, *others = (file.path for file in shard.source.files)
-    return first + (f" and {len(others):,} more files" if others else "") + ": a worker process died"
+    first, *more_files = (file.path for file in shard.source.files)
+    return first + (f" and {len(more_files):,} more files" if more_files else "") + ": a worker process died"

@@ -63,7 +63,7 @@ def write_shard(shard: ShardSpec, tokenizer: Tokenizer) -> None:
             digests.extend(chunk.digests)
             encoded = tokenizer.encode_raw(chunk.sentences)
             lengths = np.diff(encoded.offsets)
-            document_of = np.repeat(np.arange(len(chunk.counts)), chunk.counts)  # of each sentence
+            document_of = np.repeat(np.arange(len(chunk.counts)), chunk.counts)  # number of each sentence's document
             document_lengths = np.bincount(document_of[lengths > 0], minlength=len(chunk.counts))
             tokenized = DocumentChunk(
                 encoded.ids.astype(dtype),

@@ -266,12 +266,12 @@ def _check_file(path: Path, expected: StoreFile, verify: bool) -> None:
         raise ValueError(
             f"{path}: expected {expected.bytes:,} bytes, got {size:,} (truncated or altered); {RESTORE_HINT}"
         )
-    found, recorded = _sampled_digest(path), expected.sampled_digest
-    if verify and found == recorded:
-        found, recorded = files.digest_file(path), expected.digest
-    if found != recorded:
+    digest, recorded = _sampled_digest(path), expected.sampled_digest
+    if verify and digest == recorded:
+        digest, recorded = files.digest_file(path), expected.digest
+    if digest != recorded:
         raise ValueError(
-            f"{path}: altered since the store was built (expected digest {recorded}, got {found}); {RESTORE_HINT}"
+            f"{path}: altered since the store was built (expected digest {recorded}, got {digest}); {RESTORE_HINT}"
         )
 
 

@@ -47,7 +47,7 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
         with item_progress(console, "learning tokens", settings.vocabulary.size) as advance:
             tokens = learn(counts, settings.vocabulary, advance)
         tokenizer = write_vocabulary(folder, tokens, settings.vocabulary)
-        write_settings(folder / "settings.toml", settings, "bertwright vocabulary: the settings in force")
+        write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
     heading(console, f"Vocabulary {settings.output}")
     console.print(key_value_table(_report_fields(vocabulary_stats(tokens, counts))))
     if len(tokens) < settings.vocabulary.size:

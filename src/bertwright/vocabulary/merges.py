@@ -2,19 +2,10 @@
 
 A symbol is a token as it is written ("un", "##able"). The score of a pair ab, by rule, with N symbols in the text:
 
-- "ratio": f(ab) / (f(a) · f(b)), how much more frequent the pair is than by chance. It is how the Hugging Face course
-  describes WordPiece.
 - "gain": f(ab) · log[f(ab) · N / (f(a) · f(b))], by how much the merge raises the log-likelihood of the text under a
   unigram model of symbols, to first order. WordPiece's authors choose the unit "that increases the likelihood on the
   training data the most" (Schuster and Nakajima 2012), without a formula. Learning ends when no merge raises it.
 - "bpe": f(ab) (Sennrich, Haddow and Birch 2016).
-
-The ratio alone fails: it is largest for pairs of rare symbols, so that names and misprints that occur a few times fill
-the vocabulary before "the" is learned. So only pairs above a frequency floor are considered, and the floor falls: it
-starts at the most frequent pair and is halved whenever no pair above it is left, down to the minimum frequency. Among
-pairs of about the same frequency the ratio decides. The floor is this package's own addition. Measured on 100 English
-novels (30,000 tokens, minimum frequency 5): 1.88 tokens per word and 10,318 unused tokens with a constant floor at the
-minimum, 1.02 and 2,235 with a falling one.
 
 Frequencies are exact after every merge, and ties go to the pair that is first in alphabetical order: the result is a
 function of the counts ("gain": and of the C library's logarithm). `NativeMergeTrainer` (wordpiece.cpp) and
@@ -39,8 +30,8 @@ from bertwright.vocabulary.word_counts import NO_MEMORY, code_points
 
 UNWRITABLE = re.compile("[\0\n]")  # ends a symbol in wordpiece.cpp
 
-Rule = Literal["ratio", "gain", "bpe"]
-RULES: tuple[Rule, ...] = get_args(Rule)  # in the order of `enum Rule` in wordpiece.cpp
+Rule = Literal["gain", "bpe"]
+RULES: tuple[Rule, ...] = get_args(Rule)  # same order as `enum Rule` in wordpiece.cpp
 
 
 class Criterion(NamedTuple):
@@ -85,23 +76,22 @@ Pair = tuple[str, str]
 
 
 class PythonMergeTrainer:
-    """Reference implementation, with a lazy heap: an entry whose score has changed is dropped at the top."""
+    """Reference implementation, with a lazy heap: an entry with an outdated score is dropped at the top."""
 
     def __init__(self, words: Mapping[str, int], criterion: Criterion) -> None:
         self._criterion = criterion
         self._words = [(initial_symbols(word), count) for word, count in words.items()]
-        self._symbols: dict[str, int] = {}  # frequency of each
-        self._pairs: dict[Pair, int] = {}  # frequency of each
-        self._where: dict[Pair, set[int]] = {}  # words in which it occurs or has occurred
+        self._symbols: dict[str, int] = {}  # symbol to frequency
+        self._pairs: dict[Pair, int] = {}  # pair to frequency
+        self._where: dict[Pair, set[int]] = {}  # pair to the words in which it occurs or has occurred
         self._of_symbol: dict[str, set[Pair]] = {}
         self._touched: set[Pair] = set()
         self._num_symbols = 0
         for number in range(len(self._words)):
             self._add_counts(number, +1)
-        self._heap: list[tuple[float, Pair]] = []  # minus the score, pair
-        falling = criterion.rule == "ratio" and self._pairs
-        self._floor = max([criterion.min_frequency, *self._pairs.values()]) if falling else criterion.min_frequency
-        self._fill_heap()
+        frequent = [pair for pair, count in self._pairs.items() if count >= criterion.min_frequency]
+        self._heap = [(-self._score(pair), pair) for pair in frequent]
+        heapq.heapify(self._heap)
 
     def advance(self, wanted: int) -> list[str]:
         """Learn and return the next tokens; see `MergeTrainer`."""
@@ -109,11 +99,7 @@ class PythonMergeTrainer:
         while len(learned) < wanted:
             best = self._pop()
             if best is None:
-                if self._floor <= self._criterion.min_frequency:
-                    break
-                self._floor = max(self._criterion.min_frequency, self._floor // 2)
-                self._fill_heap()
-                continue
+                break
             merged = best[0] + best[1].removeprefix(CONTINUATION)
             if merged not in self._symbols:
                 learned.append(merged)
@@ -125,18 +111,12 @@ class PythonMergeTrainer:
         if self._criterion.rule == "bpe":
             return count
         product = float(self._symbols[pair[0]]) * float(self._symbols[pair[1]])
-        if self._criterion.rule == "ratio":
-            return count / product
         return count * math.log(count * float(self._num_symbols) / product)
-
-    def _fill_heap(self) -> None:
-        self._heap = [(-self._score(pair), pair) for pair, count in self._pairs.items() if count >= self._floor]
-        heapq.heapify(self._heap)
 
     def _pop(self) -> Pair | None:
         while self._heap:
             minus_score, pair = heapq.heappop(self._heap)
-            if self._pairs[pair] < self._floor:
+            if self._pairs[pair] < self._criterion.min_frequency:
                 continue
             score = self._score(pair)
             if score == -minus_score:
@@ -176,7 +156,7 @@ class PythonMergeTrainer:
             for symbol in (*best, merged):
                 self._touched |= self._of_symbol.get(symbol, set())
         for pair in self._touched:
-            if self._pairs[pair] >= self._floor:
+            if self._pairs[pair] >= self._criterion.min_frequency:
                 heapq.heappush(self._heap, (-self._score(pair), pair))
 
 

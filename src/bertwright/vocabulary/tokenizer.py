@@ -27,7 +27,7 @@ from bertwright.vocabulary.tokenizer_io import (
     write_folder,
 )
 
-FALLBACK_BATCH = 1024  # texts per call of `tokenizers`, whose encodings take much memory
+FALLBACK_BATCH = 1024  # texts per call of `tokenizers`: its encodings take much memory
 
 Ids = npt.NDArray[np.int64]
 
@@ -69,13 +69,13 @@ class Tokenizer:
         `lowercase` cannot override; FileNotFoundError if there are no files.
         """
         path = Path(folder_or_vocab_file)
-        found = cls(read_backend(path, lowercase), str(path))
-        if lowercase not in (None, found.lowercase):
+        tokenizer = cls(read_backend(path, lowercase), str(path))
+        if lowercase not in (None, tokenizer.lowercase):
             raise ValueError(
                 f"{path}: lowercase = {lowercase}: tokenizer.json has a normalizer other than BERT's, in which this "
                 "cannot be changed; edit the file, or give no lowercase"
             )
-        return found
+        return tokenizer
 
     @classmethod
     def from_tokens(cls, tokens: Sequence[str], *, lowercase: bool, strip_accents: bool | None = None) -> Self:
@@ -118,7 +118,7 @@ class Tokenizer:
 
     @property
     def lowercase(self) -> bool:
-        """True if text is lowercased. The normalizer is tried out, since files state it in several ways."""
+        """True if text is lowercased. Runs the normalizer on "A": files record the setting in several ways."""
         return self._backend.normalizer is not None and self._backend.normalizer.normalize_str("A") == "a"
 
     @cached_property
@@ -150,8 +150,8 @@ class Tokenizer:
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode raw texts like `encode_raw`, with offsets. Raises ValueError for a lone surrogate."""
         return [
-            Encoding(np.array(found.ids, dtype=np.int64), np.array(found.offsets, dtype=np.int64).reshape(-1, 2))
-            for found in _encode(self._raw_with_offsets.encode_batch, texts, False)
+            Encoding(np.array(encoding.ids, dtype=np.int64), np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2))
+            for encoding in _encode(self._raw_with_offsets.encode_batch, texts, False)
         ]
 
     def encode_ids(self, texts: Sequence[str]) -> Ragged:
@@ -166,10 +166,10 @@ class Tokenizer:
         """Encode texts, not truncated, with special tokens and offsets. Raises ValueError for a lone surrogate."""
         return [
             Encoding(
-                np.array([self.layout.first, *found.ids, self.layout.last], dtype=np.int64),
-                np.array([(0, 0), *found.offsets, (0, 0)], dtype=np.int64),
+                np.array([self.layout.first, *encoding.ids, self.layout.last], dtype=np.int64),
+                np.array([(0, 0), *encoding.offsets, (0, 0)], dtype=np.int64),
             )
-            for found in _encode(self._backend.encode_batch, texts, False)
+            for encoding in _encode(self._backend.encode_batch, texts, False)
         ]
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
@@ -223,8 +223,8 @@ def flat_backend(description: str) -> FlatBackend:
 def flat_ids(backend: FlatBackend, texts: Sequence[str], add_special_tokens: bool = False) -> Ragged:
     """Encode texts with either library."""
     if isinstance(backend, nanotoken.Tokenizer):
-        found = _encode(backend.encode_batch, texts, add_special_tokens)
-        return Ragged(found.ids, found.offsets)
+        flat_encoding = _encode(backend.encode_batch, texts, add_special_tokens)
+        return Ragged(flat_encoding.ids, flat_encoding.offsets)
     flat: list[npt.NDArray[np.uint32]] = [np.empty(0, dtype=np.uint32)]
     lengths = [0]
     for start in range(0, len(texts), FALLBACK_BATCH):

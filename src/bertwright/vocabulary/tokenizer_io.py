@@ -18,7 +18,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from bertwright.files import read_json, write_json, write_text
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order in which learned vocabularies begin
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # first tokens of learned vocabularies, in this order
 SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 CONTINUATION = "##"  # marks a token that continues a word
 MAX_WORD_LENGTH = (
@@ -46,7 +46,7 @@ TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 def bert_backend(
     ids: dict[str, int], *, lowercase: bool, strip_accents: bool | None, handle_chinese_chars: bool = True
 ) -> tokenizers.Tokenizer:
-    """Create BERT's tokenizer for a vocabulary; the settings are those of `tokenizers.normalizers.BertNormalizer`."""
+    """Create BERT's tokenizer for a vocabulary; for the settings, see `tokenizers.normalizers.BertNormalizer`."""
     backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH))
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True, lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=handle_chinese_chars
@@ -59,12 +59,12 @@ def bert_backend(
 def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
     """Open a folder, a tokenizer.json or a vocab.txt; `lowercase` overrides the files unless it is None."""
     if path.is_dir():
-        found = [file for name in ("tokenizer.json", "vocab.txt") if (file := path / name).is_file()]
-        if not found:
+        files = [file for name in ("tokenizer.json", "vocab.txt") if (file := path / name).is_file()]
+        if not files:
             raise FileNotFoundError(
                 f"{path}: neither tokenizer.json nor vocab.txt is there; name the folder of a vocabulary or of a model"
             )
-        path = found[0]
+        path = files[0]
     elif not path.is_file():
         raise FileNotFoundError(f"{path}: no such file or folder")
     config_path = path.with_name("tokenizer_config.json")
@@ -81,7 +81,7 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
         if number is not None and number != (own := backend.token_to_id(token.content)):
             raise ValueError(
                 f"{path}: {token.content} has id {own}, but {number} in added_tokens_decoder of tokenizer_config.json "
-                "or in added_tokens.json beside it; are these files of one model?"
+                "or in added_tokens.json next to it; are these files of one model?"
             )
     return backend
 
@@ -91,7 +91,7 @@ def _read_vocab_txt(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
         raise ValueError(
             f"{path}: no file states whether this vocabulary is lowercased; "
             "give lowercase=True for an uncased one, lowercase=False for a cased one, or write "
-            '{"do_lower_case": true} or false into tokenizer_config.json beside it'
+            '{"do_lower_case": true} or false into tokenizer_config.json next to it'
         )
     normalizer: dict[str, Any] = {name: config.get(key, default) for key, name, default in NORMALIZER_KEYS}
     return bert_backend(read_vocab(path), **normalizer)
@@ -141,10 +141,10 @@ def _with_legacy(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 def _object_or_none(path: Path) -> dict[str, Any]:
     """Read a JSON object; an empty one if the file is absent. Raises ValueError for other JSON values."""
-    found = read_json(path) if path.is_file() else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected an object, got {type(found).__name__}")
-    return found
+    content = read_json(path) if path.is_file() else {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected an object, got {type(content).__name__}")
+    return content
 
 
 def _check_names(path: Path, config: Mapping[str, Any]) -> None:
@@ -154,7 +154,7 @@ def _check_names(path: Path, config: Mapping[str, Any]) -> None:
         content = given.get("content") if isinstance(given, dict) else given
         if content not in (None, expected):
             raise ValueError(
-                f"{path}: its {name} is {content!r} (tokenizer_config.json or special_tokens_map.json beside "
+                f"{path}: its {name} is {content!r} (tokenizer_config.json or special_tokens_map.json next to "
                 f"it); expected {expected}, as in BERT"
             )
     if config.get("tokenizer_class") in OTHER_CLASSES:
@@ -250,8 +250,8 @@ def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.To
     if not isinstance(backend.model, models.WordPiece):
         raise ValueError(f"{path}: a {type(backend.model).__name__} tokenizer; expected WordPiece, as in BERT")
     if backend.model.continuing_subword_prefix != CONTINUATION:
-        found = backend.model.continuing_subword_prefix
-        raise ValueError(f"{path}: tokens inside a word start with {found!r}; expected {CONTINUATION!r}, as in BERT")
+        prefix = backend.model.continuing_subword_prefix
+        raise ValueError(f"{path}: tokens inside a word start with {prefix!r}; expected {CONTINUATION!r}, as in BERT")
     if rebuilt and (component := _non_bert_component(backend)):
         raise ValueError(
             f"{path}: its {component} differs from BERT's, which transformers uses instead; if it is right, write "
@@ -297,7 +297,7 @@ def _update_normalizer(path: Path, normalizer: dict[str, Any], config: Mapping[s
     for key, name, _ in NORMALIZER_KEYS:
         if rebuilt and _effective(intended)[name] != _effective(assumed)[name]:
             raise ValueError(
-                f"{path}: {name} is {normalizer[name]}, but tokenizer_config.json beside it has no {key}, which "
+                f"{path}: {name} is {normalizer[name]}, but tokenizer_config.json next to it has no {key}, which "
                 f"transformers reads as {assumed[name]}; write {key} into tokenizer_config.json"
             )
     normalizer.update(stated)

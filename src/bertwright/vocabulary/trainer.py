@@ -22,7 +22,7 @@ from bertwright.vocabulary.word_counts import WordCounts, WordRules
 ASCII = [chr(code) for code in range(0x21, 0x7F)]
 PROGRESS_EVERY = 1000  # tokens between two calls of `progress`
 NUM_EXAMPLES = 10  # tokens that a summary names
-MAX_DIACRITIC_SHARE = 0.01  # of a text's chunks; above it, accents are not stripped by default
+MAX_DIACRITIC_SHARE = 0.01  # with accents in more of a text's chunks, they are not stripped by default
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,8 @@ class VocabularySettings:
 
     criterion: Rule = "gain"
     """Rule by which the next pair of tokens is merged. gain: f(ab) log[f(ab) N / (f(a) f(b))], the pair that raises the
-    likelihood of the text most (Schuster and Nakajima 2012, who give no formula). ratio: f(ab) / (f(a) f(b)), among
-    pairs above a falling frequency floor (the description of WordPiece in the Hugging Face course; the floor is our
-    own). bpe: the most frequent pair (Sennrich et al. 2016)."""
+    likelihood of the text most (Schuster and Nakajima 2012, who give no formula). bpe: the most frequent pair
+    (Sennrich et al. 2016)."""
 
     min_frequency: int = 5
     """Minimum frequency of a pair to be merged: a model cannot learn what a token means from fewer occurrences."""
@@ -93,7 +92,7 @@ def learn(counts: WordCounts, settings: VocabularySettings, progress: Callable[[
     `progress` receives the number of tokens learned since its last call. The result has fewer than `size` tokens if no
     pair is left with `min_frequency` occurrences.
 
-    Raises ValueError for no words, for a size below that of the alphabet, and for text that stripping accents would
+    Raises ValueError for no words, for a size smaller than the alphabet, and for text that stripping accents would
     mutilate.
     """
     if not counts.words:
@@ -147,14 +146,14 @@ def alphabet(counts: WordCounts, settings: VocabularySettings) -> list[str]:
     rules = WordRules(settings.lowercase, settings.strip_accents)
     frequency = counts.characters()
     ascii_left = [c for c in ASCII if list(rules.words([c])) == [[c]]]
-    others = sorted((c for c in frequency if c not in ascii_left), key=lambda c: (-frequency[c], c))
+    rare = sorted((c for c in frequency if c not in ascii_left), key=lambda c: (-frequency[c], c))
     wanted = frequency.total() * settings.character_coverage
     covered = sum(frequency[c] for c in ascii_left)
     taken = 0
-    while covered < wanted and taken < min(len(others), settings.max_characters):
-        covered += frequency[others[taken]]
+    while covered < wanted and taken < min(len(rare), settings.max_characters):
+        covered += frequency[rare[taken]]
         taken += 1
-    return sorted([*ascii_left, *others[:taken]], key=lambda c: (-frequency[c], c))
+    return sorted([*ascii_left, *rare[:taken]], key=lambda c: (-frequency[c], c))
 
 
 def _character_tokens(characters: Sequence[str], settings: VocabularySettings) -> list[str]:
@@ -185,8 +184,8 @@ class VocabularySummary(NamedTuple):
     """Statistics of a vocabulary on the words that it was learned from."""
 
     tokens: int
-    characters: int  # with a token of their own
-    character_coverage: float  # their share of the text
+    characters: int  # characters with a token of their own
+    character_coverage: float  # share of the text that these characters make up
     fertility: float  # tokens per word
     unknown: float  # share of words that are [UNK]
     whole_words: float  # share of words that are one token, not [UNK]
@@ -204,7 +203,7 @@ def vocabulary_stats(tokens: Sequence[str], counts: WordCounts) -> VocabularySum
     unknown = np.zeros(len(occurrences), dtype=bool)
     unknown[word_of[ids == tokens.index("[UNK]")]] = True
     words = occurrences.sum()
-    used = np.bincount(ids, minlength=len(tokens)).tolist()  # by how many distinct words
+    used = np.bincount(ids, minlength=len(tokens)).tolist()  # distinct words that contain each token
     known = {token.removeprefix(CONTINUATION) for token in tokens}
     regular = [token for token in tokens if token not in SPECIAL_TOKENS]
     frequency = counts.characters()

@@ -1,6 +1,6 @@
 """Word counts of a corpus, from which a vocabulary is learned.
 
-Words are those of a BERT tokenizer (`BertNormalizer`, then `BertPreTokenizer`). A few hundred thousand distinct chunks
+Words are split by BERT's rules (`BertNormalizer`, then `BertPreTokenizer`). A few hundred thousand distinct chunks
 between spaces make up gigabytes of text: so raw chunks are counted first, in a hash table, and only distinct chunks go
 through Unicode normalization.
 """
@@ -26,7 +26,7 @@ from bertwright.vocabulary.tokenizer_io import MAX_WORD_LENGTH
 CHUNK_LIMIT = 128 << 20
 CHUNKS_PER_READ = 4096  # chunks copied out of the native table in one call
 CHUNK_COST = 140  # bytes per chunk in a Counter besides its text
-CHARACTERS_PER_CALL = 1 << 17  # of the normalizer, which takes a hundred bytes for each
+CHARACTERS_PER_CALL = 1 << 17  # limit of a call of the normalizer, which takes 100 bytes per character
 PROGRESS_EVERY = 1 << 22  # bytes between two calls of `progress`
 NO_MEMORY = "not enough memory for the distinct words of the texts; use fewer texts"
 

@@ -119,20 +119,20 @@ struct Pair {
     double score = 0;
     int64_t heap_index = -1;      // -1: not a candidate
     uint64_t touched = 0;         // the last merge that changed this pair
-    std::vector<uint32_t> words;  // in which it occurs or has occurred
+    std::vector<uint32_t> words;  // words in which the pair occurs or has occurred
 };
 
 struct Symbol {
     std::string text;
     int64_t count = 0;
-    std::vector<uint32_t> pairs;  // that contain it
+    std::vector<uint32_t> pairs;  // pairs that contain the symbol
 };
 
-// As RULES in merges.py.
-enum Rule : int32_t { RATIO, GAIN, BPE };
+// Same order as RULES in merges.py.
+enum Rule : int32_t { GAIN, BPE };
 
-// Merges the best pair of adjacent symbols repeatedly. All frequencies are exact after every merge, and every pair
-// whose score depends on a changed frequency is moved in the heap at once.
+// Merges the best pair of adjacent symbols repeatedly. All frequencies are exact after every merge: pairs with a
+// changed score move in the heap at once.
 class Learner {
   public:
     Learner(Rule rule, int64_t min_frequency) : rule_(rule), min_frequency_(min_frequency) {}
@@ -147,11 +147,8 @@ class Learner {
         add_counts(static_cast<uint32_t>(words_.size() - 1), +1);
     }
 
-    // Finds the first candidates, after all words were added. A falling floor starts at the most frequent pair.
+    // Finds the first candidates, after all words were added.
     void start() {
-        floor_ = min_frequency_;
-        if (rule_ == RATIO)
-            for (const Pair& pair : pairs_) floor_ = std::max(floor_, pair.count);
         for (uint32_t number = 0; number < pairs_.size(); ++number) update_candidate(number);
         changed_.clear();
     }
@@ -177,11 +174,7 @@ class Learner {
     int64_t learn(int64_t wanted) {
         int64_t learned = 0;
         while (learned < wanted) {
-            while (heap_.empty()) {
-                if (floor_ <= min_frequency_) return learned;
-                floor_ = std::max(min_frequency_, floor_ / 2);
-                for (uint32_t number = 0; number < pairs_.size(); ++number) update_candidate(number);
-            }
+            if (heap_.empty()) return learned;
             if (!refresh_top()) continue;
             if (rule_ == GAIN && pairs_[heap_.front()].score <= 0) return learned;
             learned += merge(heap_.front());
@@ -197,11 +190,11 @@ class Learner {
         for (size_t i = 0; i < word.symbols.size(); ++i) {
             symbols_[word.symbols[i]].count += count;
             if (i == 0) continue;
-            uint32_t found = pair_of(word.symbols[i - 1], word.symbols[i]);
-            Pair& pair = pairs_[found];
+            uint32_t index = pair_of(word.symbols[i - 1], word.symbols[i]);
+            Pair& pair = pairs_[index];
             pair.count += count;
             if (sign > 0 && (pair.words.empty() || pair.words.back() != number)) pair.words.push_back(number);
-            touch(found);
+            touch(index);
         }
     }
 
@@ -269,15 +262,10 @@ class Learner {
         double count = static_cast<double>(pair.count);
         double left = static_cast<double>(symbols_[pair.left].count);
         double right = static_cast<double>(symbols_[pair.right].count);
-        switch (rule_) {
-            case RATIO: return count / (left * right);
-            case GAIN: {
-                // long double: double's log has a symbol version of glibc 2.29, which older systems lack
-                const long double lift = count * static_cast<double>(num_symbols_) / (left * right);
-                return count * static_cast<double>(std::log(lift));
-            }
-            default: return count;
-        }
+        if (rule_ == BPE) return count;
+        // long double: double's log has a symbol version of glibc 2.29, which older systems lack
+        const long double lift = count * static_cast<double>(num_symbols_) / (left * right);
+        return count * static_cast<double>(std::log(lift));
     }
 
     // Returns true if the score of the first pair of the heap is current; otherwise updates it and moves the pair.
@@ -295,7 +283,7 @@ class Learner {
     // Adds a pair to the heap, moves it there or removes it, as its count and score require.
     void update_candidate(uint32_t number) {
         Pair& pair = pairs_[number];
-        if (pair.count < floor_) {
+        if (pair.count < min_frequency_) {
             if (pair.heap_index >= 0) remove(number);
             return;
         }
@@ -359,13 +347,13 @@ class Learner {
     const Rule rule_;
     const int64_t min_frequency_;
     bool is_merging_ = false;
-    int64_t floor_ = 0, num_symbols_ = 0;
+    int64_t num_symbols_ = 0;
     uint64_t merges_ = 1;
     std::vector<Symbol> symbols_;
     std::vector<Word> words_;
     std::vector<Pair> pairs_;
     std::vector<uint32_t> heap_, changed_;
-    std::unordered_map<std::string, uint32_t> numbers_;  // of symbols, by text
+    std::unordered_map<std::string, uint32_t> numbers_;  // text to symbol
     std::unordered_map<uint64_t, uint32_t> pair_numbers_;
 };
 
