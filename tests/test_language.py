@@ -16,7 +16,7 @@ CODE = sorted(path for folder in ("src", "bench", "demo", "tests") for path in (
 BANNED = set(
     """
     kept piece told tell spoken kin twin settle worth footing neighbor remark fact mend aim thing
-    refuse refusal highest lowest inner
+    refuse refusal highest lowest
     """.split()
 )
 EXEMPT = re.compile("word_?piece", re.IGNORECASE)
