@@ -22,8 +22,8 @@ from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.pretraining.settings import ModelSettings
-from bertwright.tasks.data import read_examples
 from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.task_data import read_examples
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer

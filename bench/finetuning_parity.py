@@ -38,9 +38,9 @@ from bertwright.models.packing import TokenBatch
 from bertwright.ragged import offsets_from_lengths
 from bertwright.seeding import TaskStream, derive_key
 from bertwright.tasks.collation import collate, step_items
-from bertwright.tasks.data import read_examples
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.task import Encoded
+from bertwright.tasks.task_data import read_examples
 from bertwright.tasks.task_io import TaskModel, load_task
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer

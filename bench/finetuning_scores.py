@@ -44,11 +44,11 @@ from bertwright.interop.huggingface import start_task_model
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.models.heads import EncoderForTask
-from bertwright.tasks.data import read_examples, read_splits
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Encoded
+from bertwright.tasks.task_data import read_examples, read_splits
 from bertwright.tasks.task_io import TaskModel, save_task_folder
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings

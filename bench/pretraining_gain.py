@@ -28,8 +28,8 @@ from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.pretraining.settings import ModelSettings
 from bertwright.tasks.classification import LabelPrediction
-from bertwright.tasks.data import read_examples
 from bertwright.tasks.tagging import Tagging, TagPrediction
+from bertwright.tasks.task_data import read_examples
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import load_bert_config
 from finetuning_scores import WORKS as SCORE_WORKS

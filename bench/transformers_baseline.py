@@ -29,12 +29,12 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.exact_match import best_threshold, scores
 from bertwright.tasks.classification import Classification
-from bertwright.tasks.data import read_examples
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_data import read_examples
 from bertwright.training import schedules
 from bertwright.training.optimizer import OptimizerSettings
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple
 
 from bertwright.corpus.wikipedia import read_articles
-from bertwright.io.conll import is_comment, split_cells, starts_document
+from bertwright.io.conll_lines import is_comment, split_cells, starts_document
 from bertwright.io.decoding import (
     BLOCK,
     FIX_CORPUS,

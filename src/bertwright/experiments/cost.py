@@ -25,7 +25,7 @@ from bertwright.models.feature_head import FeatureHead
 from bertwright.pretraining.pretrain_state import open_run as open_pretraining
 from bertwright.pretraining.run import measure_cost
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.tasks.data import SplitData
+from bertwright.tasks.task_data import SplitData
 from bertwright.training.context import execution_context
 from bertwright.training.cost import time_steps
 from bertwright.vocabulary.tokenizer import Tokenizer

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertwright.tasks.data import read_examples
 from bertwright.tasks.presets import PRESETS, TaskSettings
+from bertwright.tasks.task_data import read_examples
 from bertwright.tasks.task_types import TaskOptions
 
 # Other names of the folders in which a task's files are found.

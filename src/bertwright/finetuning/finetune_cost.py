@@ -6,8 +6,8 @@ import time
 
 from bertwright.finetuning.finetune_state import FinetuneState, make_spec
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.tasks.data import SplitData
 from bertwright.tasks.prediction import evaluate_examples
+from bertwright.tasks.task_data import SplitData
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import CostEstimate, time_steps
 

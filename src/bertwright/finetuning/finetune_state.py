@@ -25,8 +25,8 @@ from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.tasks.collation import check_segments, micro_batches
-from bertwright.tasks.data import SplitData, digest_files, read_splits, within_positions
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_data import SplitData, digest_files, read_splits, within_positions
 from bertwright.tasks.task_io import continue_task, load_task, load_to_continue
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext

@@ -47,8 +47,8 @@ from bertwright.finetuning.trials import (
 from bertwright.interop.model_files import digest_model
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.settings import write_settings
-from bertwright.tasks.data import digest_files
 from bertwright.tasks.presentation import format_score, format_scores, make_score_table
+from bertwright.tasks.task_data import digest_files
 from bertwright.training.distributed import check_single_process
 from bertwright.training.loop import DivergedError
 from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, check_run_directory, delete_weights

@@ -24,8 +24,8 @@ from bertwright.permutation import permute
 from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.seeding import ProbeStream, derive_key
 from bertwright.tasks.collation import collate
-from bertwright.tasks.data import SplitData
 from bertwright.tasks.task import AnyTask, Ints, Outputs
+from bertwright.tasks.task_data import SplitData
 from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import LossOutput
 from bertwright.training.optimizer import Optimizer, OptimizerSettings

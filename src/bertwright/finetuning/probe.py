@@ -56,8 +56,8 @@ from bertwright.models.representations import (
 )
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
-from bertwright.tasks.data import SplitData, data_warnings, read_splits, within_positions
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_data import SplitData, data_warnings, read_splits, within_positions
 from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import check_single_process
 from bertwright.training.fit import FitSettings, fit

@@ -35,10 +35,10 @@ from bertwright.finetuning.settings import RESUME_OVERRIDES, FinetuneSettings
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import TaskBatch
 from bertwright.models.text_encoder import EncoderConfig
-from bertwright.tasks.data import SplitData, data_warnings
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.presentation import format_scores, make_score_table
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_data import SplitData, data_warnings
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost

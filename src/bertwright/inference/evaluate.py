@@ -141,7 +141,7 @@ def load_for_task(
 def _load_one(name: str, overrides: TaskOptions, context: ExecutionContext) -> Bert:
     from bertwright.inference.model import load
     from bertwright.models.heads import EncoderForTask
-    from bertwright.tasks.data import within_positions
+    from bertwright.tasks.task_data import within_positions
 
     folder = model_folder(name)
     model = load(folder, context.device, context.dtype)

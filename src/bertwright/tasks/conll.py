@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from tokenizers import Regex, pre_tokenizers
 
-from bertwright.io.conll import COMMENT, DOCUMENT_LINE, is_comment, split_cells, starts_document
+from bertwright.io.conll_lines import COMMENT, DOCUMENT_LINE, is_comment, split_cells, starts_document
 from bertwright.io.decoding import read_text
 from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
