@@ -1,0 +1,86 @@
+"""Training of toys through `fit`: a toy that is killed at several steps must resume to the same bits."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, load_model, save_model
+
+from bertwright.console import silent_console
+from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.tasks.collation import micro_batches
+from bertwright.tasks.task import AnyTask, Encoded
+from bertwright.training import checkpoint
+from bertwright.training.context import ExecutionContext
+from bertwright.training.fit import FitSettings, TrainingSpec, fit
+from bertwright.training.loop import LossOutput
+from bertwright.training.metrics_log import read_metrics
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
+
+CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
+STEPS, SAVE_EVERY = 80, 10
+WEIGHTS = "weights.safetensors"
+SETTINGS = OptimizerSettings(learning_rate=0.02, bias_correction=True)
+
+
+def task_spec(task: AnyTask, model: EncoderForTask, encoded: Encoded) -> TrainingSpec[TaskBatch]:
+    """Return the training of a task's model as fine-tuning does it, in micro-batches of about half a step."""
+    model.train()
+    optimizer = Optimizer(dict(model.named_parameters()), SETTINGS)
+
+    def batches(first_step: int) -> Iterator[list[TaskBatch]]:
+        for step in range(first_step, STEPS):
+            yield micro_batches(encoded, step, batch_size=8, seed=1, max_tokens=int(4 * encoded.lengths.mean()))
+
+    def loss(batch: TaskBatch) -> LossOutput:
+        value = task.loss(model(batch), batch) / batch.num_labels
+        return LossOutput(value, {"loss": value.detach()})
+
+    return TrainingSpec(model, optimizer, SETTINGS.make_schedule(STEPS), batches, loss)
+
+
+def train_toy(make: Callable[[], TrainingSpec[Any]], run: Path, kill_at: int = 0) -> TrainingSpec[Any]:
+    """Train a toy from its newest checkpoint; before the loss of step `kill_at` it kills its own process."""
+    spec = make()
+
+    def loss(batch: Any) -> LossOutput:
+        if kill_at and spec.optimizer.steps == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return spec.loss(batch)
+
+    if latest := checkpoint.verify_latest(run / "checkpoints"):
+        load_model(spec.model, latest / WEIGHTS)
+        spec.optimizer.load_state(checkpoint.load_optimizer(latest))
+    run.mkdir(exist_ok=True)
+    settings = FitSettings(run, STEPS, save_steps=range(0, STEPS, SAVE_EVERY))
+    written = replace(spec, loss=loss, write_model=lambda folder: save_model(spec.model, folder / WEIGHTS))
+    fit(settings, written, CPU, silent_console())
+    return spec
+
+
+def check_resumes_to_the_bit(make: Callable[[], TrainingSpec[Any]], folder: Path) -> TrainingSpec[Any]:
+    """Train a toy without a break, and once more with two SIGKILLs; return the first, whose model is trained.
+
+    Each killed training is a process of its own, not forked from this one: a copy lacks OpenMP's threads, and hangs.
+    """
+    spec = train_toy(make, folder / "unbroken")
+    for kill_at in (13, 47):
+        process = multiprocessing.get_context("forkserver").Process(
+            target=train_toy, args=(make, folder / "killed", kill_at), daemon=True
+        )
+        process.start()
+        process.join(timeout=300)
+        assert process.exitcode == -signal.SIGKILL
+    train_toy(make, folder / "killed")
+    assert read_metrics(folder / "killed") == read_metrics(folder / "unbroken")
+    last = f"checkpoints/step-{STEPS:08d}/{WEIGHTS}"
+    killed, unbroken = (load_file(folder / name / last) for name in ("killed", "unbroken"))
+    assert all(torch.equal(killed[name], tensor) for name, tensor in unbroken.items())
+    return spec
