@@ -38,7 +38,7 @@ def load_bert_config(folder: Path) -> BertConfig:
 
 
 def describe_machine(threads: int | None = None, device: str = "cpu") -> str:
-    """Describe date, processor, number types and versions, for the line above a table.
+    """Describe date, processor, dtypes and versions, for the line above a table.
 
     `threads`: those of torch if not given. `device`: "cuda" adds the GPU's name.
     """

@@ -15,7 +15,7 @@ batches as they are, longest first; for the others the examples are shuffled amo
 without grouping. The first round is not counted. Ratios are taken within a round; their median counts.
 
 The last row are the block's matrix products alone, last layer at [CLS] only, at the speed of the fastest product known
-here (`measure_peak_flops`) in the same round: what no program could surpass in these number types.
+here (`measure_peak_flops`) in the same round: what no program could surpass in these dtypes.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def ceiling(chosen: argparse.Namespace) -> Block:
     from bertwright.training.throughput import measure_peak_flops
 
     config, (_, encoded) = shape(chosen.model), encode(chosen.data, chosen.task)
-    number_type = torch.bfloat16 if chosen.bfloat16 else torch.float32
-    context = ExecutionContext(torch.device("cpu"), number_type, chosen.threads)
+    dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
+    context = ExecutionContext(torch.device("cpu"), dtype, chosen.threads)
 
     def block(number: int) -> float:
         batches = encoded.lengths[block_examples(encoded.lengths, number, chosen.steps)]

@@ -5,7 +5,7 @@
 
 Each run of one task, system and seed appends one line of JSON to FILE; runs that FILE already contains are skipped. The
 recipe is that of section A.3 for both: batch 32, linear warm-up over a tenth of the steps and decay, AdamW with decay
-0.01 and bias correction, clipping at 1.0, dropout 0.1, the best epoch on dev, both in the same number type (--dtype;
+0.01 and bias correction, clipping at 1.0, dropout 0.1, the best epoch on dev, both in the same dtype (--dtype;
 the peer's bfloat16 is its autocast). The peer's side is `transformers_baseline.py`, padded to each batch's longest
 sequence. The weights are all-MiniLM-L6-v2 unless --model names others.
 

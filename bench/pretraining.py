@@ -10,7 +10,7 @@ median step and the median of the ratios within a round.
 
 Useful work is what the model needs: no padding, and the vocabulary projection at the masked positions only. Utilization
 is useful work per second, divided by the speed of a matrix product of the model's feed-forward shape (torch's or ours,
-whichever is faster) in the fastest number type that a contender may use. The product is repeated for as long as our
+whichever is faster) in the fastest dtype that a contender may use. The product is repeated for as long as our
 step takes, in the same rounds, because some processors slow down under load. "Memory settings" are large malloc
 thresholds and huge pages.
 """
@@ -131,8 +131,8 @@ def ours(chosen: argparse.Namespace) -> Step:
     from bertwright.training.optimizer import Optimizer, OptimizerSettings
     from bertwright.training.optimizer_settings import DeviceSettings
 
-    number_type: Literal["bfloat16", "float32"] = "bfloat16" if chosen.bfloat16 else "float32"
-    settings = DeviceSettings(chosen.device, number_type, chosen.threads)
+    dtype: Literal["bfloat16", "float32"] = "bfloat16" if chosen.bfloat16 else "float32"
+    settings = DeviceSettings(chosen.device, dtype, chosen.threads)
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
     context = until_the_end.enter_context(execution_context(settings))

@@ -1,6 +1,6 @@
 """Held-out loss of pre-training recipes after equal time on the same store.
 
-    python bench/pretraining_recipes.py run WORK --recipes adamw muon --minutes 20 --seeds 0 1 2
+    python bench/pretraining_recipes.py run WORK --recipes adamw fast --minutes 20 --seeds 0 1 2
     python bench/pretraining_recipes.py finetune WORK --recipes adamw
     python bench/pretraining_recipes.py table RESULTS
 
@@ -56,7 +56,6 @@ SHORT = [
 ]
 FIXED = [*SHORT, "--max-length", str(LENGTH), "--long-ratio", "0"]
 ADAMW = ["--batch-size", "16", "--learning-rate", "8e-4"]
-MUON = ["--algorithm", "muon", "--batch-size", "16", "--learning-rate", "3e-3"]
 NORMAL = ["--init-scheme", "normal", "--initializer-range", "0.02"]
 SECOND_HALF = ["--long-ratio", "0.5", "--long-length", str(LENGTH)]
 FALLING = ["--mlm-probability", "0.3", *SECOND_HALF, "--long-mlm-probability", "0.15"]
@@ -72,19 +71,9 @@ RECIPES: dict[str, list[str]] = {
     "adamw-mask-falling": [*SHORT, *ADAMW, "--max-length", str(LENGTH), *FALLING],
     "adamw-rate-15e-4": [*FIXED, *ADAMW, "--learning-rate", "1.5e-3"],
     "adamw-batch-8": [*FIXED, *ADAMW, "--batch-size", "8"],
-    "muon": [*FIXED, *MUON],
-    "muon-no-nsp": [*FIXED, *MUON, "--objective", "mlm"],
-    "muon-normal": [*FIXED, *MUON, *NORMAL],
-    "muon-wsd": [*FIXED, *MUON, "--schedule", "warmup-stable-decay"],
-    "muon-mask-30": [*FIXED, *MUON, "--mlm-probability", "0.3"],
-    "muon-mask-40": [*FIXED, *MUON, "--mlm-probability", "0.4"],
-    "muon-mask-falling": [*SHORT, *MUON, "--max-length", str(LENGTH), *FALLING],
-    "muon-batch-32": [*FIXED, *MUON, "--batch-size", "32"],
-    "muon-rate-2e-3": [*FIXED, *MUON, "--learning-rate", "2e-3"],
-    "muon-rate-5e-3": [*FIXED, *MUON, "--learning-rate", "5e-3"],
     # the first half of the steps with sequences of half the length, or with half of the sequences
-    "muon-length-warm-up": [*SHORT, *MUON, "--max-length", str(LENGTH // 2), *SECOND_HALF],
-    "muon-batch-ramp": [*SHORT, *MUON, "--max-length", str(LENGTH), *SECOND_HALF, "--long-batch-size", "32"],
+    "adamw-length-warm-up": [*SHORT, *ADAMW, "--max-length", str(LENGTH // 2), *SECOND_HALF],
+    "adamw-batch-ramp": [*SHORT, *ADAMW, "--max-length", str(LENGTH), *SECOND_HALF, "--long-batch-size", "32"],
 }
 
 

@@ -28,7 +28,6 @@ FOLDERS = {
     "store": ("store/train", f"pretrain --store store --run new {FIRST_STEPS}"),
     "tokenizer of a store": (TOKENIZER, f"pretrain --store store --run new {FIRST_STEPS}"),
     "model": ("classification/model", f"predict classification/model 'the bear sees' {CPU}"),
-    "records": ("open/metrics.jsonl", "pretrain --run open --resume"),
 }
 
 

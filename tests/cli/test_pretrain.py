@@ -297,21 +297,6 @@ def test_run_with_init_starts_from_its_weights(tmp_path: Path, make_settings: Ma
     assert start["mlm_loss"] == pytest.approx(last["mlm_loss"], rel=1e-5)
 
 
-def test_changed_weights_of_init_stop_a_run_until_its_first_checkpoint(tmp_path: Path, make_settings: Make) -> None:
-    other, init = tmp_path / "other", tmp_path / "init"
-    for seed, folder in enumerate((other, init)):
-        settings = make_settings(folder, steps=1)
-        run_pretrain(replace(settings, data=replace(settings.data, seed=seed)))
-    settings = make_settings(tmp_path / "run", steps=4, save_every=2, model=ModelSettings(init=str(init)))
-    run_pretrain(settings)
-    for name in "checkpoints", "model":
-        shutil.rmtree(settings.run / name)
-    shutil.rmtree(init)
-    shutil.copytree(other, init)
-    with pytest.raises(ValueError, match=r"init: its weights changed .*restore them"):
-        run_pretrain(replace(settings, resume=True))
-
-
 def test_model_with_one_segment_type_is_rejected_for_pairs(tmp_path: Path, make_settings: Make, store: Path) -> None:
     tokenizer = Tokenizer.load(store / "tokenizer")
     config = BertConfig(tokenizer.vocab_size, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=32)

@@ -314,7 +314,7 @@ def test_run_loads_its_newest_checkpoint_or_its_model(tmp_path):
     assert bertwright.load(str(run), "cpu").classify("the cat") == CLASSIFIER.classify("the cat")
 
 
-def test_number_type_and_device_are_those_of_the_call(tmp_path):
+def test_dtype_and_device_are_those_of_the_call(tmp_path):
     CLASSIFIER.save(tmp_path / "m")
     rough = bertwright.load(tmp_path / "m", "cpu", torch.bfloat16)
     assert rough.model.encoder.compute_dtype == torch.bfloat16

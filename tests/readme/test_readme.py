@@ -77,7 +77,7 @@ def test_the_tour_works_as_printed(tmp_path: Path, name: str, short: bool) -> No
             printed = execute(shorten(command) if short else command, tmp_path)
             missing = words(output) - words(printed) - words(command)  # an answer is some words of its text
             # Learned tokens differ between Python versions, and the three guesses of a model that was trained for a
-            # minute with the number type; with few steps, no guess is right.
+            # minute with the dtype; with few steps, no guess is right.
             guesses = 3 * command.count("[MASK]") if short else 3
             allowed = max(3, guesses, 0.2 * len(words(output)))
             assert len(missing) <= allowed, f"{command}: not printed: {sorted(missing)}\n{printed}"

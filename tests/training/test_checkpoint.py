@@ -119,7 +119,7 @@ def test_changed_environment_is_reported_on_resume(tmp_path: Path, monkeypatch: 
     assert changes is not None
     for change in (
         f"torch {recorded['torch']} → 9.9",
-        "number type float32 → bfloat16",
+        "dtype float32 → bfloat16",
         "processes 1 → 4",
         f"processor {recorded['processor']} → Other Processor",
         "threads 2 → 3",

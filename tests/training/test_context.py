@@ -122,6 +122,47 @@ def test_ranks_have_no_threads_of_gloo_after_the_process_group(tmp_path: Path) -
     assert sorted(done.stdout.splitlines()) == ["rank 0: 0 threads", "rank 1: 0 threads"]
 
 
+START_FAILS = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch.distributed as dist
+
+from bertwright.console import silent_console
+from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.train_run import train_run
+
+
+def open_run(context, console):
+    def fail():
+        raise OSError("no space left")
+
+    def wait():
+        dist.barrier()
+
+    return SimpleNamespace(record_start=fail, spec=wait)
+
+
+settings = SimpleNamespace(run=Path(sys.argv[1]), resume=False, dry_run=False, device=DeviceSettings("cpu", threads=1))
+try:
+    train_run(settings, (), open_run, silent_console())
+except (OSError, ValueError) as error:
+    print(f"{type(error).__name__}: {error}\\n", end="", flush=True)
+"""
+
+
+def test_a_start_that_fails_on_rank_0_ends_all_ranks(tmp_path: Path) -> None:
+    """The other ranks would wait for rank 0 in the first step."""
+    (tmp_path / "start.py").write_text(START_FAILS)
+    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, str(tmp_path / "start.py"), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    rejected = f"ValueError: {tmp_path / 'run'}: rejected by rank 0; see its message"
+    assert sorted(done.stdout.splitlines()) == ["OSError: no space left", rejected]
+
+
 def test_zero_threads_raise_an_error() -> None:
     with pytest.raises(ValueError, match="threads: expected 1 to"):
         DeviceSettings(threads=0)

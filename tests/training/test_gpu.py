@@ -1,4 +1,4 @@
-"""Parity of training steps in all number types and devices; bench/gpu.sh runs it on a GPU."""
+"""Parity of training steps in all dtypes and devices; bench/gpu.sh runs it on a GPU."""
 
 import re
 from collections.abc import Iterator

@@ -89,7 +89,7 @@ class JobResult(NamedTuple):
     failure: str | None
     """Reason of a divergence."""
     environment: Mapping[str, str]
-    """Processor, number type and versions with which it was computed."""
+    """Processor, dtype and versions with which it was computed."""
 
     @property
     def is_on_plateau(self) -> bool:
@@ -422,7 +422,7 @@ class Work:
 
 
 def _describe_environment(job: Job) -> dict[str, str]:
-    """Return the processor, the versions, the threads and the number type with which a job was computed."""
+    """Return the processor, the versions, the threads and the dtype with which a job was computed."""
     on_gpu = select_device(job.device).type == "cuda"
     return {
         "processor": torch.cuda.get_device_name() if on_gpu else processor_name(),

@@ -110,7 +110,7 @@ class Report:
     claims: list[ClaimResult]
     contrasts: list[Contrast]
     environments: Counter[str]
-    """Processor, number type and versions of the finished jobs, with the number of jobs."""
+    """Processor, dtype and versions of the finished jobs, with the number of jobs."""
     finished: int
     total: int
     """Trials."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from bertwright.interop.huggingface import (
     start_task_model,
 )
 from bertwright.interop.model_files import digest_model, model_folder
-from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.tasks.collation import check_segments, micro_batches
@@ -32,8 +30,8 @@ from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import LossOutput, check_finite_weights
-from bertwright.training.optimizer import Optimizer
-from bertwright.training.run_folder import check_data_unchanged, digest_initial_weights, prepare_model, record_run
+from bertwright.training.optimizer import Optimizer, make_optimizer
+from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, prepare_model, record_run
 from bertwright.training.throughput import default_micro_batch_tokens
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -117,10 +115,7 @@ def _make_optimizer(settings: FinetuneSettings, model: EncoderForTask) -> Optimi
     tuning = settings.tuning
     lr_scales = layerwise_lr_scales(model, tuning.freeze_layers, tuning.layerwise_lr_decay)
     lr_scales |= lstm_lr_scales(model, tuning.lstm_lr_scale)
-    trained = {name: parameter for name, parameter in model.named_parameters() if lr_scales[name] > 0}
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in trained)
-    return Optimizer(trained, settings.optimizer, lr_scales, layer_matrices(model))
+    return make_optimizer(model, settings.optimizer, lr_scales)
 
 
 def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, console: Console) -> EncoderForTask:
@@ -200,7 +195,9 @@ def record_start(settings: FinetuneSettings) -> None:
 
     Raises ValueError if the files of a resumed run have changed.
     """
-    data = digest_files(settings.task) | digest_initial_weights(settings.run, partial(digest_model, settings.model))
+    data = digest_files(settings.task)
     if settings.resume:
         check_data_unchanged(settings.run, data)
+    else:
+        data |= {INITIAL_WEIGHTS: digest_model(settings.model)}
     record_run(settings, "finetune", data)

@@ -73,7 +73,7 @@ class FinetuneSettings:
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
     same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction
-    set, the numbers of threads and of processes, and the number type. A notice reports changes."""
+    set, the numbers of threads and of processes, and the dtype. A notice reports changes."""
     epochs: float = 3.0
     """Passes over the training examples (paper, A.3: 2, 3 or 4; SQuAD 2.0: 2)."""
     batch_size: int = 32

@@ -103,7 +103,7 @@ class Header:
     """The description of a cache."""
 
     model: str
-    """Digest of the encoder: its weights, number type and configuration."""
+    """Digest of the encoder: its weights, dtype and configuration."""
     data: str
     """Digest of the encoder's input: token ids, lengths of sequences, and positions of the states."""
     layers: tuple[int, ...]
@@ -180,7 +180,7 @@ def check_cache_key(folder: Path, model: str, data: str) -> Header | None:
         return None
     saved = _read_header(folder)
     if saved.model != model:
-        other = "another model or number type (--dtype)"
+        other = "another model or dtype (--dtype)"
     elif saved.data != data:
         other = "other data, or of the same data encoded differently"
     else:

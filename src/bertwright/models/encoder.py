@@ -43,11 +43,6 @@ SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward o
 class Linear(nn.Linear):
     """A dense layer that computes in the dtype of its input; its weights stay float32, as the optimizer needs them."""
 
-    def __init__(self, in_features: int, out_features: int, stacked: int = 1) -> None:
-        """Create the layer; `stacked`: the number of independent matrices that its weight consists of."""
-        super().__init__(in_features, out_features)
-        self.stacked = stacked
-
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
 
@@ -84,7 +79,7 @@ class Layer(nn.Module):
         self.config = config
         self.first_site = 1 + SITES_PER_LAYER * number
         hidden, intermediate = config.hidden_size, config.intermediate_size
-        self.qkv = Linear(hidden, 3 * hidden, stacked=3)
+        self.qkv = Linear(hidden, 3 * hidden)
         self.attention_output = Linear(hidden, hidden)
         self.attention_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
         self.intermediate = Linear(hidden, intermediate)
@@ -124,12 +119,6 @@ class Layer(nn.Module):
         attention_dropout, output_dropout = self.make_dropouts(packing, positions)
         sites = (attention_dropout, output_dropout, output_dropout)
         return [c_mask_key(drop, self.first_site + n) for n, drop in enumerate(sites)]
-
-
-def layer_matrices(model: nn.Module) -> dict[str, int]:
-    """Return the names of all weight matrices of a model's layers, and how many matrices are stacked in each."""
-    found = ((name, module) for name, module in model.named_modules() if isinstance(module, Linear))
-    return {f"{name}.weight": module.stacked for name, module in found if ".layers." in f".{name}"}
 
 
 class BertEncoder(TextEncoder):

@@ -69,7 +69,7 @@ class Planner:
         self.max_epochs = max_epochs(self.train.num_tokens)
 
     def choose_settings(self, size: str, tokens: float) -> PretrainSettings:
-        """Return the settings of a run over a number of tokens of the store; a GPU has its own number type."""
+        """Return the settings of a run over a number of tokens of the store; a GPU has its own dtype."""
         chosen = choose_settings(size, tokens, tokens / self.train.num_tokens)
         device = self.settings.device if self.settings.gpu is None else DeviceSettings()
         return replace(chosen, store=self.store, device=device)

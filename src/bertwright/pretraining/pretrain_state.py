@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -12,10 +11,9 @@ from bertwright.console import notice
 from bertwright.corpus.limits import MIN_ANSWERS, MIN_PREDICTIONS, accuracy_error, loss_error
 from bertwright.files import digest_bytes
 from bertwright.interop import huggingface
-from bertwright.interop.model_files import digest_model, model_folder
+from bertwright.interop.model_files import model_folder
 from bertwright.kernels.cpu import available_memory
 from bertwright.models.config import BertConfig
-from bertwright.models.encoder import layer_matrices
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import PretrainingData
 from bertwright.pretraining.settings import PretrainSettings
@@ -24,13 +22,7 @@ from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.loop import check_finite_weights
 from bertwright.training.optimizer import Optimizer
-from bertwright.training.run_folder import (
-    INITIAL_WEIGHTS,
-    digest_initial_weights,
-    find_changed_data,
-    prepare_model,
-    record_run,
-)
+from bertwright.training.run_folder import find_changed_data, prepare_model, record_run
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
@@ -67,7 +59,7 @@ def open_run(settings: PretrainSettings, context: ExecutionContext, console: Con
     _check_lengths(settings, model.config)
     prepare_model(model, context)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    optimizer = Optimizer(trained, settings.optimizer, matrices=layer_matrices(model))
+    optimizer = Optimizer(trained, settings.optimizer)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     return PretrainState(tokenizer, model, optimizer, train, data, held_out)
@@ -168,18 +160,13 @@ def _check_lengths(settings: PretrainSettings, config: BertConfig) -> None:
 def record_start(settings: PretrainSettings, state: PretrainState) -> None:
     """Write the settings and data digests of a run that has been opened.
 
-    Raises ValueError if the store of a resumed run has changed, or before its first checkpoint the model of --init.
+    Raises ValueError if the store of a resumed run has changed.
     """
     stores = [state.train, *(data.store for data in state.held_out[:1])]
     digests = {
         store.folder.name: digest_bytes(*(file.digest.encode() for file in store.header.files)) for store in stores
     }
-    if (init := settings.model.init) is not None:
-        digests |= digest_initial_weights(settings.run, partial(digest_model, init))
-    changed = find_changed_data(settings.run, digests) if settings.resume else []
-    if changed == [INITIAL_WEIGHTS]:
-        raise ValueError(f"{init}: its weights changed since the run started; restore them, or start again")
-    if changed:
+    if settings.resume and find_changed_data(settings.run, digests):
         raise ValueError(
             f"{settings.store}: its text or sentences changed since the run started; restore it, or start a new run "
             f"from the newest checkpoint: --init {settings.run} --run FOLDER"

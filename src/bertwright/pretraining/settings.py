@@ -140,7 +140,7 @@ class PretrainSettings:
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
     same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction
-    set, the numbers of threads and of processes, the number type, --micro-batch-size and --pad-batches. A notice
+    set, the numbers of threads and of processes, the dtype, --micro-batch-size and --pad-batches. A notice
     reports changes of all but the last two."""
     steps: int = 1_000_000
     """Optimizer steps in total (paper: 1,000,000)."""

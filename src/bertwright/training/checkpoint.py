@@ -1,8 +1,8 @@
 """Checkpoints: write them atomically, verify them on reading, delete the oldest ones.
 
-A checkpoint is a folder `step-00001000` with the model (for BERT a Hugging Face folder), the optimizer's state, and
-`state.json`, which lists the size and digest of each file. If a run can resume from the checkpoint, `state.json` also
-contains the digest of the metrics and the environment, which the bits of the next steps depend on.
+A checkpoint is a folder `step-00001000` with the model (for BERT a Hugging Face folder), the optimizer's state, the
+state that steps carry, if there is any, and `state.json`, which lists the size and digest of each file. If a run can
+resume from the checkpoint, `state.json` also contains the environment, which the bits of the next steps depend on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bertwright.kernels.native import describe_library
 from bertwright.training.context import ExecutionContext
 
 STATE = "state.json"
-OPTIMIZER = "optimizer.safetensors"
+OPTIMIZER, CARRIED = "optimizer.safetensors", "carried.safetensors"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -47,10 +47,12 @@ def save(
     write_model: Callable[[Path], None],
     optimizer: Mapping[str, Tensor],
     fields: Mapping[str, Any] | None = None,
+    carried: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write a checkpoint unless it already exists; `fields`: further content of state.json.
+    """Write a checkpoint unless it already exists.
 
-    Raises OSError (a full disk, no permission); then nothing is written.
+    `fields`: further content of state.json. `carried`: the state that a step hands to the next one. Raises OSError
+    (a full disk, no permission); then nothing is written.
     """
     path = path_of(folder, step)
     if path.exists():
@@ -59,6 +61,8 @@ def save(
         with atomic_folder(path) as temporary:
             write_model(temporary)
             save_file(dict(optimizer), temporary / OPTIMIZER)
+            if carried is not None:
+                save_file({name: tensor.contiguous() for name, tensor in carried.items()}, temporary / CARRIED)
             files = sorted(temporary.iterdir())
             listed = {file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)} for file in files}
             write_json(temporary / STATE, {"step": step, "files": listed} | dict(fields or {}))
@@ -79,7 +83,7 @@ def verify(checkpoint: Path) -> None:
     Raises ValueError that names the first file that is missing, truncated or altered.
     """
     remedy = "start again in another folder"
-    if list_checkpoints(checkpoint.parent)[0] != checkpoint:
+    if list_checkpoints(checkpoint.parent)[:1] != [checkpoint]:
         remedy = f"delete {checkpoint} to resume from the one before it, or {remedy}"
     if not (checkpoint / STATE).is_file():
         raise ValueError(f"{checkpoint}: {STATE} is missing; {remedy}")
@@ -103,7 +107,7 @@ def verify(checkpoint: Path) -> None:
 
 def describe_environment(context: ExecutionContext) -> dict[str, str]:
     """Describe everything but settings and data that the bits of a training step depend on."""
-    found = {"torch": torch.__version__, "number type": context.number_type, "processes": str(context.world_size)}
+    found = {"torch": torch.__version__, "dtype": context.dtype_name, "processes": str(context.world_size)}
     if context.device.type == "cuda":
         return found | {"processor": torch.cuda.get_device_name(context.device)}
     return found | {
@@ -138,3 +142,8 @@ def verify_latest(folder: Path) -> Path | None:
 def load_optimizer(checkpoint: Path) -> dict[str, Tensor]:
     """Load the optimizer's state from a verified checkpoint."""
     return load_file(checkpoint / OPTIMIZER)
+
+
+def load_carried(checkpoint: Path) -> dict[str, Tensor]:
+    """Load the state that steps carry from a verified checkpoint."""
+    return load_file(checkpoint / CARRIED)

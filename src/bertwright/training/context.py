@@ -1,4 +1,4 @@
-"""Execution context of a run: device, number type, threads, and the rank of this process."""
+"""Execution context of a run: device, dtype, threads, and the rank of this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertwright.training.optimizer_settings import DeviceSettings
 
 @dataclass(frozen=True)
 class ExecutionContext:
-    """Device, number type, threads and rank of this process."""
+    """Device, dtype, threads and rank of this process."""
 
     device: torch.device
     dtype: torch.dtype
@@ -31,14 +31,14 @@ class ExecutionContext:
         return self.rank == 0
 
     @property
-    def number_type(self) -> str:
-        """Name of the number type of states and matrix products."""
+    def dtype_name(self) -> str:
+        """Name of the dtype of states and matrix products."""
         return str(self.dtype).removeprefix("torch.")
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread" + "s" * (self.threads > 1)
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"CPU, {threads}"
-        return f"{device}, {self.number_type}" + (f", {self.world_size} ranks" if self.world_size > 1 else "")
+        return f"{device}, {self.dtype_name}" + (f", {self.world_size} ranks" if self.world_size > 1 else "")
 
 
 def supports_bfloat16(device: torch.device) -> bool:
@@ -78,7 +78,7 @@ def select_device(settings: DeviceSettings) -> torch.device:
 
 
 def select_dtype(settings: DeviceSettings) -> Literal["float32", "bfloat16"]:
-    """Return the name of the number type; `auto` depends on this machine."""
+    """Return the name of the dtype; `auto` depends on this machine."""
     if settings.dtype != "auto":
         return settings.dtype
     return "bfloat16" if prefers_bfloat16(select_device(settings)) else "float32"

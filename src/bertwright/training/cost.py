@@ -59,8 +59,7 @@ def describe_cost(
 def estimate_disk_space(weights: int, trained: int, checkpoints: int, best: int = 0) -> int:
     """Return the maximum bytes of a run's checkpoints and model.
 
-    All contain the weights; `checkpoints` of them also contain two moments of each trained weight (with Muon, the
-    matrices have one), and the `best` ones none.
+    All contain the weights; the `checkpoints` also contain two moments of each trained weight, the `best` ones none.
 
     >>> estimate_disk_space(weights=1_000_000, trained=1_000_000, checkpoints=3)
     40000000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
@@ -91,8 +91,14 @@ def any_rank(flag: bool, device: torch.device) -> bool:
     return bool(sum_over_ranks(torch.tensor(float(flag), device=device)) > 0)
 
 
-def raise_on_all_ranks(error: Exception | None, subject: Any, device: torch.device) -> None:
-    """Raise `error` on rank 0 and a ValueError that names the subject on the others, which pass None as `error`."""
+def run_on_rank_0(act: Callable[[], object], subject: Any, device: torch.device) -> None:
+    """Call a function on rank 0 only. If it raises an error, the other ranks raise a ValueError with the subject."""
+    error = None
+    if world_size() == 1 or dist.get_rank() == 0:
+        try:
+            act()
+        except Exception as raised:
+            error = raised
     if world_size() > 1:
         failed = torch.tensor([error is not None], device=device)
         dist.broadcast(failed, src=0)

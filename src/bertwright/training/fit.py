@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from bertwright.console import format_duration, notice, say
 from bertwright.training import checkpoint
@@ -86,6 +86,16 @@ def format_first(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:2])
 
 
+class CarriedState(Protocol):
+    """State that each step hands to the next one, such as the hidden state of a recurrent model or a sampler's cache.
+
+    Checkpoints save it, and a resumed run loads it.
+    """
+
+    def state(self) -> dict[str, Tensor]: ...
+    def load_state(self, state: Mapping[str, Tensor]) -> None: ...
+
+
 @dataclass(frozen=True)
 class TrainingSpec(Generic[M]):
     """A kind of training: everything that `fit` does not know itself."""
@@ -110,6 +120,8 @@ class TrainingSpec(Generic[M]):
     """From a step and its metrics: a notice for the user, if one is due."""
     find_unused_parameters: bool = False
     """A step may use only some of the parameters."""
+    carried: CarriedState | None = None
+    """State that `batches` and `loss` may use and change. Its batches are not made ahead, and there is one rank."""
 
 
 class FitResult(NamedTuple):
@@ -130,10 +142,16 @@ def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext,
     """Train to the last step, then load the best weights into the model.
 
     Training starts after the step `spec.optimizer.steps`. After Ctrl-C or SIGTERM, the current step is finished
-    and saved; then KeyboardInterrupt is raised. Raises ValueError for metrics or a best checkpoint that were altered
-    since they were written, DivergedError for numbers that are not finite, OSError for a disk that fails; the newest
-    checkpoint is intact in each case.
+    and saved; then KeyboardInterrupt is raised, unless it was the last step. Raises ValueError for metrics that cannot
+    be read and for a missing or damaged best checkpoint, DivergedError for numbers that are not finite, OSError for a
+    disk that fails; the newest checkpoint is intact in each case.
     """
+    if spec.carried is not None:
+        if context.world_size > 1:
+            raise ValueError("torchrun: a state that steps carry belongs to one process; start it without torchrun")
+        if settings.run is not None and spec.optimizer.steps:
+            resumed = checkpoint.path_of(settings.run / "checkpoints", spec.optimizer.steps)
+            spec.carried.load_state(checkpoint.load_carried(resumed))
     if not context.is_main_process:
         with graceful_shutdown() as stop_signals:  # Ctrl-C reaches all ranks, which must stop after the same step
             for _ in train_until_stopped(spec, context, stop_signals):
@@ -148,7 +166,10 @@ def train_until_stopped(
 ) -> Generator[StepResult]:
     """Run the remaining steps on this rank. If any rank receives a signal, all ranks stop after the same step."""
     loss: Any = wrap(LossModule(spec.model, spec.loss), spec.find_unused_parameters)
-    with closing(prefetch(spec.batches(spec.optimizer.steps))) as batches:
+    made = spec.batches(spec.optimizer.steps)
+    # Batches that are made ahead would change the state before a checkpoint saves it.
+    ahead: AbstractContextManager[Any] = closing(prefetch(made)) if spec.carried is None else nullcontext(made)
+    with ahead as batches:
         for result in train_steps(loss, batches, spec.optimizer, spec.schedule):
             yield result
             if any_rank(bool(stop_signals), context.device):
@@ -179,7 +200,7 @@ class _Fit(Generic[M]):
                 notice(self.console, changes)
         with graceful_shutdown() as stop_signals:
             self.train(stop_signals)
-        if stop_signals or self.step < settings.steps:  # the latter after a signal to another rank alone
+        if self.step < settings.steps:  # after a signal to any rank; one during the last step interrupts nothing
             is_saved = settings.run is not None and settings.resumable
             outcome = f"is saved; resume with: {settings.resume_command}" if is_saved else "is not saved"
             raise KeyboardInterrupt(f"step {self.step:,} {outcome}")

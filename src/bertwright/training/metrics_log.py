@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
@@ -54,49 +53,24 @@ def _check_record(record: Any) -> dict[str, Any]:
 class MetricLogger:
     """Writer of a run's records. On resume it first drops the records after the checkpoint: no step is logged twice."""
 
-    def __init__(
-        self,
-        run: Path,
-        first_step: int,
-        evaluation: str = "held_out",
-        saved_digest: str | None = None,
-        is_required: bool = False,
-    ) -> None:
+    def __init__(self, run: Path, first_step: int, evaluation: str = "held_out") -> None:
         """Open the log of a run that has finished `first_step` steps.
 
-        `evaluation` is the kind of the records that `evaluations` collects by step. `saved_digest` is the `digest` that
-        the checkpoint states. `is_required`: the run selects weights by its evaluations, so it cannot resume without.
-        Raises ValueError for records with another digest.
+        `evaluation` is the kind of the records that `evaluations` collects by step.
         """
-        records = read_metrics(run)
-        remaining = [record for record in records if record["step"] <= first_step]
+        remaining = [record for record in read_metrics(run) if record["step"] <= first_step]
         self.evaluation = evaluation
         self.evaluations = {record["step"]: record for record in remaining if record["kind"] == evaluation}
         self.path = run / METRICS_FILE
-        text = "".join(json.dumps(record) + "\n" for record in remaining)
-        self._digest = hashlib.blake2b(text.encode(), digest_size=16)
-        is_truncated = not records and self.path.exists() and self.path.stat().st_size > 0  # within its first record
-        if (remaining or is_truncated) and saved_digest not in (None, self.digest):
-            raise ValueError(
-                f"{self.path}: altered after it was written (records up to step {first_step:,}); restore its content, "
-                f"or {'start again in another folder' if is_required else 'delete it to resume without those records'}"
-            )
-        write_text(self.path, text)
+        write_text(self.path, "".join(json.dumps(record) + "\n" for record in remaining))
         self._file = self.path.open("a", encoding="utf-8", buffering=1)
         self.board = TensorBoardWriter(run / "tensorboard", first_step + 1)
-
-    @property
-    def digest(self) -> str:
-        """BLAKE2b of all records. A checkpoint contains it, so that altered records are detected on resume."""
-        return self._digest.hexdigest()
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """Write one record: its kind ("train", "held_out", "dev"), the finished steps, and numbers by name."""
         record = {"kind": kind, "step": step} | dict(values)
-        line = json.dumps(record) + "\n"
         with attach_filename(self.path):
-            self._file.write(line)
-        self._digest.update(line.encode())
+            self._file.write(json.dumps(record) + "\n")
         if kind == self.evaluation:
             self.evaluations[step] = record
         self.board.write({f"{kind}/{name}": value for name, value in values.items()}, step)
@@ -115,7 +89,11 @@ class MetricLogger:
 
 
 class TensorBoardWriter:
-    """Writer of a run's numbers for TensorBoard. Unlike PyTorch's SummaryWriter, it raises the errors of its writes."""
+    """Writer of a run's numbers for TensorBoard.
+
+    PyTorch's SummaryWriter is not used: it writes in a thread, so a full disk prints a traceback and raises an error
+    without a file name at some later write; and if TensorFlow is installed, it loads it, with errors of its own types.
+    """
 
     def __init__(self, folder: Path, first_step: int) -> None:
         """Start a file; TensorBoard then ignores the steps from `first_step` on in older files of the folder."""

@@ -1,4 +1,4 @@
-"""The optimizer: AdamW as BERT uses it, or Muon for the layers' matrices and AdamW for everything else.
+"""The optimizer: AdamW as BERT uses it.
 
 Decay is decoupled and acts on matrices only; gradients are clipped by their global norm.
 """
@@ -11,27 +11,24 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.kernels.fused_ops import AdamStep, adamw_, adamw_rows_, gradient_norm
-from bertwright.training.muon import muon_
 from bertwright.training.optimizer_settings import OptimizerSettings as OptimizerSettings
 
 LRScale = float | Callable[[int], float]  # factor of a learning rate, or a function from the step (from 0) to it
 
 
 class Optimizer:
-    """AdamW or Muon over named parameters; its whole state is their moments and the number of steps."""
+    """AdamW over named parameters; its whole state is their moments and the number of steps."""
 
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],
         settings: OptimizerSettings,
         lr_scales: Mapping[str, LRScale] | None = None,
-        matrices: Mapping[str, int] | None = None,
     ) -> None:
         """Create the optimizer of named parameters, with zero moments.
 
-        `lr_scales`: factors of the learning rate by parameter, 1 for those that are not named. If its factor is 0 in a
-        step, a parameter and its moments do not change. `matrices`: the parameters that Muon updates, and how
-        many matrices are stacked in each (`models.encoder.layer_matrices`); AdamW ignores it.
+        `lr_scales`: factors of the learning rate by parameter, by default 1. If its factor is 0 in a step, a parameter
+        and its moments do not change.
         """
         self.parameters = dict(parameters)
         self.settings = settings
@@ -43,16 +40,18 @@ class Optimizer:
             self.param_groups.setdefault(((lr_scales or {}).get(name, 1.0), decay), []).append(name)
         self.active_vectors: dict[str, Tensor] = {}
         """For embeddings with sparse gradients, one uint8 per vector: 1 if it had a gradient in any step so far."""
-        self.matrices = dict(matrices or {}) if settings.algorithm == "muon" else {}
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
-        self.exp_avg_sq = {
-            name: torch.zeros_like(parameter)
-            for name, parameter in self.parameters.items()
-            if name not in self.matrices
-        }
+        self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
 
     def gradient_norm(self) -> float:
-        """Return the Euclidean norm of all gradients together; it is not finite if one of them is not."""
+        """Return the Euclidean norm of all gradients together; it is not finite if one of them is not.
+
+        Parameters whose rate is 0 in this step do not count: their gradients are not used.
+        """
+        for (lr_scale, _), names in self.param_groups.items():
+            if callable(lr_scale) and lr_scale(self.steps) == 0:
+                for name in names:
+                    self.parameters[name].grad = None
         gradients = []
         for parameter in self.parameters.values():
             gradient = parameter.grad
@@ -86,9 +85,7 @@ class Optimizer:
                 gradient, parameter.grad = parameter.grad, None
                 if gradient is None or scale == 0:
                     continue
-                if name in self.matrices:
-                    muon_(parameter, gradient, self.exp_avg[name], self.matrices[name], update)
-                elif gradient.is_sparse:
+                if gradient.is_sparse:
                     self._update_sparse(name, gradient, update)
                 else:
                     dense[name] = gradient
@@ -131,3 +128,13 @@ class Optimizer:
             tensor.copy_(state[name])
         self.active_vectors.clear()
         self.steps = int(state["steps"])
+
+
+def make_optimizer(model: nn.Module, settings: OptimizerSettings, lr_scales: Mapping[str, LRScale]) -> Optimizer:
+    """Return the optimizer of a model's parameters, and freeze those whose factor of the rate is the number 0."""
+    trained = {}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(lr_scales[name] != 0)
+        if parameter.requires_grad:
+            trained[name] = parameter
+    return Optimizer(trained, settings, lr_scales)

@@ -18,9 +18,8 @@ class DeviceSettings:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: the GPU, if there is one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Number type of states and matrix products; weights, LayerNorm, softmax and losses stay float32. auto: bfloat16
-    where it is faster (GPUs since Ampere, CPUs with AMX, AMD's with AVX512-BF16, ARM's with
-    BFMMLA), else float32."""
+    """Dtype of states and matrix products; weights, LayerNorm, softmax and losses stay float32. auto: bfloat16 where it
+    is faster (GPUs since Ampere, CPUs with AMX, AMD's with AVX512-BF16, ARM's with BFMMLA), else float32."""
     threads: int | None = None
     """CPU threads; unset: `OMP_NUM_THREADS`, else all CPUs that this process may use, divided among the ranks on this
     machine. With several ranks, OMP_NUM_THREADS=1 counts as unset, because torchrun sets it."""
@@ -37,9 +36,6 @@ class OptimizerSettings:
     learning_rate: float = 1e-4
     """Peak rate (paper: 1e-4 at 256 sequences per step in pre-training, A.2; 2e-5 to 5e-5 in fine-tuning, A.3). Small
     models need a higher one."""
-    algorithm: Literal["adamw", "muon"] = "adamw"
-    """adamw: as in the paper; muon: orthogonalized momentum for the matrices of the layers (Jordan et al. 2024), AdamW
-    for everything else. Its updates have the size of AdamW's; it is not known to be faster on a CPU (decision 19)."""
     warmup_ratio: float = 0.01
     """Share of all steps in which the rate rises to its peak (paper: 10,000 of 1,000,000; in fine-tuning 0.1)."""
     schedule: ScheduleName = "linear"
@@ -60,7 +56,7 @@ class OptimizerSettings:
     """Adam's correction of the moments' bias in early steps. Google's code omits it; use it on small data sets."""
 
     def __post_init__(self) -> None:
-        check_choice(self, "algorithm", "schedule")
+        check_choice(self, "schedule")
         check_limit(self, "above 0", "learning_rate", "eps", "max_grad_norm")
         check_limit(self, "from 0", "weight_decay")
         check_limit(self, "from 0 to below 1", "warmup_ratio", "beta1", "beta2")

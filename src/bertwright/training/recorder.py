@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from bertwright.files import read_json, remove_folder
+from bertwright.files import remove_folder
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.loop import check_finite_weights
-from bertwright.training.metrics_log import METRICS_FILE, MetricLogger
+from bertwright.training.metrics_log import MetricLogger
 
 if TYPE_CHECKING:
     from bertwright.training.fit import FitSettings, TrainingSpec
@@ -37,26 +37,25 @@ class Recorder(Protocol):
         """Save what a resumed run needs, if it can be resumed. Raises DivergedError for weights that are not finite."""
 
     def load_best(self, step: int) -> None:
-        """Load the best weights, those of `step`, into the model."""
+        """Load the best weights, which were saved after `step`, into the model."""
 
 
 @contextmanager
 def open_recorder(settings: FitSettings, spec: TrainingSpec[Any], context: ExecutionContext) -> Iterator[Recorder]:
     """Open the recorder of a run; records after the checkpoint that `spec` was restored from are dropped.
 
-    Raises ValueError for metrics or a best checkpoint that were altered since they were written.
+    Raises ValueError for metrics that cannot be read, and for a best checkpoint that is missing or damaged.
     """
     if settings.run is None:
         yield MemoryRecorder(settings, spec)
         return
     step = spec.optimizer.steps
-    resumed = checkpoint.path_of(settings.run / "checkpoints", step)
-    digest = read_json(resumed / checkpoint.STATE)["metrics"] if step else None
-    with closing(MetricLogger(settings.run, step, settings.evaluation, digest, settings.metric is not None)) as log:
+    with closing(MetricLogger(settings.run, step, settings.evaluation)) as log:
         recorder = FolderRecorder(settings.run, settings, spec, context, log)
         drop_best_after(recorder.best, step)
-        if settings.metric is not None:
-            check_best_checkpoint(settings.run, log.evaluations, settings.metric)
+        best = None if settings.metric is None else find_best_step(log.evaluations, settings.metric)
+        if best is not None:
+            checkpoint.verify(checkpoint.path_of(recorder.best, best))
         yield recorder
 
 
@@ -136,8 +135,9 @@ class FolderRecorder:
             check_finite_weights(self.spec.model, step)
         else:
             folder, state = self.run / "checkpoints", self.spec.optimizer.state()
-            fields = {"metrics": self.log.digest, "environment": checkpoint.describe_environment(self.context)}
-            checkpoint.save(folder, step, self._write_model, state, fields)
+            fields = {"environment": checkpoint.describe_environment(self.context)}
+            carried = self.spec.carried.state() if self.spec.carried else None
+            checkpoint.save(folder, step, self._write_model, state, fields, carried)
             checkpoint.prune(folder, self.settings.keep_last, self.settings.keep_every)
         for superseded in checkpoint.list_checkpoints(self.best)[:-1]:
             remove_folder(superseded)
@@ -163,18 +163,3 @@ def drop_best_after(best: Path, step: int) -> None:
     for path in checkpoint.list_checkpoints(best):
         if checkpoint.step_of(path) > step:
             remove_folder(path)
-
-
-def check_best_checkpoint(run: Path, evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> None:
-    """Raise ValueError if the best checkpoint is not that of the evaluation with the best score."""
-    best = checkpoint.verify_latest(run / "best")
-    expected = find_best_step(evaluations, metric)
-    if expected == (best and checkpoint.step_of(best)):
-        return
-    if best is None:
-        remaining = checkpoint.list_checkpoints(run / "checkpoints")[-1]
-        problem = f"the best checkpoint, of step {expected:,}, is missing"
-    else:
-        remaining = best
-        problem = f"{METRICS_FILE} lacks the scores of the best checkpoint, {best.name}"
-    raise ValueError(f"{run}: {problem}; start again in another folder, or use {remaining} as it is")

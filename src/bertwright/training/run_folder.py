@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -89,18 +89,16 @@ def locked_run(
     process has locked the folder or `check_run_directory` fails.
     """
     from bertwright.training.context import execution_context
-    from bertwright.training.distributed import raise_on_all_ranks
+    from bertwright.training.distributed import run_on_rank_0
 
     with ExitStack() as stack:
         context = stack.enter_context(execution_context(settings.device, distributed))
-        error = None
-        if context.is_main_process:
-            try:
-                stack.enter_context(lock_folder(settings.run))
-                check_run_directory(settings, resume_overrides)
-            except (ValueError, OSError) as raised:
-                error = raised
-        raise_on_all_ranks(error, settings.run, context.device)
+
+        def lock_and_check() -> None:
+            stack.enter_context(lock_folder(settings.run))
+            check_run_directory(settings, resume_overrides)
+
+        run_on_rank_0(lock_and_check, settings.run, context.device)
         yield context
 
 
@@ -112,35 +110,21 @@ def prepare_model(model: EncoderModel, context: ExecutionContext) -> None:
 
 
 def find_changed_data(run: Path, now: Mapping[str, str]) -> list[str]:
-    """Return the names of the data whose digests differ from those at the start of the run."""
-    before = read_digests(run)
-    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    """Return the names of the data whose digests have changed since the run started.
+
+    The initial weights are compared only if `now` has their digest: a resumed run reads them from its checkpoint.
+    """
+    before = read_json(run / DATA)
+    if not isinstance(before, dict):
+        raise ValueError(f"{run / DATA}: expected an object with digests; start again in another folder")
+    names = (before.keys() | now.keys()) - ({INITIAL_WEIGHTS} - now.keys())
+    return sorted(name for name in names if before.get(name) != now.get(name))
 
 
 def check_data_unchanged(run: Path, data: Mapping[str, str]) -> None:
     """Raise ValueError if the digest of a file has changed since the run started."""
     for path in find_changed_data(run, data):
         raise ValueError(f"{path}: changed since the run started; restore its content, or start again")
-
-
-def read_digests(run: Path) -> dict[str, str]:
-    """Read the digests of the data that a run read when it started."""
-    before = read_json(run / DATA)
-    if not isinstance(before, dict):
-        raise ValueError(f"{run / DATA}: expected an object with digests; start again in another folder")
-    return before
-
-
-def digest_initial_weights(run: Path, digest: Callable[[], str]) -> dict[str, str]:
-    """Return the digest of the weights that a run started from, by its name in `data.json`.
-
-    `digest` computes it before the first checkpoint. Later it is the recorded one, since they may have changed; a run
-    of an older version has recorded none.
-    """
-    if not (run / DATA).is_file():
-        return {INITIAL_WEIGHTS: digest()}
-    recorded = {name: value for name, value in read_digests(run).items() if name == INITIAL_WEIGHTS}
-    return recorded if any(run.glob("checkpoints/step-*")) else {name: digest() for name in recorded}
 
 
 def delete_weights(run: Path, with_model: bool) -> None:
@@ -176,6 +160,6 @@ def record_run(settings: Resumable, command: str, data: Mapping[str, str]) -> No
         write_json(settings.run / DATA, data)
     # Without `resume`, so that --config with this file starts the same run.
     started = replace(settings, resume=False)  # type: ignore[type-var]
-    write_settings(settings.run / "settings.toml", started, f"bertwright {command}: the settings in force")
+    write_settings(settings.run / "settings.toml", started, f"bertwright {command}: all settings, defaults included")
     for folder in (settings.run, settings.run / "checkpoints", settings.run / "best"):
         remove_stale_parts(folder)

@@ -14,12 +14,12 @@ from bertwright.models.text_encoder import EncoderConfig
 from bertwright.training.context import ExecutionContext
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # per forward pass: enough to use the whole processor
-ACTIVATIONS_PER_TOKEN = 50  # that a layer saves for backward, in hidden sizes; twice the measured number
-GPU_SHARE = 0.6  # of a GPU's memory, without a reserve for gradients of weights and for fragmentation
+ACTIVATIONS_PER_TOKEN = 50  # values saved per token and layer, in hidden sizes (measured: 25)
+GPU_SHARE = 0.6  # usable share of a GPU's memory; the rest is for gradients of weights and for fragmentation
 
 
 def default_micro_batch_tokens(context: ExecutionContext, config: EncoderConfig) -> int:
-    """Return the default number of tokens per forward pass in training. It depends on GPU, number type and model."""
+    """Return the default number of tokens per forward pass in training. It depends on GPU, dtype and model."""
     if context.device.type != "cuda":
         return CPU_TOKENS
     return count_tokens_that_fit(torch.cuda.get_device_properties(context.device).total_memory, context.dtype, config)

@@ -12,7 +12,7 @@ from rich.console import Console
 from bertwright.console import heading, key_value_table, say, silent_console
 from bertwright.files import atomic_folder, write_json
 from bertwright.training.context import ExecutionContext, execution_context
-from bertwright.training.distributed import check_single_process
+from bertwright.training.distributed import check_single_process, run_on_rank_0
 from bertwright.training.fit import FitResult, FitSettings, TrainingSpec, fit
 from bertwright.training.run_folder import Resumable, check_run_directory, locked_run
 
@@ -63,8 +63,8 @@ def train_run(
             say(console, f"{settings.run}: finished already; the model is {folder}")
             return folder
         run = open_run(context, console)
+        run_on_rank_0(run.record_start, settings.run, context.device)
         if context.is_main_process:
-            run.record_start()
             run.print_summary()
         started = time.perf_counter()
         spec, fit_settings = run.spec(), run.fit_settings()
