@@ -26,15 +26,17 @@ from bertwright.corpus.documents import CorpusSettings
 from bertwright.experiments import experiment as command
 from bertwright.experiments import experiment_setup as setup
 from bertwright.experiments import jobs, report
+from bertwright.experiments.ablations import ComposeJob
 from bertwright.experiments.cost import JobCost, SplitCost, estimate_costs
 from bertwright.experiments.experiment import experiment
 from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.experiment_setup import choose_level, plan_experiment
-from bertwright.experiments.jobs import ComposeJob, FinetuneJob, PretrainJob, ProbeJob, Work, all_jobs, claim_folder
-from bertwright.experiments.levels import LEVELS, Level, TaskRecipe
+from bertwright.experiments.job_runner import JobResult, JobRunner, lock_if_free
+from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
+from bertwright.experiments.levels import LEVELS, ExperimentLevel, TaskRecipe
 from bertwright.experiments.paper import GLUE
-from bertwright.experiments.plans import Plan, Trial
 from bertwright.experiments.report import format_p
+from bertwright.experiments.table_plan import TablePlan, Trial
 from bertwright.experiments.tables import MIXES, list_checkpoint_steps, published_figures
 from bertwright.experiments.task_files import add_test_files, find_task
 from bertwright.files import read_json
@@ -112,7 +114,7 @@ def make(store: Path, data: Path) -> Make:
     return build
 
 
-def plan_of(settings: ExperimentSettings) -> Plan:
+def plan_of(settings: ExperimentSettings) -> TablePlan:
     return plan_experiment(settings, choose_level(settings))
 
 
@@ -132,7 +134,7 @@ def finished_run(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 def results(settings: ExperimentSettings) -> dict[str, Any]:
     """Return the scores of all jobs by key."""
-    work = Work(settings.work.resolve())
+    work = JobRunner(settings.work.resolve())
     found = {job.key: work.result(job) for job in all_jobs(plan_of(settings).jobs)}
     return {key: result and result.scores for key, result in found.items()}
 
@@ -184,7 +186,7 @@ def test_the_report_lists_all_machines_that_computed_its_jobs(
     moved = replace(settings, work=tmp_path / "work", report_only=True)
     shutil.copytree(settings.work, moved.work)
     *_, other = all_jobs(plan_of(moved).jobs)
-    path = Work(moved.work).folder(other) / "result.json"
+    path = JobRunner(moved.work).folder(other) / "result.json"
     record = read_json(path)
     assert record["environment"]["dtype"] == "float32"
     assert {"processor", "torch", "threads", "bertwright"} < record["environment"].keys()
@@ -217,9 +219,9 @@ def test_the_report_has_the_differences_of_all_rows_from_the_first(
 
 def test_a_cell_is_the_score_of_the_last_step(finished_run: tuple[ExperimentSettings, str]) -> None:
     settings, _ = finished_run
-    work = Work(settings.work.resolve())
+    work = JobRunner(settings.work.resolve())
     for job in plan_of(settings).jobs:
-        report = read_json(work.folder(job) / "run" / "report.json")
+        report = read_json(work.run_folder(job) / "report.json")
         assert report["best_step"] == report["steps"]
         result = work.result(job)
         assert result is not None
@@ -228,11 +230,11 @@ def test_a_cell_is_the_score_of_the_last_step(finished_run: tuple[ExperimentSett
 
 def test_finished_jobs_keep_metrics_but_no_fine_tuned_weights(finished_run: tuple[ExperimentSettings, str]) -> None:
     settings, _ = finished_run
-    work = Work(settings.work.resolve())
+    work = JobRunner(settings.work.resolve())
     for job in all_jobs(plan_of(settings).jobs):
-        weights = list((work.folder(job) / "run").rglob("*.safetensors"))
+        weights = list((work.run_folder(job)).rglob("*.safetensors"))
         assert bool(weights) == isinstance(job, PretrainJob | ComposeJob)
-        assert isinstance(job, ComposeJob) or (work.folder(job) / "run" / "metrics.jsonl").is_file()
+        assert isinstance(job, ComposeJob) or (work.run_folder(job) / "metrics.jsonl").is_file()
 
 
 def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +317,7 @@ def test_table1_scores_a_model_folder_on_all_tasks(make: Make, tmp_path: Path, d
     assert cells.keys() == {"sst2", "mrpc", "squad", "squad EM", "conll2003", "conll2003 test", "GLUE average"}
     assert all(cell["seeds"] == 2 for cell in cells.values())
     assert cells["GLUE average"]["mean"] == pytest.approx((cells["sst2"]["mean"] + cells["mrpc"]["mean"]) / 2)
-    work = Work(settings.work.resolve())
+    work = JobRunner(settings.work.resolve())
     test_scores = [
         read_json(work.folder(trial.job) / "run" / "report.json")["scores"]["test"]["f1"]
         for trial in plan_of(settings).trials
@@ -338,8 +340,8 @@ def test_the_rate_of_a_test_score_is_selected_on_dev() -> None:
     class Results:
         """Work in which the first rate is better on dev and the second one on test."""
 
-        def result(self, job: Any) -> jobs.JobResult:
-            return jobs.JobResult({"dev": 0.9 - job, "test_f1": 0.5 + job}, 0.0, None, {})
+        def result(self, job: Any) -> JobResult:
+            return JobResult({"dev": 0.9 - job, "test_f1": 0.5 + job}, 0.0, None, {})
 
         def examples(self, *_: object) -> None:
             return None
@@ -463,7 +465,7 @@ def test_killed_experiments_end_with_the_same_bits(
     assert results(broken).items() <= results(unbroken).items()
     for job in all_jobs(plan_of(broken).jobs):
         if isinstance(job, PretrainJob):
-            folders = [Work(settings.work.resolve()).model_folder(job) for settings in (unbroken, broken)]
+            folders = [JobRunner(settings.work.resolve()).run_folder(job) / "model" for settings in (unbroken, broken)]
             assert same_weights(*folders)
     assert not list(broken.work.rglob(".*.part-*"))
 
@@ -474,9 +476,9 @@ def test_a_begun_job_of_a_moved_work_folder_starts_again(
     unbroken, _ = finished_run
     first = make(tmp_path / "first", seeds=1, tasks=("sst2",))
     job = next(job for job in plan_of(first).jobs if isinstance(job, FinetuneJob))
-    work = Work(first.work.resolve())
-    jobs.run_jobs(job.parents, work, Console(quiet=True))
-    settings = replace(job.settings, run=work.folder(job) / "run", model=str(work.model_folder(job.parents[0])))
+    work = JobRunner(first.work.resolve())
+    work.run_all(job.parents, Console(quiet=True))
+    settings = replace(job.settings, run=work.run_folder(job), model=str(work.run_folder(job.parents[0]) / "model"))
     finetune(settings, Console(quiet=True))  # as if killed before its result was written
     first.work.rename(tmp_path / "second")
     second = make(tmp_path / "second", seeds=1, tasks=("sst2",))
@@ -495,7 +497,7 @@ def test_a_begun_pre_training_continues_with_a_moved_store(
     moved = make(tmp_path / "work", seeds=1, tasks=("sst2",), store=tmp_path / "store")
     shutil.copytree(store, tmp_path / "store")
     job = next(job for job in all_jobs(plan_of(moved).jobs) if isinstance(job, PretrainJob))
-    run = Work(moved.work.resolve()).folder(job) / "run"
+    run = JobRunner(moved.work.resolve()).run_folder(job)
     pretrain(replace(job.settings, run=run, store=store), Console(quiet=True))  # as if killed before its result
     resumed = []
 
@@ -504,7 +506,7 @@ def test_a_begun_pre_training_continues_with_a_moved_store(
         pretrain(settings, console)
 
     monkeypatch.setattr(jobs, "pretrain", record)
-    jobs.run_jobs([job], Work(moved.work.resolve()), Console(quiet=True))
+    JobRunner(moved.work.resolve()).run_all([job], Console(quiet=True))
     assert resumed == [True]
     assert results(moved)[job.key] == results(unbroken)[job.key]
 
@@ -518,7 +520,7 @@ def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, st
     assert [process.exitcode for process in processes] == [0, 0]
     assert results(settings).items() <= results(unbroken).items()
     for job in plan_of(settings).jobs:  # each run was started once
-        log = (Work(settings.work.resolve()).folder(job) / "log.txt").read_text()
+        log = (JobRunner(settings.work.resolve()).folder(job) / "log.txt").read_text()
         assert log.count("Scores after step") == 1
 
 
@@ -541,16 +543,16 @@ def test_the_processes_of_torchrun_share_the_jobs(
     assert done.stdout.count("Table 5: pre-training objectives: 11 jobs") == 1
     assert done.stdout.count("report.json") == 1
     for job in plan_of(settings).jobs:  # each run was started once
-        log = (Work(settings.work.resolve()).folder(job) / "log.txt").read_text()
+        log = (JobRunner(settings.work.resolve()).folder(job) / "log.txt").read_text()
         assert log.count("Scores after step") == 1
 
 
 def test_a_claimed_job_cannot_be_claimed_again(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work")
-    job, work = plan_of(settings).jobs[0], Work(settings.work)
-    with claim_folder(work.folder(job)) as first, claim_folder(work.folder(job)) as second:
+    job, work = plan_of(settings).jobs[0], JobRunner(settings.work)
+    with lock_if_free(work.folder(job)) as first, lock_if_free(work.folder(job)) as second:
         assert (first, second) == (True, False)
-    with claim_folder(work.folder(job)) as third:
+    with lock_if_free(work.folder(job)) as third:
         assert third
 
 
@@ -558,7 +560,7 @@ def test_a_file_that_changes_after_planning_stops_its_jobs(make: Make, tmp_path:
     copy = shutil.copytree(data, tmp_path / "data")
     settings = make(tmp_path / "work", data=copy, tasks=("sst2",))
     job = next(one for one in plan_of(settings).jobs if isinstance(one, FinetuneJob))
-    work = Work(settings.work)
+    work = JobRunner(settings.work)
     work.folder(job).mkdir(parents=True)
     with (copy / "glue" / "SST-2" / "dev.tsv").open("a") as file:
         file.write("the bear\tgood\n")
@@ -572,7 +574,7 @@ def test_a_model_that_changes_during_a_job_gives_no_result(
 ) -> None:
     model = shutil.copytree(tiny_bert, tmp_path / "copy")
     settings = make(tmp_path / "work", "table1", model=str(model), tasks=("sst2",))
-    (job, *_), work = plan_of(settings).jobs, Work(settings.work)
+    (job, *_), work = plan_of(settings).jobs, JobRunner(settings.work)
     work.folder(job).mkdir(parents=True)
 
     def change(*_: object) -> dict[str, float]:
@@ -595,7 +597,7 @@ def test_a_store_that_changes_after_planning_stops_its_pre_trainings(make: Make,
 @pytest.mark.parametrize("content", ["{}", "null", "[]", '{"scores": {}'])
 def test_a_damaged_result_is_named(make: Make, tmp_path: Path, content: str) -> None:
     settings = make(tmp_path / "work")
-    job, work = plan_of(settings).jobs[0], Work(settings.work)
+    job, work = plan_of(settings).jobs[0], JobRunner(settings.work)
     path = work.folder(job) / "result.json"
     path.parent.mkdir(parents=True)
     path.write_text(content)
@@ -605,9 +607,9 @@ def test_a_damaged_result_is_named(make: Make, tmp_path: Path, content: str) -> 
 
 def test_what_a_killed_process_left_is_deleted(finished_run: tuple[ExperimentSettings, str], tmp_path: Path) -> None:
     settings, _ = finished_run
-    work = Work(shutil.copytree(settings.work, tmp_path / "work"))
+    work = JobRunner(shutil.copytree(settings.work, tmp_path / "work"))
     job = next(one for one in plan_of(settings).jobs if isinstance(one, FinetuneJob))
-    left = work.folder(job) / "run" / ".model.part-1-1"
+    left = work.run_folder(job) / ".model.part-1-1"
     left.mkdir()
     run_experiment(replace(settings, work=work.path))
     assert not left.exists()
@@ -707,10 +709,8 @@ def test_all_objectives_start_from_the_same_weights(make: Make, tmp_path: Path) 
 
 def test_the_new_lstm_has_a_rate_of_its_own(make: Make, tmp_path: Path) -> None:
     plan = plan_of(make(tmp_path, level="night", seeds=1))
-    for trial in plan.trials:
-        assert isinstance(trial.job, FinetuneJob)
-        rate = trial.job.settings.optimizer.learning_rate * trial.job.settings.tuning.lstm_lr_scale
-        assert rate == pytest.approx(1e-3 if trial.row == "LTR + BiLSTM" else trial.learning_rate)
+    rates = {job.settings.lstm_learning_rate for job in all_jobs(plan.jobs) if isinstance(job, ComposeJob)}
+    assert rates == {1e-3}
     assert any(
         "2-layer BiLSTM of 256 outputs" in note and "a peak rate of its own, 0.001" in note for note in plan.notes
     )
@@ -767,7 +767,7 @@ def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
     assert diverged == {"LTR": 1, "LTR + BiLSTM": 1, "LTR + RTL": 1}
     assert printed.count("1 diverged") == 3
     failed = [job for job in plan_of(settings).jobs if "LTR on" in job.name]
-    result = Work(settings.work.resolve()).result(failed[0])
+    result = JobRunner(settings.work.resolve()).result(failed[0])
     assert result is not None
     assert result.failure == "pre-train ltr: step 3: not finite"
 
@@ -832,7 +832,7 @@ def test_a_pretraining_that_learned_token_frequencies_alone_is_reported(
 
 
 def test_a_pretraining_that_learned_context_is_not_on_the_plateau() -> None:
-    learned = jobs.JobResult({"mlm_loss": 5.0, jobs.ENTROPY: 6.8}, 1.0, None, {})
+    learned = JobResult({"mlm_loss": 5.0, jobs.ENTROPY: 6.8}, 1.0, None, {})
     assert not learned.is_on_plateau
     assert learned._replace(scores={"mlm_loss": 6.7, jobs.ENTROPY: 6.8}).is_on_plateau
     assert not learned._replace(scores={"dev": 0.5}).is_on_plateau
@@ -877,10 +877,11 @@ def cost_of(job: Any, examples: int | None = None) -> JobCost:
     """Return 3 + 100 s for a pre-training; for others 2 s to open it and 10 s for its limit, or 1,500 examples."""
     if isinstance(job, PretrainJob | ComposeJob):
         return JobCost(3.0, (SplitCost(100.0, job.settings.steps),)) if isinstance(job, PretrainJob) else JobCost(0.0)
-    return JobCost(2.0, (SplitCost(10.0, examples or job.limit or 1_500),))
+    limit = job.settings.limit if isinstance(job, ProbeJob) else job.settings.tuning.limit
+    return JobCost(2.0, (SplitCost(10.0, examples or limit or 1_500),), limit)
 
 
-def fit(settings: ExperimentSettings, examples: int | None = None) -> Level:
+def fit(settings: ExperimentSettings, examples: int | None = None) -> ExperimentLevel:
     plan = plan_of(settings)
     costs = {job.key: cost_of(job, examples) for job in all_jobs(plan.jobs)}
     return setup.fit_budget(settings, choose_level(settings), plan, costs)
@@ -918,7 +919,7 @@ def test_budget_is_measured_once_for_the_same_inputs(
 ) -> None:
     measured: list[int] = []
 
-    def measure(plan: Plan, _: Console) -> dict[str, JobCost]:
+    def measure(plan: TablePlan, _: Console) -> dict[str, JobCost]:
         measured.append(len(plan.jobs))
         return {job.key: cost_of(job) for job in all_jobs(plan.jobs)}
 
@@ -944,7 +945,7 @@ def test_budget_is_measured_once_for_the_same_inputs(
 
 def test_damaged_sizes_of_a_budget_are_named(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.0, report_only=True)
-    path = setup.budget_folder(settings, plan_of(settings)) / "budget.json"
+    path = setup.budget_file(settings, plan_of(settings))
     path.parent.mkdir(parents=True)
     path.write_text('{"steps": 100}')
     with pytest.raises(ValueError, match=r"budget\.json: damaged; delete it"):

@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import norm, sem, t
 
 from bertwright.experiments.bootstrap import Difference, Interval, Sample, difference, estimate
-from bertwright.experiments.plans import Claim
 from bertwright.experiments.report import ClaimResult
+from bertwright.experiments.table_plan import Claim
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.tasks.classification import Classification, LabelPrediction, TextExample
 from bertwright.tasks.conll import TagExample

@@ -1,6 +1,6 @@
 """Experiments of the paper: plan, run the jobs, report.
 
-WORK/jobs/                       runs, shared by all experiments (see `experiments.jobs`)
+WORK/jobs/                       runs, shared by all experiments (see `experiments.job_runner`)
 WORK/NAME-LEVEL-KEY/report.md    the table beside the paper's, and the claims; report.json, plot.png
 WORK/budgets/                    the sizes that budgets gave, so that the same command resumes with the same ones
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,20 +29,19 @@ from bertwright.console import (
 from bertwright.experiments.cost import JobCost, estimate_costs, total_seconds
 from bertwright.experiments.experiment_settings import BUDGETED, ExperimentSettings
 from bertwright.experiments.experiment_setup import (
-    budget_folder,
+    budget_file,
     choose_level,
     fit_budget,
     plan_experiment,
-    read_sizes,
-    record_sizes,
     report_folder,
 )
-from bertwright.experiments.jobs import POLL_S, Work, all_jobs, claim_folder, run_jobs
-from bertwright.experiments.levels import Level
-from bertwright.experiments.plans import Plan
+from bertwright.experiments.job_runner import WAIT_S, JobRunner, lock_if_free
+from bertwright.experiments.jobs import all_jobs
+from bertwright.experiments.levels import ExperimentLevel
 from bertwright.experiments.report import Report, make_report
 from bertwright.experiments.report_formats import LEGEND, format_cells, plot, to_markdown, to_record
-from bertwright.files import write_json, write_text
+from bertwright.experiments.table_plan import TablePlan
+from bertwright.files import read_json, write_json, write_text
 from bertwright.finetuning.settings import paper_optimizer
 from bertwright.models.config import format_shape
 from bertwright.settings import to_table
@@ -76,21 +76,21 @@ def run_experiment(settings: ExperimentSettings, console: Console, rank: int) ->
     if rank > 0 and (settings.dry_run or settings.report_only):
         return None
     level = choose_level(settings)
-    work, plan = Work(settings.work.resolve()), plan_experiment(settings, level)
+    runner, plan = JobRunner(settings.work.resolve()), plan_experiment(settings, level)
     if settings.budget is not None:
         level = apply_budget(settings, level, plan, console)
         plan = plan_experiment(settings, level)
     if settings.dry_run:
-        print_plan(plan, describe_level(level, settings.model), work, measure(plan, console), console)
+        print_plan(plan, describe_level(level, settings.model), runner, measure(plan, console), console)
         return None
     if not settings.report_only:
         if rank == 0:
-            say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {work.path}")
-        run_jobs(plan.jobs, work, console)
+            say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {runner.path}")
+        runner.run_all(plan.jobs, console)
     if rank > 0:
         return None
     folder = report_folder(settings, plan)
-    report = make_report(plan, work)
+    report = make_report(plan, runner)
     if not report.finished:
         notice(console, "no job is finished yet, so there is nothing to report")
         return None
@@ -98,13 +98,16 @@ def run_experiment(settings: ExperimentSettings, console: Console, rank: int) ->
     return folder
 
 
-def apply_budget(settings: ExperimentSettings, level: Level, plan: Plan, console: Console) -> Level:
-    """Return the level with the sizes that the budget gives: those that were recorded, else measured now.
+def apply_budget(
+    settings: ExperimentSettings, level: ExperimentLevel, plan: TablePlan, console: Console
+) -> ExperimentLevel:
+    """Return the level with the sizes that the budget gives: the recorded ones, so that the same command resumes.
 
-    Only one of several processes measures; the others wait for its result.
+    The first time, one of several processes measures and records them, and the others wait. Raises ValueError for a
+    damaged file.
     """
-    folder = budget_folder(settings, plan)
-    while (found := read_sizes(folder, level)) is None:
+    path = budget_file(settings, plan)
+    while not path.is_file():
         if settings.report_only:
             raise ValueError(
                 f"--budget {settings.budget:g}: {settings.work} has no sizes of such an experiment; run it first, or "
@@ -112,15 +115,19 @@ def apply_budget(settings: ExperimentSettings, level: Level, plan: Plan, console
             )
         if settings.dry_run:
             return fit_budget(settings, level, plan, measure(plan, console))
-        with claim_folder(folder) as claimed:
-            if claimed and read_sizes(folder, level) is None:
-                record_sizes(folder, fit_budget(settings, level, plan, measure(plan, console)))
-        if not claimed:
-            time.sleep(POLL_S)
-    return found
+        with lock_if_free(path.parent) as is_locked:
+            if is_locked and not path.is_file():
+                fitted = fit_budget(settings, level, plan, measure(plan, console))
+                write_json(path, {name: getattr(fitted, name) for name in BUDGETED})
+        if not is_locked:
+            time.sleep(WAIT_S)
+    sizes = read_json(path)
+    if not (isinstance(sizes, dict) and sizes.keys() == {*BUDGETED}):
+        raise ValueError(f"{path}: damaged; delete it to measure the sizes again")
+    return replace(level, **sizes)
 
 
-def measure(plan: Plan, console: Console) -> dict[str, JobCost]:
+def measure(plan: TablePlan, console: Console) -> dict[str, JobCost]:
     """Return the estimated time of each job of a plan."""
     jobs = all_jobs(plan.jobs)
     with item_progress(console, "measuring", len(jobs)) as advance:
@@ -128,12 +135,12 @@ def measure(plan: Plan, console: Console) -> dict[str, JobCost]:
 
 
 def print_plan(
-    plan: Plan, common: Mapping[str, str], work: Work, costs: Mapping[str, JobCost], console: Console
+    plan: TablePlan, common: Mapping[str, str], runner: JobRunner, costs: Mapping[str, JobCost], console: Console
 ) -> None:
     """Print the jobs of a plan by kind, the finished ones and the time that the others will take."""
     heading(console, plan.title)
     jobs = all_jobs(plan.jobs)
-    pending = [job for job in jobs if not work.result(job)]
+    pending = [job for job in jobs if not runner.result(job)]
     table = make_table("", "jobs", "finished", "time of the others")
     for kind in dict.fromkeys(job.kind for job in jobs):
         chosen = [job for job in jobs if job.kind == kind]
@@ -148,7 +155,7 @@ def print_plan(
                  "command several times to share it")  # fmt: skip
 
 
-def describe_level(level: Level, model: str | None) -> dict[str, str]:
+def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:
     """Return what the models of an experiment have in common, for people; `model`: the folder that the user gave."""
     lengths = f"length {level.max_length}" + (
         f", the last tenth {level.max_positions}" if level.long.long_ratio else ""
@@ -184,7 +191,7 @@ def format_command(settings: ExperimentSettings) -> str:
     return " ".join([*words, "--dtype", select_dtype(settings.device)])
 
 
-def describe_setup(settings: ExperimentSettings, level: Level, report: Report) -> dict[str, str]:
+def describe_setup(settings: ExperimentSettings, level: ExperimentLevel, report: Report) -> dict[str, str]:
     """Return what was trained, where and when, for the report."""
     machines = [f"{text} ({count} jobs)" for text, count in report.environments.most_common()]
     return {

@@ -7,26 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertwright.experiments.cost import JobCost
-from bertwright.experiments.experiment_plan import Inputs
 from bertwright.experiments.experiment_settings import BUDGETED, OF_ONE_MODEL, ExperimentSettings
-from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs, digest_store
-from bertwright.experiments.levels import LEVELS, Level
-from bertwright.experiments.plans import Plan
+from bertwright.experiments.job_maker import ExperimentInputs
+from bertwright.experiments.jobs import PretrainJob, TaskJob, all_jobs, digest_store
+from bertwright.experiments.levels import LEVELS, ExperimentLevel
+from bertwright.experiments.table_plan import TablePlan
 from bertwright.experiments.tables import make_plan
-from bertwright.files import read_json, write_json
 from bertwright.interop.model_files import model_folder
 from bertwright.training.context import select_dtype
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-BUDGET_FILE = "budget.json"
 MIN_STEPS, MIN_EXAMPLES = 100, 50
-SCALES = [10 ** (power / 1_000) for power in range(-5_000, 2_001)]  # of the examples, that a budget chooses from
-MODEL_RATES = (5e-5,)  # for --model below level paper, which tries the four rates of the paper
-PRETRAINING_SHARE = 0.5  # of a budget
+SCALES = [10 ** (power / 1_000) for power in range(-5_000, 2_001)]  # factors of the limits, which a budget chooses from
+MODEL_RATES = (5e-5,)  # --model at levels below "paper": one rate instead of four
+PRETRAINING_SHARE = 0.5  # share of a budget that pre-training gets
 UNLIMITED = 400_000  # examples that a level without limits is scaled from: MNLI, the largest task, has 392,702
 
 
-def choose_level(settings: ExperimentSettings) -> Level:
+def choose_level(settings: ExperimentSettings) -> ExperimentLevel:
     """Return the level with the settings that override it; a budget decides its sizes later.
 
     A model of the user is fine-tuned as in the paper, on all examples; below the level of the paper with a single rate.
@@ -42,36 +40,18 @@ def choose_level(settings: ExperimentSettings) -> Level:
     return replace(level, **changes)
 
 
-def report_folder(settings: ExperimentSettings, plan: Plan) -> Path:
+def report_folder(settings: ExperimentSettings, plan: TablePlan) -> Path:
     """Return the folder of a report; its name has a digest of all that decides the numbers, such as seeds and files."""
     return settings.work / f"{settings.experiment}-{settings.level}-{plan.key}"
 
 
-def budget_folder(settings: ExperimentSettings, plan: Plan) -> Path:
-    """Return the folder with the sizes that a budget gave; `plan`: that of the level without the budget."""
-    return settings.work / "budgets" / f"{settings.experiment}-{settings.level}-{settings.budget:g}min-{plan.key}"
+def budget_file(settings: ExperimentSettings, plan: TablePlan) -> Path:
+    """Return the file with the sizes that a budget gave; `plan`: the level's, without the budget."""
+    name = f"{settings.experiment}-{settings.level}-{settings.budget:g}min-{plan.key}"
+    return settings.work / "budgets" / name / "budget.json"
 
 
-def read_sizes(folder: Path, level: Level) -> Level | None:
-    """Return the level with the sizes that a budget gave before, so that the same command resumes; else None.
-
-    Raises ValueError for a damaged file.
-    """
-    path = folder / BUDGET_FILE
-    if not path.is_file():
-        return None
-    sizes = read_json(path)
-    if not (isinstance(sizes, dict) and sizes.keys() == {*BUDGETED}):
-        raise ValueError(f"{path}: damaged; delete it to measure the sizes again")
-    return replace(level, **sizes)
-
-
-def record_sizes(folder: Path, level: Level) -> None:
-    """Record the sizes that a budget gave."""
-    write_json(folder / BUDGET_FILE, {name: getattr(level, name) for name in BUDGETED})
-
-
-def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
+def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> TablePlan:
     """Return the plan of an experiment. Raises ValueError for inputs that are missing or not usable."""
     if settings.data is None:
         raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
@@ -81,18 +61,20 @@ def plan_experiment(settings: ExperimentSettings, level: Level) -> Plan:
     device = replace(settings.device, dtype=select_dtype(settings.device))
     if settings.model is not None:
         lowercase = Tokenizer.load(model_folder(settings.model)).lowercase
-        inputs = Inputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
+        inputs = ExperimentInputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
         return make_plan(settings.experiment, inputs)
     if settings.store is None:
         own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.experiment in OF_ONE_MODEL else ""
         raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
     store = settings.store.resolve()
     lowercase = Tokenizer.load(store / "tokenizer").lowercase
-    inputs = Inputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
+    inputs = ExperimentInputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
     return make_plan(settings.experiment, inputs)
 
 
-def fit_budget(settings: ExperimentSettings, level: Level, plan: Plan, costs: dict[str, JobCost]) -> Level:
+def fit_budget(
+    settings: ExperimentSettings, level: ExperimentLevel, plan: TablePlan, costs: dict[str, JobCost]
+) -> ExperimentLevel:
     """Return the level with as many steps and examples as fit the budget; limits keep their proportion.
 
     `costs`: of the plan's jobs at this level. Raises ValueError if the budget is too small for anything.
@@ -100,7 +82,7 @@ def fit_budget(settings: ExperimentSettings, level: Level, plan: Plan, costs: di
     assert settings.budget is not None
     jobs = all_jobs(plan.jobs)
     pretraining = [costs[job.key] for job in jobs if isinstance(job, PretrainJob)]
-    tuning = [(job.limit, costs[job.key]) for job in jobs if isinstance(job, FinetuneJob | ProbeJob)]
+    tuning = [costs[job.key] for job in jobs if isinstance(job, TaskJob)]
     seconds = 60 * settings.budget
     share, steps = 0.0, level.steps
     if pretraining:
@@ -110,7 +92,7 @@ def fit_budget(settings: ExperimentSettings, level: Level, plan: Plan, costs: di
         steps = _round_down(level.steps * (seconds * share - fixed) / training)
 
     def tuning_seconds(scale: float) -> float:
-        return sum(cost.with_limit(limit, _scale(limit, scale)) for limit, cost in tuning)
+        return sum(cost.with_limit(_scale(cost.limit, scale)) for cost in tuning)
 
     scale = [0.0, *SCALES][bisect(SCALES, seconds * (1 - share), key=tuning_seconds)]
     limits = [_scale(limit, scale) for limit in (level.limit, level.word_task_limit)]

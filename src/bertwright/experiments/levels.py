@@ -31,7 +31,7 @@ class TaskRecipe:
 
 
 @dataclass(frozen=True)
-class Level:
+class ExperimentLevel:
     """Sizes and hyper-parameters of an experiment; all pre-trainings of an experiment share them."""
 
     shape: Shape
@@ -72,7 +72,7 @@ class Level:
     lstm_learning_rate: float = 1e-3
     """Peak rate of both BiLSTMs, whatever the encoder's: their weights are new."""
 
-    def for_curve(self) -> Level:
+    def for_curve(self) -> ExperimentLevel:
         """Return the level with the restarts and the rates of figure 5."""
         recipe = replace(self.recipe, learning_rates=self.curve_learning_rates)
         return replace(self, seeds=self.curve_seeds, recipe=recipe)
@@ -110,7 +110,7 @@ class Level:
 
 
 # `mini` on some 30 million tokens.
-NIGHT = Level(
+NIGHT = ExperimentLevel(
     shape=SIZES["mini"],
     shapes=((1, 256, 4), (2, 256, 1), (2, 256, 4), (4, 256, 4), (4, 384, 6), (8, 384, 6)),
     steps=28_000,
@@ -134,8 +134,8 @@ NIGHT = Level(
     lstm_layers=2,
 )
 
-LEVELS: dict[LevelName, Level] = {
-    "demo": Level(
+LEVELS: dict[LevelName, ExperimentLevel] = {
+    "demo": ExperimentLevel(
         shape=SIZES["tiny"],
         shapes=((1, 128, 2), (2, 128, 1), (2, 128, 2), (4, 128, 2), (4, 192, 3), (6, 192, 3)),
         steps=1_000,
@@ -173,7 +173,7 @@ LEVELS: dict[LevelName, Level] = {
     ),
     "night": NIGHT,
     # Sections 4, A.2 and A.3; table 6.
-    "paper": Level(
+    "paper": ExperimentLevel(
         shape=SIZES["base"],
         shapes=((3, 768, 12), (6, 768, 3), (6, 768, 12), (12, 768, 12), (12, 1024, 16), (24, 1024, 16)),
         steps=1_000_000,

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from bertwright.experiments.bootstrap import Difference, Estimate, Sample, difference, estimate
-from bertwright.experiments.jobs import ENTROPY, JobResult, Work, all_jobs
-from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, Trial
+from bertwright.experiments.job_runner import JobResult, JobRunner
+from bertwright.experiments.jobs import ENTROPY, all_jobs
+from bertwright.experiments.table_plan import FEATURES, PERPLEXITY, Claim, TablePlan, Trial
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 
@@ -98,7 +99,7 @@ class ClaimResult:
 class Report:
     """The finished cells of a plan and what they say."""
 
-    plan: Plan
+    plan: TablePlan
     notes: list[str]
     """Those of the plan, and those about the results."""
     cells: dict[tuple[str, str], Cell]
@@ -116,15 +117,15 @@ class Report:
     """Trials."""
 
 
-def make_report(plan: Plan, work: Work) -> Report:
+def make_report(plan: TablePlan, runner: JobRunner) -> Report:
     """Read the results of all finished jobs of a plan and compare them."""
-    finished = [(trial, found) for trial in plan.trials if (found := work.result(trial.job))]
+    finished = [(trial, found) for trial in plan.trials if (found := runner.result(trial.job))]
     diverged = Counter((trial.row, trial.column) for trial, result in finished if result.failure)
     scored = dict[tuple[str, str], list[tuple[Trial, JobResult]]]()
     for trial, result in finished:
         if not result.failure:
             scored.setdefault((trial.row, trial.column), []).append((trial, result))
-    cells = {key: _read_cell(found, work) for key, found in scored.items()}
+    cells = {key: _read_cell(found, runner) for key, found in scored.items()}
     cells |= {
         (row, column): average
         for column, columns in plan.averages.items()
@@ -137,7 +138,7 @@ def make_report(plan: Plan, work: Work) -> Report:
         for row, found in estimate(column, _samples(cells, column)).items()
     }
     claims = [checked for claim in plan.claims if (checked := _check(plan, claim, cells, estimates))]
-    results = [(job, done) for job in all_jobs(plan.jobs) if (done := work.result(job))]
+    results = [(job, done) for job in all_jobs(plan.jobs) if (done := runner.result(job))]
     environments = Counter(describe_environment(done.environment) for _, done in results)
     notes = [*plan.notes, *(describe_plateau(job.name, done) for job, done in results if done.is_on_plateau)]
     contrasts = _contrast_rows(plan, estimates)
@@ -161,9 +162,8 @@ def describe_environment(environment: Mapping[str, str]) -> str:
     >>> describe_environment({"processor": "Xeon", "dtype": "float32", "torch": "2.13", "bertwright": "1.0"})
     'Xeon, float32, PyTorch 2.13, bertwright 1.0'
     """
-    dtype = [environment["dtype"]] if "dtype" in environment else []  # composing a model has none
-    versions = [f"PyTorch {environment['torch']}", f"bertwright {environment['bertwright']}"]
-    return ", ".join([environment["processor"], *dtype, *versions])
+    versions = f"PyTorch {environment['torch']}, bertwright {environment['bertwright']}"
+    return f"{environment['processor']}, {environment['dtype']}, {versions}"
 
 
 def _samples(cells: Mapping[tuple[str, str], Cell], column: str) -> dict[str, Sample]:
@@ -174,7 +174,7 @@ def _samples(cells: Mapping[tuple[str, str], Cell], column: str) -> dict[str, Sa
     return found
 
 
-def _contrast_rows(plan: Plan, estimates: Mapping[tuple[str, str], Estimate]) -> list[Contrast]:
+def _contrast_rows(plan: TablePlan, estimates: Mapping[tuple[str, str], Estimate]) -> list[Contrast]:
     """Return the differences of each row from the first one: by column, then of the mean over tasks."""
     first, *others = plan.rows
     found = []
@@ -189,7 +189,7 @@ def _contrast_rows(plan: Plan, estimates: Mapping[tuple[str, str], Estimate]) ->
     return found
 
 
-def _read_cell(finished: Sequence[tuple[Trial, JobResult]], work: Work) -> Cell:
+def _read_cell(finished: Sequence[tuple[Trial, JobResult]], runner: JobRunner) -> Cell:
     """Return the cell of some trials, of which none diverged."""
     rates: dict[float, list[tuple[Trial, JobResult]]] = {}
     for trial, result in finished:
@@ -200,7 +200,7 @@ def _read_cell(finished: Sequence[tuple[Trial, JobResult]], work: Work) -> Cell:
 
     best = max(rates, key=lambda rate: (len(rates[rate]), selection(rate)))
     scores = {trial.seed: result.scores[trial.score] for trial, result in rates[best]}
-    examples = [found for trial, _ in rates[best] if (found := work.examples(trial.job, trial.score))]
+    examples = [found for trial, _ in rates[best] if (found := runner.examples(trial.job, trial.score))]
     return Cell(scores, best, examples if len(examples) == len(scores) else ())
 
 
@@ -212,7 +212,7 @@ def _average(cells: Sequence[Cell]) -> Cell | None:
 
 
 def _check(
-    plan: Plan, claim: Claim, cells: Mapping[tuple[str, str], Cell], estimates: Mapping[tuple[str, str], Estimate]
+    plan: TablePlan, claim: Claim, cells: Mapping[tuple[str, str], Cell], estimates: Mapping[tuple[str, str], Estimate]
 ) -> ClaimResult | None:
     """Check a claim on the columns in which both of its rows have results; None if there are none."""
     columns = tuple(c for c in claim.columns if (claim.better, c) in estimates and (claim.worse, c) in estimates)

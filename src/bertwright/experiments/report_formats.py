@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertwright.experiments.plans import PERPLEXITY
 from bertwright.experiments.report import Cell, Contrast, Report, get_interval
+from bertwright.experiments.table_plan import PERPLEXITY
 from bertwright.files import save_figure
 
 PANELS = 6  # of a plot, side by side
@@ -155,10 +155,10 @@ def plot(report: Report, path: Path) -> None:
     from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
     plan = report.plan
-    across = min(len(plan.columns), PANELS)
-    down = math.ceil(len(plan.columns) / across)
-    figure = Figure(figsize=(3.4 * across + 1.2, 3.6 * down), layout="constrained")
-    panels = figure.subplots(down, across, squeeze=False).ravel()
+    columns = min(len(plan.columns), PANELS)
+    rows = math.ceil(len(plan.columns) / columns)
+    figure = Figure(figsize=(3.4 * columns + 1.2, 3.6 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel in panels[len(plan.columns) :]:
         panel.set_axis_off()
     for panel, (column, title) in zip(panels, plan.columns.items(), strict=False):

@@ -8,11 +8,12 @@ from itertools import pairwise
 from typing import Literal
 
 from bertwright.experiments import paper
-from bertwright.experiments.experiment_plan import MARKS, PAPER_MIX, Inputs, Mix, Objective, Planner
-from bertwright.experiments.jobs import ComposeJob, ComposeSettings, Job, PretrainJob
-from bertwright.experiments.levels import Level, Shape
+from bertwright.experiments.ablations import ComposeJob, ComposeSettings
+from bertwright.experiments.job_maker import CURVE_CHECKPOINTS, PAPER_MIX, ExperimentInputs, JobMaker, Mix, Objective
+from bertwright.experiments.jobs import Job, PretrainJob
+from bertwright.experiments.levels import ExperimentLevel, Shape
 from bertwright.experiments.paper import Figures
-from bertwright.experiments.plans import FEATURES, PERPLEXITY, Claim, Plan, Trial
+from bertwright.experiments.table_plan import FEATURES, PERPLEXITY, Claim, TablePlan, Trial
 from bertwright.experiments.task_files import FoundTask, add_test_files
 from bertwright.interop.huggingface import load_config
 from bertwright.interop.model_files import model_folder
@@ -24,9 +25,9 @@ from bertwright.tasks.task import AnyTask
 ExperimentName = Literal["table1", "table5", "table6", "table7", "table8", "figure5"]
 
 
-def make_plan(name: ExperimentName, inputs: Inputs) -> Plan:
+def make_plan(name: ExperimentName, inputs: ExperimentInputs) -> TablePlan:
     """Return the plan of an experiment. Raises ValueError if none of its tasks has files."""
-    plans: dict[ExperimentName, Callable[[Planner], Plan]] = {
+    plans: dict[ExperimentName, Callable[[JobMaker], TablePlan]] = {
         "table1": table1,
         "table5": table5,
         "table6": table6,
@@ -34,7 +35,7 @@ def make_plan(name: ExperimentName, inputs: Inputs) -> Plan:
         "table8": table8,
         "figure5": figure5,
     }
-    return plans[name](Planner(inputs))
+    return plans[name](JobMaker(inputs))
 
 
 def _titles(tasks: Mapping[str, FoundTask]) -> dict[str, str]:
@@ -55,29 +56,32 @@ UNTRAINED_POOLER = (
 )
 
 
-def _compose(name: str, parents: tuple[PretrainJob, ...], lstm_layers: int, seed: int) -> ComposeJob:
+def _compose(maker: JobMaker, name: str, parents: tuple[PretrainJob, ...], lstm_layers: int, seed: int) -> ComposeJob:
     """Return the job of a composed model."""
     described = f"compose {name}, seed {seed}" if lstm_layers else f"compose {name}"
-    return ComposeJob(described, (), parents, ComposeSettings(lstm_layers, seed))
+    settings = ComposeSettings(lstm_layers, maker.level.lstm_learning_rate, seed, maker.inputs.device)
+    return ComposeJob(described, (), parents, settings)
 
 
-def table5(planner: Planner) -> Plan:
+def table5(maker: JobMaker) -> TablePlan:
     """Return the plan of table 5: pre-training objectives."""
-    tasks = planner.find_tasks((*SENTENCE_TASKS, *SPAN_TASKS), ACCURACY)
-    ltr, rtl = planner.pretrain("ltr", "ltr"), planner.pretrain("rtl", "rtl")
-    seeds = range(planner.level.seeds)
+    tasks = maker.find_tasks((*SENTENCE_TASKS, *SPAN_TASKS), ACCURACY)
+    ltr, rtl = maker.pretrain("ltr", "ltr"), maker.pretrain("rtl", "rtl")
+    seeds = range(maker.level.seeds)
     parents: dict[str, Job | dict[int, Job]] = {
-        "MLM + NSP": planner.pretrain("mlm+nsp", "mlm+nsp"),
-        "MLM": planner.pretrain("mlm", "mlm"),
+        "MLM + NSP": maker.pretrain("mlm+nsp", "mlm+nsp"),
+        "MLM": maker.pretrain("mlm", "mlm"),
         "LTR": ltr,
-        "LTR + BiLSTM": {seed: _compose("LTR + BiLSTM", (ltr,), planner.level.lstm_layers, seed) for seed in seeds},
-        "LTR + RTL": _compose("LTR + RTL", (ltr, rtl), 0, 0),
+        "LTR + BiLSTM": {
+            seed: _compose(maker, "LTR + BiLSTM", (ltr,), maker.level.lstm_layers, seed) for seed in seeds
+        },
+        "LTR + RTL": _compose(maker, "LTR + RTL", (ltr, rtl), 0, 0),
     }
     trials = [
         trial
         for row, parent in parents.items()
         for name, task in tasks.items()
-        for trial in planner.finetune(row, name, task, parent)
+        for trial in maker.finetune(row, name, task, parent)
     ]
     every, sentences = tuple(tasks), tuple(name for name in tasks if name in SENTENCE_TASKS)
     claims = [
@@ -91,8 +95,8 @@ def table5(planner: Planner) -> Plan:
         Claim("A BiLSTM hurts the left-to-right model on sentence tasks", "LTR", "LTR + BiLSTM", sentences),
         Claim("The bidirectional model is better than LTR and RTL concatenated", "MLM", "LTR + RTL", every),
     ]
-    level = planner.level
-    planner.notes += [
+    level = maker.level
+    maker.notes += [
         "Sentence tasks read [CLS] of bidirectional models, the token that is read last of LTR and RTL, and of the "
         "BiLSTM the last output of each direction. LTR + RTL has twice the parameters and states of twice the size.",
         UNTRAINED_POOLER,
@@ -101,7 +105,7 @@ def table5(planner: Planner) -> Plan:
         "weights are new.",
     ]
     title = "Table 5: pre-training objectives"
-    return Plan("table5", title, _titles(tasks), tuple(parents), trials, claims, paper.TABLE5, planner.notes)
+    return TablePlan("table5", title, _titles(tasks), tuple(parents), trials, claims, paper.TABLE5, maker.notes)
 
 
 MIXES: dict[str, Mix] = {
@@ -114,17 +118,17 @@ MIXES: dict[str, Mix] = {
 }
 
 
-def table8(planner: Planner) -> Plan:
+def table8(maker: JobMaker) -> TablePlan:
     """Return the plan of table 8: masking strategies."""
-    tasks = planner.find_tasks(("mnli" if planner.has_mnli else "sst2", "conll2003"))
+    tasks = maker.find_tasks(("mnli" if maker.has_mnli else "sst2", "conll2003"))
     trials: list[Trial] = []
-    representation = features_of(planner.level.shape)
+    representation = features_of(maker.level.shape)
     for row, mix in MIXES.items():
-        parent = planner.pretrain(f"mlm+nsp, masks {row}", "mlm+nsp", mask_mix=mix)
-        trials += [trial for name, task in tasks.items() for trial in planner.finetune(row, name, task, parent)]
+        parent = maker.pretrain(f"mlm+nsp, masks {row}", "mlm+nsp", mask_mix=mix)
+        trials += [trial for name, task in tasks.items() for trial in maker.finetune(row, name, task, parent)]
         if "conll2003" in tasks:
             cell = (row, FEATURES)
-            trials += planner.probe({representation: cell}, tasks["conll2003"], parent, f"model, masks {row}")
+            trials += maker.probe({representation: cell}, tasks["conll2003"], parent, f"model, masks {row}")
     titles = _titles(tasks)
     claims = [
         Claim("[MASK] alone is worse than the mix, if NER reads features", "80/10/10", "100/0/0", (FEATURES,)),
@@ -133,54 +137,54 @@ def table8(planner: Planner) -> Plan:
     ]
     if "conll2003" in tasks:
         titles[FEATURES] = "conll2003 features F1"
-        planner.notes.append(f"Features are {representation}. {describe_heads(planner.level)}")
+        maker.notes.append(f"Features are {representation}. {describe_heads(maker.level)}")
     title = "Table 8: masking strategies (MASK/SAME/RND, percent)"
-    return Plan("table8", title, titles, tuple(MIXES), trials, claims, paper.TABLE8, planner.notes)
+    return TablePlan("table8", title, titles, tuple(MIXES), trials, claims, paper.TABLE8, maker.notes)
 
 
-def table6(planner: Planner) -> Plan:
+def table6(maker: JobMaker) -> TablePlan:
     """Return the plan of table 6: model sizes, with held-out perplexity."""
-    tasks = planner.find_tasks(("mnli", "mrpc", "sst2"), ACCURACY)
+    tasks = maker.find_tasks(("mnli", "mrpc", "sst2"), ACCURACY)
     trials, figures = list[Trial](), Figures()
-    for shape, (published, scores) in zip(planner.level.shapes, paper.TABLE6.items(), strict=True):
+    for shape, (published, scores) in zip(maker.level.shapes, paper.TABLE6.items(), strict=True):
         row = format_shape(*shape)
-        parent = planner.pretrain(f"mlm+nsp, {row}", "mlm+nsp", shape)
+        parent = maker.pretrain(f"mlm+nsp, {row}", "mlm+nsp", shape)
         row = row if row == published else f"{row} (paper: {published})"
         figures[row] = scores
         trials.append(Trial(row, PERPLEXITY, 0, 0.0, parent, PERPLEXITY, PERPLEXITY))
-        trials += [trial for name, task in tasks.items() for trial in planner.finetune(row, name, task, parent)]
+        trials += [trial for name, task in tasks.items() for trial in maker.finetune(row, name, task, parent)]
     rows = tuple(figures)
     claims = [Claim("The largest model is better than the smallest one", rows[-1], rows[0], tuple(tasks))]
     claims += [
         Claim(f"{larger} has a lower perplexity than {smaller}", larger, smaller, (PERPLEXITY,))
         for smaller, larger in pairwise(rows)
     ]
-    planner.notes.append(
-        f"Perplexity: of held-out sequences of up to {planner.level.max_length} tokens. Its intervals are over these "
+    maker.notes.append(
+        f"Perplexity: of held-out sequences of up to {maker.level.max_length} tokens. Its intervals are over these "
         "sequences, not over pre-trainings, of which each shape has one."
     )
-    if wide := planner.level.wide_learning_rates:
+    if wide := maker.level.wide_learning_rates:
         rates = " and ".join(f"{rate:g} at hidden size {size}" for size, rate in wide.items())
-        planner.notes.append(f"The peak rate of pre-training is {rates}; the paper has one rate for all shapes.")
+        maker.notes.append(f"The peak rate of pre-training is {rates}; the paper has one rate for all shapes.")
     titles = {PERPLEXITY: "held-out perplexity"} | _titles(tasks)
-    return Plan("table6", "Table 6: model size", titles, rows, trials, claims, figures, planner.notes)
+    return TablePlan("table6", "Table 6: model size", titles, rows, trials, claims, figures, maker.notes)
 
 
 FINE_TUNED = "fine-tuned"
 
 
-def table7(planner: Planner) -> Plan:
+def table7(maker: JobMaker) -> TablePlan:
     """Return the plan of table 7: fine-tuning beside six kinds of features, on CoNLL-2003."""
-    task = planner.find_tasks(("conll2003",))["conll2003"]
-    parent, model = planner.start(), planner.inputs.model
-    layers = planner.level.shape[0] if model is None else load_config(model_folder(model)).num_layers
+    task = maker.find_tasks(("conll2003",))["conll2003"]
+    parent, model = maker.start(), maker.inputs.model
+    layers = maker.level.shape[0] if model is None else load_config(model_folder(model)).num_layers
     names = [name for name, one in REPRESENTATIONS.items() if layers >= -(one.layers.start or 0)]
     if skipped := [name for name in REPRESENTATIONS if name not in names]:
-        planner.notes.append(f"The model has {layers} layers, too few for {', '.join(skipped)}.")
-    planner.notes.append(describe_heads(planner.level))
+        maker.notes.append(f"The model has {layers} layers, too few for {', '.join(skipped)}.")
+    maker.notes.append(describe_heads(maker.level))
     cells = {name: (f"features: {name}", "conll2003") for name in names}
-    trials = planner.finetune(FINE_TUNED, "conll2003", task, parent)
-    trials += planner.probe(cells, task, parent, model or "model")
+    trials = maker.finetune(FINE_TUNED, "conll2003", task, parent)
+    trials += maker.probe(cells, task, parent, model or "model")
     figures = {row: {"conll2003": 100 * PAPER_F1[name]} for name, (row, _) in cells.items()}
     figures[FINE_TUNED] = {"conll2003": paper.TABLE7_FINE_TUNED}
 
@@ -197,7 +201,7 @@ def table7(planner: Planner) -> Plan:
     ]
     rows = (FINE_TUNED, *(row for row, _ in cells.values()))
     titles = {"conll2003": "conll2003 F1"}
-    return Plan("table7", "Table 7: features and fine-tuning", titles, rows, trials, claims, figures, planner.notes)
+    return TablePlan("table7", "Table 7: features and fine-tuning", titles, rows, trials, claims, figures, maker.notes)
 
 
 OURS, AVERAGE, TEST = "ours", "GLUE average", "test"
@@ -207,13 +211,13 @@ TABLE1_TASKS = (
 )  # fmt: skip
 
 
-def table1(planner: Planner) -> Plan:
+def table1(maker: JobMaker) -> TablePlan:
     """Return the plan of tables 1 to 4: one model on all tasks whose files are found, beside the paper's systems."""
-    tasks, parent = planner.find_tasks(TABLE1_TASKS), planner.start()
+    tasks, parent = maker.find_tasks(TABLE1_TASKS), maker.start()
     trials, titles = list[Trial](), dict[str, str]()
     for name, found in tasks.items():
         task, note = add_test_files(found)
-        planner.notes += [note] if note else []
+        maker.notes += [note] if note else []
         scores = {name: "dev"}
         titles |= _titles({name: task})
         if PRESETS[name].task.kind == "question-answering":
@@ -222,15 +226,15 @@ def table1(planner: Planner) -> Plan:
         if task.settings.test:
             scores[f"{name} {TEST}"] = f"test_{task.settings.build_task().metric}"
             titles[f"{name} {TEST}"] = f"{titles[name]}, test"
-        tuned = planner.finetune(OURS, name, task, parent)
+        tuned = maker.finetune(OURS, name, task, parent)
         trials += [one._replace(column=column, score=score) for column, score in scores.items() for one in tuned]
     averages = {}
     if len(glue := tuple(name for name in tasks if name in paper.GLUE)) > 1:
         averages[AVERAGE], titles[AVERAGE] = glue, f"GLUE average of {len(glue)}"
     figures, splits = published_figures(list(titles), glue)
     rows = (OURS, *(row for row in paper.SYSTEMS if figures[row]))
-    return Plan(
-        "table1", "Tables 1 to 4: all tasks", titles, rows, trials, [], figures, planner.notes,
+    return TablePlan(
+        "table1", "Tables 1 to 4: all tasks", titles, rows, trials, [], figures, maker.notes,
         averages=averages, figure_splits=splits, is_transposed=True,
     )  # fmt: skip
 
@@ -256,7 +260,7 @@ def published_figures(columns: Sequence[str], glue: Sequence[str]) -> tuple[Figu
     return figures, splits
 
 
-def describe_heads(level: Level) -> str:
+def describe_heads(level: ExperimentLevel) -> str:
     """Return a sentence on the heads on frozen features."""
     return (
         f"Heads on frozen features: a {level.lstm_layers}-layer BiLSTM of {level.lstm_size} outputs, half of them for "
@@ -270,20 +274,20 @@ def features_of(shape: Shape) -> RepresentationName:
     return "concat-last-four" if shape[0] >= 4 else "sum-all"
 
 
-def figure5(planner: Planner) -> Plan:
+def figure5(maker: JobMaker) -> TablePlan:
     """Return the plan of figure 5: scores against the steps of pre-training."""
-    candidates = ("mnli",) if planner.has_mnli else ("sst2", "conll2003")
-    tasks = planner.find_tasks(candidates, max_length=planner.level.max_length)
+    candidates = ("mnli",) if maker.has_mnli else ("sst2", "conll2003")
+    tasks = maker.find_tasks(candidates, max_length=maker.level.max_length)
     steps, trials = dict[str, tuple[str, int]](), []
-    saved = list_checkpoint_steps(planner.level.steps)
+    saved = list_checkpoint_steps(maker.level.steps)
     objectives: dict[str, Objective] = {"MLM": "mlm", "LTR": "ltr"}
     for series, objective in objectives.items():
-        parent = planner.pretrain(objective, objective)
+        parent = maker.pretrain(objective, objective)
         for step in saved:
             row = f"{series}, {step:,} steps"
             steps[row] = (series, step)
             checkpoint = None if step == saved[-1] else step
-            trials += [t for name, task in tasks.items() for t in planner.finetune(row, name, task, parent, checkpoint)]
+            trials += [t for name, task in tasks.items() for t in maker.finetune(row, name, task, parent, checkpoint)]
     first, half, last = saved[0], saved[len(saved) // 2 - 1], saved[-1]
     every = tuple(tasks)
     claims = [
@@ -291,9 +295,9 @@ def figure5(planner: Planner) -> Plan:
         Claim("MLM is better than LTR almost at once", f"MLM, {first:,} steps", f"LTR, {first:,} steps", every),
         Claim("MLM is better than LTR in the end", f"MLM, {last:,} steps", f"LTR, {last:,} steps", every),
     ]
-    planner.notes.append(UNTRAINED_POOLER)
+    maker.notes.append(UNTRAINED_POOLER)
     title = "Figure 5: scores against the steps of pre-training"
-    return Plan("figure5", title, _titles(tasks), tuple(steps), trials, claims, {}, planner.notes, steps)
+    return TablePlan("figure5", title, _titles(tasks), tuple(steps), trials, claims, {}, maker.notes, steps)
 
 
 def list_checkpoint_steps(steps: int) -> list[int]:
@@ -302,5 +306,5 @@ def list_checkpoint_steps(steps: int) -> list[int]:
     >>> list_checkpoint_steps(4_005)[-3:]
     [3200, 3600, 4005]
     """
-    every = max(1, steps // MARKS)
-    return [*range(every, MARKS * every, every), steps]
+    every = max(1, steps // CURVE_CHECKPOINTS)
+    return [*range(every, CURVE_CHECKPOINTS * every, every), steps]

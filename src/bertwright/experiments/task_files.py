@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertwright.tasks.presets import PRESETS, TaskSettings
 from bertwright.tasks.task_data import read_examples
@@ -36,11 +36,11 @@ class FoundTask(NamedTuple):
         )
 
 
-def find_task(data: Path, name: str, **overrides: Any) -> FoundTask | None:
+def find_task(data: Path, name: str, options: TaskOptions | None = None) -> FoundTask | None:
     """Find a task's training and dev files in the folder or below; None if they are not there.
 
-    `overrides`: options of the task by name. Of a task with a training or a dev file alone, a fixed share of its
-    examples becomes the dev split, but not of the training file that it shares with the folder's own task: MNLI's.
+    `options`: changes of the preset. Of a task with a training or a dev file alone, a fixed share of its examples
+    becomes the dev split, but not of the training file that it shares with the folder's own task: MNLI's.
     """
     preset = PRESETS[name]
     for folder in _folders(data, name):
@@ -50,8 +50,9 @@ def find_task(data: Path, name: str, **overrides: Any) -> FoundTask | None:
         )
         if dev or (train and not _is_shared(preset.train, folder, name)):
             split = not (train and dev)
-            options = TaskOptions(**overrides)
-            settings = TaskSettings(name, train=train or dev, dev=() if split else dev, overrides=options)
+            settings = TaskSettings(
+                name, train=train or dev, dev=() if split else dev, overrides=options or TaskOptions()
+            )
             return FoundTask(settings, SPLIT_SHARE if split else 0.0)
     return None
 

@@ -21,7 +21,7 @@ from bertwright.interop.huggingface import (
 )
 from bertwright.interop.model_files import digest_model, model_folder
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
-from bertwright.models.text_encoder import EncoderConfig
+from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 from bertwright.tasks.collation import check_segments, micro_batches
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, digest_files, read_splits, within_positions
@@ -114,7 +114,7 @@ def _make_optimizer(settings: FinetuneSettings, model: EncoderForTask) -> Optimi
     """Return the optimizer of the parameters that are not frozen, and freeze the others."""
     tuning = settings.tuning
     lr_scales = layerwise_lr_scales(model, tuning.freeze_layers, tuning.layerwise_lr_decay)
-    lr_scales |= lstm_lr_scales(model, tuning.lstm_lr_scale)
+    lr_scales |= own_lr_scales(model.encoder, settings.optimizer.learning_rate)
     return make_optimizer(model, settings.optimizer, lr_scales)
 
 
@@ -156,15 +156,14 @@ def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay:
     return scales
 
 
-def lstm_lr_scales(model: EncoderForTask, scale: float) -> dict[str, float]:
-    """Return the factor of the learning rate of each parameter of the BiLSTM on the encoder.
-
-    Raises ValueError if the factor is not 1 and the encoder has no BiLSTM.
-    """
-    names = [name for name, _ in model.named_parameters() if name.startswith("encoder.lstm.")]
-    if not names and scale != 1:
-        raise ValueError(f"lstm_lr_scale = {scale}: this model has no BiLSTM on its encoder; omit it")
-    return dict.fromkeys(names, scale)
+def own_lr_scales(encoder: TextEncoder, learning_rate: float) -> dict[str, float]:
+    """Return the factors that give the encoder's `learning_rates` to the parameters of the modules named there."""
+    return {
+        f"encoder.{name}": rate / learning_rate
+        for name, _ in encoder.named_parameters()
+        for module, rate in encoder.learning_rates.items()
+        if name.startswith(f"{module}.")
+    }
 
 
 def make_spec(state: FinetuneState, settings: FinetuneSettings, context: ExecutionContext) -> TrainingSpec[TaskBatch]:

@@ -45,16 +45,12 @@ class TuningSettings:
     layerwise_lr_decay: float = 1.0
     """Factor between a layer's learning rate and that of the layer above it; below 1, lower layers change less
     (ULMFiT)."""
-    lstm_lr_scale: float = 1.0
-    """Factor of the learning rate of a BiLSTM on the encoder (LTR + BiLSTM of `bertwright experiment table5`). Its
-    weights are new, so they need a higher rate than pre-trained ones."""
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "limit")
         check_minimum(self, 0, "freeze_layers")
         check_limit(self, "from 0 to below 1", "dropout", "label_smoothing", "validation_fraction")
         check_limit(self, "above 0 and up to 1", "layerwise_lr_decay")
-        check_limit(self, "above 0", "lstm_lr_scale")
         if self.from_scratch and self.keep_head:
             raise ValueError(
                 "from_scratch and keep_head: with random weights, the head is random, too; set only one of them"

@@ -13,7 +13,6 @@ from torch import Tensor
 from bertwright.interop.model_files import CONFIG
 from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
 from bertwright.interop.weights import raise_if_any
-from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
@@ -192,34 +191,10 @@ class Bert(Architecture):
 BERT = Bert(BertEncoder, BertConfig, "Bert")
 
 
-class Composite(Architecture):
-    """BERTs side by side, with or without a BiLSTM (`models.composite`)."""
-
-    def parse_config(self, values: Mapping[str, Any], path: Path) -> CompositeConfig:
-        """Read a configuration from the fields of `config.json`, which has one object per encoder."""
-        encoders, layers = values.get("encoders"), values.get("lstm_layers", 0)
-        if not isinstance(encoders, list) or not all(isinstance(one, dict) for one in encoders):
-            raise ValueError(f"{path}: encoders: expected a list of objects, got {str(encoders)[:60]}")
-        if type(layers) is not int:
-            raise ValueError(f"{path}: lstm_layers: expected int, got {layers!r}")
-        try:
-            return CompositeConfig(tuple(BERT.parse_config(one, path) for one in encoders), layers)
-        except ValueError as error:
-            raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-
-    def format_config(self, config: CompositeConfig, head: HeadSpec | None = None) -> dict[str, Any]:
-        """Return the fields of `config.json`."""
-        encoders = [BERT.format_config(one) for one in config.encoders]
-        values = {"model_type": self.encoder.model_type, "dtype": "float32"}
-        return values | {"encoders": encoders, "lstm_layers": config.lstm_layers}
-
-
-COMPOSITE = Composite(CompositeEncoder, CompositeConfig, "BertComposite")
 ARCHITECTURES: dict[str, Architecture] = {
     BERT.encoder.model_type: BERT,
     REVERSED: BERT,
     READS_LAST: BERT,
-    COMPOSITE.encoder.model_type: COMPOSITE,
 }
 
 

@@ -75,6 +75,8 @@ class TextEncoder(nn.Module, ABC):
         """Number type of states and matrix products; parameters, LayerNorm, softmax and losses stay float32."""
         self.sparse_gradients = False
         """True to let embedding tables have sparse gradients, for bertwright's optimizer; encoders may ignore it."""
+        self.learning_rates: dict[str, float] = {}
+        """Peak learning rates by module name, for modules that do not follow the rate of fine-tuning."""
 
     @property
     def num_dropout_sites(self) -> int:

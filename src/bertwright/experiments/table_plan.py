@@ -38,7 +38,7 @@ class Claim(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class TablePlan:
     """Everything that an experiment runs and compares."""
 
     name: str

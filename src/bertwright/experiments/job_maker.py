@@ -8,33 +8,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from bertwright.experiments.jobs import ComposeJob, FinetuneJob, Job, PretrainJob, ProbeJob, digest_task_inputs
-from bertwright.experiments.levels import Level, Shape
-from bertwright.experiments.plans import Trial
+from bertwright.experiments.jobs import FinetuneJob, Job, PretrainJob, ProbeJob, digest_task_inputs
+from bertwright.experiments.levels import ExperimentLevel, Shape
+from bertwright.experiments.table_plan import Trial
 from bertwright.experiments.task_files import FoundTask, find_task
 from bertwright.finetuning.probe_settings import ProbeSettings, ProbeTrial
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.models.representations import RepresentationName
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.presets import PRESETS
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings
 
 Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl"]
 Mix = tuple[float, float, float]
 
 PAPER_MIX: Mix = (0.8, 0.1, 0.1)
-MARKS = 10  # checkpoints of a pre-training, evenly spaced: those of figure 5
-LAST_STEP_ONLY = sys.maxsize  # as eval_every: fixed epochs, and no selection of a checkpoint on dev
+CURVE_CHECKPOINTS = 10  # evenly spaced checkpoints of a pre-training, which figure 5 shows
+NO_DEV_SELECTION = sys.maxsize  # eval_every: score only the last step
 SAVE_EVERY = 500  # steps of fine-tuning that a kill loses at most
 RUN = Path("run")  # set when a job starts
 WORD_TASKS = ("tagging", "question-answering")
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Everything that a plan is made from."""
+class ExperimentInputs:
+    """Model sizes, files and device of an experiment."""
 
-    level: Level
+    level: ExperimentLevel
     store: Path | None
     store_digest: str
     data: Path
@@ -47,10 +49,10 @@ class Inputs:
     """Model folder of tables 1 and 7, in place of a pre-training."""
 
 
-class Planner:
+class JobMaker:
     """Maker of jobs that differ from each other only as an experiment asks."""
 
-    def __init__(self, inputs: Inputs) -> None:
+    def __init__(self, inputs: ExperimentInputs) -> None:
         self.inputs = inputs
         self.level = inputs.level
         self.notes: list[str] = []
@@ -63,39 +65,48 @@ class Planner:
     def find_tasks(
         self, candidates: Sequence[str], metrics: Mapping[str, str] | None = None, max_length: int | None = None
     ) -> dict[str, FoundTask]:
-        """Find the tasks that the user named, else those of `candidates` that have files.
+        """Find the tasks that the user named, else the tasks of `candidates` that have files, and note their limits.
 
         `metrics`: by the name of a task, if not its own. `max_length`: the longest sequence, if below the task's own.
         Raises ValueError for a named task without files, and if no candidate has files.
         """
-        found = {}
-        for name in self.inputs.tasks or candidates:
-            options: dict[str, object] = {"metric": metrics[name]} if metrics and name in metrics else {}
-            if (length := max_length or self.tagging_length(name)) is not None:
-                whole = PRESETS[name].task
-                limited = vars(whole.limited_to(length))
-                options |= {option: value for option, value in limited.items() if value != vars(whole)[option]}
-            task = find_task(self.inputs.data, name, **options)
-            if task is None and self.inputs.tasks:
-                raise ValueError(f"{self.inputs.data}: no folder with the files of {name}, such as {_example(name)}")
+        data, named, tasks = self.inputs.data, self.inputs.tasks, dict[str, FoundTask]()
+        for name in named or candidates:
+            metric = (metrics or {}).get(name)
+            task = find_task(data, name, self.limit_length(name, max_length, TaskOptions(metric=metric)))
             if task is not None:
-                found[name] = task
-                self.notes += [task.note] if task.note else []
-        if self.inputs.lowercase and (cased := [name for name in found if PRESETS[name].task.kind == "tagging"]):
+                tasks[name] = task
+            elif named:
+                raise ValueError(f"{data}: no folder with the files of {name}, such as {_example(name)}")
+        if not tasks:
+            names = ", ".join(candidates)
+            raise ValueError(f"{data}: no files of {names}; expected for example {_example(candidates[0])}")
+        self.notes += [task.note for task in tasks.values() if task.note]
+        self.note_limits([*tasks], max_length)
+        return tasks
+
+    def limit_length(self, name: str, max_length: int | None, options: TaskOptions) -> TaskOptions:
+        """Return the options of a task with its lengths reduced to `max_length`, or to the level's for tagging."""
+        length, task = max_length or self.tagging_length(name), PRESETS[name].task
+        if length is None:
+            return options
+        limited = task.limited_to(length)
+        query = limited.max_query_length if isinstance(limited, QuestionAnswering) else None
+        return replace(options, max_length=limited.max_length, max_query_length=query)
+
+    def note_limits(self, tasks: Sequence[str], max_length: int | None) -> None:
+        """Note for the report what the vocabulary and the level take away from tasks."""
+        if self.inputs.lowercase and (cased := [name for name in tasks if PRESETS[name].task.kind == "tagging"]):
             self.notes.append(
                 f"The vocabulary is uncased, so that the model cannot see the capital letters of {', '.join(cased)}; "
                 "the paper tags with a cased model (section 5.3)."
             )
-        if not found:
-            names = ", ".join(candidates)
-            raise ValueError(f"{self.inputs.data}: no files of {names}; expected for example {_example(candidates[0])}")
-        short = [name for name in found if max_length or self.tagging_length(name)]
+        short = [name for name in tasks if max_length or self.tagging_length(name)]
         if short and self.level.long.long_ratio:
             self.notes.append(
                 f"Sequences of {', '.join(short)} have up to {max_length or self.level.tagging_length} tokens, since "
                 "the positions after it are trained in the last tenth of the steps alone."
             )
-        return found
 
     def tagging_length(self, task: str) -> int | None:
         """Return the longest sequence of a tagging task on a model that the level pre-trains; None: no limit."""
@@ -109,13 +120,13 @@ class Planner:
         level, inputs = self.level, self.inputs
         shape = shape or level.shape
         is_variant = mask_mix != PAPER_MIX or shape != level.shape
-        every = max(1, level.steps // MARKS)
+        every = max(1, level.steps // CURVE_CHECKPOINTS)
         settings = PretrainSettings(
             run=RUN,
             store=inputs.store,
             steps=level.steps,
             save_every=every,
-            keep_last=1 if is_variant else 2 * MARKS,  # of few steps, up to 19 are multiples of `every`
+            keep_last=1 if is_variant else 2 * CURVE_CHECKPOINTS,  # of few steps, up to 19 are multiples of `every`
             eval_every=every,
             model=level.model(shape),
             data=level.data(objective, mask_mix),
@@ -143,9 +154,7 @@ class Planner:
         digests = digest_task_inputs(task.settings, self.inputs.model if parent is None else None)
         for seed in range(level.seeds):
             start = parent[seed] if isinstance(parent, Mapping) else parent
-            has_lstm = isinstance(start, ComposeJob) and start.settings.lstm_layers > 0
             for rate in recipe.learning_rates:
-                lstm_lr_scale = level.lstm_learning_rate / rate if has_lstm else 1.0
                 settings = FinetuneSettings(
                     run=RUN,
                     task=task.settings,
@@ -153,11 +162,9 @@ class Planner:
                     epochs=recipe.epochs,
                     batch_size=recipe.batch_size,
                     seed=seed,
-                    eval_every=LAST_STEP_ONLY,
+                    eval_every=NO_DEV_SELECTION,
                     save_every=SAVE_EVERY,
-                    tuning=TuningSettings(
-                        task.validation_fraction, self.limit(name), dropout=0.1, lstm_lr_scale=lstm_lr_scale
-                    ),
+                    tuning=TuningSettings(task.validation_fraction, self.limit(name), dropout=0.1),
                     optimizer=replace(paper_optimizer(), learning_rate=rate),
                     device=self.inputs.device,
                 )

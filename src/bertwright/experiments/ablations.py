@@ -1,0 +1,195 @@
+"""Composed models of table 5: LTR with a BiLSTM on top, and LTR beside RTL (paper, section 5.1).
+
+A composed encoder concatenates the states of several BERTs, and a BiLSTM may read them; fine-tuning trains everything
+together. This module adds its model folders to the architectures that can be read.
+
+T tokens, B sequences, R positions whose states are read, H size of a state: the sum over the encoders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, cast
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from bertwright.experiments.jobs import Digests, Job
+from bertwright.interop.architectures import ARCHITECTURES, Architecture
+from bertwright.interop.huggingface import load_model, save_model
+from bertwright.kernels.dropout import skip_sites
+from bertwright.models.config import BertConfig
+from bertwright.models.encoder import BertEncoder, make_dropout
+from bertwright.models.heads import EncoderModel
+from bertwright.models.packing import TokenBatch
+from bertwright.models.rnn import BiLSTM, initialize_uniform
+from bertwright.models.text_encoder import TextEncoder
+from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class CompositeConfig:
+    """Configurations of the BERTs, and the size of the BiLSTM on them."""
+
+    encoders: tuple[BertConfig, ...]
+    """Configurations that differ in their direction alone."""
+    lstm_layers: int = 0
+    """Layers of the BiLSTM, which has H outputs per token; 0: no BiLSTM."""
+    lstm_learning_rate: float = 1e-3
+    """Peak learning rate of the BiLSTM in fine-tuning: its weights are new, so they need a higher rate."""
+
+    def __post_init__(self) -> None:
+        if len({replace(config, is_reversed=False) for config in self.encoders}) != 1:
+            raise ValueError("encoders: expected one or more configurations that differ in is_reversed alone")
+
+    def __str__(self) -> str:
+        """Format as "L2 H128 A2 left-to-right + L2 H128 A2 right-to-left"."""
+        names = [f"{config} {config.direction}" for config in self.encoders]
+        return " + ".join(names + ([f"{self.lstm_layers}-layer BiLSTM"] if self.lstm_layers else []))
+
+    @property
+    def hidden_size(self) -> int:
+        """Size of a state, H: the sum over the encoders."""
+        return len(self.encoders) * self.encoders[0].hidden_size
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of an encoder, and one for the BiLSTM."""
+        return self.encoders[0].num_layers + bool(self.lstm_layers)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters of encoders and BiLSTM."""
+        size = self.hidden_size
+        lstm = self.lstm_layers * 4 * size * (size + size // 2 + 2)
+        return sum(config.num_encoder_parameters for config in self.encoders) + lstm
+
+    @property
+    def is_causal(self) -> bool:
+        """False: sentence tasks read the first position, where `CompositeEncoder` puts the summary of a sequence."""
+        return False
+
+    @property
+    def vocab_size(self) -> int:
+        return self.encoders[0].vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        return self.encoders[0].max_positions
+
+    @property
+    def type_vocab_size(self) -> int:
+        return self.encoders[0].type_vocab_size
+
+    @property
+    def hidden_dropout(self) -> float:
+        return self.encoders[0].hidden_dropout
+
+    @property
+    def initializer_range(self) -> float:
+        return self.encoders[0].initializer_range
+
+    def with_dropout(self, rate: float) -> CompositeConfig:
+        return replace(self, encoders=tuple(config.with_dropout(rate) for config in self.encoders))
+
+
+class CompositeEncoder(TextEncoder):
+    """BERTs side by side, and a BiLSTM on top; its initial weights are a function of the seed.
+
+    The state of a sequence's first token is the summary of the sequence: the states of the encoders at their own
+    summary positions (the token that a causal encoder reads last), or the last output of each direction of the BiLSTM.
+    """
+
+    model_type: ClassVar[str] = "bert-composite"
+    config: CompositeConfig
+
+    def __init__(self, config: CompositeConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
+        super().__init__(config, compute_dtype)
+        self.encoders = nn.ModuleList(BertEncoder(one, compute_dtype, seed) for one in config.encoders)
+        self.lstm = BiLSTM(config.hidden_size, config.hidden_size, config.lstm_layers) if config.lstm_layers else None
+        if self.lstm is not None:
+            self.learning_rates = {"lstm": config.lstm_learning_rate}
+            if not next(self.lstm.parameters()).is_meta:
+                initialize_uniform(self.lstm, seed)
+
+    @property
+    def num_dropout_sites(self) -> int:
+        """Number of dropout sites: the encoders' sites in order, then the BiLSTM's."""
+        lstm = self.config.lstm_layers + 1 if self.lstm is not None else 0
+        return sum(cast(BertEncoder, encoder).num_dropout_sites for encoder in self.encoders) + lstm
+
+    def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
+        """Compute the states, T × H; with `positions` (R distinct int64), compute these R states only."""
+        packing, states, summaries, first_site = batch.packing, [], [], 0
+        for encoder in cast(Sequence[BertEncoder], self.encoders):
+            encoder.compute_dtype, encoder.sparse_gradients = self.compute_dtype, self.sparse_gradients
+            own_sites = skip_sites(packing.dropout_seed, first_site)
+            states.append(encoder(batch.with_dropout(own_sites, packing.first_token)))
+            summaries.append(states[-1][encoder.pooled_positions(packing)])
+            first_site += encoder.num_dropout_sites
+        outputs = torch.cat(states, 1)  # T H
+        if self.lstm is not None:
+            dropout = make_dropout(self, self.config.hidden_dropout, packing)
+            own_dropout = dropout and dropout.after(first_site)
+            outputs = self.lstm(outputs.float(), packing.lengths.tolist(), own_dropout)  # T H
+            half = self.config.hidden_size // 2
+            summaries = [outputs[packing.last_positions, :half], outputs[packing.first_positions, half:]]
+        outputs = outputs.index_copy(0, packing.first_positions, torch.cat(summaries, 1))
+        return outputs if positions is None else outputs[positions]
+
+    def hidden_states(
+        self, batch: TokenBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+    ) -> list[Tensor]:
+        """Raise NotImplementedError: table 5 fine-tunes composed models, and reads no features."""
+        raise NotImplementedError("a composed model has no features of single layers")
+
+
+ARCHITECTURES[CompositeEncoder.model_type] = Architecture(CompositeEncoder, CompositeConfig, "BertComposite")
+
+
+def compose(folder: Path, models: Sequence[Path], settings: ComposeSettings) -> None:
+    """Write a folder with the encoders of some BERTs side by side, and a BiLSTM of random weights on top.
+
+    Raises ValueError if the folder exists, and for models that do not fit together.
+    """
+    encoders = [cast(BertEncoder, load_model(model, heads="optional").model.encoder) for model in models]
+    configs = tuple(encoder.config for encoder in encoders)
+    config = CompositeConfig(configs, settings.lstm_layers, settings.lstm_learning_rate)
+    composed = CompositeEncoder(config, seed=settings.seed)
+    for target, source in zip(composed.encoders, encoders, strict=True):
+        target.load_state_dict(source.state_dict())
+    save_model(folder, EncoderModel(composed), Tokenizer.load(models[0]))
+
+
+@dataclass(frozen=True)
+class ComposeSettings:
+    """Settings of a composed model."""
+
+    lstm_layers: int
+    lstm_learning_rate: float
+    seed: int
+    device: DeviceSettings
+    """Not used: the job only copies files."""
+
+
+@dataclass(frozen=True)
+class ComposeJob(Job):
+    """Composition of the parents' models into one model folder."""
+
+    settings: ComposeSettings
+
+    kind: ClassVar[str] = "compose"
+
+    def digest_inputs(self) -> Digests:
+        """Return no digests: the job reads other jobs' models alone."""
+        return ()
+
+    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Write the model; it has no scores."""
+        if not (run / "model").is_dir():  # else a process was killed before it wrote the result
+            compose(run / "model", [parent / "model" for parent in parents], self.settings)
+        return {}
