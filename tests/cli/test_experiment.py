@@ -673,7 +673,7 @@ def test_the_settings_of_a_preset_decide_the_keys_of_its_task_alone(
 
     before = keys()
     preset = PRESETS["conll2003"]
-    monkeypatch.setitem(PRESETS, "conll2003", preset._replace(task=replace(preset.task, max_length=64)))
+    monkeypatch.setitem(PRESETS, "conll2003", preset._replace(task=replace(preset.task, max_length=32)))
     assert keys()["sst2"] == before["sst2"]
     assert not keys()["conll2003"] & before["conll2003"]
 

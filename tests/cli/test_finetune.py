@@ -884,7 +884,6 @@ def test_impossible_settings_are_rejected(make_tuning: Make, tmp_path: Path) -> 
         ({"batch_size": 0}, "batch_size: expected 1 to 1,048,576, got 0"),
         ({"dropout": 1.0}, "dropout: .*got 1.0"),
         ({"layerwise_lr_decay": 0.0}, "layerwise_lr_decay: .*got 0.0"),
-        ({"lstm_lr_scale": 0.0}, "lstm_lr_scale: expected"),
         ({"freeze_layers": -1}, "freeze_layers: expected at least 0, got -1"),
         ({"from_scratch": True, "keep_head": True}, "from_scratch and keep_head"),
     ):
