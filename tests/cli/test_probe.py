@@ -135,7 +135,7 @@ def test_heads_learn_from_every_representation(make: Make) -> None:
     }
     assert from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there") == settings
     assert sorted(path.name for path in (settings.run / "features/dev").iterdir()) == [
-        "blocks.json", "header.json", *(f"layer-{layer:02d}.npy" for layer in range(5))
+        "features.json", *(f"layer-{layer:02d}.npy" for layer in range(5))
     ]  # fmt: skip
 
 
@@ -304,9 +304,9 @@ def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest
     assert text.count(f"numbers, of layer {', '.join(str(int(layer)) for layer in layers)}") == 3
     path = tmp_path / "states/dev" / f"layer-{layers[0]}.npy"
     content = path.read_bytes()
-    for damaged in (content[:-1], b"x", content + b"x"):
+    for damaged in (content[:-1], b"x"):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=rf"{path.name}: damaged.*; delete .*dev to compute it again"):
+        with pytest.raises(ValueError, match=r"states/dev: .*damaged.*; delete the folder"):
             info(InfoSettings(tmp_path / "states"))
 
 

@@ -1,24 +1,23 @@
 """Feature-based use of BERT (section 5.3): the states of a frozen encoder, computed once and saved on disk.
 
 R states that a task reads (a word's first token, a text's [CLS]), K layers, H hidden size. Layer 0 is the output of the
-embeddings, layer L that of the last layer.
+embeddings, layer L the output of the last layer.
 
-A cache folder contains header.json, blocks.json and, for each layer, layer-NN.npy: R × H float16, memory-mapped. The
-header has digests of everything that determines the states: the weights, the token ids and the positions. A cache is
-therefore never used for another model or other data, but stays valid after other changes (a file's name, a label).
-blocks.json has digests of the states, to detect damage by a killed process or a bad disk.
+A cache is a folder with features.json and, for each layer, layer-NN.npy: R × H float16, memory-mapped. features.json
+has digests of everything that determines the states: the weights, the token ids and the positions. A cache is therefore
+never used for another model or other data, but stays valid after other changes (a file's name, a label). It also has
+the digest of the states, which shows damage. The folder appears when all states have been computed.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,28 +25,26 @@ import torch
 from torch import Tensor
 
 from bertwright.files import (
+    atomic_folder,
     attach_filename,
     digest_bytes,
+    digest_file,
     lock_folder,
     read_json,
-    remove_folder,
     remove_stale_parts,
-    sync,
     write_json,
 )
-from bertwright.io.npy import npy_header
+from bertwright.io.npy import NpyWriter
 from bertwright.models.heads import BatchPredictor, TaskBatch
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.ragged import offsets_from_lengths
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.task import Encoded, Ints
-from bertwright.training.loop import DivergedError
 
 Vectors = npt.NDArray[np.float32]
 
-DTYPE = np.dtype("<f2")
-BLOCK_STATES = 8_192  # per write; bounds memory, and the work lost if the process is killed
-HEADER, BLOCKS = "header.json", "blocks.json"
+BLOCK_STATES = 8_192  # states per write; bounds memory
+HEADER = "features.json"
 
 
 class LayerStates(BatchPredictor):
@@ -107,6 +104,8 @@ class Header:
     data: str
     """Digest of the encoder's input: token ids, lengths of sequences, and positions of the states."""
     layers: tuple[int, ...]
+    states: str = ""
+    """Digest of the layers' files."""
 
 
 @dataclass(frozen=True)
@@ -133,42 +132,33 @@ def load_or_compute_features(
 ) -> Features:
     """Open the features in `folder`; compute them first if the folder is absent or lacks one of these layers.
 
-    A computation that was killed is resumed. float16 rounds each number by at most 0.05 %, which changes a head's score
-    far less than another seed does. `advance` is called with a number of items when they are done. Raises ValueError if
-    the folder has features of another model or other data, if they are damaged, or if the encoder lacks a layer.
+    float16 rounds each number by at most 0.05 %, which changes a head's score far less than another seed does.
+    `advance` is called with a number of items when they are done. Raises ValueError if the folder has features of
+    another model or other data, if they are damaged, or if the encoder lacks a layer; OSError if the disk is full.
     """
     states = LayerStates(encoder, layers, pooled)
-    header = Header(encoder_digest(encoder), input_digest(encoded), states.layers)
-    shape = len(encoded.positions), encoder.config.hidden_size
+    model, data = encoder_digest(encoder), input_digest(encoded)
     with lock_folder(folder.parent):
         remove_stale_parts(folder.parent)
-        if (saved := check_cache_key(folder, header.model, header.data)) is not None:
-            if {*layers} <= {*saved.layers}:
-                return _open(folder, saved, shape, encoded)
-            header = replace(header, layers=tuple(sorted({*saved.layers, *layers})))
-            states = LayerStates(encoder, header.layers, pooled)
-        unfinished = folder.with_name(f".{folder.name}.unfinished")
-        _compute(unfinished, header, shape, states, encoded, advance or (lambda _: None))
-        if folder.exists():
-            remove_folder(folder)
-        unfinished.rename(folder)
-        sync(folder.parent)
-    return Features(header, _map_files(folder, header, shape, "r"))
+        header = check_cache_key(folder, model, data)
+        if header is None or not {*layers} <= {*header.layers}:
+            cached = header.layers if header else ()
+            states = LayerStates(encoder, sorted({*layers, *cached}), pooled)
+            header = _compute(folder, Header(model, data, states.layers), states, encoded, advance)
+    stored = _map_layers(folder, header.layers)
+    if _digest_layers(folder, header.layers) != header.states:
+        raise ValueError(_damaged(folder))
+    return Features(header, stored)
 
 
 def cache_info(folder: Path) -> tuple[Header, tuple[int, int]]:
-    """Read the header of a cache, and (R, H). The states are not compared with their digests.
+    """Read the header of a cache, and (R, H). The states are not compared with their digest.
 
-    Raises ValueError for a folder that is not a cache, and for missing or damaged files.
+    Raises ValueError for a folder that is not a cache, and for missing or truncated files.
     """
     header = _read_header(folder)
-    first = _layer_file(folder, header.layers[0])
-    try:
-        count, size = np.load(first, mmap_mode="r").shape
-    except (OSError, EOFError, ValueError):
-        raise ValueError(f"{first}: damaged; delete {folder} to compute it again") from None
-    _map_files(folder, header, (count, size), "r")
-    return header, (count, size)
+    states, size = _map_layers(folder, header.layers)[0].shape
+    return header, (states, size)
 
 
 def check_cache_key(folder: Path, model: str, data: str) -> Header | None:
@@ -178,14 +168,14 @@ def check_cache_key(folder: Path, model: str, data: str) -> Header | None:
     """
     if not folder.exists():
         return None
-    saved = _read_header(folder)
-    if saved.model != model:
-        other = "another model or dtype (--dtype)"
-    elif saved.data != data:
-        other = "other data, or of the same data encoded differently"
+    header = _read_header(folder)
+    if header.model != model:
+        difference = "another model or dtype (--dtype)"
+    elif header.data != data:
+        difference = "other data, or of the same data encoded differently"
     else:
-        return saved
-    raise ValueError(f"{folder}: holds features of {other}; delete it, or choose another folder")
+        return header
+    raise ValueError(f"{folder}: holds features of {difference}; delete it, or choose another folder")
 
 
 def encoder_digest(encoder: TextEncoder) -> str:
@@ -206,167 +196,80 @@ def _digest(array: npt.NDArray[Any]) -> str:
 
 
 def _compute(
-    folder: Path,
-    header: Header,
-    shape: tuple[int, int],
-    states: LayerStates,
-    encoded: Encoded,
-    advance: Callable[[int], None],
-) -> None:
-    """Write all layers of the header into `folder`, block by block; skip the blocks that a killed process completed."""
-    digests = _completed_blocks(folder, header, shape, encoded)
-    if not digests:
-        _begin(folder, header, shape)
-    files = _map_files(folder, header, shape, "r+")
-    bounds = _block_bounds(encoded)
-    advance(bounds[len(digests)])
-    for first, last in pairwise(bounds[len(digests) :]):
-        chunk = _slice_sequences(encoded, first * encoded.sequences_per_item, last * encoded.sequences_per_item)
-        try:
-            computed = predict_logits(states, chunk, advance)
-            if not np.abs(computed).max(initial=0) <= np.finfo(np.float16).max:
-                raise ValueError(f"{folder}: the encoder's states exceed float16's range; are its weights damaged?")
-        except (DivergedError, ValueError):  # a second attempt would fail the same way
-            shutil.rmtree(folder)
-            raise
-        block = _block_states(encoded, first, last)
-        for file, layer in zip(files, np.split(computed, len(files), axis=1), strict=True):
-            file[block] = layer
-            file.flush()
-        digests.append(_block_digest(files, block))
-        write_json(folder / BLOCKS, digests)
+    folder: Path, header: Header, states: LayerStates, encoded: Encoded, advance: Callable[[int], None] | None
+) -> Header:
+    """Write a cache with the layers of the header, in place of an older one; return the header with its digest."""
+    hidden_size = states.config.hidden_size
+    with atomic_folder(folder) as temporary, attach_filename(folder):
+        with ExitStack() as stack:
+            paths = [_layer_file(temporary, layer) for layer in header.layers]
+            files = [stack.enter_context(NpyWriter(path, np.float16, (hidden_size,))) for path in paths]
+            for block in _split_into_blocks(encoded):
+                computed = predict_logits(states, block, advance)
+                if np.abs(computed).max(initial=0) > np.finfo(np.float16).max:
+                    raise ValueError(f"{folder}: the encoder's states exceed float16's range; are its weights damaged?")
+                for file, layer in zip(files, np.split(computed, len(files), axis=1), strict=True):
+                    file.append(layer)
+        header = replace(header, states=_digest_layers(temporary, header.layers))
+        write_json(temporary / HEADER, asdict(header))
+        shutil.rmtree(folder, ignore_errors=True)
+    return header
 
 
-def _completed_blocks(folder: Path, header: Header, shape: tuple[int, int], encoded: Encoded) -> list[str]:
-    """Return the digests of the leading blocks that a killed computation with this header has completed."""
-    try:
-        saved = read_json(folder / BLOCKS)
-        if _read_header(folder) != header or not isinstance(saved, list):
-            return []
-        files = _map_files(folder, header, shape, "r")
-    except (FileNotFoundError, ValueError):  # absent or damaged
-        return []
-    pairs = zip(saved, _block_digests(files, encoded), strict=False)
-    return [digest for _, digest in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-
-
-def _begin(folder: Path, header: Header, shape: tuple[int, int]) -> None:
-    """Create a cache folder whose files have their final size but no states yet."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    start, size = _start_and_size(shape)
-    try:
-        for layer in header.layers:
-            path = _layer_file(folder, layer)
-            with attach_filename(path), path.open("wb") as file:
-                file.write(start)
-                file.truncate(size)
-                if hasattr(os, "posix_fallocate"):  # else a full disk would kill the process on a write
-                    os.posix_fallocate(file.fileno(), 0, size)
-        write_json(folder / HEADER, asdict(header))
-        write_json(folder / BLOCKS, [])  # last: without it, the folder counts as incomplete
-    except OSError:
-        shutil.rmtree(folder)
-        raise
-
-
-def _start_and_size(shape: tuple[int, int]) -> tuple[bytes, int]:
-    """Return the bytes of a layer's file before its states, and the size of the whole file in bytes."""
-    start = npy_header(DTYPE, shape)
-    return start, len(start) + DTYPE.itemsize * math.prod(shape)
-
-
-def _block_states(encoded: Encoded, first: int, last: int) -> slice:
-    """Return the indices of the states of the items `first` to `last` - 1."""
-    return slice(
-        encoded.position_starts[first * encoded.sequences_per_item],
-        encoded.position_starts[last * encoded.sequences_per_item],
-    )
-
-
-def _block_digests(files: Sequence[npt.NDArray[np.float16]], encoded: Encoded) -> Iterator[str]:
-    """Yield the digest of each block."""
-    for first, last in pairwise(_block_bounds(encoded)):
-        yield _block_digest(files, _block_states(encoded, first, last))
-
-
-def _block_digest(files: Sequence[npt.NDArray[np.float16]], states: slice) -> str:
-    """Digest a block of states of all layers."""
-    return digest_bytes(*(file[states].tobytes() for file in files))
-
-
-def _block_bounds(encoded: Encoded) -> list[int]:
-    """Return the first item of each block of about BLOCK_STATES states and, as the last element, the number of items.
-
-    The bounds depend only on the data, so a resumed computation has the same blocks.
-    """
-    of_items = encoded.position_starts[:: encoded.sequences_per_item]
-    begin = np.searchsorted(of_items, np.arange(BLOCK_STATES, len(encoded.positions), BLOCK_STATES))
-    return [int(item) for item in np.unique([0, *begin, encoded.num_items])]
-
-
-def _slice_sequences(encoded: Encoded, first: int, last: int) -> Encoded:
-    """Return the sequences `first` to `last` - 1, without labels."""
-    tokens, states = (slice(bounds[first], bounds[last]) for bounds in (encoded.starts, encoded.position_starts))
-    sequences = slice(first, last)
-    return replace(
-        encoded,
-        input_ids=encoded.input_ids[tokens],
-        token_type_ids=None if encoded.token_type_ids is None else encoded.token_type_ids[tokens],
-        lengths=encoded.lengths[sequences],
-        example_ids=encoded.example_ids[sequences],
-        positions=encoded.positions[states],
-        position_counts=encoded.position_counts[sequences],
-        labels=encoded.labels[:0],
-        label_counts=np.zeros((last - first) // encoded.sequences_per_item, dtype=np.int64),
-    )
+def _split_into_blocks(encoded: Encoded) -> Iterator[Encoded]:
+    """Yield consecutive items with about BLOCK_STATES states, without labels."""
+    per_item = encoded.sequences_per_item
+    states_before = encoded.position_starts[::per_item]  # items + 1
+    cuts = np.searchsorted(states_before, np.arange(BLOCK_STATES, len(encoded.positions), BLOCK_STATES))
+    for first, last in pairwise(np.unique([0, *cuts, encoded.num_items]).tolist()):
+        sequences = slice(first * per_item, last * per_item)
+        tokens = slice(encoded.starts[sequences.start], encoded.starts[sequences.stop])
+        states = slice(encoded.position_starts[sequences.start], encoded.position_starts[sequences.stop])
+        yield replace(
+            encoded,
+            input_ids=encoded.input_ids[tokens],
+            token_type_ids=None if encoded.token_type_ids is None else encoded.token_type_ids[tokens],
+            lengths=encoded.lengths[sequences],
+            example_ids=encoded.example_ids[sequences],
+            positions=encoded.positions[states],
+            position_counts=encoded.position_counts[sequences],
+            labels=encoded.labels[:0],
+            label_counts=np.zeros(last - first, dtype=np.int64),
+        )
 
 
 def _read_header(folder: Path) -> Header:
-    """Read header.json. Raises ValueError if it is missing or damaged."""
+    """Read the header of a cache. Raises ValueError if it is missing or damaged."""
     try:
         fields: dict[str, Any] = read_json(folder / HEADER)
         layers = tuple(map(int, fields["layers"]))
         if not layers:
             raise ValueError("no layers")
-        return Header(str(fields["model"]), str(fields["data"]), layers)
+        return Header(str(fields["model"]), str(fields["data"]), layers, str(fields["states"]))
     except (FileNotFoundError, LookupError, TypeError, ValueError):
         raise ValueError(
             f"{folder}: not a folder of features ({HEADER} is missing or damaged); delete it, or choose another folder"
         ) from None
 
 
-def _open(folder: Path, header: Header, shape: tuple[int, int], encoded: Encoded) -> Features:
-    """Open a complete cache, and compare all its states with their digests."""
-    stored = _map_files(folder, header, shape, "r")
-    fix = "delete the folder to compute them again"
+def _map_layers(folder: Path, layers: Sequence[int]) -> tuple[npt.NDArray[np.float16], ...]:
+    """Map the files of the layers into memory. Raises ValueError if one is missing, truncated or of another shape."""
     try:
-        saved = read_json(folder / BLOCKS)
-    except FileNotFoundError:
-        raise ValueError(f"{folder}: {BLOCKS}, with the digests of the features, is missing; {fix}") from None
-    if saved != [*_block_digests(stored, encoded)]:
-        raise ValueError(f"{folder}: the features were damaged after they were written; {fix}")
-    return Features(header, stored)
+        stored = tuple([np.load(_layer_file(folder, layer), mmap_mode="r") for layer in layers])
+    except (OSError, EOFError, ValueError):
+        raise ValueError(_damaged(folder)) from None
+    if any(array.ndim != 2 or array.shape != stored[0].shape or array.dtype != np.float16 for array in stored):
+        raise ValueError(_damaged(folder))
+    return stored
 
 
-def _map_files(
-    folder: Path, header: Header, shape: tuple[int, int], mode: Literal["r", "r+"]
-) -> tuple[np.memmap[Any, np.dtype[np.float16]], ...]:
-    """Map the files of the layers into memory. Raises ValueError if one is missing or has another size or type."""
-    start, size = _start_and_size(shape)
-    paths = [_layer_file(folder, layer) for layer in header.layers]
-    for path in paths:
-        found = path.stat().st_size if path.is_file() else 0
-        if found != size:  # np.memmap would extend a file that is too short
-            problem = f"expected {size:,} bytes, got {found:,}"
-        else:
-            with path.open("rb") as file:
-                if file.read(len(start)) == start:
-                    continue
-            problem = f"expected float16 [{shape[0]}, {shape[1]}]"
-        raise ValueError(f"{path}: damaged ({problem}); delete {folder} to compute it again")
-    return tuple([np.memmap(path, np.float16, mode, offset=len(start), shape=shape) for path in paths])
+def _digest_layers(folder: Path, layers: Sequence[int]) -> str:
+    return digest_bytes(*(digest_file(_layer_file(folder, layer)).encode() for layer in layers))
 
 
 def _layer_file(folder: Path, layer: int) -> Path:
     return folder / f"layer-{layer:02d}.npy"
+
+
+def _damaged(folder: Path) -> str:
+    return f"{folder}: the features were damaged after they were written; delete the folder to compute them again"

@@ -13,7 +13,7 @@ from rich.console import Console
 from bertwright.console import heading, key_value_table, make_console
 from bertwright.files import read_json
 from bertwright.inference.convert import count_parameters
-from bertwright.inference.feature_cache import BLOCKS, cache_info
+from bertwright.inference.feature_cache import HEADER, cache_info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.checksums import read_checksums
 from bertwright.interop.huggingface import load_config, load_model
@@ -63,7 +63,7 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
 
 
 def _describe(folder: Path, verify: bool) -> Description:
-    if splits := [split for split in SPLITS if (folder / split / BLOCKS).is_file()]:
+    if splits := [split for split in SPLITS if (folder / split / HEADER).is_file()]:
         return _describe_features(folder, splits)
     if (folder / "train" / "header.json").is_file():
         return _describe_store(folder, verify)
@@ -77,7 +77,7 @@ def _describe(folder: Path, verify: bool) -> Description:
         return Description("vocabulary", _vocabulary_fields(folder))
     raise ValueError(
         f"{folder}: neither a run (settings.toml, checkpoints/), a finished token store (train/header.json), "
-        f"features (train/{BLOCKS}), a model (config.json) nor a vocabulary (vocab.txt)"
+        f"features (train/{HEADER}), a model (config.json) nor a vocabulary (vocab.txt)"
     )
 
 
@@ -173,7 +173,7 @@ def _recognize_series(folder: Path) -> tuple[str, int | None] | None:
             values = [settings[name] for name in varied]
             if kind == PROBE and "each-layer" in values[0]:
                 cache = Path(settings.get("features", folder / "features")) / SPLITS[0]
-                if not (cache / BLOCKS).is_file():
+                if not (cache / HEADER).is_file():
                     return kind, None
                 values[0] = list(expand_representations(values[0], max(cache_info(cache)[0].layers)))
             return kind, prod(len(value) if isinstance(value, list) else int(value) for value in values)
