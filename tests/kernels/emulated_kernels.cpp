@@ -1,5 +1,6 @@
-// Calls functions of a native library for another processor, on behalf of emulated_kernels.py: reads requests from
-// standard input, and writes the buffers as they are afterwards to standard output. The first argument is the library.
+// Calls functions of a native library for another processor, on behalf of emulated_kernels.py: writes the library's
+// description of itself to standard output, reads requests from standard input, and writes the buffers as they are
+// afterwards. The first argument is the library.
 //
 // Arguments: q integer, d double, p pointer into a buffer, b block of memory with pointers into buffers at some offsets.
 #include <cstdint>
@@ -28,6 +29,9 @@ using Function = void (*)(T8(int64_t), T8(int64_t), T8(int64_t), T8(int64_t), T8
 int main(int, char** arguments) {
     void* library = dlopen(arguments[1], RTLD_NOW);
     if (!library) return fprintf(stderr, "%s\n", dlerror()), 1;
+    const char* description = ((const char* (*)())dlsym(library, "describe_interface"))();
+    fwrite(description, strlen(description) + 1, 1, stdout);
+    fflush(stdout);
     while (true) {
         struct Buffer { std::vector<char> memory; char* start; size_t size; };
         std::deque<Buffer> buffers(read<uint32_t>());

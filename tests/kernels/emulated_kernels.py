@@ -25,16 +25,11 @@ from torch import Tensor
 from bertwright.kernels import attention, ffi, fused_encoder, fused_ops, linear_bf16, native  # noqa: F401
 from bertwright.kernels.compile import Compiler, compile_flags, compile_library
 from bertwright.kernels.cpu import LEVELS
+from bertwright.kernels.ffi import Rows
 
 CROSS, SYSTEM = "aarch64-linux-gnu-g++", "/usr/aarch64-linux-gnu"
 EMULATOR = ["qemu-aarch64", "-cpu", "max", "-L", SYSTEM]
 SOURCE = native.PACKAGE / "kernels" / "csrc" / "kernels.cpp"
-
-
-class RowPointer(ctypes.c_void_p):
-    """The address of a matrix, and the matrix."""
-
-    matrix: Tensor
 
 
 class Emulator:
@@ -56,14 +51,17 @@ class Emulator:
             [*EMULATOR, str(caller), str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         atexit.register(self.process.kill)
+        assert self.process.stdout is not None
+        description = b"".join(iter(lambda: self.process.stdout.read(1), b"\0"))  # type: ignore[union-attr]
+        self.interface = ffi.parse_interface(description.decode())
         self.calls: dict[str, int] = {}
-        self.tensors: dict[int, Tensor] = {}  # by address, for structures
 
     def call(self, function: str, *values: Any) -> None:
         """Call a kernel, like `ffi.call`."""
         storages: dict[int, Any] = {}
 
-        def pointer(tensor: Tensor | None) -> bytes:
+        def pointer(value: Tensor | Rows | None) -> bytes:
+            tensor = value.matrix if isinstance(value, Rows) else value
             if tensor is None or tensor.numel() == 0:
                 return struct.pack("<iQ", -1, 0)
             storage = tensor.untyped_storage()
@@ -71,36 +69,35 @@ class Emulator:
             number = list(storages).index(storage.data_ptr())
             return struct.pack("<iQ", number, tensor.data_ptr() - storage.data_ptr())
 
-        def block(content: bytes, pointers: dict[int, Tensor | None]) -> bytes:
+        def block(content: bytes, pointers: dict[int, Any]) -> bytes:
             written = (struct.pack("<I", offset) + pointer(tensor) for offset, tensor in pointers.items())
             return b"b" + struct.pack("<II", len(content), len(pointers)) + content + b"".join(written)
 
-        def structures(items: list[ctypes.Structure]) -> bytes:
-            pointers = {
-                number * ctypes.sizeof(item) + getattr(type(item), name).offset: self.tensors.get(getattr(item, name))
-                for number, item in enumerate(items)
-                for name, kind in item._fields_
-                if kind is ctypes.c_void_p
-            }
-            return block(b"".join(map(bytes, items)), pointers)
+        def structures(structure: ffi.StructureType, items: list[Any]) -> bytes:
+            content, pointers = b"", {}
+            for item in items:
+                values, filled = item._asdict(), structure.ctype()
+                for field, kind in structure.fields.items():
+                    if kind in ffi.NUMBERS:
+                        setattr(filled, field, values[field])
+                    else:
+                        pointers[len(content) + getattr(structure.ctype, field).offset] = values[field]
+                content += bytes(filled)
+            return block(content, pointers)
 
-        def argument(code: str, value: Any) -> bytes:
-            if code in "qd":
-                return code.encode() + struct.pack(f"<{code}", value)
-            if isinstance(value, Tensor) or value is None:
-                return b"p" + pointer(value)
-            if isinstance(value, RowPointer):
-                return b"p" + pointer(value.matrix)
-            if isinstance(value, ctypes.Structure):
-                return structures([value])
-            if isinstance(value, ctypes.Array):
-                return (
-                    structures(list(value)) if issubclass(value._type_, ctypes.Structure) else block(bytes(value), {})
-                )
-            return block(bytes(8 * len(value)), {8 * number: tensor for number, tensor in enumerate(value)})
+        def argument(kind: str, value: Any) -> bytes:
+            if isinstance(value, torch.dtype):
+                value = ffi.DTYPE_CODES[value]
+            if kind in ("int64_t", "double"):
+                return b"q" + struct.pack("<q", value) if kind == "int64_t" else b"d" + struct.pack("<d", value)
+            if structure := self.interface.structures.get(kind.removesuffix("*")):
+                return structures(structure, value if isinstance(value, list) else [value])
+            if kind.endswith("**"):
+                return block(bytes(8 * len(value)), {8 * number: tensor for number, tensor in enumerate(value)})
+            return b"p" + pointer(value)
 
-        codes = ffi.SIGNATURES[function] + "q"
-        arguments = [argument(*pair) for pair in zip(codes, [*values, torch.get_num_threads()], strict=True)]
+        kinds = self.interface.functions[function]
+        arguments = [argument(*pair) for pair in zip(kinds, [*values, torch.get_num_threads()], strict=True)]
         views = [(address, memory(address, storage.nbytes())) for address, storage in storages.items()]
         request = [struct.pack("<I", len(views))]
         for address, view in views:
@@ -116,32 +113,14 @@ class Emulator:
             view[:] = answer
         self.calls[function] = self.calls.get(function, 0) + 1
 
-    def row_pointer(self, matrix: Tensor) -> RowPointer:
-        """Return a matrix with its address, like `ffi.row_pointer`."""
-        pointer = RowPointer(matrix.data_ptr())
-        pointer.matrix = matrix
-        return pointer
-
-    def address(self, tensor: Tensor) -> int:
-        """Return the address of a tensor, like `ffi.address`."""
-        found = find_address(tensor)
-        self.tensors[found] = tensor
-        return found
-
 
 def memory(address: int, size: int) -> memoryview:
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B") if size else memoryview(bytearray())
 
 
-find_address = ffi.address
 emulator = Emulator()
 for module in [module for name, module in sys.modules.items() if name.startswith("bertwright.kernels.")]:
-    for name, function in (
-        ("call", emulator.call),
-        ("row_pointer", emulator.row_pointer),
-        ("address", emulator.address),
-        ("bf16_isa", lambda: emulator.bf16_isa),
-    ):
+    for name, function in (("call", emulator.call), ("bf16_isa", lambda: emulator.bf16_isa)):
         if hasattr(module, name):
             setattr(module, name, function)
 

@@ -1,111 +1,63 @@
-"""The C interface: Python and C++ declare the same, and wrong arguments raise, also under `python -O`."""
+"""The C interface: the library describes it, and wrong arguments raise, also under `python -O`."""
 
 from __future__ import annotations
 
 import ctypes
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+import torch
 
 from bertwright.kernels import ffi, native
-from bertwright.kernels.fused_encoder import PARAMETER_NAMES, EncoderArgs
+from bertwright.kernels.dropout import KEEP_ALL
 from bertwright.kernels.reference import AdamStep
 
-SOURCES = Path(ffi.__file__).parent / "csrc"
 needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler")
 
 
-POINTERS = {
-    "void": "T",
-    "float": "F",
-    "bfloat16": "B",
-    "double": "D",
-    "int32_t": "I",
-    "int64_t": "Q",
-    "uint8_t": "U",
-    "MaskKey": "P",
-    "EncoderArgs": "P",
-}
+def test_structures_have_the_layout_that_the_library_describes() -> None:
+    interface = ffi.parse_interface("struct Key 24 uint32_t low double scale int64_t* positions")
+    ctype = interface.structures["Key"].ctype
+    assert [getattr(ctype, name).offset for name in ("low", "scale", "positions")] == [0, 8, 16]
+    with pytest.raises(ValueError, match=r"Key.*16.*20"):
+        ffi.parse_interface("struct Key 20 uint32_t low double scale")
 
 
-def code_of(parameter: str) -> str:
-    """Return the letter of SIGNATURES for a C++ parameter."""
-    type_name = parameter.replace("const ", "").split()[0]
-    if "*" in parameter:
-        return POINTERS[type_name.rstrip("*")]
-    return {"int64_t": "q", "double": "d"}[type_name]
+@needs_native
+def test_a_structure_without_the_fields_that_the_library_describes_raises() -> None:
+    vectors = [torch.zeros(1)]
+    step = {**AdamStep(0.1, 0.9, 0.9, 1e-6, 0.0)._asdict(), "momentum": 0.0}
+    extended = type("Extended", (), {"_asdict": lambda _: step})()
+    with pytest.raises(ValueError, match=r"adamw, argument 6.*momentum"):
+        ffi.call("adamw", vectors, vectors, vectors, vectors, torch.tensor([1]), 1, extended)
 
 
-def test_signatures_equal_those_of_the_source() -> None:
-    exported = (SOURCES / "kernels.cpp").read_text(encoding="utf-8").split('extern "C" {')[1]
-    declared = {}
-    for name, parameters in re.findall(r"^int64_t (\w+)\((.*?)\) \{", exported, flags=re.M | re.S):
-        *codes, threads = (code_of(parameter.strip()) for parameter in parameters.split(","))
-        assert threads == "q"
-        declared[name] = "".join(codes)
-    assert declared == ffi.SIGNATURES
-
-
-def fields_of(header: str, struct: str) -> list[tuple[str, str]]:
-    """Return (type, name) of each field of a C++ struct."""
-    text = (SOURCES / header).read_text(encoding="utf-8")
-    (body,) = re.findall(rf"struct {struct} \{{(.*?)\}};", text, flags=re.S)
-    fields = []
-    lines = (line.partition("//")[0].strip() for line in body.splitlines())
-    for declaration in " ".join(line for line in lines if "(" not in line).split(";"):
-        if not declaration.strip():
-            continue
-        first, *others = declaration.split(",")
-        *of_type, name = first.split()
-        for field in (name, *others):
-            fields.append((" ".join(of_type), field.strip().lstrip("*")))
-    return fields
-
-
-C_NAMES = {"uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64, "float": ctypes.c_float, "double": ctypes.c_double}
-
-
-@pytest.mark.parametrize(
-    ("structure", "header", "struct"),
-    [(ffi.CMaskKey, "dropout.h", "MaskKey"), (EncoderArgs, "encoder.h", "EncoderArgs")],
-)
-def test_structures_equal_those_of_the_source(structure: type[ctypes.Structure], header: str, struct: str) -> None:
-    declared = [
-        (name, ctypes.c_void_p if "*" in of_type else C_NAMES[of_type]) for of_type, name in fields_of(header, struct)
-    ]
-    assert declared == [(field[0], field[1]) for field in structure._fields_]
-
-
-def test_adam_step_equals_that_of_the_source() -> None:
-    assert fields_of("adamw.h", "AdamStep") == [("double", name) for name in AdamStep._fields]
-
-
-def test_layer_parameters_equal_those_of_the_source() -> None:
-    names = [name for _, name in fields_of("encoder.h", "LayerParameters")]
-    assert names == [name.replace(".", "_") for name in PARAMETER_NAMES]
+@needs_native
+def test_a_tensor_of_another_dtype_in_a_structure_raises() -> None:
+    key = KEEP_ALL._replace(positions=torch.zeros(3))
+    with pytest.raises(ValueError, match=r"dropout, argument 2, positions: expected torch.int64, got torch.float32"):
+        ffi.call("dropout", torch.float32, torch.zeros(3), key, torch.zeros(3), 3, 1)
 
 
 @needs_native
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param((0, 0.5, None, None, None, 1, 1), id="float for int64"),
-        pytest.param((0, 0, 123, None, None, 1, 1), id="int for pointer"),
-        pytest.param((0, 0, [1], None, None, 1, 1), id="list of int for pointers"),
+        pytest.param((torch.float32, 0.5, None, None, None, 1, 1), id="float for int64"),
+        pytest.param((torch.float32, 0, 123, None, None, 1, 1), id="int for pointer"),
+        pytest.param((torch.float32, 0, [1], None, None, 1, 1), id="list of int for pointers"),
     ],
 )
 def test_call_with_a_wrong_type_raises(arguments: tuple[object, ...]) -> None:
     with pytest.raises((TypeError, AttributeError, ctypes.ArgumentError)):
-        ffi.call("bias_gelu", *arguments)  # type: ignore[arg-type]
+        ffi.call("bias_gelu", *arguments)
 
 
 @needs_native
 def test_call_with_a_missing_argument_raises() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        ffi.call("square_sum", None, None, 0)
+    with pytest.raises(TypeError, match=r"square_sum.*5.*4"):
+        ffi.call("square_sum", [], torch.tensor([]), 0)
 
 
 BAD_CALLS = {
@@ -150,6 +102,15 @@ BAD_CALLS = {
     "attention with empty heads": "attend(torch.tensor([0, 4]).int(), rand(4, 3, 2, 0))",
     "attention of three dimensions": "attend(torch.tensor([0, 4]).int(), rand(4, 3, 8))",
     "attention of a transposed matrix": "attend(torch.tensor([0, 4]).int(), rand(4, 2, 3, 8).transpose(1, 2))",
+    "cross_attention with another number of sequences": "cross(kv_starts=[0, 3, 6])",
+    "cross_attention beyond the queries": "cross(q_starts=[0, 5])",
+    "cross_attention beyond the keys": "cross(kv_starts=[0, 7])",
+    "cross_attention with descending keys": "cross(q_starts=[0, 1, 2, 4], kv_starts=[0, 5, 3, 6])",
+    "cross_attention with heads of another size": "cross(kv=rand(6, 2, 2, 16))",
+    "cross_attention with another number of heads": "cross(kv=rand(6, 2, 3, 8))",
+    "cross_attention without values": "cross(kv=rand(6, 1, 2, 8))",
+    "cross_attention with keys of another dtype": "cross(kv=rand(6, 2, 2, 8).bfloat16())",
+    "cross_attention with queries of two dimensions": "cross(q=rand(4, 16))",
     "cross entropy with a label beyond the vocabulary": "loss(torch.tensor([0, 3]))",
     "cross entropy with a negative label": "loss(torch.tensor([0, -1]))",
     "cross entropy with too few labels": "loss(torch.tensor([0]))",
@@ -204,7 +165,7 @@ BAD_BFLOAT16_CALLS = {
     "encoder with a parameter too few": "encode(parameters=PARAMETERS[:-1])",
     "encoder with a frozen bias": "encode(parameters=[rand(96, 32).requires_grad_(), *PARAMETERS[1:]])",
     "encoder with too few mask keys": "encode(mask_keys=KEYS[:2])",
-    "encoder with mask keys at too few positions": "encode(mask_keys=[c_mask_key(at(torch.tensor([1])), 0)] * 3)",
+    "encoder with mask keys at too few positions": "encode(mask_keys=[mask_key(at(torch.tensor([1])), 0)] * 3)",
     "encoder with heads of odd size": "encode(shape=SHAPE._replace(num_heads=3))",
     "encoder without layers": "encode(shape=SHAPE._replace(num_layers=0), parameters=[], mask_keys=[])",
     "encoder beyond the tokens": "encode(cu_seqlens=torch.tensor([0, 5]).int())",
@@ -217,14 +178,13 @@ BAD_BFLOAT16_CALLS = {
 HARNESS = """
 import torch
 from bertwright.kernels import fused_ops as ops, linear_bf16
-from bertwright.kernels.attention import attention
-from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.ffi import c_mask_key
+from bertwright.kernels.attention import attention, cross_attention
+from bertwright.kernels.dropout import Dropout, mask_key
 from bertwright.kernels.fused_encoder import EncoderShape, fused_encoder
 STEP = ops.AdamStep(0.1, 0.9, 0.9, 1e-6, 0.0)
 SHAPE = EncoderShape(1, 32, 64, 2, False, False, 1e-12)
 PARAMETERS = [torch.rand(shape) for shape in SHAPE.parameter_shapes]
-KEYS = [c_mask_key(None, site) for site in range(3)]
+KEYS = [mask_key(None, site) for site in range(3)]
 rand = torch.rand
 def states(*shape):
     return rand(*shape).bfloat16()
@@ -243,6 +203,9 @@ def embed(ids, token_type=None, weight=None, token_type_ids=None):
     return ops.embed_norm((ids, ids.clamp(0, 1), token_type_ids), tables, parameters, None, 0)
 def attend(cu_seqlens, qkv=None):
     return attention(rand(4, 3, 2, 8) if qkv is None else qkv, cu_seqlens, 5, None, 0)
+def cross(q=None, kv=None, q_starts=(0, 4), kv_starts=(0, 6)):
+    q, kv = rand(4, 2, 8) if q is None else q, rand(6, 2, 2, 8) if kv is None else kv
+    return cross_attention(q, kv, torch.tensor(q_starts).int(), torch.tensor(kv_starts).int(), 4, 6)
 def loss(labels=None, logits=None, bias=None, dbias=None):
     logits, bias = rand(2, 3) if logits is None else logits, rand(3) if bias is None else bias
     return ops.cross_entropy_(logits, bias, torch.tensor([0, 1]) if labels is None else labels, 1.0, dbias)
@@ -272,6 +235,7 @@ GOOD_CALLS = [
     "drop(torch.tensor([1, 2, 3]))",
     "embed([0, 1])",
     "attend(torch.tensor([0, 4]).int())",
+    "cross()",
     "loss(dbias=rand(3))",
     "update()",
 ]
@@ -305,15 +269,17 @@ def test_scratch_memory_that_cannot_be_allocated_raises_memory_error() -> None:
     program = r"""
 import re, resource, torch
 from bertwright.kernels import ffi, fused_ops as ops
-from bertwright.kernels.attention import attention
+from bertwright.kernels.attention import attention, attention_args
+from bertwright.kernels.dropout import KEEP_ALL
 torch.set_num_threads(1)
 attention(torch.zeros(8, 3, 1, 8), torch.tensor([0, 8]).int(), 8, None, 0)
 qkv, starts = torch.zeros(20_000, 3, 1, 512), torch.tensor([0, 20_000]).int()
 out, lse = torch.empty(20_000, 1, 512), torch.empty(20_000, 1)
+args = attention_args((qkv,), starts, starts, False)
 used = int(re.search(r"VmSize:\s+(\d+)", open("/proc/self/status").read())[1]) << 10
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20),) * 2)
 try:
-    ffi.call("attention", 0, qkv, starts, 1, 1, 512, 0, ffi.c_mask_key(None, 0), out, lse)
+    ffi.call("attention", torch.float32, args, KEEP_ALL, out, lse)
 except MemoryError as error:
     print(error)
 """

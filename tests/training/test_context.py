@@ -6,12 +6,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from bertwright.kernels.attention import cuda_attention
+from bertwright.kernels.attention import cuda_attention, split
 from bertwright.models import encoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
@@ -182,13 +184,17 @@ def test_micro_batch_tokens_follow_the_memory() -> None:
         assert default_micro_batch_tokens(context, large) == CPU_TOKENS
 
 
+def self_attention_on_cuda(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *rest: Any) -> Tensor:
+    return cuda_attention(split((qkv,)), (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen), *rest)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_all_tensors_of_a_pretraining_step_are_on_the_device(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tensor on the CPU among those of a GPU would raise an error. PyTorch's "meta" tensors, which have a device
     and a shape but no numbers, show it without a GPU: forward, backward and update."""
-    monkeypatch.setattr(encoder, "attention", cuda_attention)
+    monkeypatch.setattr(encoder, "attention", self_attention_on_cuda)
     packed = pack([np.arange(3, 12), np.arange(4, 20)]).with_dropout(3)
     asked = torch.tensor([1, 3, 10]), torch.tensor([5, 6, 7]), torch.tensor([0, 1])
     batch = PretrainingBatch(packed, *asked, mlm_count=3, nsp_count=2).to("meta")
@@ -203,7 +209,7 @@ def test_all_tensors_of_a_pretraining_step_are_on_the_device(
 
 @pytest.mark.parametrize("head", [HeadSpec("sequence", 3), HeadSpec("token", 5), HeadSpec("span", 2)])
 def test_all_tensors_of_a_task_step_are_on_the_device(head: HeadSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder, "attention", cuda_attention)
+    monkeypatch.setattr(encoder, "attention", self_attention_on_cuda)
     packed = pack([np.arange(3, 12), np.arange(4, 20)]).with_dropout(3)
     model = EncoderForTask(BertEncoder(TINY), head).train().to("meta")
     logits = model(TaskBatch(packed.to("meta"), torch.tensor([0, 9], device="meta")))

@@ -1,20 +1,25 @@
-"""Attention over packed sequences, without padding.
+"""Attention over packed sequences, without padding: self-attention, and attention to other sequences.
 
-T tokens of B sequences, A heads, D head size. Three backends with one signature: a native kernel on CPU
-(`attention.h`), PyTorch's variable-length kernels on CUDA, and the reference implementation, which pads, elsewhere.
+T tokens of B sequences, A heads, D head size; Tq queries and Tkv keys if they belong to different sequences. Three
+backends with one signature: a native kernel on CPU (`attention.h`), PyTorch's variable-length kernels on CUDA, and the
+reference implementation, which pads, elsewhere.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels import reference
-from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.ffi import DTYPE_CODES, CMaskKey, apply, c_mask_key, call, check, new_float32, use_native
+from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
+from bertwright.kernels.ffi import Rows, apply, call, check, new_float32, use_native
+
+CAUSAL_FROM_BOTTOM_RIGHT = 2  # CustomMaskType of PyTorch's memory-efficient attention
 
 
 def attention(
@@ -25,12 +30,57 @@ def attention(
     Dropout acts on the weights of the softmax. Its masks are keyed by (token, head, position of the key) and so depend
     neither on micro-batches nor on ranks; on CUDA they are PyTorch's own.
     """
-    vectors = head_size_vectorizable(qkv.shape[-1])
-    if vectors and qkv.device.type == "cuda" and _cuda_supports(qkv):
-        return cuda_attention(qkv, cu_seqlens, max_seqlen, dropout, site, causal)
-    if vectors and use_native(qkv):
-        return apply(PackedAttention, qkv, cu_seqlens, causal, c_mask_key(dropout, site))
-    return reference.attention(qkv, cu_seqlens, max_seqlen, dropout.mask_key(site) if dropout else None, causal)
+    return _attend((qkv,), (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen), dropout, site, causal)
+
+
+def cross_attention(
+    q: Tensor,
+    kv: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_kv: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_kv: int,
+    dropout: Dropout | None = None,
+    site: int = 0,
+    causal: bool = False,
+) -> Tensor:
+    """Let the queries of each sequence attend to its own sequence of keys and values: Tq A D, Tkv 2 A D → Tq A D.
+
+    `causal`: the queries are the last positions of the keys' sequence, as in decoding with a cache of keys and values,
+    and each one attends to the keys up to its own position. A query without keys has the result 0. Dropout is keyed as
+    in `attention`, by the token of the query. The arguments are those of `flash_attn_varlen_kvpacked_func`.
+    """
+    counts = cu_seqlens_q.shape, cu_seqlens_kv.shape
+    check(counts[0] == counts[1], "cu_seqlens: expected as many sequences of queries as of keys, got {}", counts)
+    fits = q.ndim == 3 and kv.shape[1:] == (2, *q.shape[1:])
+    check(fits, "attention: expected queries T A D and keys and values T 2 A D, got {} and {}", q.shape, kv.shape)
+    sequences = (cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv)
+    return _attend((q.contiguous(), kv.contiguous()), sequences, dropout, site, causal)
+
+
+Sequences = tuple[Tensor, Tensor, int, int]
+"""Offsets of the queries and of the keys, and the lengths of the longest sequence of each."""
+
+
+def _attend(
+    operands: tuple[Tensor, ...], sequences: Sequences, dropout: Dropout | None, site: int, causal: bool
+) -> Tensor:
+    """Choose the backend; `operands`: qkv, or q and kv."""
+    first = operands[0]
+    vectors = head_size_vectorizable(first.shape[-1])
+    if vectors and first.device.type == "cuda" and _cuda_supports(first):
+        return cuda_attention(split(operands), sequences, dropout, site, causal)
+    if vectors and use_native(*operands):
+        return apply(PackedAttention, *sequences[:2], causal, mask_key(dropout, site), *operands)
+    q, k, v = split(operands)
+    return reference.attention(q, k, v, *sequences, dropout.mask_key(site) if dropout else None, causal)
+
+
+def split(operands: tuple[Tensor, ...] | list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Split qkv, T 3 A D, or q and kv, Tq A D and Tkv 2 A D, into views of q, k and v."""
+    *queries, stacked = operands
+    q, k, v = *queries, *stacked.unbind(1)
+    return q, k, v
 
 
 def head_size_vectorizable(head_size: int) -> bool:
@@ -42,45 +92,87 @@ def check_sequences(cu_seqlens: Tensor, tokens: int) -> None:
     """Raise ValueError unless the sequences lie end to end and cover all tokens."""
     check(cu_seqlens.dtype == torch.int32, "cu_seqlens: expected int32, got {}", cu_seqlens.dtype)
     check(cu_seqlens.ndim == 1, "cu_seqlens: expected one dimension, got {}", cu_seqlens.shape)
-    starts = cu_seqlens.tolist()
-    covers = starts[:1] == [0] and starts[-1] == tokens and starts == sorted(starts)
-    check(covers, "cu_seqlens: expected 0 to {} in ascending order, got {}", tokens, starts)
+    covers = covers_all_tokens(cu_seqlens.numpy().tobytes(), tokens)
+    check(covers, "cu_seqlens: expected 0 to {} in ascending order, got {}", tokens, cu_seqlens)
+
+
+@lru_cache(maxsize=16)
+def covers_all_tokens(cu_seqlens: bytes, tokens: int) -> bool:
+    """Return whether offsets ascend from 0 to the number of tokens; cached, since all layers get the same offsets."""
+    starts: list[int] = np.frombuffer(cu_seqlens, np.int32).tolist()
+    return starts[:1] == [0] and starts[-1] == tokens and starts == sorted(starts)
+
+
+class AttentionArgs(NamedTuple):
+    """The fields of `struct AttentionArgs` in csrc/attention.h."""
+
+    q: Rows  # Tq A·D
+    k: Rows  # Tkv A·D
+    v: Rows
+    q_stride: int  # elements from one token to the next in q
+    kv_stride: int
+    cu_seqlens_q: Tensor  # B + 1 int32
+    cu_seqlens_kv: Tensor
+    sequences: int  # B
+    heads: int
+    head_size: int
+    causal: bool
 
 
 class PackedAttention(torch.autograd.Function):
     """Native attention: saves input, output and one number per query and head, and recomputes the weights backward."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, cu_seqlens: Tensor, causal: bool, mask_key: CMaskKey) -> Tensor:
-        tokens, three, heads, size = qkv.shape
-        check(three == 3 and heads > 0 and size > 0, "qkv: expected T 3 A D, got {}", qkv.shape)
-        check_sequences(cu_seqlens, tokens)
-        out, lse = qkv.new_empty(tokens, heads, size), new_float32(tokens, heads)
-        shape = (cu_seqlens, len(cu_seqlens) - 1, heads, size, int(causal))
-        call("attention", DTYPE_CODES[qkv.dtype], qkv, *shape, mask_key, out, lse)
-        ctx.save_for_backward(qkv, out, lse, cu_seqlens)
-        ctx.shape, ctx.mask_key = shape[1:], mask_key
+    def forward(
+        ctx: Any, cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, causal: bool, key: MaskKey, *operands: Tensor
+    ) -> Tensor:
+        queries, stacked = len(operands[0]), operands[-1]
+        fits = stacked.ndim == 4 and stacked.shape[1] + len(operands) == 4 and stacked.shape[2:].numel() > 0
+        check(fits, "attention: expected T 3 A D, or T A D and T 2 A D, got {}", stacked.shape)
+        for operand in operands:
+            check(operand.is_contiguous(), "attention: expected contiguous operands, got strides {}", operand.stride())
+        check_sequences(cu_seqlens_q, queries)
+        check_sequences(cu_seqlens_kv, len(stacked))
+        args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, causal)
+        out, lse = stacked.new_empty(queries, args.heads, args.head_size), new_float32(queries, args.heads)
+        call("attention", stacked.dtype, args, key, out, lse)
+        ctx.causal, ctx.mask_key = causal, key
+        ctx.save_for_backward(out, lse, cu_seqlens_q, cu_seqlens_kv, *operands)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        qkv, out, lse, cu_seqlens = ctx.saved_tensors
-        dqkv = torch.empty_like(qkv)
-        operands = (qkv, out, lse, dout.contiguous(), cu_seqlens, *ctx.shape)
-        call("attention_backward", DTYPE_CODES[qkv.dtype], *operands, ctx.mask_key, dqkv)
-        return dqkv, None, None, None
+        out, lse, cu_seqlens_q, cu_seqlens_kv, *operands = ctx.saved_tensors
+        args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, ctx.causal)
+        gradients = [torch.empty_like(operand) for operand in operands]
+        call("attention_backward", out.dtype, args, ctx.mask_key, out, lse, dout.contiguous(), *rows_of(gradients))
+        return None, None, None, None, *gradients
 
 
-def _cuda_supports(qkv: Tensor) -> bool:
+def rows_of(operands: tuple[Tensor, ...] | list[Tensor]) -> tuple[Rows, Rows, Rows]:
+    """Return q, k and v as matrices with one row per token."""
+    q, k, v = (Rows(x.view(len(x), x.shape[1] * x.shape[2])) for x in split(operands))
+    return q, k, v
+
+
+def attention_args(
+    operands: tuple[Tensor, ...] | list[Tensor], cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, causal: bool
+) -> AttentionArgs:
+    """Collect what both passes of the native kernel read."""
+    q, k, v = rows_of(operands)
+    strides = q.matrix.stride(0), k.matrix.stride(0)
+    sequences, (heads, size) = len(cu_seqlens_q) - 1, operands[-1].shape[2:]
+    return AttentionArgs(q, k, v, *strides, cu_seqlens_q, cu_seqlens_kv, sequences, heads, size, causal)
+
+
+def _cuda_supports(q: Tensor) -> bool:
     """Return whether PyTorch has a kernel: head sizes up to 256; 16-bit types on Ampere or newer (flash attention)."""
-    return qkv.shape[-1] <= 256 and (
-        qkv.dtype == torch.float32 or torch.cuda.get_device_capability(qkv.device) >= (8, 0)
-    )
+    return q.shape[-1] <= 256 and (q.dtype == torch.float32 or torch.cuda.get_device_capability(q.device) >= (8, 0))
 
 
 def cuda_attention(
-    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout: Dropout | None, site: int, causal: bool
+    operands: tuple[Tensor, Tensor, Tensor], sequences: Sequences, dropout: Dropout | None, site: int, causal: bool
 ) -> Tensor:
     """Run PyTorch's variable-length kernels: flash attention for 16-bit types, memory-efficient attention for float32.
 
@@ -90,11 +182,13 @@ def cuda_attention(
     if dropout is not None:
         torch.cuda.manual_seed(dropout._replace(seed=dropout.seed + dropout.first_token).site_key(site)[0])
     rate = dropout.rate if dropout is not None else 0.0
-    query, key, value = qkv.unbind(1)
-    sequences = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
-    if qkv.dtype == torch.float32:
-        operands = (query[None], key[None], value[None], None, *sequences, rate, int(causal))
-        context: Tensor = torch.ops.aten._efficient_attention_forward(*operands, compute_log_sumexp=True)[0][0]
-    else:
-        context = torch.ops.aten._flash_attention_forward(query, key, value, *sequences, rate, causal, False)[0]
+    q, k, v = operands
+    if q.dtype == torch.float32:
+        mask = CAUSAL_FROM_BOTTOM_RIGHT if causal else 0
+        batches = (q[None], k[None], v[None])
+        context: Tensor = torch.ops.aten._efficient_attention_forward(
+            *batches, None, *sequences, rate, mask, compute_log_sumexp=True
+        )[0][0]
+    else:  # its causal mask is always aligned with the last query and key
+        context = torch.ops.aten._flash_attention_forward(q, k, v, *sequences, rate, causal, False)[0]
     return context

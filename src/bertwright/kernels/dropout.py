@@ -18,7 +18,7 @@ SITE_STRIDE = 0x9E3779B97F4A7C15  # difference of the seeds of consecutive sites
 
 
 class MaskKey(NamedTuple):
-    """The key of one site's mask in one micro-batch, as plain numbers for kernels."""
+    """The key of one site's mask in one micro-batch, with the fields of `struct MaskKey` in csrc/dropout.h."""
 
     key0: int  # two 32-bit words, derived from (seed of the step, site)
     key1: int
@@ -67,6 +67,14 @@ class Dropout(NamedTuple):
         word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
         word ^= word >> 31
         return word & WORD, word >> 32
+
+
+KEEP_ALL = MaskKey(key0=0, key1=0, threshold=0, scale=1.0, first_token=0, positions=None)
+
+
+def mask_key(dropout: Dropout | None, site: int) -> MaskKey:
+    """Derive the key of one site; without dropout, a key that keeps everything."""
+    return KEEP_ALL if dropout is None else dropout.mask_key(site)
 
 
 def skip_sites(seed: int, count: int) -> int:

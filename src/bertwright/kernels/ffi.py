@@ -1,93 +1,100 @@
-"""Calls of the native kernels (`kernels.cpp`) through ctypes, with checked argument types."""
+"""Calls of the native kernels (`kernels.cpp`) through ctypes, with checked argument types.
+
+The library describes its own functions and structures (`interface.h`); nothing of them is declared here.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bertwright.kernels import native
-from bertwright.kernels.dropout import Dropout, MaskKey
+from bertwright.kernels.dropout import MaskKey
 
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}  # `enum DType` of simd.h
-DTYPES = tuple(DTYPE_CODES)  # by code
 OUT_OF_MEMORY = 1
-
-# The argument types of each function. Numbers: q int64, d double. Pointers to elements: T of the dtype whose code is
-# the first argument, F float32, B bfloat16, D float64, I int32, Q int64, U uint8. P: pointer to a structure. `call`
-# adds `threads`.
-SIGNATURES = {
-    "bias_gelu": "qqTFTqq",
-    "bias_gelu_backward": "qqTFTTFqq",
-    "dropout": "qTPTqq",
-    "add_dropout_norm": "qTFTFFdPTFTqq",
-    "add_dropout_norm_backward": "qTFFTPTTFqq",
-    "embed_norm": "qTQFFdPFTqq",
-    "embed_norm_backward": "qTQFFTPFFqq",
-    "add_rows": "FQFqq",
-    "attention": "qTIqqqqPTF",
-    "attention_backward": "qTTFTIqqqqPT",
-    "cross_entropy": "qTqFQdFQFqq",
-    "adamw": "FFFFQqD",
-    "adamw_rows": "FFQUFFDqq",
-    "square_sum": "FQqD",
-    "transpose": "BqBqqq",
-    "linear_forward": "qBTFBqqq",
-    "linear_backward": "qBBTBFFqqq",
-    "encoder_workspace_bytes": "PQ",
-    "encoder_forward": "PBFPUB",
-    "encoder_backward": "PBBFPUBF",
+NUMBERS: dict[str, type[Any]] = {
+    "int32_t": ctypes.c_int32,
+    "uint32_t": ctypes.c_uint32,
+    "int64_t": ctypes.c_int64,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
 }
-NUMBERS = {"q": ctypes.c_int64, "d": ctypes.c_double}
+# Pointers to elements of tensors. void*: elements of the dtype that is the function's first argument.
 ELEMENTS = {
-    "F": torch.float32,
-    "B": torch.bfloat16,
-    "D": torch.float64,
-    "I": torch.int32,
-    "Q": torch.int64,
-    "U": torch.uint8,
+    "float*": torch.float32,
+    "bfloat16*": torch.bfloat16,
+    "double*": torch.float64,
+    "int32_t*": torch.int32,
+    "int64_t*": torch.int64,
+    "uint8_t*": torch.uint8,
+    "Moments*": torch.float32,  # two per row
 }
 
 
-class CMaskKey(ctypes.Structure):
-    """`MaskKey` as `struct MaskKey` of dropout.h; a threshold of 0 keeps everything."""
+class StructureType(NamedTuple):
+    """A C structure; Python passes named tuples with the same fields, in any order."""
 
-    _fields_ = (
-        ("key0", ctypes.c_uint32),
-        ("key1", ctypes.c_uint32),
-        ("threshold", ctypes.c_uint32),
-        ("scale", ctypes.c_float),
-        ("first_token", ctypes.c_int64),
-        ("positions", ctypes.c_void_p),
-    )
-    positions_tensor: Tensor | None = None  # owns the memory of `positions`
-
-    def check_tokens(self, count: int) -> None:
-        """Raise ValueError unless the key's positions, if it has any, are `count`."""
-        positions = self.positions_tensor
-        if positions is not None:
-            check(
-                len(positions) == count,
-                "dropout: expected one position per token, got {} for {}",
-                len(positions),
-                count,
-            )
+    ctype: type[ctypes.Structure]
+    fields: dict[str, str]  # name → type
 
 
-def c_mask_key(dropout: Dropout | None, site: int) -> CMaskKey:
-    """Derive the mask key of one site; without dropout, one that keeps everything."""
-    key = dropout.mask_key(site) if dropout is not None else MaskKey(0, 0, 0, 1.0, 0, None)
-    positions = key.positions
-    if positions is not None:
-        check(positions.dtype == torch.int64, "dropout: expected int64 positions, got {}", positions.dtype)
-        check(positions.ndim == 1, "dropout: expected positions in one dimension, got {}", positions.shape)
-    c_key = CMaskKey(*key[:-1], None if positions is None else address(positions))
-    c_key.positions_tensor = positions
-    return c_key
+class Interface(NamedTuple):
+    """Argument types of each function, and the structures, by name."""
+
+    functions: dict[str, list[str]]
+    structures: dict[str, StructureType]
+
+
+def parse_interface(text: str) -> Interface:
+    """Parse what `describe_interface` of kernels.cpp returns: one line per structure and function.
+
+    >>> parse_interface("move Point* int64_t").functions
+    {'move': ['Point*', 'int64_t']}
+    >>> parse_interface("struct Point 8 float x float y").structures["Point"].fields
+    {'x': 'float', 'y': 'float'}
+    """
+    interface = Interface({}, {})
+    for name, *words in map(str.split, text.splitlines()):
+        if name != "struct":
+            interface.functions[name] = words
+            continue
+        structure, size, *words = words
+        fields = dict(zip(words[1::2], words[::2], strict=True))
+        ctype_fields = [(field, NUMBERS.get(kind, ctypes.c_void_p)) for field, kind in fields.items()]
+        ctype = type(structure, (ctypes.Structure,), {"_fields_": ctype_fields})
+        check(ctypes.sizeof(ctype) == int(size), "{}: {} bytes, but {} in C++", structure, ctypes.sizeof(ctype), size)
+        interface.structures[structure] = StructureType(ctype, fields)
+    return interface
+
+
+class Rows(NamedTuple):
+    """A matrix whose rows may have gaps between them; the caller passes their stride to the kernel, too."""
+
+    matrix: Tensor
+
+
+@cache
+def _interface(library: ctypes.CDLL) -> Interface:
+    """Read the description of a library, and declare its functions to ctypes."""
+    library.describe_interface.restype = ctypes.c_char_p
+    interface = parse_interface(library.describe_interface().decode())
+    for name, types in interface.functions.items():
+        function = getattr(library, name)
+        function.argtypes = [NUMBERS.get(kind, ctypes.c_void_p) for kind in types]
+        function.restype = ctypes.c_int64
+    return interface
+
+
+def check_positions(mask_key: MaskKey, tokens: int) -> None:
+    """Raise ValueError unless the key's positions, if it has any, are one per token."""
+    if mask_key.positions is not None:
+        shape = mask_key.positions.shape
+        check(shape == (tokens,), "dropout: expected positions of {} tokens, got a tensor {}", tokens, shape)
 
 
 def check(condition: bool, message: str, *values: object) -> None:
@@ -99,32 +106,27 @@ def check(condition: bool, message: str, *values: object) -> None:
         raise ValueError(message.format(*values))
 
 
-Argument = (
-    Tensor | ctypes.Structure | ctypes.c_void_p | int | float | None | ctypes.Array[Any] | Sequence[Tensor | None]
-)
-
-
-def call(name: str, *values: Argument) -> None:
+def call(name: str, *values: object) -> None:
     """Call a native kernel with torch's number of threads.
 
-    Raises ValueError if a tensor has another dtype than the signature says, is not contiguous or not on the CPU;
-    TypeError if another argument does not fit the signature; MemoryError if scratch memory cannot be allocated.
+    A dtype becomes its code, a tensor (None: null) the address of its elements, a sequence of tensors an array of
+    addresses; a named tuple becomes a structure, a list of named tuples an array of structures. Raises ValueError if a
+    tensor has another dtype than the kernel expects, is not contiguous or not on the CPU; TypeError if another argument
+    does not fit; MemoryError if scratch memory cannot be allocated.
     """
     library = native.load_library("kernels")
     if library is None:
         raise RuntimeError(f"{name}: native kernels are not available")
-    function, signature = getattr(library, name), SIGNATURES[name]
-    if function.argtypes is None:
-        function.restype = ctypes.c_int64  # first: other threads take `argtypes` as the sign that both are set
-        function.argtypes = [NUMBERS.get(code, ctypes.c_void_p) for code in (*signature, "q")]
-    arguments: list[object] = []
-    for code, value in zip(signature, values, strict=True):
-        if code in NUMBERS:
-            arguments.append(value)
-        else:
-            dtype = DTYPES[cast(int, values[0])] if code == "T" else ELEMENTS.get(code)
-            arguments.append(_to_pointer(f"{name}, argument {len(arguments)}", value, dtype))
-    if function(*arguments, torch.get_num_threads()) == OUT_OF_MEMORY:
+    interface = _interface(library)
+    kinds, values = interface.functions[name], (*values, torch.get_num_threads())
+    if len(values) != len(kinds):
+        raise TypeError(f"{name}: expected {len(kinds)} arguments, got {len(values)}")
+    dtype = values[0] if isinstance(values[0], torch.dtype) else None
+    arguments = [
+        _convert(f"{name}, argument {number}", kind, value, dtype, interface)
+        for number, (kind, value) in enumerate(zip(kinds, values, strict=True))
+    ]
+    if getattr(library, name)(*arguments) == OUT_OF_MEMORY:
         raise MemoryError(f"{name}: not enough memory; use smaller micro-batches")
 
 
@@ -134,52 +136,56 @@ def apply(function: type[torch.autograd.Function], *values: object) -> Tensor:
     return result
 
 
-def _to_pointer(name: str, value: Argument, dtype: torch.dtype | None) -> object:
-    """Convert an argument; raises TypeError or ValueError with its name unless it is a pointer to this dtype."""
-    if isinstance(value, ctypes.Structure):
-        return ctypes.byref(value)
-    if value is None or isinstance(value, (ctypes.c_void_p, ctypes.Array)):
+def _convert(name: str, kind: str, value: Any, dtype: torch.dtype | None, interface: Interface) -> Any:
+    """Convert an argument, or a field of a structure, to what ctypes passes as this type."""
+    if isinstance(value, torch.dtype):
+        return DTYPE_CODES[value]
+    if kind in NUMBERS:
         return value
-    if isinstance(value, (int, float)):
-        raise TypeError(f"{name}: expected a tensor, got {value}")
-    tensors = [value] if isinstance(value, Tensor) else value
-    for tensor in tensors:
-        if tensor is not None:
-            check(tensor.dtype == dtype, "{}: expected {}, got {}", name, dtype, tensor.dtype)
-    addresses = [None if tensor is None else address(tensor) for tensor in tensors]
-    return addresses[0] if isinstance(value, Tensor) else (ctypes.c_void_p * len(addresses))(*addresses)
-
-
-def doubles(values: Iterable[float]) -> ctypes.Array[ctypes.c_double]:
-    """Return an array of C doubles."""
-    numbers = list(values)
-    return (ctypes.c_double * len(numbers))(*numbers)
-
-
-def address(tensor: Tensor) -> int:
-    """Return the address of a contiguous CPU tensor's elements."""
-    check(tensor.is_contiguous(), "expected a contiguous tensor, got {} with strides {}", tensor.shape, tensor.stride())
-    check(tensor.is_cpu, "expected a CPU tensor, got one on {}", tensor.device)
+    if structure := interface.structures.get(kind.removesuffix("*")):
+        if isinstance(value, list):
+            items = [_fill(name, structure, item, dtype, interface) for item in value]
+            return (structure.ctype * len(items))(*items)
+        return ctypes.byref(_fill(name, structure, value, dtype, interface))
+    if kind.endswith("**"):
+        addresses = [_convert(name, kind[:-1], item, dtype, interface) for item in value]
+        return (ctypes.c_void_p * len(addresses))(*addresses)
+    if value is None:
+        return None
+    tensor = value.matrix if isinstance(value, Rows) else value
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: expected a tensor, got {value!r}")
+    expected = ELEMENTS.get(kind, dtype)
+    check(tensor.dtype == expected, "{}: expected {}, got {}", name, expected, tensor.dtype)
+    check(tensor.is_cpu, "{}: expected a CPU tensor, got one on {}", name, tensor.device)
+    fits = _has_separate_rows(tensor) if isinstance(value, Rows) else tensor.is_contiguous()
+    check(fits, "{}: expected a contiguous tensor, got {} with strides {}", name, tensor.shape, tensor.stride())
     return tensor.data_ptr()
+
+
+def _fill(
+    name: str, structure: StructureType, value: Any, dtype: torch.dtype | None, interface: Interface
+) -> ctypes.Structure:
+    """Copy a named tuple into a new structure."""
+    values = value._asdict()
+    check(values.keys() == structure.fields.keys(), "{}: expected fields {}, got {}", name, structure.fields, values)
+    return structure.ctype(**{
+        field: _convert(f"{name}, {field}", kind, values[field], dtype, interface)
+        for field, kind in structure.fields.items()
+    })  # fmt: skip
+
+
+def _has_separate_rows(matrix: Tensor) -> bool:
+    """Return whether a matrix has contiguous rows that do not overlap."""
+    if matrix.ndim != 2:
+        return False
+    (rows, columns), (row_stride, column_stride) = matrix.shape, matrix.stride()
+    return (column_stride == 1 or columns == 1) and (row_stride >= columns or rows <= 1)
 
 
 def new_float32(*shape: int) -> Tensor:
     """Return a new float32 tensor on the CPU, uninitialized, whatever PyTorch's default dtype and device are."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")
-
-
-def row_pointer(matrix: Tensor) -> ctypes.c_void_p:
-    """Return the address of a CPU matrix, whose rows may have gaps between them; the caller passes their stride.
-
-    The caller also checks the dtype, which `call` cannot do.
-    """
-    check(matrix.ndim == 2, "expected a matrix, got {}", matrix.shape)
-    rows, columns = matrix.shape
-    row_stride, column_stride = matrix.stride()
-    check(column_stride == 1 or columns == 1, "expected contiguous rows, got strides {}", matrix.stride())
-    check(row_stride >= columns or rows <= 1, "expected separate rows, got strides {}", matrix.stride())
-    check(matrix.is_cpu, "expected a CPU tensor, got one on {}", matrix.device)
-    return ctypes.c_void_p(matrix.data_ptr())
 
 
 def use_native(*tensors: Tensor) -> bool:

@@ -5,7 +5,7 @@ T tokens, of which R leave the last layer; H hidden size, A heads, F feed-forwar
 
 from __future__ import annotations
 
-import ctypes
+from collections import namedtuple
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -15,17 +15,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.attention import check_sequences, head_size_vectorizable
-from bertwright.kernels.ffi import CMaskKey, address, apply, bf16_isa, call, check
+from bertwright.kernels.dropout import MaskKey
+from bertwright.kernels.ffi import apply, bf16_isa, call, check, check_positions
 from bertwright.kernels.fused_ops import check_range
 from bertwright.kernels.linear_bf16 import is_native_bf16, is_tile_aligned
 
-# A layer's parameters in the order of `struct LayerParameters` of encoder.h.
+# A layer's parameters; with "_" for ".", the fields of `struct LayerParameters` in csrc/encoder.h.
 PARAMETER_NAMES = tuple(
     f"{module}.{name}"
     for module in ("qkv", "attention_output", "attention_norm", "intermediate", "output", "output_norm")
     for name in ("weight", "bias")
 )
 PARAMS_PER_LAYER, KEYS_PER_LAYER = len(PARAMETER_NAMES), 3
+LayerParameters = namedtuple("LayerParameters", [name.replace(".", "_") for name in PARAMETER_NAMES])  # type: ignore[misc]
 layer_parameters = attrgetter(*PARAMETER_NAMES)
 """Return a layer's parameters in that order."""
 
@@ -55,34 +57,30 @@ class EncoderShape(NamedTuple):
         return [*qkv, *attention_output, *norm, *feed_forward, *output, *norm]
 
 
-class EncoderArgs(ctypes.Structure):
-    """`struct EncoderArgs` of encoder.h."""
+class EncoderArgs(NamedTuple):
+    """The fields of `struct EncoderArgs` in csrc/encoder.h."""
 
-    _fields_ = (
-        ("starts", ctypes.c_void_p),  # sequences + 1 int32: the first token of each sequence, and T
-        ("positions", ctypes.c_void_p),  # R int64: the tokens whose states leave the last layer
-        *((name, ctypes.c_int64) for name in (
-            "sequences",
-            "num_layers",
-            "first_saved",  # the lowest layer that the backward pass reaches; num_layers if there is none
-            "has_positions",  # the pointer is null also if R is 0
-            "tokens",  # T
-            "selected",  # R
-            "hidden_size",
-            "intermediate_size",
-            "num_heads",
-            "causal",
-            "tanh",
-        )),
-        ("eps", ctypes.c_double),
-    )  # fmt: skip
+    cu_seqlens: Tensor  # B + 1 int32
+    positions: Tensor | None  # R int64: the tokens whose states leave the last layer
+    sequences: int  # B
+    num_layers: int
+    first_saved: int  # the lowest layer that the backward pass reaches; num_layers if there is none
+    has_positions: bool  # the address of `positions` is null also if R is 0
+    tokens: int  # T
+    selected: int  # R
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    causal: bool
+    tanh: bool
+    eps: float
 
 
 class FusedArgs(NamedTuple):
     """The arguments that are not tensors."""
 
     shape: EncoderShape
-    mask_keys: list[CMaskKey]
+    mask_keys: list[MaskKey]
     """Three per layer: of attention's weights, and of the outputs of both sub-layers."""
     first_saved: int
 
@@ -109,7 +107,7 @@ def fused_encoder(
     cu_seqlens: Tensor,
     positions: Tensor | None,
     shape: EncoderShape,
-    mask_keys: list[CMaskKey],
+    mask_keys: list[MaskKey],
     parameters: Sequence[Tensor],
 ) -> Tensor:
     """Compute every layer, T H → T H or, with `positions`, R H: the same bits as `BertEncoder.forward` layer by layer.
@@ -149,13 +147,13 @@ class FusedEncoder(torch.autograd.Function):
             check(positions.ndim == 1, "positions: expected one dimension, got {}", positions.shape)
             check_range("positions", positions, tokens)
         for number, key in enumerate(keys):
-            key.check_tokens(selected if number >= len(keys) - 2 else tokens)
+            check_positions(key, selected if number >= len(keys) - 2 else tokens)
 
         c_args = _encoder_args(args, cu_seqlens, positions, tokens)
         size = torch.empty((), dtype=torch.int64)
         call("encoder_workspace_bytes", c_args, size)
         workspace, y = torch.empty(int(size), dtype=torch.uint8), hidden.new_empty(selected, shape.hidden_size)
-        call("encoder_forward", c_args, hidden, parameters, (CMaskKey * len(keys))(*keys), workspace, y)
+        call("encoder_forward", c_args, hidden, by_layer(parameters), keys, workspace, y)
         if args.first_saved < shape.num_layers:
             ctx.args = args
             ctx.save_for_backward(hidden, cu_seqlens, positions, workspace, *parameters)
@@ -171,18 +169,22 @@ class FusedEncoder(torch.autograd.Function):
             torch.empty_like(parameter) if needed else None
             for parameter, needed in zip(parameters, trained, strict=True)
         ]
-        keys = (CMaskKey * len(ctx.args.mask_keys))(*ctx.args.mask_keys)
         c_args = _encoder_args(ctx.args, cu_seqlens, positions, len(hidden))
-        operands = (dy.contiguous(), hidden, parameters, keys, workspace, dhidden, gradients)
-        call("encoder_backward", c_args, *operands)
+        operands = (dy.contiguous(), hidden, by_layer(parameters), ctx.args.mask_keys, workspace, dhidden)
+        call("encoder_backward", c_args, *operands, by_layer(gradients))
         return dhidden, None, None, None, *gradients
+
+
+def by_layer(parameters: Sequence[Tensor | None]) -> list[LayerParameters]:
+    """Group the parameters of all layers, or their gradients, by layer."""
+    return [LayerParameters(*layer) for layer in zip(*[iter(parameters)] * PARAMS_PER_LAYER, strict=True)]
 
 
 def _encoder_args(args: FusedArgs, cu_seqlens: Tensor, positions: Tensor | None, tokens: int) -> EncoderArgs:
     shape = args.shape
     return EncoderArgs(
-        starts=address(cu_seqlens),
-        positions=None if positions is None else address(positions),
+        cu_seqlens=cu_seqlens,
+        positions=positions,
         sequences=len(cu_seqlens) - 1,
         num_layers=shape.num_layers,
         first_saved=args.first_saved,

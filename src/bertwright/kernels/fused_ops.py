@@ -18,19 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels import reference
-from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.ffi import (
-    DTYPE_CODES,
-    CMaskKey,
-    apply,
-    c_mask_key,
-    call,
-    check,
-    doubles,
-    new_float32,
-    row_pointer,
-    use_native,
-)
+from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
+from bertwright.kernels.ffi import Rows, apply, call, check, check_positions, new_float32, use_native
 from bertwright.kernels.linear_bf16 import (
     is_native_bf16,
     linear_backward,
@@ -88,7 +77,7 @@ class BiasGelu(torch.autograd.Function):
         ctx.save_for_backward(x, bias)
         ctx.tanh = tanh
         y = torch.empty_like(x)
-        call("bias_gelu", DTYPE_CODES[x.dtype], tanh, x, bias.float(), y, *x.shape)
+        call("bias_gelu", x.dtype, tanh, x, bias.float(), y, *x.shape)
         return y
 
     @staticmethod
@@ -97,7 +86,7 @@ class BiasGelu(torch.autograd.Function):
         x, bias = ctx.saved_tensors
         dx, dbias = torch.empty_like(x), new_float32(*bias.shape)
         operands = (x, bias.float(), dy.contiguous(), dx, dbias)
-        call("bias_gelu_backward", DTYPE_CODES[x.dtype], ctx.tanh, *operands, *x.shape)
+        call("bias_gelu_backward", x.dtype, ctx.tanh, *operands, *x.shape)
         return dx, dbias.to(bias.dtype), None
 
 
@@ -146,7 +135,7 @@ class Linear(torch.autograd.Function):
 def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
     """Apply dropout to a tensor whose first dimension is the tokens."""
     if dropout is not None and use_native(x):
-        return apply(DropoutFunction, x, c_mask_key(dropout, site))
+        return apply(DropoutFunction, x, mask_key(dropout, site))
     return reference.dropout(x, dropout.mask_key(site) if dropout else None)
 
 
@@ -154,11 +143,11 @@ class DropoutFunction(torch.autograd.Function):
     """Dropout; saves nothing and recomputes the mask in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, mask_key: CMaskKey) -> Tensor:
-        mask_key.check_tokens(len(x))
-        ctx.mask_key = mask_key
+    def forward(ctx: Any, x: Tensor, key: MaskKey) -> Tensor:
+        check_positions(key, len(x))
+        ctx.mask_key = key
         y = torch.empty_like(x)
-        call("dropout", DTYPE_CODES[x.dtype], x, mask_key, y, len(x), math.prod(x.shape[1:]))
+        call("dropout", x.dtype, x, key, y, len(x), math.prod(x.shape[1:]))
         return y
 
     @staticmethod
@@ -172,7 +161,7 @@ def add_dropout_norm(
 ) -> Tensor:
     """Compute LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer."""
     if use_native(x):
-        return apply(AddDropoutNorm, x, bias, residual, *norm, c_mask_key(dropout, site), torch.is_grad_enabled())
+        return apply(AddDropoutNorm, x, bias, residual, *norm, mask_key(dropout, site), torch.is_grad_enabled())
     return reference.add_dropout_norm(x, bias, residual, norm, dropout.mask_key(site) if dropout else None)
 
 
@@ -188,20 +177,20 @@ class AddDropoutNorm(torch.autograd.Function):
         weight: Tensor,
         norm_bias: Tensor,
         eps: float,
-        mask_key: CMaskKey,
+        key: MaskKey,
         saves: bool,
     ) -> Tensor:
         check(x.ndim == 2, "add_dropout_norm: expected a matrix, got {}", x.shape)
         check(residual.shape == x.shape, "add_dropout_norm: got a residual {} for {}", residual.shape, x.shape)
         for vector in (bias, weight, norm_bias):
             check(vector.shape == x.shape[1:], "add_dropout_norm: got a vector {} for {}", vector.shape, x.shape)
-        mask_key.check_tokens(len(x))
+        check_positions(key, len(x))
         y = torch.empty_like(x)
         summed, moments = (torch.empty_like(x), new_float32(len(x), 2)) if saves else (None, None)
         operands = (x, bias.float(), residual, weight.float(), norm_bias.float(), eps)
-        call("add_dropout_norm", DTYPE_CODES[x.dtype], *operands, mask_key, summed, moments, y, *x.shape)
+        call("add_dropout_norm", x.dtype, *operands, key, summed, moments, y, *x.shape)
         ctx.save_for_backward(summed, moments, weight)
-        ctx.mask_key = mask_key
+        ctx.mask_key = key
         ctx.dtypes = bias.dtype, weight.dtype, norm_bias.dtype
         return y
 
@@ -213,7 +202,7 @@ class AddDropoutNorm(torch.autograd.Function):
         dx = torch.empty_like(summed) if ctx.mask_key.threshold else dresidual
         sums = new_float32(3, len(weight))
         operands = (summed, moments, weight.float(), dy.contiguous(), ctx.mask_key)
-        call("add_dropout_norm_backward", DTYPE_CODES[dy.dtype], *operands, dx, dresidual, sums, *summed.shape)
+        call("add_dropout_norm_backward", dy.dtype, *operands, dx, dresidual, sums, *summed.shape)
         dbias, dweight, dnorm_bias = (total.to(dtype) for total, dtype in zip(sums, ctx.dtypes, strict=True))
         return dx, dbias, dresidual, dweight, dnorm_bias, None, None, None
 
@@ -232,7 +221,7 @@ def embed_norm(
     `sparse`: return the word table's gradient as a sparse tensor (native kernels only).
     """
     if use_native(tables.word):
-        return apply(EmbedNorm, *tables, *norm, c_mask_key(dropout, site), sparse, *ids)
+        return apply(EmbedNorm, *tables, *norm, mask_key(dropout, site), sparse, *ids)
     return reference.embed_norm(ids, tables, norm, dropout.mask_key(site) if dropout else None)
 
 
@@ -248,7 +237,7 @@ class EmbedNorm(torch.autograd.Function):
         weight: Tensor,
         norm_bias: Tensor,
         eps: float,
-        mask_key: CMaskKey,
+        key: MaskKey,
         sparse: bool,
         *ids: Tensor,
     ) -> Tensor:
@@ -260,12 +249,12 @@ class EmbedNorm(torch.autograd.Function):
             check_range("embed_norm", indices, len(table))
         for vector in (weight, norm_bias):
             check(vector.shape == word.shape[1:], "embed_norm: got a vector {} for {}", vector.shape, word.shape)
-        mask_key.check_tokens(len(ids[0]))
+        check_positions(key, len(ids[0]))
         y, moments = word.new_empty(len(ids[0]), word.shape[1]), new_float32(len(ids[0]), 2)
-        operands = (tables, ids, weight.float(), norm_bias.float(), eps, mask_key)
-        call("embed_norm", DTYPE_CODES[word.dtype], *operands, moments, y, *y.shape)
+        operands = (tables, ids, weight.float(), norm_bias.float(), eps, key)
+        call("embed_norm", word.dtype, *operands, moments, y, *y.shape)
         ctx.save_for_backward(*tables, weight, moments, *ids)
-        ctx.mask_key, ctx.sparse = mask_key, sparse
+        ctx.mask_key, ctx.sparse = key, sparse
         ctx.norm_bias_dtype = norm_bias.dtype
         return y
 
@@ -276,7 +265,7 @@ class EmbedNorm(torch.autograd.Function):
         ids = ctx.saved_tensors[5:]
         dsummed, sums = new_float32(*dy.shape), new_float32(2, len(weight))
         operands = (tables, ids, moments, weight.float(), dy.contiguous(), ctx.mask_key)
-        call("embed_norm_backward", DTYPE_CODES[dy.dtype], *operands, dsummed, sums, *dy.shape)
+        call("embed_norm_backward", dy.dtype, *operands, dsummed, sums, *dy.shape)
         gradients = []
         for number, (table, indices) in enumerate(zip(tables, ids, strict=True)):
             if ctx.sparse and number == 0:
@@ -413,8 +402,8 @@ def cross_entropy_(
     if dbias is not None:
         check(dbias.shape == bias.shape, "cross_entropy_: got a gradient {} for a bias {}", dbias.shape, bias.shape)
         added = torch.empty_like(dbias)
-    operands = (row_pointer(logits), logits.stride(0), bias, labels, scale, losses, correct, added)
-    call("cross_entropy", DTYPE_CODES[logits.dtype], *operands, *logits.shape)
+    operands = (Rows(logits), logits.stride(0), bias, labels, scale, losses, correct, added)
+    call("cross_entropy", logits.dtype, *operands, *logits.shape)
     if dbias is not None and added is not None:
         dbias += added
     return losses, correct
@@ -456,7 +445,7 @@ def adamw_(
     counts = sizes(parameters)
     for kind in kinds:
         check(sizes(kind) == counts, "adamw_: got sizes {} for parameters of {}", sizes(kind), counts)
-    call("adamw", *kinds, torch.tensor(counts), len(counts), doubles(step))
+    call("adamw", *kinds, torch.tensor(counts), len(counts), step)
     torch.autograd.graph.increment_version(parameters)  # autograd cannot see what native code writes
     return None
 
@@ -480,7 +469,7 @@ def adamw_rows_(
     check(touched.shape == (len(parameter),), "adamw_rows_: got touched {} for {}", touched.shape, parameter.shape)
     gradient_rows = torch.full((len(parameter),), -1)
     gradient_rows[rows] = torch.arange(len(rows))
-    operands = (parameter, values, gradient_rows, touched, exp_avg, exp_avg_sq, doubles(step))
+    operands = (parameter, values, gradient_rows, touched, exp_avg, exp_avg_sq, step)
     call("adamw_rows", *operands, *parameter.shape)
     torch.autograd.graph.increment_version(parameter)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bertwright.kernels.ffi import DTYPE_CODES, bf16_isa, call, check, new_float32, row_pointer, use_native
+from bertwright.kernels.ffi import DTYPE_CODES, Rows, bf16_isa, call, check, new_float32, use_native
 
 TILE = 32  # equals TILE in csrc/pack.h
 MIN_TRANSPOSE_ROWS = 256  # from this size on, transposing a matrix costs less than it saves in a product
@@ -48,7 +48,7 @@ def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         check(bias.shape == weight.shape[:1], "linear: got a bias {} for a weight {}", bias.shape, weight.shape)
     y = x.new_empty(len(x), len(weight))
     float_bias = None if bias is None else bias.float().contiguous()
-    call("linear_forward", DTYPE_CODES[weight.dtype], x, weight, float_bias, y, len(x), *reversed(weight.shape))
+    call("linear_forward", weight.dtype, x, weight, float_bias, y, len(x), *reversed(weight.shape))
     return y
 
 
@@ -62,7 +62,7 @@ def linear_backward(
     dx = torch.empty_like(x) if for_x else None
     dweight = new_float32(*weight.shape) if for_weight else None
     dbias = new_float32(len(weight)) if for_weight and for_bias else None
-    operands = DTYPE_CODES[weight.dtype], dy, x, weight, dx, dweight, dbias
+    operands = weight.dtype, dy, x, weight, dx, dweight, dbias
     call("linear_backward", *operands, len(x), *reversed(weight.shape))
     return dx, dweight, dy.sum(0, dtype=torch.float32) if for_bias and dbias is None else dbias
 
@@ -108,7 +108,7 @@ def transpose(x: Tensor) -> Tensor:
     check(x.ndim == 2, "transpose: expected a matrix, got {}", x.shape)
     rows, columns = x.shape
     y = x.new_empty(columns, padded_stride(rows))
-    call("transpose", row_pointer(x), x.stride(0), y, y.shape[1], rows, columns)
+    call("transpose", Rows(x), x.stride(0), y, y.shape[1], rows, columns)
     return y[:, :rows]
 
 

@@ -162,23 +162,44 @@ def adamw_(
     torch._foreach_addcdiv_(parameters, exp_avg, scales, -step.lr / step.correction1)
 
 
-def attention(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, mask_key: MaskKey | None, causal: bool) -> Tensor:
-    """Compute softmax attention on sequences padded to the longest: T 3 A D → T A D."""
-    tokens, _, heads, head_size = qkv.shape
-    starts = cu_seqlens[:-1].long()
-    positions = torch.arange(max_seqlen, device=qkv.device)
-    real = positions < (cu_seqlens[1:].long() - starts)[:, None]  # B S
-    token = starts[:, None] + torch.where(real, positions, 0)  # B S; padding repeats a sequence's first token
-    token = token.clamp(max=max(tokens - 1, 0))  # an empty sequence at the end has none
-    query, key, value = qkv[token].permute(2, 0, 3, 1, 4).float()  # each B A S D
-    scores = query @ key.mT * head_size**-0.5  # B A S S
-    visible = (real | (positions == 0))[:, None, None, :]  # padding sees one key: softmax over none would be NaN
-    if causal:
-        visible = visible & (positions <= positions[:, None])
-    weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_kv: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_kv: int,
+    mask_key: MaskKey | None,
+    causal: bool,
+) -> Tensor:
+    """Compute softmax attention on sequences padded to the longest: Tq A D and twice Tkv A D → Tq A D."""
+    heads, head_size = q.shape[1:]
+    token, real_queries = pad(cu_seqlens_q, max_seqlen_q, len(q))  # B Sq
+    key_token, real_keys = pad(cu_seqlens_kv, max_seqlen_kv, len(k))  # B Skv
+    query = q[token].transpose(1, 2).float()  # B A Sq D
+    key, value = (x[key_token].transpose(1, 2).float() for x in (k, v))  # B A Skv D
+    scores = query @ key.mT * head_size**-0.5  # B A Sq Skv
+    visible = real_keys[:, None, None, :]
+    if causal:  # the last query and the last key have the same position
+        positions, key_positions = (torch.arange(size, device=q.device) for size in scores.shape[2:])
+        offsets = cu_seqlens_kv.diff() - cu_seqlens_q.diff()
+        visible = visible & (key_positions <= positions[:, None] + offsets[:, None, None, None])
+    weights = scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1)
+    weights = weights.masked_fill(~visible, 0.0)  # of a query without keys, too
     if mask_key is not None:
-        rows = (mask_key.first_token + token[:, None, :]) * heads + torch.arange(heads, device=qkv.device)[:, None]
-        mask = keep_mask(mask_key, rows.flatten(), max_seqlen).view_as(weights)
+        rows = (mask_key.first_token + token[:, None, :]) * heads + torch.arange(heads, device=q.device)[:, None]
+        mask = keep_mask(mask_key, rows.flatten(), max_seqlen_kv).view_as(weights)
         weights = torch.where(mask, weights * mask_key.scale, 0.0)
-    context: Tensor = (weights @ value).transpose(1, 2)[real]  # T A D: sequences lie end to end in both
-    return context.to(qkv.dtype)
+    context: Tensor = (weights @ value).transpose(1, 2)[real_queries]  # Tq A D: sequences lie end to end in both
+    return context.to(q.dtype)
+
+
+def pad(cu_seqlens: Tensor, max_seqlen: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """Return the token at each position of padded sequences, B S, and whether it is real.
+
+    Padding repeats a sequence's first token; an empty sequence at the end has none, and repeats the last one.
+    """
+    starts, positions = cu_seqlens[:-1].long(), torch.arange(max_seqlen, device=cu_seqlens.device)
+    real = positions < (cu_seqlens[1:].long() - starts)[:, None]
+    return (starts[:, None] + torch.where(real, positions, 0)).clamp(max=max(tokens - 1, 0)), real

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.kernels.attention import attention
-from bertwright.kernels.ffi import CMaskKey, c_mask_key
+from bertwright.kernels.dropout import MaskKey, mask_key
 from bertwright.kernels.fused_encoder import (
     EncoderShape,
     are_fusable,
@@ -114,11 +114,11 @@ class Layer(nn.Module):
         attention_dropout = make_dropout(self, self.config.attention_dropout, packing)
         return attention_dropout, make_dropout(self, self.config.hidden_dropout, packing, positions)
 
-    def mask_keys(self, packing: Packing, positions: Tensor | None) -> list[CMaskKey]:
+    def mask_keys(self, packing: Packing, positions: Tensor | None) -> list[MaskKey]:
         """Return the dropout mask keys of this layer's three sites, for `fused_encoder`."""
         attention_dropout, output_dropout = self.make_dropouts(packing, positions)
         sites = (attention_dropout, output_dropout, output_dropout)
-        return [c_mask_key(drop, self.first_site + n) for n, drop in enumerate(sites)]
+        return [mask_key(drop, self.first_site + n) for n, drop in enumerate(sites)]
 
 
 class BertEncoder(TextEncoder):

@@ -4,6 +4,7 @@
 //
 // Nothing here depends on addresses, hash order or threads: the same input gives the same output on every machine.
 
+#include "../kernels/csrc/out_of_memory.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -358,13 +359,6 @@ class Learner {
 };
 
 }  // namespace
-
-// Returns what f does, or `failed` if memory runs out.
-template <class F, class T> static T catching(T failed, F f) noexcept {
-    try {
-        return f();
-    } catch (const std::bad_alloc&) { return failed; }
-}
 
 extern "C" {
 

@@ -1,11 +1,15 @@
 // AdamW in one pass over its four float32 tensors, and the sum of squares for gradient clipping.
 #pragma once
+#include "interface.h"
 #include "simd.h"
 #include <vector>
 
 // `AdamStep` of reference.py, which explains the fields.
+#define ADAM_STEP(X)                                                                 \
+    X(double, lr) X(double, beta1) X(double, beta2) X(double, eps) X(double, weight_decay) \
+    X(double, clip_scale) X(double, correction1) X(double, correction2)
 struct AdamStep {
-    double lr, beta1, beta2, eps, weight_decay, clip_scale, correction1, correction2;
+    ADAM_STEP(DECLARE_FIELD)
 };
 
 // Updates `count` consecutive elements.

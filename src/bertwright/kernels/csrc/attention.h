@@ -1,7 +1,8 @@
-// Attention over packed sequences, one task for each (sequence, head).
+// Attention of packed sequences of queries to packed sequences of keys and values, one task for each (sequence, head).
+// In self-attention both are the same sequences.
 //
-// n tokens of one sequence, A heads, D head size. Queries are processed in blocks, whose scores stay in the
-// second-level cache. One algorithm serves both number types; a Gemm policy says how its products are made.
+// m queries and n keys of one sequence, A heads, D head size. Queries are processed in blocks, whose scores stay in the
+// second-level cache. One algorithm serves both dtypes; a Gemm policy says how its products are made.
 #pragma once
 #include "dispatch.h"
 #include "dropout.h"
@@ -99,7 +100,7 @@ struct Bf16Gemm {
     template <bool ADD>
     static void multiply(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t rows, int64_t depth,
                          int64_t columns, int64_t b_depth, float* c, int64_t c_stride) {
-        (ADD ? bf16_isa.multiply_add : bf16_isa.multiply)(a, a_stride, b, rows, depth, columns, b_depth, c, c_stride);
+        (ADD ? bf16_isa().multiply_add : bf16_isa().multiply)(a, a_stride, b, rows, depth, columns, b_depth, c, c_stride);
     }
     // `a_t`: memory for aᵀ, rows × t_stride.
     static void multiply_tn_add(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t rows, int64_t depth,
@@ -109,19 +110,47 @@ struct Bf16Gemm {
                 transpose_pairs(a + k * a_stride + r, a_stride, [&](int i, FloatVec numbers) {
                     store((float*)(a_t + (r + i) * t_stride + k), numbers);
                 });
-        bf16_isa.multiply_add(a_t, t_stride, b, rows, depth, columns, depth, c, c_stride);
+        bf16_isa().multiply_add(a_t, t_stride, b, rows, depth, columns, depth, c, c_stride);
     }
 };
 #endif
 
-struct Sequences {
-    const int32_t* starts;
-    int64_t count;
+// `AttentionArgs` of attention.py, which explains the fields.
+#define ATTENTION_ARGS(X)                                                                            \
+    X(const void*, q) X(const void*, k) X(const void*, v) X(int64_t, q_stride) X(int64_t, kv_stride) \
+    X(const int32_t*, cu_seqlens_q) X(const int32_t*, cu_seqlens_kv)                                 \
+    X(int64_t, sequences) X(int64_t, heads) X(int64_t, head_size) X(int64_t, causal)
+struct AttentionArgs {
+    ATTENTION_ARGS(DECLARE_FIELD)
+    int64_t width() const { return heads * head_size; }
 };
-struct HeadShape {
-    int64_t heads, size;                                // A and D
-    int64_t token() const { return 3 * heads * size; }  // from one token to the next in qkv
-    int64_t width() const { return heads * size; }
+
+// One head of one sequence, whose m queries and n keys begin at these rows.
+struct Head {
+    int64_t index, first_query, m, first_key, n;
+    Head(const AttentionArgs& args, int64_t task) : index(task % args.heads) {
+        const int32_t *queries = args.cu_seqlens_q + task / args.heads, *keys = args.cu_seqlens_kv + task / args.heads;
+        first_query = queries[0], m = queries[1] - first_query;
+        first_key = keys[0], n = keys[1] - first_key;
+    }
+    // The row in tensors with one number per query and head, and in dropout's masks.
+    int64_t row(const AttentionArgs& args, int64_t query) const { return (first_query + query) * args.heads + index; }
+    // The number of keys that a query attends to; causal: the last query attends to all keys.
+    int64_t visible(const AttentionArgs& args, int64_t query) const {
+        return args.causal ? std::clamp<int64_t>(n - m + query + 1, 0, n) : n;
+    }
+};
+
+// q, k and v, or their gradients.
+template <class T> struct Operands {
+    T *q, *k, *v;
+    Operands at(const AttentionArgs& args, const Head& head) const {
+        const auto row = [&](T* x, int64_t first, int64_t stride) {
+            return x ? x + first * stride + head.index * args.head_size : x;  // an empty tensor has no address
+        };
+        return {row(q, head.first_query, args.q_stride), row(k, head.first_key, args.kv_stride),
+                row(v, head.first_key, args.kv_stride)};
+    }
 };
 
 // Sizes of the work on one head. Strides are not powers of two, whose columns would share few sets of the cache.
@@ -129,7 +158,8 @@ template <class Gemm> struct HeadSizes {
     static constexpr int64_t SCORES_IN_L2 = 32768;  // floats
     int64_t block, depth, columns, score_stride, weight_stride;
     HeadSizes(int64_t n, int64_t size)
-        : block(std::clamp(SCORES_IN_L2 / Gemm::pad_depth(n) / Gemm::BLOCK, Gemm::MIN_BLOCKS, Gemm::MAX_BLOCKS) *
+        : block(std::clamp(SCORES_IN_L2 / Gemm::pad_depth(std::max<int64_t>(n, 1)) / Gemm::BLOCK, Gemm::MIN_BLOCKS,
+                           Gemm::MAX_BLOCKS) *
                 Gemm::BLOCK),
           depth(Gemm::pad_depth(size)),
           columns(Gemm::pad_columns(size)),
@@ -189,29 +219,29 @@ template <class Gemm> struct BackwardBuffers : HeadSizes<Gemm> {
 };
 
 // The rows of one head are pages apart, out of the hardware prefetchers' reach. Softmax prefetches them: the rows that
-// are written next, and those of the next head.
+// are written next, and the rows of the next head.
 template <class T> INLINE void prefetch_for_write(T* row, int64_t size) {
     for (int64_t c = 0; c < size; c += CACHE_LINE / sizeof(T)) __builtin_prefetch(row + c, 1);
 }
 template <class T> INLINE void prefetch_for_read(const T* row, int64_t size) {
     for (int64_t c = 0; c < size; c += CACHE_LINE / sizeof(T)) __builtin_prefetch(row + c, 0, 2);
 }
-template <class T> INLINE void prefetch_next_head(HeadShape shape, const T* qkv) {
-    for (int i = 0; i < 3; i++) prefetch_for_read(qkv + (i * shape.heads + 1) * shape.size, shape.size);
-}
-// For one token and head: `out` is written next, and so is `dqkv`, which has the layout of qkv.
-template <class T> INLINE void prefetch_token(HeadShape shape, int64_t head, const T* qkv, T* out) {
-    prefetch_for_write(out, shape.size);
-    if (head + 1 < shape.heads) prefetch_next_head(shape, qkv);
+// Row i of the next head's queries, keys and values, if it exists.
+template <class T>
+INLINE void prefetch_next_head(const AttentionArgs& args, const Head& head, const Operands<const T>& from, int64_t i) {
+    const int64_t size = args.head_size;
+    if (head.index + 1 == args.heads) return;
+    prefetch_for_read(from.q + i * args.q_stride + size, size);
+    if (i >= head.n) return;
+    prefetch_for_read(from.k + i * args.kv_stride + size, size);
+    prefetch_for_read(from.v + i * args.kv_stride + size, size);
 }
 template <class T>
-INLINE void prefetch_token(HeadShape shape, int64_t head, const T* qkv, T* dqkv, const T* dout, const T* out) {
-    for (int i = 0; i < 3; i++) prefetch_for_write(dqkv + i * shape.width(), shape.size);
-    if (head + 1 < shape.heads) {
-        prefetch_next_head(shape, qkv);
-        prefetch_for_read(dout + shape.size, shape.size);
-        prefetch_for_read(out + shape.size, shape.size);
-    }
+INLINE void prefetch_gradients(const AttentionArgs& args, const Head& head, const Operands<T>& to, int64_t i) {
+    prefetch_for_write(to.q + i * args.q_stride, args.head_size);
+    if (i >= head.n) return;
+    prefetch_for_write(to.k + i * args.kv_stride, args.head_size);
+    prefetch_for_write(to.v + i * args.kv_stride, args.head_size);
 }
 
 struct SoftmaxSums {
@@ -223,7 +253,7 @@ struct SoftmaxSums {
 template <class E>
 INLINE SoftmaxSums softmax_row(float* s, int64_t columns, int64_t width, float scale, const RowMask& mask, E* weights) {
     for (int64_t c = columns; c < width; c++) s[c] = -INFINITY;
-    FloatVec best = broadcast(-INFINITY);
+    FloatVec best = broadcast(columns ? -INFINITY : 0.0f);  // without columns all weights are 0
     for (int64_t c = 0; c < width; c += W) best = max(best, load(s + c));
     const float top = reduce_max(best) * scale;
     FloatVec total{};
@@ -237,7 +267,7 @@ INLINE SoftmaxSums softmax_row(float* s, int64_t columns, int64_t width, float s
     };
     if (mask.threshold) write(std::true_type{});
     else write(std::false_type{});
-    return {top, reduce_add(total)};
+    return {top, columns ? reduce_add(total) : 1.0f};
 }
 
 // From a row of scores and of dP, the gradient of the dropped-out weights: these weights, and the gradient of the
@@ -278,38 +308,28 @@ template <class A, class B> INLINE float dot(const A* a, const B* b, int64_t siz
     return reduce_add(total);
 }
 
-// Operands of a whole call: qkv T 3 A D, out T A D, lse T A (the logarithm of each softmax's denominator).
-template <class T> struct Attention {
-    const T* qkv;
-    Sequences sequences;
-    HeadShape shape;
-    bool causal;
-    const MaskKey& key;
-    int64_t threads;
-};
-
 template <class Gemm, class T>
-static void forward_head(const Attention<T>& at, int64_t first, int64_t n, int64_t head, T* out, float* lse,
+static void forward_head(const AttentionArgs& args, const MaskKey& key, const Head& head, T* out, float* lse,
                          const ForwardBuffers<Gemm>& b) {
-    const HeadShape shape = at.shape;
-    const int64_t D = shape.size, H = shape.width(), stride = shape.token(), depth_n = Gemm::pad_depth(n);
+    const auto from = Operands<const T>{(const T*)args.q, (const T*)args.k, (const T*)args.v}.at(args, head);
+    const int64_t D = args.head_size, H = args.width(), n = head.n, depth_n = Gemm::pad_depth(n);
     const float scale = Gemm::score_scale(D);
-    const T* q = at.qkv + first * stride + head * D;
-    const auto keys = Gemm::stage(q + H, stride, n, D, b.staging);
+    const auto keys = Gemm::stage(from.k, args.kv_stride, n, D, b.staging);
     pack_b_t(keys.rows, keys.stride, Gemm::pad_rows(n), b.depth, b.keys_t);
-    const auto values = Gemm::stage(q + 2 * H, stride, n, D, b.staging);
+    const auto values = Gemm::stage(from.v, args.kv_stride, n, D, b.staging);
     pack_b(values.rows, values.stride, depth_n, D, b.values);
-    for (int64_t start = 0; start < n; start += b.block) {
-        const int64_t rows = std::min(b.block, n - start), seen = at.causal ? start + rows : n;
+    for (int64_t start = 0; start < head.m; start += b.block) {
+        const int64_t rows = std::min(b.block, head.m - start), seen = head.visible(args, start + rows - 1);
         const int64_t padded_rows = Gemm::pad_rows(rows), width = Gemm::pad_columns(seen);
-        Gemm::load_rows(q + start * stride, stride, rows, D, Gemm::query_scale(D), b.queries);
+        Gemm::load_rows(from.q + start * args.q_stride, args.q_stride, rows, D, Gemm::query_scale(D), b.queries);
         Gemm::template multiply<false>(b.queries, b.depth, b.keys_t, padded_rows, b.depth, width, b.depth, b.scores,
                                        b.score_stride);
         for (int64_t i = 0; i < rows; i++) {
-            const int64_t row = (first + start + i) * shape.heads + head;
-            const RowMask mask(at.key, at.key.first_token * shape.heads + row);
-            prefetch_token(shape, head, q + (start + i) * stride, out + row * D);
-            const SoftmaxSums sums = softmax_row(b.scores + i * b.score_stride, at.causal ? start + i + 1 : n, width,
+            const int64_t row = head.row(args, start + i);
+            const RowMask mask(key, key.first_token * args.heads + row);
+            prefetch_for_write(out + row * D, D);
+            prefetch_next_head(args, head, from, start + i);
+            const SoftmaxSums sums = softmax_row(b.scores + i * b.score_stride, head.visible(args, start + i), width,
                                                  scale, mask, b.weights + i * b.weight_stride);
             lse[row] = sums.log();
             b.totals[i] = sums.total;
@@ -319,44 +339,53 @@ static void forward_head(const Attention<T>& at, int64_t first, int64_t n, int64
                                        b.columns, depth_n, b.context, b.columns);
         for (int64_t i = 0; i < rows; i++)
             write_rows(b.context + i * b.columns, b.columns, 1, D, 1.0f / b.totals[i],
-                       out + (first + start + i) * H + head * D, H);
+                       out + head.row(args, start + i) * D, H);
     }
 }
 
+// The results of a call's forward pass, T A D and T A (the logarithm of each softmax's denominator), and its gradient.
+template <class T> struct Context {
+    const T* out;
+    const float* lse;
+    const T* dout;
+};
+
 template <class Gemm, class T>
-static void backward_head(const Attention<T>& at, int64_t first, int64_t n, int64_t head, const T* out,
-                          const float* lse, const T* dout, T* dqkv, const BackwardBuffers<Gemm>& b) {
-    const HeadShape shape = at.shape;
-    const int64_t D = shape.size, H = shape.width(), stride = shape.token(), base = first * stride + head * D;
-    const int64_t depth_n = Gemm::pad_depth(n);
+static void backward_head(const AttentionArgs& args, const MaskKey& key, const Head& head, const Context<T>& context,
+                          const Operands<T>& gradients, const BackwardBuffers<Gemm>& b) {
+    const auto from = Operands<const T>{(const T*)args.q, (const T*)args.k, (const T*)args.v}.at(args, head);
+    const Operands<T> to = gradients.at(args, head);
+    const int64_t D = args.head_size, H = args.width(), n = head.n, depth_n = Gemm::pad_depth(n);
     const float scale = Gemm::score_scale(D);
-    const T* qkv = at.qkv + base;
-    T* dq = dqkv + base;
-    const auto values = Gemm::stage(qkv + 2 * H, stride, n, D, b.staging);
+    const auto values = Gemm::stage(from.v, args.kv_stride, n, D, b.staging);
     pack_b_t(values.rows, values.stride, Gemm::pad_rows(n), b.depth, b.values_t);
-    const auto keys = Gemm::stage(qkv + H, stride, n, D, b.staging);
+    const auto keys = Gemm::stage(from.k, args.kv_stride, n, D, b.staging);
     pack_b_t(keys.rows, keys.stride, Gemm::pad_rows(n), b.depth, b.keys_t);
     pack_b(keys.rows, keys.stride, depth_n, D, b.keys);
     std::fill(b.dkeys, b.dkeys + Gemm::pad_rows(n) * b.columns, 0.0f);
     std::fill(b.dvalues, b.dvalues + Gemm::pad_rows(n) * b.columns, 0.0f);
-    for (int64_t start = 0; start < n; start += b.block) {
-        const int64_t rows = std::min(b.block, n - start), seen = at.causal ? start + rows : n, token = first + start;
+    for (int64_t start = 0; start < head.m; start += b.block) {
+        const int64_t rows = std::min(b.block, head.m - start), seen = head.visible(args, start + rows - 1);
         const int64_t padded_rows = Gemm::pad_rows(rows), width = Gemm::pad_columns(seen);
         const int64_t padded_keys = Gemm::pad_rows(seen), depth_rows = Gemm::pad_depth(rows);
-        Gemm::load_rows(qkv + start * stride, stride, rows, D, Gemm::query_scale(D), b.queries);
-        Gemm::load_rows(dout + token * H + head * D, H, rows, D, 1.0f, b.douts);
+        Gemm::load_rows(from.q + start * args.q_stride, args.q_stride, rows, D, Gemm::query_scale(D), b.queries);
+        Gemm::load_rows(context.dout + head.row(args, start) * D, H, rows, D, 1.0f, b.douts);
         Gemm::template multiply<false>(b.queries, b.depth, b.keys_t, padded_rows, b.depth, width, b.depth, b.scores,
                                        b.score_stride);
         Gemm::template multiply<false>(b.douts, b.depth, b.values_t, padded_rows, b.depth, width, b.depth, b.dweights,
                                        b.score_stride);
         for (int64_t i = 0; i < rows; i++) {
-            const int64_t row = (token + i) * shape.heads + head;
-            prefetch_token(shape, head, qkv + (start + i) * stride, dq + (start + i) * stride, dout + row * D,
-                           out + row * D);
+            const int64_t row = head.row(args, start + i);
+            prefetch_gradients(args, head, to, start + i);
+            prefetch_next_head(args, head, from, start + i);
+            if (head.index + 1 < args.heads) {
+                prefetch_for_read(context.dout + (row + 1) * D, D);
+                prefetch_for_read(context.out + (row + 1) * D, D);
+            }
             score_gradients(b.scores + i * b.score_stride, b.dweights + i * b.score_stride,
-                            at.causal ? start + i + 1 : n, width, scale, lse[row],
-                            dot(b.douts + i * b.depth, out + row * D, D),
-                            RowMask(at.key, at.key.first_token * shape.heads + row), b.weights + i * b.weight_stride,
+                            head.visible(args, start + i), width, scale, context.lse[row],
+                            dot(b.douts + i * b.depth, context.out + row * D, D),
+                            RowMask(key, key.first_token * args.heads + row), b.weights + i * b.weight_stride,
                             b.dscores + i * b.weight_stride);
         }
         Gemm::zero_padding(b.weights, b.weight_stride, rows, width);
@@ -369,23 +398,24 @@ static void backward_head(const Attention<T>& at, int64_t first, int64_t n, int6
                               b.columns, b.transposed, b.transposed_stride);
         Gemm::template multiply<false>(b.dscores, b.weight_stride, b.keys, padded_rows, Gemm::pad_depth(seen),
                                        b.columns, depth_n, b.dquery, b.columns);
-        write_rows(b.dquery, b.columns, rows, D, Gemm::query_scale(D) * scale, dq + start * stride, stride);
+        write_rows(b.dquery, b.columns, rows, D, Gemm::query_scale(D) * scale, to.q + start * args.q_stride,
+                   args.q_stride);
     }
-    write_rows(b.dkeys, b.columns, n, D, scale, dq + H, stride);  // the queries were scaled, or the scores
-    write_rows(b.dvalues, b.columns, n, D, 1.0f, dq + 2 * H, stride);
+    write_rows(b.dkeys, b.columns, n, D, scale, to.k, args.kv_stride);  // the queries were scaled, or the scores
+    write_rows(b.dvalues, b.columns, n, D, 1.0f, to.v, args.kv_stride);
 }
 
-// f(first token, length, head, buffers) for every head of every sequence, on all threads.
+// f(head, buffers) for every head of every sequence that has queries or keys, on all threads.
 template <class Buffers, class Thread, class F>
-static void for_each_head(Sequences sequences, HeadShape shape, int64_t threads, F f) {
+static void for_each_head(const AttentionArgs& args, int64_t threads, F f) {
     constexpr int64_t TASKS_PER_THREAD = 8;
-    const int64_t tasks = sequences.count * shape.heads;
-    const int64_t adjacent = std::clamp<int64_t>(tasks / (TASKS_PER_THREAD * threads), 1, shape.heads);  // heads
+    const int64_t tasks = args.sequences * args.heads;
+    const int64_t adjacent = std::clamp<int64_t>(tasks / (TASKS_PER_THREAD * threads), 1, args.heads);  // heads
     int64_t bytes = 0;
-    for (int64_t s = 0; s < sequences.count; s++)
-        if (const int64_t n = sequences.starts[s + 1] - sequences.starts[s]) {
+    for (int64_t task = 0; task < tasks; task += args.heads)
+        if (const Head head(args, task); head.m || head.n) {
             Arena counter;
-            Buffers(counter, n, shape.size);
+            Buffers(counter, head.n, args.head_size);
             bytes = std::max(bytes, counter.used);
         }
     const PerThread<char> memory(bytes, threads);
@@ -394,11 +424,9 @@ static void for_each_head(Sequences sequences, HeadShape shape, int64_t threads,
         [[maybe_unused]] const Thread prepared;
 #pragma omp for schedule(dynamic, adjacent)
         for (int64_t task = 0; task < tasks; task++) {
-            const int32_t* sequence = sequences.starts + task / shape.heads;
-            const int64_t first = sequence[0], n = sequence[1] - first;
-            if (n == 0) continue;
+            const Head head(args, task);
             Arena arena{memory.mine()};
-            f(first, n, task % shape.heads, Buffers(arena, n, shape.size));
+            if (head.m || head.n) f(head, Buffers(arena, head.n, args.head_size));
         }
     }
 }
@@ -411,25 +439,25 @@ template <class T, class F> static void with_gemm(F f) {
     f(Float32Gemm{});
 }
 
-template <class T> static void attention(const Attention<T>& at, T* out, float* lse) {
+template <class T>
+static void attention(const AttentionArgs& args, const MaskKey& key, T* out, float* lse, int64_t threads) {
     with_gemm<T>([&](auto gemm) {
         using Gemm = decltype(gemm);
-        for_each_head<ForwardBuffers<Gemm>, typename Gemm::Thread>(
-            at.sequences, at.shape, at.threads,
-            [&](int64_t first, int64_t n, int64_t head, const ForwardBuffers<Gemm>& buffers) {
-                forward_head(at, first, n, head, out, lse, buffers);
-            });
+        using Buffers = ForwardBuffers<Gemm>;
+        for_each_head<Buffers, typename Gemm::Thread>(args, threads, [&](const Head& head, const Buffers& buffers) {
+            forward_head(args, key, head, out, lse, buffers);
+        });
     });
 }
 
 template <class T>
-static void attention_backward(const Attention<T>& at, const T* out, const float* lse, const T* dout, T* dqkv) {
+static void attention_backward(const AttentionArgs& args, const MaskKey& key, const Context<T>& context,
+                               const Operands<T>& gradients, int64_t threads) {
     with_gemm<T>([&](auto gemm) {
         using Gemm = decltype(gemm);
-        for_each_head<BackwardBuffers<Gemm>, typename Gemm::Thread>(
-            at.sequences, at.shape, at.threads,
-            [&](int64_t first, int64_t n, int64_t head, const BackwardBuffers<Gemm>& buffers) {
-                backward_head(at, first, n, head, out, lse, dout, dqkv, buffers);
-            });
+        using Buffers = BackwardBuffers<Gemm>;
+        for_each_head<Buffers, typename Gemm::Thread>(args, threads, [&](const Head& head, const Buffers& buffers) {
+            backward_head(args, key, head, context, gradients, buffers);
+        });
     });
 }

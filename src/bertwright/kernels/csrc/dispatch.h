@@ -1,4 +1,4 @@
-// The choice among the bfloat16 micro-kernels that this library was compiled with, made once when it is loaded.
+// The choice among the bfloat16 micro-kernels that this library was compiled with, made once, at the first use.
 #pragma once
 #include "gemm_microkernel_bf16.h"
 
@@ -34,13 +34,16 @@ static constexpr Bf16Isa BF16_ISAS[] = {
 #endif
 };
 
-static const Bf16Isa& bf16_isa =
-    *std::find_if(std::begin(BF16_ISAS), std::end(BF16_ISAS) - 1, [](const Bf16Isa& isa) { return isa.available(); });
+static const Bf16Isa& bf16_isa() {
+    static const Bf16Isa& isa = *std::find_if(std::begin(BF16_ISAS), std::end(BF16_ISAS) - 1,
+                                              [](const Bf16Isa& candidate) { return candidate.available(); });
+    return isa;
+}
 
 // Prepares the current thread for products, for as long as the object lives.
 struct Bf16Thread {
-    Bf16Thread() { bf16_isa.begin_thread(); }
-    ~Bf16Thread() { bf16_isa.end_thread(); }
+    Bf16Thread() { bf16_isa().begin_thread(); }
+    ~Bf16Thread() { bf16_isa().end_thread(); }
     Bf16Thread(const Bf16Thread&) = delete;
     Bf16Thread& operator=(const Bf16Thread&) = delete;
 };

@@ -1,13 +1,14 @@
 // Counter-based dropout: the same masks as dropout.py, which explains them.
 #pragma once
+#include "interface.h"
 #include "simd.h"
 
-// `MaskKey` of dropout.py; a threshold of 0 keeps everything.
+// `MaskKey` of dropout.py, which explains the fields; a threshold of 0 keeps everything.
+#define MASK_KEY(X)                                                         \
+    X(uint32_t, key0) X(uint32_t, key1) X(uint32_t, threshold) X(float, scale) \
+    X(int64_t, first_token) X(const int64_t*, positions)
 struct MaskKey {
-    uint32_t key0, key1, threshold;
-    float scale;
-    int64_t first_token;
-    const int64_t* positions;  // the tokens that are given; null for all of them in order
+    MASK_KEY(DECLARE_FIELD)
     int64_t token_index(int64_t r) const { return first_token + (positions ? positions[r] : r); }
 };
 

@@ -9,12 +9,13 @@
 #if HAS_BF16_ISA
 
 // `EncoderArgs` of fused_encoder.py, which explains the fields.
+#define ENCODER_ARGS(X)                                                                                      \
+    X(const int32_t*, cu_seqlens) X(const int64_t*, positions) X(int64_t, sequences) X(int64_t, num_layers) \
+    X(int64_t, first_saved) X(int64_t, has_positions) X(int64_t, tokens) X(int64_t, selected)               \
+    X(int64_t, hidden_size) X(int64_t, intermediate_size) X(int64_t, num_heads) X(int64_t, causal)          \
+    X(int64_t, tanh) X(double, eps)
 struct EncoderArgs {
-    const int32_t* starts;
-    const int64_t* positions;
-    int64_t sequences, num_layers, first_saved, has_positions, tokens, selected;
-    int64_t hidden_size, intermediate_size, num_heads, causal, tanh;
-    double eps;
+    ENCODER_ARGS(DECLARE_FIELD)
 };
 
 // T tokens, of which R leave attention; hidden size H, feed-forward size F.
@@ -24,11 +25,13 @@ struct LayerShape {
     bool has_positions, saves;  // saves: there will be a backward pass
 };
 
-// Pointers to a layer's parameters or their gradients, in the order of PARAMETER_NAMES in fused_encoder.py.
+// Pointers to a layer's parameters or their gradients.
+#define LAYER_PARAMETERS(X)                                                                                     \
+    X(P*, qkv_weight) X(P*, qkv_bias) X(P*, attention_output_weight) X(P*, attention_output_bias)               \
+    X(P*, attention_norm_weight) X(P*, attention_norm_bias) X(P*, intermediate_weight) X(P*, intermediate_bias) \
+    X(P*, output_weight) X(P*, output_bias) X(P*, output_norm_weight) X(P*, output_norm_bias)
 template <class P> struct LayerParameters {
-    P *qkv_weight, *qkv_bias, *attention_output_weight, *attention_output_bias, *attention_norm_weight,
-        *attention_norm_bias, *intermediate_weight, *intermediate_bias, *output_weight, *output_bias,
-        *output_norm_weight, *output_norm_bias;
+    LAYER_PARAMETERS(DECLARE_FIELD)
 };
 
 struct LayerMaskKeys {
@@ -97,24 +100,34 @@ struct ActivationArena {
     }
 };
 
-INLINE Attention<bfloat16> attention_of(const EncoderArgs& args, const bfloat16* qkv, const MaskKey& key,
-                                        int64_t threads) {
-    return {qkv,
-            {args.starts, args.sequences},
-            {args.num_heads, args.hidden_size / args.num_heads},
-            args.causal != 0,
-            key,
-            threads};
-}
+// One layer as both passes read it.
+struct Layer {
+    const EncoderArgs& args;
+    LayerShape shape;
+    const LayerParameters<const float>& parameters;
+    SavedActivations saved;
+    LayerMaskKeys keys;  // of attention's weights, and of the outputs of both sub-layers
+    int64_t threads;
+    AttentionArgs attention() const {
+        const int64_t H = shape.H, heads = args.num_heads;
+        return {saved.qkv,       saved.qkv + H,   saved.qkv + 2 * H, 3 * H, 3 * H,     args.cu_seqlens,
+                args.cu_seqlens, args.sequences, heads,             H / heads, args.causal};
+    }
+};
 
-// The output goes to saved.y, which may be `hidden` itself.
-static void layer_forward(const bfloat16* hidden, const LayerParameters<const float>& p, const SavedActivations& saved,
-                          const LayerShape& s, const EncoderArgs& args, const LayerMaskKeys& keys, int64_t threads) {
+// The output goes to layer.saved.y, which may be `hidden` itself.
+static void layer_forward(const Layer& layer, const bfloat16* hidden) {
+    const EncoderArgs& args = layer.args;
+    const LayerShape& s = layer.shape;
+    const LayerParameters<const float>& p = layer.parameters;
+    const SavedActivations& saved = layer.saved;
+    const LayerMaskKeys& keys = layer.keys;
+    const int64_t threads = layer.threads;
     const Buffer<bfloat16> product(s.R * s.H), selected(s.has_positions ? s.R * s.H : 0);
     const bfloat16* residual = hidden;
     const float eps = args.eps;
     linear_forward(hidden, p.qkv_weight, p.qkv_bias, saved.qkv, saved.qkv_panels, s.T, s.H, 3 * s.H, threads);
-    attention(attention_of(args, saved.qkv, keys.weights, threads), saved.context, saved.lse);
+    attention(layer.attention(), keys.weights, saved.context, saved.lse, threads);
     if (s.has_positions) {
         for (int64_t r = 0; r < s.R; r++) {
             memcpy(saved.selected + r * s.H, saved.context + s.positions[r] * s.H, s.H * sizeof *hidden);
@@ -160,10 +173,15 @@ static void norm_backward(const bfloat16* sum, const Moments* moments, const flo
         if (totals[kind]) memcpy(totals[kind], sums.get() + kind * columns, columns * sizeof(float));
 }
 
-// Gradients of all inputs of layer_forward; `dhidden` may be null, and so may all of the parameters'.
-static void layer_backward(const bfloat16* dy, const bfloat16* hidden, const LayerParameters<const float>& p,
-                           const SavedActivations& saved, bfloat16* dhidden, const LayerParameters<float>& d,
-                           const LayerShape& s, const EncoderArgs& args, const LayerMaskKeys& keys, int64_t threads) {
+// Gradients of all inputs of layer_forward; `dhidden` may be null, and so may all of the parameters' gradients, `d`.
+static void layer_backward(const Layer& layer, const bfloat16* dy, const bfloat16* hidden, bfloat16* dhidden,
+                           const LayerParameters<float>& d) {
+    const EncoderArgs& args = layer.args;
+    const LayerShape& s = layer.shape;
+    const LayerParameters<const float>& p = layer.parameters;
+    const SavedActivations& saved = layer.saved;
+    const LayerMaskKeys& keys = layer.keys;
+    const int64_t threads = layer.threads;
     const Buffer<bfloat16> dnormed(s.R * s.H), dattended(s.R * s.H), dintermediate(s.R * s.F), dresidual(s.R * s.H);
     const Buffer<bfloat16> dlinear(std::max(s.T, s.R) * s.H), dcontext(s.T * s.H), dqkv(3 * s.T * s.H);
     const Buffer<float> unused(d.intermediate_bias ? 0 : s.F);
@@ -190,8 +208,8 @@ static void layer_backward(const bfloat16* dy, const bfloat16* hidden, const Lay
         memset(dcontext.get(), 0, s.T * s.H * sizeof *hidden);
         for (int64_t r = 0; r < s.R; r++) add_to(dcontext.get() + s.positions[r] * s.H, dselected + r * s.H, 1, s.H, 1);
     }
-    attention_backward(attention_of(args, saved.qkv, keys.weights, threads), saved.context, saved.lse, dcontext.get(),
-                       dqkv.get());
+    attention_backward(layer.attention(), keys.weights, Context<bfloat16>{saved.context, saved.lse, dcontext.get()},
+                       Operands<bfloat16>{dqkv.get(), dqkv.get() + s.H, dqkv.get() + 2 * s.H}, threads);
     linear_backward(dqkv.get(), hidden, saved.qkv_panels, dhidden, d.qkv_weight, d.qkv_bias, s.T, s.H, 3 * s.H,
                     threads);
     if (!dhidden) return;
@@ -199,30 +217,39 @@ static void layer_backward(const bfloat16* dy, const bfloat16* hidden, const Lay
     for (int64_t r = 0; r < s.R; r++) add_to(dhidden + s.positions[r] * s.H, dresidual.get() + r * s.H, 1, s.H, 1);
 }
 
+// The operands of a call for all layers.
+struct Layers {
+    const EncoderArgs& args;
+    const LayerParameters<const float>* parameters;
+    const MaskKey* keys;  // three per layer
+    void* workspace;
+    int64_t threads;
+    Layer at(int64_t l) const {
+        const ActivationArena arena{args, workspace};
+        return {args, arena.shape(l), parameters[l], arena.at(l), {keys[3 * l], keys[3 * l + 1], keys[3 * l + 2]}, threads};
+    }
+};
+
 // hidden, T H, through all layers → y, R H.
-static void encoder_forward(const EncoderArgs& args, const bfloat16* hidden,
-                            const LayerParameters<const float>* parameters, const LayerMaskKeys* keys, void* workspace,
-                            bfloat16* y, int64_t threads) {
-    const ActivationArena arena{args, workspace};
+static void encoder_forward(const Layers& layers, const bfloat16* hidden, bfloat16* y) {
+    const EncoderArgs& args = layers.args;
     for (int64_t l = 0; l < args.num_layers; l++) {
-        const SavedActivations saved = arena.at(l);
-        layer_forward(hidden, parameters[l], saved, arena.shape(l), args, keys[l], threads);
-        hidden = saved.y;
+        const Layer layer = layers.at(l);
+        layer_forward(layer, hidden);
+        hidden = layer.saved.y;
     }
     std::copy_n(hidden, args.selected * args.hidden_size, y);  // y is null if nothing is selected
 }
 
 // From the last layer down to `first_saved`; the gradient of that layer's input goes to `dhidden` unless it is null.
-static void encoder_backward(const EncoderArgs& args, const bfloat16* dy, const bfloat16* hidden,
-                             const LayerParameters<const float>* parameters, const LayerMaskKeys* keys, void* workspace,
-                             bfloat16* dhidden, const LayerParameters<float>* gradients, int64_t threads) {
-    const ActivationArena arena{args, workspace};
+static void encoder_backward(const Layers& layers, const bfloat16* dy, const bfloat16* hidden, bfloat16* dhidden,
+                             const LayerParameters<float>* gradients) {
+    const EncoderArgs& args = layers.args;
     const int64_t size = args.tokens * args.hidden_size;
     const Buffer<bfloat16> between(2 * size);
     for (int64_t l = args.num_layers - 1; l >= args.first_saved; l--) {
         bfloat16* dx = l == args.first_saved ? dhidden : between.get() + l % 2 * size;
-        layer_backward(dy, l ? arena.at(l - 1).y : hidden, parameters[l], arena.at(l), dx, gradients[l], arena.shape(l),
-                       args, keys[l], threads);
+        layer_backward(layers.at(l), dy, l ? layers.at(l - 1).saved.y : hidden, dx, gradients[l]);
         dy = dx;
     }
 }

@@ -51,6 +51,7 @@ struct TaskGrid {
 template <class T>
 static void matmul(const bfloat16* a, int64_t a_stride, const uint32_t* b, const float* bias, T* y, int64_t rows,
                    int64_t depth, int64_t columns, int64_t threads) {
+    const auto multiply_block = bf16_isa().multiply_block;
     const TaskGrid grid(rows, depth, columns, threads);
     const int64_t whole_rows = rows / TILE * TILE, last_rows = rows - whole_rows;
     const Buffer<bfloat16> padded(last_rows ? TILE * depth : 0);  // the last rows of a, with zeros below
@@ -70,8 +71,8 @@ static void matmul(const bfloat16* a, int64_t a_stride, const uint32_t* b, const
                 for (int64_t c = first; c < last; c += TILE) {
                     T* out = y + r * columns + c;
                     prefetch_block(out, columns, whole ? TILE : last_rows);
-                    bf16_isa.multiply_block(whole ? a + r * a_stride : padded.get(), whole ? a_stride : depth,
-                                            b + panel_words(depth, c), depth, block);
+                    multiply_block(whole ? a + r * a_stride : padded.get(), whole ? a_stride : depth,
+                                   b + panel_words(depth, c), depth, block);
                     write_block(block, bias ? bias + c : nullptr, out, columns, whole ? TILE : last_rows);
                 }
             }
