@@ -18,7 +18,12 @@ from bertwright.kernels.cpu import find_levels
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-TESTS = "tests/kernels/test_fused_ops.py", "tests/kernels/test_attention.py", "tests/models/test_encoder.py"
+TESTS = (
+    "tests/kernels/test_fused_ops.py",
+    "tests/kernels/test_attention.py",
+    "tests/kernels/test_cross_attention.py",
+    "tests/models/test_encoder.py",
+)
 EMULATION = f"-I{FOLDER / 'emulation'}", "-D__AVX512F__=1"
 SANITIZERS = "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"
 
