@@ -91,9 +91,7 @@ def test_message_names_file_checksums_and_fix(folder):
 
 def test_missing_file_is_named(task_folder):
     (task_folder / "task.json").unlink()  # without it the task would be inferred
-    with pytest.raises(
-        ValueError, match=r"task\.json: missing, but checksums\.json lists it.*delete .*checksums\.json"
-    ):
+    with pytest.raises(ValueError, match=r"task\.json: missing, .*delete .*checksums\.json"):
         load(task_folder, "cpu")
 
 

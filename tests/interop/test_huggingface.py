@@ -266,7 +266,7 @@ def test_incomplete_head_is_rejected(folder):
 
 def test_quantized_weights_are_rejected(folder):
     rewrite(folder, lambda tensors: tensors | {"bert.pooler.dense.bias": torch.zeros(24, dtype=torch.int8)})
-    with pytest.raises(ValueError, match=r"not of a floating-point type: bert\.pooler\.dense\.bias torch\.int8"):
+    with pytest.raises(ValueError, match=r"bert\.pooler\.dense\.bias torch\.int8"):
         load_model(folder)
 
 

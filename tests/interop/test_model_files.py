@@ -26,10 +26,10 @@ def test_run_means_its_newest_checkpoint_then_its_best_then_its_model(tmp_path):
     write = partial(write_text, text="")
     for step in (9, 10):
         checkpoint.save(run / "checkpoints", step, lambda folder: write(folder / "config.json"), {"m": torch.zeros(1)})
-    with pytest.warns(UserWarning, match=r"run: this run is unfinished; using its newest checkpoint, step-00000010"):
+    with pytest.warns(UserWarning, match=r"run: .*newest checkpoint, step-00000010"):
         assert model_folder(str(run)) == run / "checkpoints/step-00000010"
     checkpoint.save(run / "best", 9, lambda folder: write(folder / "config.json"), {})
-    with pytest.warns(UserWarning, match=r"run: this run is unfinished; using its best checkpoint, step-00000009"):
+    with pytest.warns(UserWarning, match=r"run: .*best checkpoint, step-00000009"):
         assert model_folder(run) == run / "best/step-00000009"
     (run / "model").mkdir()
     assert model_folder(run) == run / "model"
@@ -44,7 +44,7 @@ def test_unknown_name_is_rejected(tmp_path, monkeypatch):
         model_folder(tmp_path)
     write_text(tmp_path / "config.json", "{}")
     assert model_folder(tmp_path) == tmp_path
-    with pytest.raises(ValueError, match="no such folder; give a model folder, or a hub name"):
+    with pytest.raises(ValueError, match=r"no such folder; .*hub name"):
         model_folder(tmp_path / "nothing")
 
     def offline(*_args, **_kwargs):

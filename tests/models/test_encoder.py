@@ -186,7 +186,7 @@ def test_initial_weights_are_a_normal_distribution_truncated_at_two_sigma():
 
 
 def test_a_sequence_longer_than_the_positions_raises():
-    with pytest.raises(ValueError, match=r"expected at most 32 tokens per sequence \(max_positions\), got 33"):
+    with pytest.raises(ValueError, match=r"32 tokens .*max_positions\), got 33"):
         encoder()(pack(texts([33])[0]))
 
 

@@ -42,7 +42,7 @@ def test_the_embeddings_do_not_count_as_a_layer():
         return select_layers(expand_representations([name], num_layers)[name], num_layers)
 
     assert layers_of("sum-last-four", 4) == (1, 2, 3, 4)
-    with pytest.raises(ValueError, match=r"concat-last-four needs 4 layers, got a model with 3; omit it"):
+    with pytest.raises(ValueError, match=r"concat-last-four .*4 layers, got .*3"):
         layers_of("concat-last-four", 3)
     with pytest.raises(ValueError, match=r"second-to-last needs 2 layers, got a model with 1"):
         layers_of("second-to-last", 1)

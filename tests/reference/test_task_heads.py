@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from converted import weights_of
 from torch import Tensor
 
-from bertwright.interop.architectures import BERT
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord
 from bertwright.interop.huggingface import (
-    ModelSource,
     file_names,
     load_weights,
     meta_model,
@@ -102,10 +101,8 @@ def reference_model(task: AnyTask) -> Any:
     return model
 
 
-def same_weights(reference: Any, head: HeadSpec) -> EncoderForTask:
-    values, path = reference.config.to_dict(), Path("reference")
-    tensors = {name: tensor.detach().clone() for name, tensor in reference.state_dict().items()}
-    source = ModelSource(BERT, BERT.parse_config(values, path), BERT.normalize(tensors, values, path), path)
+def convert(reference: Any, head: HeadSpec) -> EncoderForTask:
+    source = weights_of(reference)
     model = meta_model(lambda config: EncoderForTask(BertEncoder(config), head), source)
     load_weights(model, source)
     return model.train()
@@ -165,7 +162,7 @@ def encode_and_collate(case: Case) -> tuple[Encoded, TaskBatch]:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_logits_loss_and_every_gradient_equal_transformers(case):
     reference = reference_model(case.task)
-    model = same_weights(reference, case.task.head)
+    model = convert(reference, case.task.head)
     encoded, batch = encode_and_collate(case)
     inputs, real = pad(encoded, case)
     expected_loss = their_loss(reference, inputs, encoded, case)
@@ -197,7 +194,7 @@ def test_label_smoothing_equals_torch(case):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_step_in_two_micro_batches_has_the_same_gradient(case):
-    model = same_weights(reference_model(case.task), case.task.head)
+    model = convert(reference_model(case.task), case.task.head)
     encoded, batch = encode_and_collate(case)
     (case.task.loss(model(batch), batch) / batch.num_labels).backward()
     whole = [parameter.grad.clone() for parameter in model.parameters()]

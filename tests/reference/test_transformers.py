@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from converted import weights_of
 from torch import Tensor
 
 from bertwright.interop.architectures import BERT
-from bertwright.interop.huggingface import ModelSource, build_model
+from bertwright.interop.huggingface import build_model
 from bertwright.interop.weight_names import hf_names
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
@@ -79,14 +79,6 @@ def example(lengths: tuple[int, ...] = (17, 2, 40, 9, 33)) -> Example:
     return Example(ours, theirs | {"next_sentence_label": torch.from_numpy(nsp)}, torch.from_numpy(real))
 
 
-def same_weights(reference: transformers.BertForPreTraining) -> BertForPretraining:
-    values, path = reference.config.to_dict(), Path("reference")
-    tensors = {name: tensor.detach().clone() for name, tensor in reference.state_dict().items()}
-    return build_model(
-        ModelSource(BERT, BERT.parse_config(values, path), BERT.normalize(tensors, values, path), path)
-    ).model
-
-
 def distance(ours: Tensor, theirs: Tensor) -> float:
     """Compute ‖ours − theirs‖ / ‖theirs‖ in double precision."""
     return float((ours.double() - theirs.double()).norm() / theirs.double().norm())
@@ -95,7 +87,7 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
 @pytest.fixture(params=list(CASES.values()), ids=list(CASES))
 def pair(request: pytest.FixtureRequest) -> tuple[transformers.BertForPreTraining, BertForPretraining]:
     reference = reference_model(**request.param)
-    return reference, same_weights(reference).train()
+    return reference, build_model(weights_of(reference)).model.train()
 
 
 def test_every_hidden_state_and_both_heads_equal_transformers(pair):

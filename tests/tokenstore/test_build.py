@@ -318,7 +318,7 @@ def test_killed_worker_is_reported(tmp_path: Path, corpus: CorpusSettings, token
         for pid in children(os.getpid()):
             os.kill(pid, signal.SIGKILL)
 
-    with pytest.raises(ChildProcessError, match="exit code -9: killed, usually for lack of memory: use fewer workers"):
+    with pytest.raises(ChildProcessError, match=r"exit code -9: killed.*memory.*workers"):
         build(tmp_path / "s", corpus, tokenizer, BuildSettings(workers=1), kill_workers)
     build(tmp_path / "s", corpus, tokenizer)
 

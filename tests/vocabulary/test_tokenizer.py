@@ -364,7 +364,7 @@ def test_files_that_contradict_each_other(tmp_path):
     config = json.loads(config_path.read_text())
     del config["do_lower_case"]
     config_path.write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"lowercase is False, but tokenizer_config.json .* has no do_lower_case"):
+    with pytest.raises(ValueError, match=r"lowercase is False, .*tokenizer_config\.json .*do_lower_case"):
         Tokenizer.load(tmp_path)
     assert not Tokenizer.load(tmp_path, lowercase=False).lowercase
     config_path.write_text(json.dumps(config | {"do_lower_case": True}))
@@ -432,7 +432,7 @@ def test_broken_tokenizer_settings(tmp_path, config, message):
         (
             "config.json",
             {"model_type": "bert"},
-            "lowercase is False, but tokenizer_config.json .* has no do_lower_case",
+            r"lowercase is False, .*tokenizer_config\.json .*do_lower_case",
         ),
     ],
 )

@@ -69,11 +69,9 @@ def test_counts_do_not_depend_on_the_length_of_chunks(text: str, lowercase: bool
         assert count_words([text], lowercase=lowercase, strip_accents=strip) == whole
 
 
-def test_text_without_spaces_is_split_before_characters_that_are_words() -> None:
-    chunks = list(word_counts._split_chunk("漢字" * 200_000))
-    assert "".join(chunks) == "漢字" * 200_000
-    assert max(map(len, chunks)) == word_counts.CHARACTERS_PER_CALL
-    assert list(word_counts._split_chunk("a" * 300_000)) == ["a" * 300_000]
+def test_characters_of_long_text_without_spaces_are_counted() -> None:
+    counts = count_words(["漢字" * 200_000, "漢a" * 100_000], lowercase=True)
+    assert counts.words == {"漢": 300_000, "字": 200_000, "a": 100_000}
 
 
 def test_table_of_text_without_spaces_is_cleared_by_its_bytes(counter: None, monkeypatch: pytest.MonkeyPatch) -> None:
