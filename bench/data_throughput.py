@@ -13,9 +13,12 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from bertwright.corpus.documents import CorpusSettings
-from bertwright.pretraining.data import DataSettings, PretrainingData
+from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.objectives.objective import Examples
+from bertwright.pretraining.objectives.registry import find_objective
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -33,10 +36,10 @@ STEPS = 20
 ROUNDS = 5
 
 
-def tokens_per_second(data: PretrainingData, first: int) -> float:
+def tokens_per_second(data: Examples[Any], first: int) -> float:
     """Measure the rate of `STEPS` consecutive steps."""
     began = time.perf_counter()
-    tokens = sum(
+    tokens: int = sum(
         batch.packing.num_tokens for step in range(first, first + STEPS) for batch in data.batches_for_step(step)
     )
     return tokens / (time.perf_counter() - began)
@@ -54,7 +57,10 @@ def main() -> None:
         build(Path(folder), CorpusSettings(tuple(arguments.inputs)), tokenizer, BuildSettings(held_out=0))
         store = TokenStore.open(Path(folder) / "train")
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, for numpy and torch as well
-        data = {name: PretrainingData(store, tokenizer, settings) for name, settings in CASES.items()}
+        data = {
+            name: find_objective(settings.objective).open_examples(store.folder, tokenizer, [settings])[0]
+            for name, settings in CASES.items()
+        }
         found: dict[str, list[float]] = {name: [] for name in CASES}
         for number in range(ROUNDS):  # interleaved, so that a slow minute of the machine affects all equally
             for name in CASES:

@@ -21,6 +21,7 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
+from bertwright.pretraining.objectives.bert_objective import new_bert
 from bertwright.pretraining.settings import ModelSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_data import read_examples
@@ -46,7 +47,7 @@ def main() -> None:
         for seed in range(chosen.seeds):
             untrained = Path(work, f"untrained-{seed}")
             save_model(
-                untrained, ModelSettings().new_model(load_bert_config(pretrained), seed), Tokenizer.load(pretrained)
+                untrained, new_bert(ModelSettings(), load_bert_config(pretrained), seed), Tokenizer.load(pretrained)
             )
             for name, model in (("untrained", untrained), ("pre-trained", pretrained)):
                 settings = FinetuneSettings(

@@ -29,9 +29,9 @@ import torch
 from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.interop.huggingface import load_model
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.data import DataSettings, PretrainingData
+from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.tokenstore.store import TokenStore
+from bertwright.pretraining.objectives.registry import find_objective
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parent.parent.parent / "shared" / "data")) / "corpora"
@@ -123,7 +123,6 @@ def ours(work: Path, threads: int, steps: int, start: str) -> None:
 def score(work: Path) -> None:
     """Score both models on the same held-out examples and masks: one segment, as theirs was trained, and pairs."""
     tokenizer = Tokenizer.load(work / "store" / "tokenizer")
-    store = TokenStore.open(work / "store" / "held_out", tokenizer.digest)
     folders = {"transformers": work / "theirs"}
     folders |= {f"bertwright, {start} start": work / run / "model" for start, run in RUNS.items()}
     for name, folder in folders.items():
@@ -132,13 +131,14 @@ def score(work: Path) -> None:
             continue
         model = load_model(folder, heads="optional").model
         assert isinstance(model, BertForPretraining)
-        for objective in ("mlm", "mlm+nsp"):
-            data = PretrainingData(store, tokenizer, DataSettings(LENGTH, 32, objective=objective))
-            found = evaluate(model, data.validation_batches(2048))
-            figures = f"masked-LM loss {found.mlm_loss:.3f}, accuracy {found.mlm_accuracy:.1%}"
-            if objective == "mlm+nsp" and name != "transformers":
-                figures += f", next sentence {found.nsp_accuracy:.1%}"
-            print(f"{name:<26}{'pairs' if 'nsp' in objective else 'one segment':<14}{figures}")
+        for objective in map(find_objective, ("mlm", "mlm+nsp")):
+            settings = DataSettings(LENGTH, 32, objective=objective.name)
+            (data,) = objective.open_examples(work / "store" / "held_out", tokenizer, [settings])
+            scores = evaluate(objective, model, data.validation_batches(2048))
+            figures = f"masked-LM loss {scores['mlm_loss']:.3f}, accuracy {scores['mlm_accuracy']:.1%}"
+            if objective.name == "mlm+nsp" and name != "transformers":
+                figures += f", next sentence {scores['nsp_accuracy']:.1%}"
+            print(f"{name:<26}{'pairs' if objective.name == 'mlm+nsp' else 'one segment':<14}{figures}")
 
 
 def main() -> None:

@@ -124,8 +124,8 @@ def ours(chosen: argparse.Namespace) -> Step:
     from bertwright.models.config import BertConfig
     from bertwright.models.heads import BertForPretraining
     from bertwright.models.packing import pack
-    from bertwright.pretraining.data import PretrainingBatch
-    from bertwright.pretraining.run import compute_loss
+    from bertwright.pretraining.objectives.bert_objective import BertBatch
+    from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
     from bertwright.training.context import execution_context
     from bertwright.training.loop import train_steps
     from bertwright.training.optimizer import Optimizer, OptimizerSettings
@@ -140,18 +140,19 @@ def ours(chosen: argparse.Namespace) -> Step:
     batch = pack(list(given["ids"]))
     positions = (given["masks"] + LENGTH * np.arange(chosen.sequences)[:, None]).ravel()
     answers, labels = torch.from_numpy(given["next"]), torch.from_numpy(given["labels"].ravel())
-    whole = PretrainingBatch(batch, torch.from_numpy(positions), labels, answers, len(labels), chosen.sequences)
+    whole = BertBatch(batch, torch.from_numpy(positions), labels, answers, len(labels), chosen.sequences)
     whole = whole.to(context.device)
     model = BertForPretraining(BertConfig.from_size(chosen.size, VOCABULARY)).train().to(context.device)
     model.encoder.compute_dtype = context.dtype
     model.encoder.sparse_gradients = True
     optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
 
-    def forever() -> Iterator[list[PretrainingBatch]]:
+    def forever() -> Iterator[list[BertBatch]]:
         while True:
             yield [whole]
 
-    results = train_steps(lambda batch: compute_loss(model, batch), forever(), optimizer, lambda _: 1e-4)
+    objective = MaskedLMWithNextSentence()
+    results = train_steps(lambda batch: objective.loss(model, batch), forever(), optimizer, lambda _: 1e-4)
     return lambda _: next(results).sums["mlm_sum"] / len(labels)
 
 

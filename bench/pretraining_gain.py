@@ -26,6 +26,7 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
+from bertwright.pretraining.objectives.bert_objective import new_bert
 from bertwright.pretraining.settings import ModelSettings
 from bertwright.tasks.classification import LabelPrediction
 from bertwright.tasks.tagging import Tagging, TagPrediction
@@ -48,7 +49,7 @@ def finetune_untrained(settings: FinetuneSettings) -> Scores:
     """Fine-tune from the initial weights of pre-training."""
     assert settings.model is not None
     source, folder = model_folder(settings.model), settings.run.parent / "untrained"
-    save_model(folder, ModelSettings().new_model(load_bert_config(source), settings.seed), Tokenizer.load(source))
+    save_model(folder, new_bert(ModelSettings(), load_bert_config(source), settings.seed), Tokenizer.load(source))
     return ours(replace(settings, model=str(folder)))
 
 

@@ -29,10 +29,9 @@ from typing import Any
 from bertwright.interop.huggingface import load_model
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.data import PretrainingData
 from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.tokenstore.store import TokenStore
+from bertwright.pretraining.objectives.registry import find_objective
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine
 
@@ -130,13 +129,13 @@ def measure_step(store: Path, work: Path, options: list[str]) -> tuple[float, fl
 def score(store: Path, model_folder: Path) -> dict[str, float]:
     """Score a model on the held-out sequences that all models are scored on."""
     tokenizer = Tokenizer.load(store / "tokenizer")
-    data = PretrainingData(
-        TokenStore.open(store / "held_out", tokenizer.digest), tokenizer, DataSettings(LENGTH, 32, objective="mlm")
-    )
+    objective = find_objective("mlm")
+    settings = DataSettings(LENGTH, 32, objective="mlm")
+    (data,) = objective.open_examples(store / "held_out", tokenizer, [settings])
     model = load_model(model_folder, heads="required").model
     assert isinstance(model, BertForPretraining)
-    found = evaluate(model, data.validation_batches(EVALUATED))
-    return {"loss": found.mlm_loss, "accuracy": found.mlm_accuracy}
+    scores = evaluate(objective, model, data.validation_batches(EVALUATED))
+    return {"loss": scores["mlm_loss"], "accuracy": scores["mlm_accuracy"]}
 
 
 def run_recipes(chosen: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from bertwright.interop.huggingface import save_model, write_model
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask
-from bertwright.pretraining.data import DataSettings
+from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import AnyTask

@@ -44,7 +44,6 @@ from bertwright.finetuning.finetune_state import open_run as open_finetuning
 from bertwright.finetuning.probe import open_probe
 from bertwright.finetuning.run import finetune
 from bertwright.models.config import SIZES
-from bertwright.pretraining.data import PretrainingData
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import to_table
@@ -699,9 +698,8 @@ def test_all_objectives_start_from_the_same_weights(make: Make, tmp_path: Path) 
     pretrainings = [job for job in all_jobs(plan_of(make(tmp_path)).jobs) if isinstance(job, PretrainJob)]
     models = []
     for job in pretrainings:
-        data = job.settings.data
-        config = job.settings.model.config(100, data.is_causal, is_reversed=data.objective == "rtl")
-        models.append(job.settings.model.new_model(config, job.settings.data.seed).state_dict())
+        model = job.settings.objective.new_model(job.settings.model, 100, job.settings.data.seed)
+        models.append(model.state_dict())
     assert len(models) == 4
     for other in models[1:]:
         assert all(bool((models[0][name] == other[name]).all()) for name in models[0])
@@ -718,11 +716,11 @@ def test_the_new_lstm_has_a_rate_of_its_own(make: Make, tmp_path: Path) -> None:
 
 def test_objectives_without_next_sentences_read_the_same_sequences(make: Make, tmp_path: Path, store: Path) -> None:
     tokenizer = Tokenizer.load(store / "tokenizer")
-    train = TokenStore.open(store / "train", tokenizer.digest)
     read = {}
     for job in all_jobs(plan_of(make(tmp_path)).jobs):
         if isinstance(job, PretrainJob):
-            batch, *_ = PretrainingData(train, tokenizer, job.settings.data).batches_for_step(5)
+            (examples,) = job.settings.objective.open_examples(store / "train", tokenizer, [job.settings.data])
+            batch, *_ = examples.batches_for_step(5)
             ids = batch.input.input_ids.clone()
             ids[batch.mlm_positions] = (
                 batch.mlm_labels if job.settings.data.objective == "mlm" else ids[batch.mlm_positions]

@@ -20,10 +20,10 @@ from bertwright.cli.verbs.next_sentence import run as next_sentence
 from bertwright.inference.attention_plot import AttentionSettings, attention, choose_fonts
 from bertwright.inference.attention_weights import Attention
 from bertwright.inference.model import Bert
-from bertwright.pretraining.data import DataSettings, PretrainingData
+from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase
-from bertwright.tokenstore.store import TokenStore
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -54,11 +54,7 @@ def test_next_sentence_prints_the_probability_that_each_text_follows_the_one_bef
 
 def test_next_sentence_has_the_accuracy_of_pre_training_on_the_same_pairs(run: Path, store: Path) -> None:
     tokenizer = Tokenizer.load(run / "model")
-    data = PretrainingData(
-        TokenStore.open(store / "held_out", tokenizer.digest),
-        tokenizer,
-        WITHOUT_MASKS,
-    )
+    (data,) = MaskedLMWithNextSentence().open_examples(store / "held_out", tokenizer, [WITHOUT_MASKS])
     texts: list[list[str]] = [[], []]
     is_random: list[int] = []
     for batch in data.validation_batches(sequences=32):

@@ -32,11 +32,12 @@ from bertwright.files import lock_folder
 from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import SIZES, BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining import pretrain_cost as cost
-from bertwright.pretraining.data import DataSettings
+from bertwright.pretraining import run as run_module
+from bertwright.pretraining.data import StoreExamples
+from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.pretraining.pretrain_state import open_run
-from bertwright.pretraining.run import PretrainRun, pretrain
+from bertwright.pretraining.objectives.bert_objective import new_bert
+from bertwright.pretraining.run import PretrainRun, open_run, pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import BuildSettings, build
@@ -173,13 +174,13 @@ def test_estimate_counts_the_steps_and_evaluations_of_each_phase(
     tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = {0: 1.0, 9: 100.0}  # per step, by the first step of the phase
-    monkeypatch.setattr(cost, "time_steps", lambda _training, _context, first: seconds[first])
-    monkeypatch.setattr(cost, "time_evaluation", lambda _, data: {32: 1e4, 64: 1e6}[data.settings.max_length])
+    monkeypatch.setattr(run_module, "time_steps", lambda _training, _context, first: seconds[first])
+    monkeypatch.setattr(PretrainRun, "time_evaluation", lambda _, data: {32: 1e4, 64: 1e6}[data.settings.max_length])
     settings = make_settings(tmp_path / "run", eval_every=5)  # at 0, 5, 10 and 12, of which two are in the long phase
     context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
-    run = PretrainRun(open_run(settings, context, Console(quiet=True)), settings, context, Console(quiet=True), 1.0)
+    run = open_run(settings, context, Console(quiet=True))
     evaluations = 4 * 1e4 + 2 * 1e6
-    assert cost.estimate_cost(run) == CostEstimate(12, 9 * 1.0 + 3 * 100.0 + evaluations, evaluations)
+    assert run.estimate_cost() == CostEstimate(12, 9 * 1.0 + 3 * 100.0 + evaluations, evaluations)
 
 
 def test_only_the_main_process_watches_for_a_plateau(
@@ -187,9 +188,8 @@ def test_only_the_main_process_watches_for_a_plateau(
 ) -> None:
     settings, console = make_settings(tmp_path / "run"), Console(quiet=True)
     context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, rank=1, world_size=2)
-    state = open_run(settings, context, console)
-    monkeypatch.setattr("bertwright.pretraining.run.unigram_entropy", lambda _: pytest.fail("read the store"))
-    assert PretrainRun(state, settings, context, console, peak_flops=1.0).spec().diagnose is None
+    monkeypatch.setattr(StoreExamples, "measure_baseline", lambda _: pytest.fail("read the store"))
+    assert open_run(settings, context, console).spec().diagnose is None
 
 
 def test_transformers_computes_the_same_with_the_result(tmp_path: Path, make_settings: Make) -> None:
@@ -238,10 +238,10 @@ def test_last_phase_is_evaluated_at_both_lengths(tmp_path: Path, make_settings: 
     records = {record["step"]: record for record in read_metrics(settings.run) if record["kind"] == "held_out"}
     assert [step for step, record in records.items() if "long_mlm_loss" in record] == [12]
     context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
-    state = open_run(replace(settings, resume=True), context, Console(quiet=True))
-    for prefix, data in zip(("", "long_"), state.held_out, strict=True):
-        expected = evaluate(state.model, data.validation_batches(settings.eval_sequences))
-        assert records[12][f"{prefix}mlm_loss"] == pytest.approx(expected.mlm_loss, rel=1e-6)
+    run = open_run(replace(settings, resume=True), context, Console(quiet=True))
+    for prefix, data in zip(("", "long_"), run.held_out, strict=True):
+        expected = evaluate(settings.objective, run.model, data.validation_batches(settings.eval_sequences))
+        assert records[12][f"{prefix}mlm_loss"] == pytest.approx(expected["mlm_loss"], rel=1e-6)
     assert records[12]["mlm_loss"] != records[12]["long_mlm_loss"]
     (line,) = [line for line in printed.splitlines() if "masked-LM loss (nats), length 64" in line]
     assert line.split()[-1] == f"{records[12]['long_mlm_loss']:.3f}"
@@ -374,7 +374,7 @@ def test_initial_weights_of_small_models_have_a_larger_deviation() -> None:
 def test_small_models_have_mimetic_initial_weights_and_those_of_the_paper_do_not() -> None:
     def is_mimetic(settings: ModelSettings, causal: bool = False) -> bool:
         config = replace(settings.config(100, causal), num_layers=1)
-        model = settings.new_model(config, seed=3)
+        model = new_bert(settings, config, seed=3)
         queries, keys, _ = model.encoder.layers[0].qkv.weight.chunk(3)
         return bool(torch.allclose(queries.norm(), keys.norm(), rtol=1e-5))  # keys are queries, rotated
 
@@ -638,8 +638,8 @@ def test_the_long_phase_has_its_own_share_of_predicted_tokens(tmp_path: Path, ma
     settings = make_settings(tmp_path / "run", long=long)
     settings = replace(settings, data=replace(settings.data, mlm_probability=0.4))
     context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
-    state = open_run(settings, context, Console(file=StringIO()))
-    for data, share in zip(state.data, (0.4, 0.15), strict=True):
+    run = open_run(settings, context, Console(file=StringIO()))
+    for data, share in zip(run.train, (0.4, 0.15), strict=True):
         batch = next(iter(data.validation_batches(64)))
         assert batch.num_predictions / batch.packing.lengths.sum() == pytest.approx(share, abs=0.2 * share)
 

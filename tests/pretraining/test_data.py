@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.pretraining.data import DataSettings, PretrainingBatch, PretrainingData
+from bertwright.pretraining.data import StoreExamples
+from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.objectives.bert_objective import BertBatch
+from bertwright.pretraining.objectives.registry import find_objective
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.prefetch import prefetch
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -20,16 +23,23 @@ CLS, SEP, MASK = 2, 3, 4
 SMALL = DataSettings(max_length=64, batch_size=32, seed=5)
 
 
+Examples = StoreExamples[BertBatch]
+
+
+def open_examples(store: TokenStore, tokenizer: Tokenizer, settings: DataSettings) -> Examples:
+    return StoreExamples(store, tokenizer, settings, find_objective(settings.objective))
+
+
 @pytest.fixture
-def data(mixed_store: TokenStore, tokenizer: Tokenizer) -> PretrainingData:
-    return PretrainingData(mixed_store, tokenizer, SMALL)
+def data(mixed_store: TokenStore, tokenizer: Tokenizer) -> Examples:
+    return open_examples(mixed_store, tokenizer, SMALL)
 
 
-def with_settings(data: PretrainingData, tokenizer: Tokenizer, **changed: object) -> PretrainingData:
-    return PretrainingData(data.store, tokenizer, replace(SMALL, **changed))
+def with_settings(data: Examples, tokenizer: Tokenizer, **changed: object) -> Examples:
+    return open_examples(data.store, tokenizer, replace(SMALL, **changed))
 
 
-def contents(batches: list[PretrainingBatch]) -> dict[str, list[int]]:
+def contents(batches: list[BertBatch]) -> dict[str, list[int]]:
     """Concatenate micro-batches into one."""
     joined: dict[str, list[int]] = {
         name: [] for name in ("ids", "types", "positions", "lengths", "masked", "labels", "nsp")
@@ -46,14 +56,14 @@ def contents(batches: list[PretrainingBatch]) -> dict[str, list[int]]:
     return joined
 
 
-def original_ids(batch: PretrainingBatch) -> torch.Tensor:
+def original_ids(batch: BertBatch) -> torch.Tensor:
     return batch.input.input_ids.scatter(0, batch.mlm_positions, batch.mlm_labels)
 
 
 def test_step_on_two_sentences_equals_that_worked_by_hand(make_store, tokenizer: Tokenizer) -> None:
     """Two sentences are one pair; only the order and the masks are random."""
     store = make_store([[[5, 6], [7, 9, 10]], [[21], [22]]])
-    data = PretrainingData(store, tokenizer, DataSettings(max_length=16, batch_size=40, short_seq_prob=0.0))
+    data = open_examples(store, tokenizer, DataSettings(max_length=16, batch_size=40, short_seq_prob=0.0))
     (batch,) = data.batches_for_step(0)
     texts = set()
     for number, (first, last) in enumerate(
@@ -69,7 +79,7 @@ def test_step_on_two_sentences_equals_that_worked_by_hand(make_store, tokenizer:
     }
 
 
-def test_sequences_have_special_tokens_and_segment_types(data: PretrainingData) -> None:
+def test_sequences_have_special_tokens_and_segment_types(data: Examples) -> None:
     (batch,) = data.batches_for_step(3)
     ids, types = original_ids(batch), batch.input.token_type_ids
     bounds = batch.packing.cu_seqlens.tolist()
@@ -85,7 +95,7 @@ def test_sequences_have_special_tokens_and_segment_types(data: PretrainingData) 
         assert batch.packing.position_ids[first:last].tolist() == list(range(last - first))
 
 
-def test_shares_of_masked_tokens(data: PretrainingData) -> None:
+def test_shares_of_masked_tokens(data: Examples) -> None:
     shown, labels, tokens = [], [], 0
     for step in range(60):
         (batch,) = data.batches_for_step(step)
@@ -102,7 +112,7 @@ def test_shares_of_masked_tokens(data: PretrainingData) -> None:
     assert (seen[seen != MASK] > MASK).all()
 
 
-def test_shares_of_next_sentence_labels(data: PretrainingData) -> None:
+def test_shares_of_next_sentence_labels(data: Examples) -> None:
     labels = torch.cat([data.batches_for_step(step)[0].nsp_labels for step in range(100)]).double()
     one_sentence = data.describe(1).one_sentence_share
     expected = 0.5 + 0.5 * one_sentence
@@ -110,7 +120,7 @@ def test_shares_of_next_sentence_labels(data: PretrainingData) -> None:
     assert data.batches_for_step(0)[0].nsp_count == 32
 
 
-def test_step_is_a_function_of_its_number_and_the_seed(data: PretrainingData, tokenizer: Tokenizer) -> None:
+def test_step_is_a_function_of_its_number_and_the_seed(data: Examples, tokenizer: Tokenizer) -> None:
     later = contents(data.batches_for_step(10**9))
     data.batches_for_step(0)
     again = with_settings(data, tokenizer)
@@ -134,7 +144,7 @@ def test_step_is_a_function_of_its_number_and_the_seed(data: PretrainingData, to
 )
 @pytest.mark.parametrize(("world_size", "micro_batch_size"), [(1, 5), (3, None), (4, 3), (32, 1)])
 def test_ranks_and_micro_batches_are_slices_of_the_step(
-    data: PretrainingData,
+    data: Examples,
     tokenizer: Tokenizer,
     changed: dict[str, object],
     world_size: int,
@@ -158,7 +168,7 @@ def test_ranks_and_micro_batches_are_slices_of_the_step(
     ]
 
 
-def test_epoch_reads_each_example_once(data: PretrainingData, tokenizer: Tokenizer) -> None:
+def test_epoch_reads_each_example_once(data: Examples, tokenizer: Tokenizer) -> None:
     """With batches of one example, N steps are an epoch."""
     data = with_settings(data, tokenizer, batch_size=1, objective="mlm", short_seq_prob=0.0)
     for epoch in range(2):
@@ -168,19 +178,19 @@ def test_epoch_reads_each_example_once(data: PretrainingData, tokenizer: Tokeniz
         assert counts.tolist() == np.diff(data._index.example_bounds).tolist()
 
 
-def epoch_steps(data: PretrainingData, epoch: int) -> range:
+def epoch_steps(data: Examples, epoch: int) -> range:
     return range(epoch * data.examples_per_epoch, (epoch + 1) * data.examples_per_epoch)
 
 
 def test_masks_and_segments_differ_between_epochs(make_store, tokenizer: Tokenizer) -> None:
     store = make_store([[[number] * 8 for number in range(10, 14)], [[number] * 8 for number in range(20, 24)]])
-    data = PretrainingData(store, tokenizer, DataSettings(max_length=64, batch_size=2))
+    data = open_examples(store, tokenizer, DataSettings(max_length=64, batch_size=2))
     assert data.examples_per_epoch == 2
     epochs = [tuple(contents(data.batches_for_step(epoch))["masked"]) for epoch in range(20)]
     assert len(set(epochs)) == 20
 
 
-def test_whole_words_are_masked_together(data: PretrainingData, tokenizer: Tokenizer) -> None:
+def test_whole_words_are_masked_together(data: Examples, tokenizer: Tokenizer) -> None:
     data = with_settings(data, tokenizer, whole_word_mask=True, mask_mix=(1.0, 0.0, 0.0))
     split = words = 0
     for step in range(5):
@@ -196,7 +206,7 @@ def test_whole_words_are_masked_together(data: PretrainingData, tokenizer: Token
     assert split <= words / 20  # only in sequences in which no word fits
 
 
-def test_ltr_predicts_each_next_token(data: PretrainingData, tokenizer: Tokenizer) -> None:
+def test_ltr_predicts_each_next_token(data: Examples, tokenizer: Tokenizer) -> None:
     (batch,) = with_settings(data, tokenizer, objective="ltr").batches_for_step(0)
     ids = batch.input.input_ids
     assert batch.mlm_labels.tolist() == ids[batch.mlm_positions + 1].tolist()
@@ -205,14 +215,14 @@ def test_ltr_predicts_each_next_token(data: PretrainingData, tokenizer: Tokenize
     assert batch.nsp_count == len(batch.nsp_labels) == 0
 
 
-def test_single_segments_have_one_separator(data: PretrainingData, tokenizer: Tokenizer) -> None:
+def test_single_segments_have_one_separator(data: Examples, tokenizer: Tokenizer) -> None:
     (batch,) = with_settings(data, tokenizer, objective="mlm").batches_for_step(0)
     assert (original_ids(batch) == SEP).sum() == len(batch.packing)
     assert batch.input.token_type_ids.sum() == 0
     assert batch.nsp_count == len(batch.nsp_labels) == 0
 
 
-def test_validation_batches_do_not_depend_on_seed_and_batch_size(data: PretrainingData, tokenizer: Tokenizer) -> None:
+def test_validation_batches_do_not_depend_on_seed_and_batch_size(data: Examples, tokenizer: Tokenizer) -> None:
     other = with_settings(data, tokenizer, seed=99, batch_size=7)
     batches = list(data.validation_batches(150))
     assert contents(batches) == contents(list(other.validation_batches(150)))
@@ -224,21 +234,21 @@ def test_validation_batches_do_not_depend_on_seed_and_batch_size(data: Pretraini
 
 
 def test_step_on_a_store_smaller_than_a_batch_has_several_epochs(make_store, tokenizer: Tokenizer) -> None:
-    data = PretrainingData(make_store([[[7, 9], [10]], [[11], [13]]]), tokenizer, SMALL)
+    data = open_examples(make_store([[[7, 9], [10]], [[11], [13]]]), tokenizer, SMALL)
     (batch,) = data.batches_for_step(0)
     assert len(batch.packing) == 32
 
 
 @pytest.mark.parametrize(("objective", "length"), [("mlm+nsp", 5), ("mlm", 4), ("ltr", 4)])
 def test_shortest_allowed_length_gives_valid_batches(
-    data: PretrainingData, tokenizer: Tokenizer, objective: str, length: int
+    data: Examples, tokenizer: Tokenizer, objective: str, length: int
 ) -> None:
     (batch,) = with_settings(data, tokenizer, objective=objective, max_length=length).batches_for_step(0)
     assert batch.packing.max_seqlen == length
     assert batch.mlm_count >= 32
 
 
-def test_describe_summarizes_the_store(data: PretrainingData) -> None:
+def test_describe_summarizes_the_store(data: Examples) -> None:
     described = data.describe(100)
     assert described.epochs == 100 * 32 / data.examples_per_epoch
     tokens = np.mean([data.batches_for_step(step)[0].packing.num_tokens for step in range(30)])
@@ -266,20 +276,20 @@ def test_invalid_settings_raise_an_error(changed: dict[str, object], message: st
         DataSettings(**changed)
 
 
-def test_more_ranks_than_sequences_raise_an_error(data: PretrainingData) -> None:
+def test_more_ranks_than_sequences_raise_an_error(data: Examples) -> None:
     with pytest.raises(ValueError, match="less than the 33 ranks"):
         data.batches_for_step(0, rank=0, world_size=33)
 
 
 def test_store_of_one_sentence_raises_an_error_for_pairs(make_store, tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="needs pairs"):
-        PretrainingData(make_store([[[7, 8]]]), tokenizer, SMALL)
+        open_examples(make_store([[[7, 8]]]), tokenizer, SMALL)
 
 
 def test_store_of_another_vocabulary_raises_an_error(mixed_store: TokenStore) -> None:
     other = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "else"], lowercase=True)
     with pytest.raises(ValueError, match="another vocabulary"):
-        PretrainingData(mixed_store, other, SMALL)
+        open_examples(mixed_store, other, SMALL)
 
 
 def test_prefetch_yields_the_same_items() -> None:
@@ -326,7 +336,7 @@ def test_closing_a_prefetch_ends_its_thread() -> None:
     assert not set(threading.enumerate()) - before
 
 
-def test_describe_warns_about_text_that_is_read_too_often(data: PretrainingData) -> None:
+def test_describe_warns_about_text_that_is_read_too_often(data: Examples) -> None:
     per_epoch = data.examples_per_epoch / data.settings.batch_size
     assert not any("is read" in notice for notice in data.describe(int(20 * per_epoch)).notices())
     summary = data.describe(int(30 * per_epoch) + 1)
@@ -336,7 +346,7 @@ def test_describe_warns_about_text_that_is_read_too_often(data: PretrainingData)
     assert any(re.search(r"read 60 times.*40 epochs", notice) for notice in large._replace(epochs=60.0).notices())
 
 
-def test_validation_counts_are_those_of_its_batches(data: PretrainingData) -> None:
+def test_validation_counts_are_those_of_its_batches(data: Examples) -> None:
     for sequences in (50, 10**9):
         batches = list(data.validation_batches(sequences))
         counted, predictions = data.count_validation(sequences)

@@ -12,10 +12,21 @@ import torch
 
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.data import DataSettings, PretrainingData
-from bertwright.pretraining.evaluation import PlateauDetector, compute_metrics, evaluate, unigram_entropy
+from bertwright.pretraining.data import StoreExamples, unigram_entropy
+from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.evaluation import PlateauDetector, evaluate
+from bertwright.pretraining.objectives.bert_objective import BertBatch
+from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
+
+OBJECTIVE = MaskedLMWithNextSentence()
+
+
+def open_pairs(
+    store: TokenStore, tokenizer: Tokenizer, batch_size: int, max_length: int = 32
+) -> StoreExamples[BertBatch]:
+    return StoreExamples(store, tokenizer, DataSettings(max_length, batch_size), OBJECTIVE)
 
 
 @pytest.fixture
@@ -25,35 +36,29 @@ def model(tokenizer: Tokenizer) -> BertForPretraining:
     )
 
 
-def test_metrics_equal_those_worked_by_hand() -> None:
-    sums = {"mlm_sum": 6.0, "mlm_correct": 1, "mlm_count": 4, "nsp_sum": 1.0, "nsp_correct": 3, "nsp_count": 5}
-    assert compute_metrics(sums) == (1.5, math.exp(1.5), 0.25, 0.2, 0.6)
-    assert compute_metrics(dict.fromkeys(sums, 0.0)) == (0.0, 1.0, 0.0, 0.0, 0.0)
-
-
 def test_evaluation_does_not_depend_on_the_batches(
     model: BertForPretraining, mixed_store: TokenStore, tokenizer: Tokenizer
 ) -> None:
-    data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=32, batch_size=24))
+    data = open_pairs(mixed_store, tokenizer, batch_size=24)
     model.train()
     whole, batches_by_size = (
-        evaluate(model, data.batches_for_step(0)),
-        evaluate(model, data.batches_for_step(0, micro_batch_size=5)),
+        evaluate(OBJECTIVE, model, data.batches_for_step(0)),
+        evaluate(OBJECTIVE, model, data.batches_for_step(0, micro_batch_size=5)),
     )
     assert model.training
     assert batches_by_size == pytest.approx(whole, rel=1e-5)
-    assert abs(whole.mlm_loss - math.log(tokenizer.vocab_size)) < 0.5  # an untrained model knows nothing
+    assert abs(whole["mlm_loss"] - math.log(tokenizer.vocab_size)) < 0.5  # an untrained model knows nothing
 
 
 def test_evaluation_has_no_gradient_and_restores_the_mode_after_an_error(
     model: BertForPretraining, mixed_store: TokenStore, tokenizer: Tokenizer
 ) -> None:
-    data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=32, batch_size=4))
+    data = open_pairs(mixed_store, tokenizer, batch_size=4)
     (batch,) = data.batches_for_step(0)
     too_long = replace(batch, input=replace(batch.input, packing=replace(batch.packing, lengths=np.array([10_000]))))
     model.train()
     with pytest.raises(ValueError, match=r"tokens per sequence .*, got 10000"):
-        evaluate(model, [batch, too_long])
+        evaluate(OBJECTIVE, model, [batch, too_long])
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -73,8 +78,10 @@ def test_unigram_entropy_is_the_loss_of_a_model_that_ignores_its_input(
         for parameter in model.parameters():
             parameter.zero_()
         model.masked_token.bias.copy_(torch.from_numpy(counts / counts.sum()).clamp(min=1e-9).log())
-    data = PretrainingData(mixed_store, tokenizer, DataSettings(max_length=64, batch_size=256))
-    assert evaluate(model, data.batches_for_step(0)).mlm_loss == pytest.approx(unigram_entropy(mixed_store), abs=0.05)
+    data = open_pairs(mixed_store, tokenizer, batch_size=256, max_length=64)
+    assert evaluate(OBJECTIVE, model, data.batches_for_step(0))["mlm_loss"] == pytest.approx(
+        unigram_entropy(mixed_store), abs=0.05
+    )
 
 
 @pytest.mark.parametrize(

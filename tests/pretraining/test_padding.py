@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from bertwright.kernels import ffi, fused_ops
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.data import PretrainingBatch, PretrainingData
+from bertwright.pretraining.data import StoreExamples
 from bertwright.pretraining.data_settings import DataSettings
-from bertwright.pretraining.objective import pretraining_losses
-from bertwright.pretraining.padding import pad_batch
+from bertwright.pretraining.objectives.bert_objective import BertBatch
+from bertwright.pretraining.objectives.registry import find_objective
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -38,7 +38,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-def shapes(batch: PretrainingBatch) -> dict[str, Any]:
+def shapes(batch: BertBatch) -> dict[str, Any]:
     """Return everything that a compiled program depends on."""
     packed = batch.input
     tensors = {
@@ -62,8 +62,10 @@ def test_padded_batches_of_all_steps_have_equal_shapes(
     short: float,
 ) -> None:
     chosen = DataSettings(length, 12, short_seq_prob=short, mlm_probability=0.3, **given_settings)
-    batches = PretrainingData(mixed_store, tokenizer, chosen).batches_for_step(step, micro_batch_size=size)
-    padded = [pad_batch(batch, size, chosen) for batch in batches]
+    objective = find_objective(chosen.objective)
+    examples = StoreExamples(mixed_store, tokenizer, chosen, objective)
+    batches = examples.batches_for_step(step, micro_batch_size=size)
+    padded = [objective.pad_batch(batch, size, chosen) for batch in batches]
     assert all(shapes(batch) == shapes(padded[0]) for batch in padded)
     for before, after in zip(batches, padded, strict=True):
         sequences, tokens, predictions = (
@@ -89,19 +91,21 @@ def test_padding_leaves_losses_bit_equal_and_gradients_equal(
 ) -> None:
     torch.set_num_threads(1)
     chosen = DataSettings(32, 12, short_seq_prob=0.5, **given_settings)
-    data = PretrainingData(mixed_store, tokenizer, chosen)
+    objective = find_objective(chosen.objective)
+    data = StoreExamples(mixed_store, tokenizer, chosen, objective)
     model = BertForPretraining(CONFIG, seed=1).train()
 
-    def run(batch: PretrainingBatch) -> tuple[list[float], dict[str, torch.Tensor]]:
+    def run(batch: BertBatch) -> tuple[list[float], dict[str, torch.Tensor]]:
         model.zero_grad()
-        losses = pretraining_losses(model, batch)
-        losses.loss.backward()
+        output = objective.loss(model, batch)
+        output.loss.backward()
         gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-        return [value.item() for value in losses], {name: grad for name, grad in gradients.items() if grad is not None}
+        losses = [output.loss.item(), *(value.item() for value in output.sums.values())]
+        return losses, {name: grad for name, grad in gradients.items() if grad is not None}
 
     for batch in [batch for step in range(3) for batch in data.batches_for_step(step, micro_batch_size=5)]:
         losses, gradients = run(batch)
-        padded_losses, padded_gradients = run(pad_batch(batch, 5, chosen))
+        padded_losses, padded_gradients = run(objective.pad_batch(batch, 5, chosen))
         assert padded_losses == losses
         assert padded_gradients.keys() == gradients.keys()
         for name, gradient in padded_gradients.items():  # sums over more rows are rounded differently

@@ -17,8 +17,8 @@ from bertwright.interop.weight_names import hf_names
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
-from bertwright.pretraining.data import PretrainingBatch
-from bertwright.pretraining.objective import pretraining_losses
+from bertwright.pretraining.objectives.bert_objective import BertBatch
+from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
 
 VOCABULARY = 211
 IGNORED = -100  # the label in transformers of positions without a target
@@ -34,7 +34,7 @@ CASES = {
 class Example(NamedTuple):
     """The same sequences, packed for our model and padded for theirs."""
 
-    ours: PretrainingBatch
+    ours: BertBatch
     theirs: dict[str, Tensor]
     real: Tensor  # B S, False at padding
 
@@ -66,7 +66,7 @@ def example(lengths: tuple[int, ...] = (17, 2, 40, 9, 33)) -> Example:
     padded = {"input_ids": np.zeros(shape, int), "token_type_ids": np.zeros(shape, int)}
     padded["input_ids"][real], padded["token_type_ids"][real] = np.concatenate(ids), np.concatenate(types)
     targets = rng.integers(1, VOCABULARY, shape)
-    ours = PretrainingBatch(
+    ours = BertBatch(
         input=pack(ids, types),
         mlm_positions=torch.from_numpy(masked[real].nonzero()[0]),
         mlm_labels=torch.from_numpy(targets[masked]),
@@ -110,11 +110,11 @@ def test_losses_and_every_gradient_equal_transformers(pair):
     batch = example()
     output = reference(**batch.theirs)
     output.loss.backward()
-    ours = pretraining_losses(model, batch.ours)
+    ours = MaskedLMWithNextSentence().loss(model, batch.ours)
     ours.loss.backward()
 
     assert ours.loss.item() == pytest.approx(output.loss.item(), rel=1e-5)
-    mean = ours.mlm_sum / batch.ours.mlm_count + ours.nsp_sum / batch.ours.nsp_count
+    mean = ours.sums["mlm_sum"] / batch.ours.mlm_count + ours.sums["nsp_sum"] / batch.ours.nsp_count
     assert mean.item() == pytest.approx(output.loss.item(), rel=1e-5)
     theirs = dict(reference.named_parameters())
     for name, parameter in model.named_parameters():
@@ -125,12 +125,12 @@ def test_losses_and_every_gradient_equal_transformers(pair):
 def test_bfloat16_is_close_to_float32(pair):
     _, model = pair
     batch = example()
-    exact = pretraining_losses(model, batch.ours)
+    exact = MaskedLMWithNextSentence().loss(model, batch.ours)
     exact.loss.backward()
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
     model.encoder.compute_dtype = torch.bfloat16
-    rough = pretraining_losses(model, batch.ours)
+    rough = MaskedLMWithNextSentence().loss(model, batch.ours)
     rough.loss.backward()
     assert rough.loss.item() == pytest.approx(exact.loss.item(), rel=2e-2)
     for name, parameter in model.named_parameters():

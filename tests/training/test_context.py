@@ -20,8 +20,8 @@ from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
-from bertwright.pretraining.data import PretrainingBatch
-from bertwright.pretraining.objective import pretraining_losses
+from bertwright.pretraining.objectives.bert_objective import BertBatch
+from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training import context
 from bertwright.training.context import ExecutionContext, execution_context, prefers_bfloat16, select_device
@@ -197,11 +197,11 @@ def test_all_tensors_of_a_pretraining_step_are_on_the_device(
     monkeypatch.setattr(encoder, "attention", self_attention_on_cuda)
     packed = pack([np.arange(3, 12), np.arange(4, 20)]).with_dropout(3)
     asked = torch.tensor([1, 3, 10]), torch.tensor([5, 6, 7]), torch.tensor([0, 1])
-    batch = PretrainingBatch(packed, *asked, mlm_count=3, nsp_count=2).to("meta")
+    batch = BertBatch(packed, *asked, mlm_count=3, nsp_count=2).to("meta")
     model = BertForPretraining(TINY).train().to("meta")
     model.encoder.compute_dtype = dtype
     optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
-    pretraining_losses(model, batch).loss.backward()
+    MaskedLMWithNextSentence().loss(model, batch).loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     optimizer.step(1e-3, norm=1.0)
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Literal
@@ -13,8 +14,8 @@ import torch
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
-from bertwright.pretraining.data import PretrainingBatch
-from bertwright.pretraining.run import compute_loss
+from bertwright.pretraining.objectives.bert_objective import BertBatch
+from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
 from bertwright.training.context import execution_context
 from bertwright.training.loop import train_steps
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
@@ -24,12 +25,12 @@ VOCABULARY, STEPS = 500, 5
 ROOT = Path(__file__).parents[2]
 
 
-def make_batch() -> PretrainingBatch:
+def make_batch() -> BertBatch:
     rng = np.random.default_rng(0)
     batch = pack([rng.integers(5, VOCABULARY, length) for length in (17, 64, 5, 40)])
     positions = torch.arange(3, len(batch.input_ids), 7)
     labels = torch.from_numpy(rng.integers(5, VOCABULARY, len(positions)))
-    return PretrainingBatch(batch, positions, labels, torch.tensor([0, 1, 1, 0]), len(labels), len(batch.packing))
+    return BertBatch(batch, positions, labels, torch.tensor([0, 1, 1, 0]), len(labels), len(batch.packing))
 
 
 def losses(device: Literal["cpu", "cuda"], dtype: torch.dtype) -> Iterator[float]:
@@ -40,7 +41,8 @@ def losses(device: Literal["cpu", "cuda"], dtype: torch.dtype) -> Iterator[float
         model.encoder.compute_dtype = dtype
         optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
         batches = repeat([make_batch().to(context.device)], STEPS)
-        for result in train_steps(lambda batch: compute_loss(model, batch), batches, optimizer, lambda _: 1e-3):
+        loss = partial(MaskedLMWithNextSentence().loss, model)
+        for result in train_steps(loss, batches, optimizer, lambda _: 1e-3):
             yield float(result.sums["mlm_sum"]) / float(result.sums["mlm_count"])
 
 

@@ -113,8 +113,9 @@ def write_untrained(job: Job, run: Path) -> Path:
     """Write an untrained model with the shape of a job's model; return its run folder."""
     if isinstance(job, PretrainJob):
         assert job.settings.store is not None
-        tokenizer, model = Tokenizer.load(job.settings.store / "tokenizer"), job.settings.model
-        save_model(run / "model", model.new_model(model.config(tokenizer.vocab_size, causal=False), seed=0), tokenizer)
+        tokenizer = Tokenizer.load(job.settings.store / "tokenizer")
+        model = job.settings.objective.new_model(job.settings.model, tokenizer.vocab_size, seed=0)
+        save_model(run / "model", model, tokenizer)
     else:
         parents = [write_untrained(parent, run / str(number)) for number, parent in enumerate(job.parents)]
         job.execute(run, parents, silent_console())

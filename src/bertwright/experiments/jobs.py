@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
-import torch
 from rich.console import Console
 
 from bertwright.files import digest_bytes, digest_file, read_json, remove_folder, remove_stale_parts
@@ -30,10 +29,9 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.trial_log import RESULTS_FILE, read_results
 from bertwright.interop.model_files import digest_model
 from bertwright.metrics.example_scores import ExampleScores
-from bertwright.pretraining.evaluation import evaluate, unigram_entropy
-from bertwright.pretraining.pretrain_state import PretrainState
-from bertwright.pretraining.pretrain_state import open_run as open_pretraining
-from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.evaluation import evaluate
+from bertwright.pretraining.run import PretrainRun, pretrain
+from bertwright.pretraining.run import open_run as open_pretraining
 from bertwright.pretraining.settings import RESUME_OVERRIDES as PRETRAIN_OVERRIDES
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import to_table
@@ -134,13 +132,14 @@ class PretrainJob(Job):
         settings = start_or_resume(self.settings, run, PRETRAIN_OVERRIDES)
         pretrain(settings, console)
         with execution_context(settings.device) as context:
-            state = open_pretraining(replace(settings, resume=True), context, console)
-            means = sequence_losses(state, self.settings.eval_sequences, context.device)
+            opened = open_pretraining(replace(settings, resume=True), context, console)
+            means = sequence_losses(opened, self.settings.eval_sequences)
         sums = np.array([(mean * count, count) for mean, count in means])
         ExampleScores("loss", sums).save(self.examples_file(run, "perplexity"))
         evaluation: dict[str, float] | None = read_json(run / "report.json")["held_out_after"]
         scores = {name: value for name, value in (evaluation or {}).items() if isinstance(value, float)}
-        return scores | {ENTROPY: unigram_entropy(state.train)}
+        baseline = opened.train[0].measure_baseline()
+        return scores if baseline is None else scores | {ENTROPY: baseline}
 
 
 @dataclass(frozen=True)
@@ -250,10 +249,13 @@ def start_or_resume(settings: R, run: Path, resume_overrides: tuple[str, ...]) -
     return settings
 
 
-def sequence_losses(state: PretrainState, sequences: int, device: torch.device) -> list[tuple[float, int]]:
+def sequence_losses(run: PretrainRun, sequences: int) -> list[tuple[float, int]]:
     """Return the mean loss and the number of predictions of each held-out sequence."""
-    batches = state.held_out[0].validation_batches(sequences, micro_batch_size=1)
-    return [(evaluate(state.model, [batch.to(device)]).mlm_loss, batch.num_predictions) for batch in batches]
+    losses = []
+    for batch in run.held_out[0].validation_batches(sequences, micro_batch_size=1):
+        scores = evaluate(run.objective, run.model, [batch.to(run.context.device)])
+        losses.append((scores[run.objective.loss_metric], batch.num_predictions))
+    return losses
 
 
 def digest_task_inputs(task: TaskSettings, model: str | None) -> Digests:

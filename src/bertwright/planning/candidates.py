@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bertwright.console import ProgressCallback, silent_console
 from bertwright.corpus.limits import max_epochs
@@ -20,8 +21,8 @@ from bertwright.planning.scaling_law import (
     count_effective_tokens,
     has_left_plateau,
 )
-from bertwright.pretraining.data import PretrainingData
-from bertwright.pretraining.evaluation import unigram_entropy
+from bertwright.pretraining.data import unigram_entropy
+from bertwright.pretraining.objectives.objective import Examples
 from bertwright.pretraining.run import measure_cost, pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tokenstore.store import TokenStore, open_held_out
@@ -84,7 +85,7 @@ class Planner:
             pretrain(run, silent_console())
             held_out = read_json(run.run / "report.json")["held_out_after"]
             tokens = count_effective_tokens(*self.read_data(run))
-            yield ShortRun(self.config(run).num_layer_parameters, tokens, held_out["mlm_loss"])
+            yield ShortRun(self.config(run).num_layer_parameters, tokens, held_out[run.objective.loss_metric])
             advance(1)
 
     def fit_law(self, runs: Sequence[ShortRun]) -> ScalingLaw:
@@ -130,8 +131,8 @@ class Planner:
     def estimate_cost(self, run: PretrainSettings, gpu: Gpu) -> CostEstimate:
         """Estimate the cost of a run from its operations and a GPU's data sheet."""
         config, flops = self.config(run), 0.0
-        for phase in run.phases:
-            data = PretrainingData(self.train, self.tokenizer, phase.data).describe(1)
+        for phase, examples in zip(run.phases, self.open_examples(run), strict=True):
+            data = examples.describe(1)
             lengths = [round(data.tokens_per_step / phase.data.batch_size)] * phase.data.batch_size
             per_step = config.count_training_flops(lengths, round(data.predictions_per_step), pooled=True)
             flops += (phase.end - phase.first) * per_step
@@ -142,11 +143,16 @@ class Planner:
     def read_data(self, run: PretrainSettings) -> tuple[float, float]:
         """Return the tokens that a run reads, and the epochs that these are."""
         tokens = epochs = 0.0
-        for phase in run.phases:
-            data = PretrainingData(self.train, self.tokenizer, phase.data).describe(phase.end - phase.first)
-            tokens += data.steps * data.tokens_per_step
+        for phase, examples in zip(run.phases, self.open_examples(run), strict=True):
+            steps = phase.end - phase.first
+            data = examples.describe(steps)
+            tokens += steps * data.tokens_per_step
             epochs += data.epochs
         return tokens, epochs
+
+    def open_examples(self, run: PretrainSettings) -> Sequence[Examples[Any]]:
+        """Open the examples of each phase of a run."""
+        return run.objective.open_examples(self.store / "train", self.tokenizer, [phase.data for phase in run.phases])
 
     def config(self, run: PretrainSettings) -> BertConfig:
         """Return the configuration of a run's model."""

@@ -1,85 +1,98 @@
-"""Pre-training batches: a function of (store, settings, step), in constant time.
+"""Pre-training examples of a token store: a step's batch is a function of (store, settings, step), in constant time.
 
-Every rank lays out the whole step (some 50 numbers per example) and fetches, masks and packs only its own sequences;
-so all ranks know the counts by which the step's losses are divided.
+Every rank lays out the whole step (some 50 numbers per example), and fetches and packs only its own sequences; so all
+ranks know the counts by which the step's losses are divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from bertwright.corpus.limits import max_epochs
-from bertwright.models.packing import Packing, TokenBatch, from_flat
-from bertwright.permutation import permute, uniform
-from bertwright.pretraining import masking
-from bertwright.pretraining.data_settings import DataSettings as DataSettings
-from bertwright.pretraining.masking import Masked, MaskingVocab
-from bertwright.pretraining.segments import ExampleIndex, Segments, sample_pairs, sample_singles
+from bertwright.corpus.limits import MIN_ANSWERS, MIN_PREDICTIONS, accuracy_error, loss_error, max_epochs
+from bertwright.files import digest_bytes
+from bertwright.layouts import SequenceLayout
+from bertwright.permutation import permute
+from bertwright.pretraining.masking import MaskingVocab
+from bertwright.pretraining.objectives.objective import B, M, Objective, OneSentenceError
+from bertwright.pretraining.segments import ExampleIndex, ExampleStarts, Segments, sample_singles
+from bertwright.ragged import offsets_from_lengths
 from bertwright.seeding import Stream, derive_key, make_rng
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bertwright.models.packing import TokenBatch
+    from bertwright.pretraining.data_settings import DataSettings
 
 # Every run has the same validation examples and masks, whatever its seed and batch size: their losses are compared.
 VALIDATION_SEED = 0
 VALIDATION_BATCH = 64
 
-NO_ANSWERS = np.zeros(0, dtype=np.int64)
+ENTROPY_SAMPLE = 4_000_000  # tokens; more changes the third decimal
 
 
-@dataclass(frozen=True)
-class PretrainingBatch:
-    """A micro-batch: B sequences of T tokens, M of them to be predicted."""
+class StoreObjective(Objective[B, M]):
+    """An objective on a token store: its examples have one segment, unless it samples pairs."""
 
-    input: TokenBatch
-    mlm_positions: Tensor
-    """M int64, positions in the T tokens whose states predict."""
-    mlm_labels: Tensor
-    """M int64, the ids to predict; `IGNORED_LABEL` for predictions that `pad_batch` added."""
-    nsp_labels: Tensor
-    """B int64: 0, B follows A; 1, B is random (as in `transformers`). Empty if the objective has no NSP.
-    `IGNORED_LABEL` for sequences that `pad_batch` added."""
-    mlm_count: int
-    """Predicted tokens of the whole step, all ranks and micro-batches; the summed loss is divided by it."""
-    nsp_count: int
-    """Next-sentence answers of the whole step; 0 if the objective has no NSP."""
-    added_sequences: int = 0
-    """Sequences at the end of `input` that `pad_batch` added."""
-    added_predictions: int = 0
-    """Predictions at the end of `mlm_positions` that `pad_batch` added."""
+    num_segments: ClassVar[int] = 1
+    """Number of segments in one example."""
+    min_sentences: ClassVar[int] = 1
+    """Minimum of sentences in a store and, if the document has them, from the start of an example to its end."""
+    accuracy_per_sequence: ClassVar[str | None] = None
+    """Name of an accuracy with one answer per sequence, whose standard error is reported."""
+
+    @abstractmethod
+    def make_batches(self, step: StepTexts, micro_batches: Sequence[range]) -> list[B]:
+        """Choose what is predicted, and pack micro-batches; each is a range of the step's sequences.
+
+        The batches of a step must not depend on how its sequences are divided into micro-batches.
+        """
+
+    def sample_segments(
+        self, index: ExampleIndex, starts: ExampleStarts, settings: DataSettings, rng: np.random.Generator
+    ) -> Segments:
+        """Sample the segments of examples."""
+        return sample_singles(index, starts, settings.short_seq_prob, rng)
+
+    def count_predictions(self, lengths: np.ndarray, settings: DataSettings) -> np.ndarray:
+        """Return the number of predicted tokens of sequences; for whole words, the maximum of them."""
+        return lengths - 1
+
+    def needs_whole_step(self, settings: DataSettings) -> bool:
+        """Return whether `make_batches` must read all sequences of a step, also those of other ranks."""
+        return False
 
     @property
-    def packing(self) -> Packing:
-        """Packing of the input."""
-        return self.input.packing
+    def num_specials(self) -> int:
+        """Number of special tokens in one example."""
+        return SequenceLayout.num_specials(self.num_segments)
 
-    @property
-    def num_sequences(self) -> int:
-        """Number of sequences without those that were added."""
-        return len(self.packing) - self.added_sequences
+    def max_num_tokens(self, settings: DataSettings) -> int:
+        """Return the tokens of text in a full-length example."""
+        return settings.max_length - self.num_specials
 
-    @property
-    def num_predictions(self) -> int:
-        """Number of predictions without those that were added."""
-        return len(self.mlm_labels) - self.added_predictions
+    def check_settings(self, settings: DataSettings) -> None:
+        min_length = self.num_specials + 2
+        if settings.max_length < min_length:
+            raise ValueError(
+                f"max_length is {settings.max_length}; {self.name} needs at least {min_length}: "
+                f"{self.num_specials} for [CLS] and [SEP], 2 for text (paper: 128 and 512)"
+            )
 
-    def to(self, device: torch.device | str) -> PretrainingBatch:
-        """Copy the batch to a device."""
-        return replace(
-            self,
-            input=self.input.to(device),
-            mlm_positions=self.mlm_positions.to(device, non_blocking=True),
-            mlm_labels=self.mlm_labels.to(device, non_blocking=True),
-            nsp_labels=self.nsp_labels.to(device, non_blocking=True),
-        )
+    def open_examples(
+        self, folder: Path, tokenizer: Tokenizer, phases: Sequence[DataSettings], verify: bool = False
+    ) -> list[StoreExamples[B]]:
+        store = TokenStore.open(folder, tokenizer.digest, verify=verify)
+        return [StoreExamples(store, tokenizer, settings, self) for settings in phases]
 
 
-class DataSummary(NamedTuple):
+class StoreSummary(NamedTuple):
     """Figures of the data that a run reads; shares and means are estimated from a sample of examples."""
 
     steps: int
@@ -109,20 +122,20 @@ class DataSummary(NamedTuple):
 
     def notices(self) -> list[str]:
         """Return what in the data will hurt this run, with a fix each."""
-        found = []
+        notices = []
         if self.random_share and self.one_sentence_share > 0.01:
-            found.append(
+            notices.append(
                 f"{self.one_sentence_share:.1%} of the examples come from documents of one sentence, which have no "
                 "next one, so 'random' is the more frequent answer; join such documents, or use --objective mlm"
             )
         if self.random_share and self.documents == 1:
-            found.append("only one document: random segments come from other positions of the same document")
+            notices.append("only one document: random segments come from other positions of the same document")
         if self.epochs > (limit := max_epochs(self.tokens)):
-            found.append(
+            notices.append(
                 f"the text is read {self.epochs:,.0f} times; beyond about {limit} epochs a model mostly memorizes this "
                 "amount of text: compare the losses of training and validation, and use more text or fewer steps"
             )
-        return found
+        return notices
 
 
 class _Layout(NamedTuple):
@@ -135,42 +148,77 @@ class _Layout(NamedTuple):
     """Predicted tokens of each example; the maximum of them for whole words."""
 
 
-class _Texts(NamedTuple):
-    """Consecutive examples of a step, packed end to end, T tokens in all."""
+@dataclass(frozen=True)
+class StepTexts:
+    """Consecutive examples of a step, laid end to end, before anything is predicted: S sequences of T tokens."""
 
     ids: np.ndarray
     types: np.ndarray | None
     """T, segment types; None if the layout has none."""
-    lengths: np.ndarray
     is_text: np.ndarray
     """T bool: no special token."""
     positions: np.ndarray
     """T, position of each token in the whole step."""
+    lengths: np.ndarray
+    """S, tokens of each sequence, with [CLS] and [SEP]."""
+    counts: np.ndarray
+    """S, number of predicted tokens of each sequence; for whole words, the maximum of them."""
+    is_random_next: np.ndarray
+    """S bool: segment B comes from another document."""
+    is_whole: bool
+    """These are all sequences of the step."""
+    num_sequences: int
+    """Sequences of the whole step."""
+    num_predictions: int
+    """Sum of the counts of the whole step."""
+    mask_key: int
+    """Key from which the step's random choices of tokens derive."""
+    dropout_key: int
+    settings: DataSettings
+    vocab: MaskingVocab
+
+    def pack(self, sequences: range, ids: np.ndarray) -> tuple[slice, TokenBatch]:
+        """Pack some sequences with the T input `ids`; return the slice of the T tokens, and the batch."""
+        from bertwright.models.packing import from_flat  # imports torch, which settings do not need
+
+        bounds = offsets_from_lengths(self.lengths)
+        tokens = slice(int(bounds[sequences.start]), int(bounds[sequences.stop]))
+        types = None if self.types is None else self.types[tokens]
+        batch = from_flat(ids[tokens], types, self.lengths[sequences.start : sequences.stop])
+        return tokens, batch.with_dropout(self.dropout_key, first_token=int(self.positions[tokens.start]))
 
 
-class PretrainingData:
-    """Examples of a token store, by step."""
+class StoreExamples(Generic[B]):
+    """Examples of a token store for one sequence length, by step."""
 
-    def __init__(self, store: TokenStore, tokenizer: Tokenizer, settings: DataSettings) -> None:
+    def __init__(
+        self, store: TokenStore, tokenizer: Tokenizer, settings: DataSettings, objective: StoreObjective[B, Any]
+    ) -> None:
         """Divide the documents into examples; time and memory are proportional to the number of documents.
 
-        Raises ValueError for a store of another vocabulary, and for one too small for examples.
+        Raises ValueError for a store of another vocabulary, OneSentenceError for one sentence if pairs are needed.
         """
         if store.header.provenance.vocabulary_digest != tokenizer.digest:
             raise ValueError(
                 f"{store.folder}: prepared with another vocabulary; use the tokenizer in "
                 f"{store.folder.parent / 'tokenizer'}"
             )
-        if store.num_sentences < settings.min_sentences:
-            raise ValueError(
+        if store.num_sentences < objective.min_sentences:
+            raise OneSentenceError(
                 f"{store.folder}: {store.num_sentences} sentence(s), next-sentence prediction needs pairs; "
                 "use more text, or --objective mlm"
             )
         self.store = store
         self.settings = settings
+        self.objective = objective
         self._sequence_layout = tokenizer.layout
         self._vocab = MaskingVocab.of(tokenizer)
-        self._index = ExampleIndex.of(store, settings.max_num_tokens)
+        self._index = ExampleIndex.of(store, objective.max_num_tokens(settings))
+
+    @property
+    def name(self) -> str:
+        """Name of the store: train or held_out."""
+        return self.store.folder.name
 
     @property
     def examples_per_epoch(self) -> int:
@@ -179,7 +227,7 @@ class PretrainingData:
 
     def batches_for_step(
         self, step: int, rank: int = 0, world_size: int = 1, micro_batch_size: int | None = None
-    ) -> list[PretrainingBatch]:
+    ) -> list[B]:
         """Return the micro-batches of a rank in a step, each of `micro_batch_size` sequences (None: all of the rank).
 
         Their concatenation over micro-batches and ranks is the same, sequences and masks, whatever their numbers.
@@ -198,12 +246,32 @@ class PretrainingData:
         sequences = min(sequences, self.examples_per_epoch)
         return sequences, round(sequences * self.describe(1).predictions_per_step / self.settings.batch_size)
 
-    def validation_batches(
-        self, sequences: int, micro_batch_size: int = VALIDATION_BATCH
-    ) -> Iterator[PretrainingBatch]:
+    def describe_small_validation(self, sequences: int) -> str | None:
+        """Return a notice with the standard errors if `sequences` examples are too few for exact scores; else None."""
+        available, predictions = self.count_validation(sequences)
+        accuracy = self.objective.accuracy_per_sequence
+        is_small = predictions < MIN_PREDICTIONS or (accuracy is not None and available < MIN_ANSWERS)
+        if not is_small or available == sequences:  # the limit is then the user's setting
+            return None
+        errors = "" if accuracy is None else f", the {accuracy} {100 * accuracy_error(available):.1f} points"
+        return (
+            f"{available:,} sequences of length {self.settings.max_length} and {predictions:,} predictions in them are "
+            f"too few for exact scores: the loss has a standard error of {loss_error(predictions):.2f} nats{errors}. "
+            "Do not trust smaller differences; to measure them, prepare the text again with a larger --held-out."
+        )
+
+    def digest(self) -> str:
+        """Digest the files of the store."""
+        return digest_bytes(*(file.digest.encode() for file in self.store.header.files))
+
+    def measure_baseline(self) -> float:
+        """Compute the entropy of the token frequencies; see `unigram_entropy`."""
+        return unigram_entropy(self.store)
+
+    def validation_batches(self, sequences: int, micro_batch_size: int = VALIDATION_BATCH) -> Iterator[B]:
         """Yield up to `sequences` examples, at most an epoch, with fixed masks, for evaluation.
 
-        `mlm_count` and `nsp_count` are those of each batch of 64, which is split into micro-batches.
+        Each batch of 64 is a step, which is split into micro-batches.
         """
         sequences = min(sequences, self.examples_per_epoch)
         for step, first in enumerate(range(0, sequences, VALIDATION_BATCH)):
@@ -213,12 +281,12 @@ class PretrainingData:
             layout = _Layout(segments, whole.lengths[:size], whole.counts[:size])
             yield from self._batches(layout, (VALIDATION_SEED, step), range(size), micro_batch_size)
 
-    def describe(self, steps: int) -> DataSummary:
+    def describe(self, steps: int) -> StoreSummary:
         """Summarize the data of a run of `steps` steps."""
         settings, index = self.settings, self._index
         layout = self._layout(settings.seed, 0, 4096)
         one_sentence = np.diff(index.document_starts) == 1
-        return DataSummary(
+        return StoreSummary(
             steps=steps,
             epochs=steps * settings.batch_size / self.examples_per_epoch,
             examples_per_epoch=self.examples_per_epoch,
@@ -240,81 +308,67 @@ class PretrainingData:
             here = epochs == epoch
             examples[here] = permute(within[here], self.examples_per_epoch, derive_key(seed, Stream.ORDER, epoch))
             phase_keys[here] = derive_key(seed, Stream.PHASE, epoch)
+        starts = self._index.locate(examples, phase_keys, self.objective.min_sentences)
         rng = make_rng(seed, Stream.SEGMENT, step)
-        if settings.objective == "mlm+nsp":
-            segments = sample_pairs(
-                self._index, self._index.locate(examples, phase_keys, 2), settings.short_seq_prob, rng
-            )
-        else:
-            segments = sample_singles(
-                self._index, self._index.locate(examples, phase_keys, 1), settings.short_seq_prob, rng
-            )
+        segments = self.objective.sample_segments(self._index, starts, settings, rng)
         text = segments.a_ends - segments.a_starts + segments.b_ends - segments.b_starts
-        lengths = text + settings.specials
-        if settings.is_causal:
-            return _Layout(segments, lengths, lengths - 1)
-        counts = masking.mask_counts(lengths, settings.specials, settings.mlm_probability, settings.max_predictions)
-        return _Layout(segments, lengths, counts)
+        lengths = text + self.objective.num_specials
+        return _Layout(segments, lengths, self.objective.count_predictions(lengths, settings))
 
-    def _batches(
-        self, layout: _Layout, key: tuple[int, int], sequences: range, micro_batch_size: int
-    ) -> list[PretrainingBatch]:
+    def _batches(self, layout: _Layout, key: tuple[int, int], sequences: range, micro_batch_size: int) -> list[B]:
         """Pack the `sequences` of a laid-out step into micro-batches; `key` is (seed, step)."""
-        seed, step = key
-        # With whole words, `mlm_count` of the whole step follows only from the tokens of all its sequences.
-        packed = range(len(layout.lengths)) if self.settings.whole_word_mask else sequences
-        texts = self._texts(layout, packed)
-        masked = self._mask(texts, layout.counts[packed.start : packed.stop], derive_key(seed, Stream.MASK, step))
-        mlm_count = len(masked.positions) if self.settings.whole_word_mask else int(layout.counts.sum())
-        answers = (
-            layout.segments.is_random_next.astype(np.int64) if self.settings.objective == "mlm+nsp" else NO_ANSWERS
-        )
-        batches = []
-        for first in range(sequences.start, sequences.stop, micro_batch_size):
-            last = min(first + micro_batch_size, sequences.stop)
-            lengths = layout.lengths[first:last]
-            token = int(layout.lengths[packed.start : first].sum())
-            tokens = slice(token, token + int(lengths.sum()))
-            chosen = slice(*np.searchsorted(masked.positions, [tokens.start, tokens.stop]))
-            types = None if texts.types is None else texts.types[tokens]
-            packed_tokens = from_flat(masked.input_ids[tokens], types, lengths)
-            drop = derive_key(seed, Stream.DROPOUT, step)
-            batches.append(
-                PretrainingBatch(
-                    input=packed_tokens.with_dropout(drop, first_token=int(texts.positions[token])),
-                    mlm_positions=torch.from_numpy(masked.positions[chosen] - token),
-                    mlm_labels=torch.from_numpy(masked.labels[chosen]),
-                    nsp_labels=torch.from_numpy(answers[first:last]),
-                    mlm_count=mlm_count,
-                    nsp_count=len(answers),
-                )
-            )
-        return batches
+        needs_all = self.objective.needs_whole_step(self.settings)
+        texts = self._read_texts(layout, range(len(layout.lengths)) if needs_all else sequences, key)
+        first, last = (sequences.start, sequences.stop) if needs_all else (0, len(sequences))
+        starts = range(first, last, micro_batch_size)
+        return self.objective.make_batches(texts, [range(at, min(at + micro_batch_size, last)) for at in starts])
 
-    def _texts(self, layout: _Layout, sequences: range) -> _Texts:
-        """Fetch the segments of sequences and lay them out end to end."""
+    def _read_texts(self, layout: _Layout, sequences: range, key: tuple[int, int]) -> StepTexts:
+        """Read the segments of sequences and lay them out end to end."""
         here = slice(sequences.start, sequences.stop)
-        a_starts, a_ends, b_starts, b_ends, _ = (column[here] for column in layout.segments)
-        segments = [a_ends - a_starts, b_ends - b_starts][: self.settings.num_segments]
+        a_starts, a_ends, b_starts, b_ends, is_random_next = (column[here] for column in layout.segments)
+        segments = [a_ends - a_starts, b_ends - b_starts][: self.objective.num_segments]
         placed = self._sequence_layout.place(segments)
         ids = placed.ids.astype(np.int64)
         ids[placed.is_text] = self.store.gather(_interleave(a_starts, b_starts), _interleave(a_ends, b_ends))
-        offset = int(layout.lengths[: sequences.start].sum())
-        positions = np.arange(offset, offset + len(ids))
-        return _Texts(ids, placed.token_type_ids, placed.lengths, placed.is_text, positions)
-
-    def _mask(self, texts: _Texts, counts: np.ndarray, mask_key: int) -> Masked:
-        if self.settings.is_causal:
-            return masking.causal_lm_targets(texts.ids, texts.lengths, self.settings.objective == "rtl")
-        scores = uniform(texts.positions, derive_key(mask_key, 2))
-        if self.settings.whole_word_mask:
-            continues = self._vocab.continuation[texts.ids]
-            positions = masking.choose_whole_words(texts.lengths, texts.is_text, continues, counts, scores)
-        else:
-            positions = masking.choose_tokens(texts.lengths, texts.is_text, counts, scores)
-        chosen = texts.positions[positions]
-        return masking.mask_tokens(texts.ids, positions, chosen, self._vocab, self.settings.mask_mix, mask_key)
+        offset, (seed, step) = int(layout.lengths[: sequences.start].sum()), key
+        return StepTexts(
+            ids=ids,
+            types=placed.token_type_ids,
+            is_text=placed.is_text,
+            positions=np.arange(offset, offset + len(ids)),
+            lengths=placed.lengths,
+            counts=layout.counts[here],
+            is_random_next=is_random_next,
+            is_whole=len(sequences) == len(layout.lengths),
+            num_sequences=len(layout.lengths),
+            num_predictions=int(layout.counts.sum()),
+            mask_key=derive_key(seed, Stream.MASK, step),
+            dropout_key=derive_key(seed, Stream.DROPOUT, step),
+            settings=self.settings,
+            vocab=self._vocab,
+        )
 
 
 def _interleave(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.stack([first, second], axis=1).reshape(-1)
+
+
+def unigram_entropy(store: TokenStore) -> float:
+    """Compute the entropy of the token frequencies in nats: the masked-LM loss of a model that ignores its input.
+
+    Raises ValueError if the store has ids beyond its vocabulary.
+    """
+    stride = max(1, store.num_tokens // ENTROPY_SAMPLE)
+    counts = np.zeros(store.header.provenance.vocab_size, dtype=np.int64)
+    block = 1 << 16
+    for start in range(0, store.num_tokens, block * stride):
+        ids = store.read_tokens(start, min(start + block, store.num_tokens))
+        if ids.max(initial=0) >= len(counts):
+            raise ValueError(
+                f"{store.folder}: token {ids.max()} in a vocabulary of {len(counts):,}: the store is damaged; prepare "
+                "the corpus again"
+            )
+        counts += np.bincount(ids, minlength=len(counts))
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())

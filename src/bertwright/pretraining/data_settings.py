@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
 
-from bertwright.layouts import SequenceLayout
+from bertwright.pretraining.objectives.registry import find_objective
 from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_range
 
 
@@ -18,7 +17,7 @@ class DataSettings:
     """Tokens of an example, with [CLS] and [SEP]. Paper, section A.2: 128 for the first 90 % of the steps, then 512."""
     batch_size: int = 256
     """Examples per step, over all ranks and micro-batches. Paper, section A.2: 256."""
-    objective: Literal["mlm+nsp", "mlm", "ltr", "rtl"] = "mlm+nsp"
+    objective: str = "mlm+nsp"
     """mlm+nsp: masked tokens and next-sentence prediction (paper, section 3.1). mlm: masked tokens in one segment
     ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP"). rtl: every
     previous token, right to left."""
@@ -40,43 +39,13 @@ class DataSettings:
     """Seed of order, segments, masks, dropout and a new model's initial weights."""
 
     def __post_init__(self) -> None:
-        min_length = self.specials + 2
         check_range(self, 0, MAX_SEED, "seed")
-        if self.max_length < min_length:
-            raise ValueError(
-                f"max_length is {self.max_length}; {self.objective} needs at least {min_length}: "
-                f"{self.specials} for [CLS] and [SEP], 2 for text (paper: 128 and 512)"
-            )
         check_range(self, 1, MAX_BATCH_SIZE, "batch_size")
         check_limit(self, "from 0 to 1", "short_seq_prob")
         check_limit(self, "above 0 and up to 1", "mlm_probability")
         if min(self.mask_mix) < 0 or abs(sum(self.mask_mix) - 1) > 1e-6:
             raise ValueError(f"mask_mix is {self.mask_mix}; expected three shares that sum to 1 (paper: 0.8 0.1 0.1)")
-        if self.max_predictions_per_seq is not None and not 1 <= self.max_predictions_per_seq <= self.max_num_tokens:
-            raise ValueError(
-                f"max_predictions_per_seq is {self.max_predictions_per_seq}; expected 1 … {self.max_num_tokens}, the "
-                f"tokens of text in an example of {self.max_length}; lower it, or leave it out"
-            )
-
-    @property
-    def is_causal(self) -> bool:
-        """Every token predicts an adjacent one, and sees the tokens on one side only."""
-        return self.objective in ("ltr", "rtl")
-
-    @property
-    def num_segments(self) -> int:
-        """Number of segments in one example."""
-        return 2 if self.objective == "mlm+nsp" else 1
-
-    @property
-    def specials(self) -> int:
-        """Number of special tokens in one example."""
-        return SequenceLayout.num_specials(self.num_segments)
-
-    @property
-    def min_sentences(self) -> int:
-        """Minimum of sentences in a store."""
-        return 2 if self.objective == "mlm+nsp" else 1
+        find_objective(self.objective).check_settings(self)
 
     def check_world_size(self, world_size: int) -> None:
         """Raise ValueError if a batch has fewer sequences than there are ranks."""
@@ -86,19 +55,7 @@ class DataSettings:
             )
 
     @property
-    def max_num_tokens(self) -> int:
-        """Tokens of text in a full-length example."""
-        return self.max_length - self.specials
-
-    @property
     def max_predictions(self) -> int:
         """`max_predictions_per_seq` with its default filled in."""
         # Rounded first: 0.15 * 20 is 3.0000000000000004 in floating point and must not become 4.
         return self.max_predictions_per_seq or ceil(round(self.mlm_probability * self.max_length, 6))
-
-    @property
-    def predictions_per_full_example(self) -> int:
-        """Number of predicted tokens in an example of `max_length` tokens, the most of any example."""
-        if self.is_causal:
-            return self.max_length - 1
-        return min(max(1, round(self.mlm_probability * self.max_length)), self.max_predictions, self.max_num_tokens)

@@ -7,14 +7,16 @@ the sequences draws the same numbers as the whole step.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bertwright.permutation import uniform
 from bertwright.ragged import offsets_from_lengths, positions_from_lengths
 from bertwright.seeding import derive_key
-from bertwright.vocabulary.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bertwright.vocabulary.tokenizer import Tokenizer
 
 Mix = tuple[float, float, float]
 """Shares of MASK, SAME and RND, in the order of table 8 of the paper."""

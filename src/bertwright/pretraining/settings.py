@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from bertwright.interop.model_files import check_model
 from bertwright.models.config import BertConfig
 from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.objectives.objective import AnyObjective
+from bertwright.pretraining.objectives.registry import find_objective
 from bertwright.settings import check_limit, check_minimum
 from bertwright.tokenstore.store import read_header
 from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
-
-if TYPE_CHECKING:
-    from bertwright.models.heads import BertForPretraining
 
 # Settings that only a new model has; a model that --init names has its own values.
 NEW_MODEL = (
@@ -87,16 +86,6 @@ class ModelSettings:
         if self.initializer_range is not None:
             return config
         return replace(config, initializer_range=0.02 * max(1.0, PAPER_HIDDEN_SIZE / config.hidden_size) ** 0.5)
-
-    def new_model(self, config: BertConfig, seed: int) -> BertForPretraining:
-        """Return a model with its initial weights, which are a function of the seed."""
-        from bertwright.models.heads import BertForPretraining  # imports torch; --help does not need it
-        from bertwright.models.mimetic_init import mimetic_init_
-
-        model = BertForPretraining(config, seed)
-        if self.scheme_for(config) == "mimetic":
-            mimetic_init_(model.encoder)
-        return model
 
     def scheme_for(self, config: BertConfig) -> str:
         """Return the name of the initialization that a new model gets."""
@@ -192,9 +181,9 @@ class PretrainSettings:
         return min(self.keep_last + 1 + preserved, self.steps // self.save_every + 1)
 
     @property
-    def objective_label(self) -> str:
-        """Kind of language model that the objective trains, for labels of its loss."""
-        return {"ltr": "left-to-right LM", "rtl": "right-to-left LM"}.get(self.data.objective, "masked-LM")
+    def objective(self) -> AnyObjective:
+        """The pre-training objective."""
+        return find_objective(self.data.objective)
 
     @property
     def phases(self) -> list[Phase]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,23 +11,24 @@ import torch.nn.functional as F
 
 from bertwright.kernels.fused_ops import IGNORED_LABEL
 from bertwright.models.packing import from_flat
-from bertwright.pretraining.data import PretrainingBatch
-from bertwright.pretraining.data_settings import DataSettings
+
+if TYPE_CHECKING:
+    from bertwright.pretraining.objectives.bert_objective import BertBatch
 
 
-def pad_batch(batch: PretrainingBatch, sequences: int, settings: DataSettings) -> PretrainingBatch:
-    """Pad a micro-batch on the CPU, of at most `sequences` examples, to shapes that only the settings decide.
+def pad_batch(batch: BertBatch, sequences: int, length: int, predictions: int) -> BertBatch:
+    """Pad a micro-batch on the CPU, of at most `sequences` examples, to shapes that only the numbers given decide.
 
-    With S `sequences` and L `max_length`, the result has S · L tokens, 2 S sequences, S times the predictions of an
-    example of length L, S next-sentence labels (if the objective has them), and a `max_seqlen` of L. The padding tokens
-    come last, in sequences of their own of up to L tokens, to which no other token attends; empty sequences fill up
-    `cu_seqlens`. Predictions and answers that are added have the label `IGNORED_LABEL`. On a CPU, losses are bit-equal
-    to those of the unpadded batch, and gradients equal up to rounding.
+    `length` is the longest of an example, and `predictions` are the most of one. With S `sequences`, the result has
+    S · length tokens, 2 S sequences, S · predictions predictions, S next-sentence labels (if the objective has them),
+    and a `max_seqlen` of `length`. The padding tokens come last, in sequences of their own of up to `length` tokens, to
+    which no other token attends; empty sequences fill up `cu_seqlens`. Predictions and answers that are added have the
+    label `IGNORED_LABEL`. On a CPU, padding changes no bit of the losses, and gradients only by rounding.
 
     Not fixed are values, among them numbers that are no tensors: `dropout_seed`, `first_token`, `mlm_count` and
     `nsp_count`.
     """
-    tokens, length = batch.input, settings.max_length
+    tokens = batch.input
     packed = tokens.packing
     budget = sequences * length
     full, rest = divmod(budget - packed.num_tokens, length)
@@ -45,7 +47,7 @@ def pad_batch(batch: PretrainingBatch, sequences: int, settings: DataSettings) -
     answers = sequences if len(batch.nsp_labels) else 0
     used = np.concatenate([batch.mlm_positions.numpy(), packing.cu_seqlens[:answers].numpy()])
     unused = np.setdiff1d(np.arange(budget), used)
-    missing = sequences * settings.predictions_per_full_example - len(batch.mlm_positions)
+    missing = sequences * predictions - len(batch.mlm_positions)
     added_positions = torch.from_numpy(unused[len(unused) - missing :])
     missing_answers = answers - len(batch.nsp_labels)
     return replace(

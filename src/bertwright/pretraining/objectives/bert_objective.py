@@ -1,0 +1,252 @@
+"""What BERT's objectives share: the model, its two losses, and their scores.
+
+Losses are sums, divided once by the counts of the whole step. B sequences of T tokens, M of them to be predicted,
+H hidden size.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from bertwright.kernels.cpu import available_memory
+from bertwright.pretraining.data import StepTexts, StoreObjective
+from bertwright.pretraining.masking import Masked
+from bertwright.pretraining.objectives.objective import Column
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from bertwright.models.config import BertConfig
+    from bertwright.models.heads import BertForPretraining
+    from bertwright.models.packing import Packing, TokenBatch
+    from bertwright.pretraining.data_settings import DataSettings
+    from bertwright.pretraining.settings import ModelSettings
+    from bertwright.training.loop import LossOutput
+
+
+@dataclass(frozen=True)
+class BertBatch:
+    """A micro-batch: B sequences of T tokens, M of them to be predicted."""
+
+    input: TokenBatch
+    mlm_positions: Tensor
+    """M int64, positions in the T tokens whose states predict."""
+    mlm_labels: Tensor
+    """M int64, the ids to predict; `IGNORED_LABEL` for predictions that `pad_batch` added."""
+    nsp_labels: Tensor
+    """B int64: 0, B follows A; 1, B is random (as in `transformers`). Empty if the objective has no NSP.
+    `IGNORED_LABEL` for sequences that `pad_batch` added."""
+    mlm_count: int
+    """Predicted tokens of the whole step, all ranks and micro-batches; the summed loss is divided by it."""
+    nsp_count: int
+    """Next-sentence answers of the whole step; 0 if the objective has no NSP."""
+    added_sequences: int = 0
+    """Sequences at the end of `input` that `pad_batch` added."""
+    added_predictions: int = 0
+    """Predictions at the end of `mlm_positions` that `pad_batch` added."""
+
+    @property
+    def packing(self) -> Packing:
+        """Packing of the input."""
+        return self.input.packing
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences without the added ones."""
+        return len(self.packing) - self.added_sequences
+
+    @property
+    def num_predictions(self) -> int:
+        """Number of predictions without the added ones."""
+        return len(self.mlm_labels) - self.added_predictions
+
+    def to(self, device: torch.device | str) -> BertBatch:
+        """Copy the batch to a device."""
+        return replace(
+            self,
+            input=self.input.to(device),
+            mlm_positions=self.mlm_positions.to(device, non_blocking=True),
+            mlm_labels=self.mlm_labels.to(device, non_blocking=True),
+            nsp_labels=self.nsp_labels.to(device, non_blocking=True),
+        )
+
+
+def language_model_columns(label: str) -> tuple[Column, ...]:
+    """Return the columns of one language model, named for people by `label`."""
+    return (
+        Column("mlm_loss", f"{label} loss (nats)", "{:.3f}", f"{label} loss {{:.3f}}", "loss {:.3f}", True),
+        Column("perplexity", f"{label} perplexity", "{:,.1f}"),  # the figure of the paper's table 6
+        Column("mlm_accuracy", f"{label} accuracy", "{:.1%}", "accuracy {:.1%}", is_plotted=True),
+    )
+
+
+class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
+    """A language model in BERT's shape; a subclass chooses the targets."""
+
+    direction: ClassVar[str] = "bidirectional"
+    """Which tokens a token attends to: bidirectional, left-to-right, right-to-left."""
+    has_next_sentence: ClassVar[bool] = False
+    trains_all_parameters: ClassVar[bool] = False
+
+    @abstractmethod
+    def choose_targets(self, step: StepTexts) -> Masked:
+        """Choose the tokens of a step to predict, and change the input accordingly."""
+
+    @abstractmethod
+    def most_predictions(self, settings: DataSettings) -> int:
+        """Return the number of predicted tokens in an example of `max_length` tokens, the most of any example."""
+
+    def check_settings(self, settings: DataSettings) -> None:
+        super().check_settings(settings)
+        limit, most = settings.max_predictions_per_seq, self.max_num_tokens(settings)
+        if limit is not None and not 1 <= limit <= most:
+            raise ValueError(
+                f"max_predictions_per_seq is {limit}; expected 1 … {most}, the tokens of text in an example of "
+                f"{settings.max_length}; lower it, or leave it out"
+            )
+
+    def make_batches(self, step: StepTexts, micro_batches: Sequence[range]) -> list[BertBatch]:
+        import torch
+
+        masked = self.choose_targets(step)
+        batches = []
+        for sequences in micro_batches:
+            tokens, packed = step.pack(sequences, masked.input_ids)
+            chosen = slice(*np.searchsorted(masked.positions, [tokens.start, tokens.stop]))
+            answers = step.is_random_next[
+                sequences.start : sequences.stop if self.has_next_sentence else sequences.start
+            ]
+            batches.append(
+                BertBatch(
+                    input=packed,
+                    mlm_positions=torch.from_numpy(masked.positions[chosen] - tokens.start),
+                    mlm_labels=torch.from_numpy(masked.labels[chosen]),
+                    nsp_labels=torch.from_numpy(answers.astype(np.int64)),
+                    mlm_count=len(masked.positions) if step.is_whole else step.num_predictions,
+                    nsp_count=step.num_sequences if self.has_next_sentence else 0,
+                )
+            )
+        return batches
+
+    def pad_batch(self, batch: BertBatch, sequences: int, settings: DataSettings) -> BertBatch:
+        from bertwright.pretraining.objectives.padding import pad_batch
+
+        return pad_batch(batch, sequences, settings.max_length, self.most_predictions(settings))
+
+    def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> BertForPretraining:
+        is_causal, is_reversed = self.direction != "bidirectional", self.direction == "right-to-left"
+        config = settings.config(vocab_size, is_causal, is_reversed)
+        _check_memory(config)
+        return new_bert(settings, config, seed)
+
+    def load_model(
+        self, folder: Path, settings: ModelSettings, tokenizer: Tokenizer, is_checkpoint: bool
+    ) -> tuple[BertForPretraining, list[str]]:
+        from bertwright.interop import huggingface
+        from bertwright.models.heads import BertForPretraining
+
+        loaded = huggingface.load_model(folder, "required" if is_checkpoint else "optional", **settings.dropouts)
+        model = loaded.model
+        if not isinstance(model, BertForPretraining):
+            raise ValueError(
+                f"{folder}: expected a BERT, got model_type {model.encoder.model_type}; give another --init"
+            )
+        if model.config.direction != self.direction:
+            raise ValueError(f"{folder}: a {model.config.direction} model does not fit --objective {self.name}")
+        if self.has_next_sentence and model.config.type_vocab_size < 2:
+            raise ValueError(
+                f"type_vocab_size = 1: the model has one segment type, and --objective {self.name} reads pairs; choose "
+                "--objective mlm"
+            )
+        huggingface.check_vocabulary(tokenizer, model.config, folder)
+        return model, [f"{folder} has no {head} head: it starts from random weights" for head in loaded.missing_heads]
+
+    def write_model(self, folder: Path, model: BertForPretraining, tokenizer: Tokenizer) -> None:
+        from bertwright.interop import huggingface
+
+        huggingface.write_model(folder, model, tokenizer)
+
+    def describe_initialization(self, settings: ModelSettings, model: BertForPretraining) -> str:
+        config = model.config
+        return f"random, initialization {settings.scheme_for(config)}, deviation {config.initializer_range:.3g}"
+
+    def loss(self, model: BertForPretraining, batch: BertBatch) -> LossOutput:
+        """Compute mean masked-LM + mean next-sentence cross entropy (appendix A.2), in nats.
+
+        The last layer computes only the states that are read, B of [CLS] and M of predicted tokens; logits exist only
+        for the latter, and never for all at once.
+        """
+        import torch
+        import torch.nn.functional as F
+
+        from bertwright.kernels.fused_ops import linear_cross_entropy
+        from bertwright.training.loop import LossOutput
+
+        firsts = batch.packing.first_positions[: len(batch.nsp_labels)]
+        hidden = model.encoder(batch.input, torch.cat([firsts, batch.mlm_positions]))  # B + M  H
+        first, masked = hidden.split([len(firsts), len(batch.mlm_positions)])
+        states, head = model.masked_token(masked), model.masked_token  # M H
+        mlm_count = max(batch.mlm_count, 1)
+        loss, mlm_correct = linear_cross_entropy(
+            states, model.word_embeddings, head.bias, batch.mlm_labels, scale=1 / mlm_count
+        )
+        mlm_sum = loss.detach() * mlm_count
+        nsp_sum = nsp_correct = torch.zeros((), device=hidden.device)
+        if len(batch.nsp_labels):
+            answers = model.next_sentence(model.pooler(first)).float()  # B 2
+            nsp_sum = F.cross_entropy(answers, batch.nsp_labels, reduction="sum")
+            nsp_correct = (answers.argmax(-1) == batch.nsp_labels).sum()
+            loss = loss + nsp_sum / batch.nsp_count
+
+        lengths, predictions = batch.packing.lengths[: batch.num_sequences], batch.num_predictions
+        counts = {
+            "mlm_count": predictions,
+            "nsp_count": batch.num_sequences if batch.nsp_count else 0,
+            "tokens": int(lengths.sum()),
+            "flops": model.config.count_training_flops(lengths, predictions, pooled=batch.nsp_count > 0),
+        }
+        sums = {"mlm_sum": mlm_sum, "mlm_correct": mlm_correct, "nsp_sum": nsp_sum.detach(), "nsp_correct": nsp_correct}
+        sums |= {name: torch.full((), float(value), device=loss.device) for name, value in counts.items()}
+        return LossOutput(loss, sums)
+
+    def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Compute means over all predictions and answers, losses in nats; without predictions or answers they are 0."""
+        mlm_loss = sums["mlm_sum"] / max(sums["mlm_count"], 1)
+        return {
+            "mlm_loss": mlm_loss,
+            "perplexity": math.exp(min(mlm_loss, 700.0)),
+            "mlm_accuracy": sums["mlm_correct"] / max(sums["mlm_count"], 1),
+            "nsp_loss": sums["nsp_sum"] / max(sums["nsp_count"], 1),
+            "nsp_accuracy": sums["nsp_correct"] / max(sums["nsp_count"], 1),
+        }
+
+
+def new_bert(settings: ModelSettings, config: BertConfig, seed: int) -> BertForPretraining:
+    """Return a model with its initial weights, which are a function of the seed."""
+    from bertwright.models.heads import BertForPretraining
+    from bertwright.models.mimetic_init import mimetic_init_
+
+    model = BertForPretraining(config, seed)
+    if settings.scheme_for(config) == "mimetic":
+        mimetic_init_(model.encoder)
+    return model
+
+
+def _check_memory(config: BertConfig) -> None:
+    """Raise ValueError if the model does not fit in memory; Linux would kill this process or another one."""
+    needed, available = 4 * config.num_parameters, available_memory()
+    if available is not None and needed > available:
+        raise ValueError(
+            f"{config.num_parameters:,} parameters take {needed / 1e9:,.0f} GB, and this machine has "
+            f"{available / 1e9:,.0f} GB of memory; lower --num-layers ({config.num_layers:,}) or --hidden-size "
+            f"({config.hidden_size:,})"
+        )

@@ -1,0 +1,42 @@
+"""Causal language models: every token predicts the next one ("LTR", section 5.1) or, right to left, the previous one.
+
+The model is a BERT whose tokens attend to one side only; its loss is the masked-LM loss with these targets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from bertwright.pretraining import masking
+from bertwright.pretraining.objectives.bert_objective import BertObjective, language_model_columns
+
+if TYPE_CHECKING:
+    from bertwright.pretraining.data import StepTexts
+    from bertwright.pretraining.data_settings import DataSettings
+
+
+class LeftToRightLM(BertObjective):
+    """Every token but the last predicts the next token ("LTR & No NSP")."""
+
+    name: ClassVar[str] = "ltr"
+    direction: ClassVar[str] = "left-to-right"
+    columns = language_model_columns("left-to-right LM")
+
+    def count_predictions(self, lengths: np.ndarray, settings: DataSettings) -> np.ndarray:
+        return lengths - 1
+
+    def most_predictions(self, settings: DataSettings) -> int:
+        return settings.max_length - 1
+
+    def choose_targets(self, step: StepTexts) -> masking.Masked:
+        return masking.causal_lm_targets(step.ids, step.lengths, self.direction == "right-to-left")
+
+
+class RightToLeftLM(LeftToRightLM):
+    """Every token but the first predicts the previous token."""
+
+    name: ClassVar[str] = "rtl"
+    direction: ClassVar[str] = "right-to-left"
+    columns = language_model_columns("right-to-left LM")
