@@ -21,8 +21,7 @@ io metrics kernels corpus layouts vocabulary tokenstore models training interop 
 planning experiments cli __main__
 """.split()
 
-# `cost.py` and `tables.py` of `experiments` are to be renamed.
-SHARED_FILE_NAMES = {"run.py", "settings.py", "cost.py", "tables.py"}
+SHARED_FILE_NAMES = {"run.py", "settings.py"}
 
 
 def room_of(module: str) -> str:

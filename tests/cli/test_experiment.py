@@ -27,17 +27,17 @@ from bertwright.experiments import experiment as command
 from bertwright.experiments import experiment_setup as setup
 from bertwright.experiments import jobs, report
 from bertwright.experiments.ablations import ComposeJob
-from bertwright.experiments.cost import JobCost, SplitCost, estimate_costs
 from bertwright.experiments.experiment import experiment
 from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.experiment_setup import choose_level, plan_experiment
+from bertwright.experiments.job_cost import JobCost, SplitCost, estimate_costs
 from bertwright.experiments.job_runner import JobResult, JobRunner, lock_if_free
 from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
 from bertwright.experiments.levels import LEVELS, ExperimentLevel, TaskRecipe
 from bertwright.experiments.paper import GLUE
+from bertwright.experiments.paper_tables import MIXES, list_checkpoint_steps, published_figures
 from bertwright.experiments.report import format_p
 from bertwright.experiments.table_plan import TablePlan, Trial
-from bertwright.experiments.tables import MIXES, list_checkpoint_steps, published_figures
 from bertwright.experiments.task_files import add_test_files, find_task
 from bertwright.files import read_json
 from bertwright.finetuning.finetune_state import open_run as open_finetuning
@@ -238,7 +238,7 @@ def test_finished_jobs_keep_metrics_but_no_fine_tuned_weights(finished_run: tupl
 
 def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixes = dict(list(MIXES.items())[:2])
-    monkeypatch.setattr("bertwright.experiments.tables.MIXES", mixes)
+    monkeypatch.setattr("bertwright.experiments.paper_tables.MIXES", mixes)
     settings = make(tmp_path / "work", "table8", seeds=1, word_task_limit=None)
     run_experiment(settings)
     record = read_json(output(settings) / "report.json")

@@ -26,7 +26,6 @@ from bertwright.console import (
     notice,
     say,
 )
-from bertwright.experiments.cost import JobCost, estimate_costs, total_seconds
 from bertwright.experiments.experiment_settings import BUDGETED, ExperimentSettings
 from bertwright.experiments.experiment_setup import (
     budget_file,
@@ -35,6 +34,7 @@ from bertwright.experiments.experiment_setup import (
     plan_experiment,
     report_folder,
 )
+from bertwright.experiments.job_cost import JobCost, estimate_costs, total_seconds
 from bertwright.experiments.job_runner import WAIT_S, JobRunner, lock_if_free
 from bertwright.experiments.jobs import all_jobs
 from bertwright.experiments.levels import ExperimentLevel

@@ -6,13 +6,13 @@ from bisect import bisect
 from dataclasses import replace
 from pathlib import Path
 
-from bertwright.experiments.cost import JobCost
 from bertwright.experiments.experiment_settings import BUDGETED, OF_ONE_MODEL, ExperimentSettings
+from bertwright.experiments.job_cost import JobCost
 from bertwright.experiments.job_maker import ExperimentInputs
 from bertwright.experiments.jobs import PretrainJob, TaskJob, all_jobs, digest_store
 from bertwright.experiments.levels import LEVELS, ExperimentLevel
+from bertwright.experiments.paper_tables import make_plan
 from bertwright.experiments.table_plan import TablePlan
-from bertwright.experiments.tables import make_plan
 from bertwright.interop.model_files import model_folder
 from bertwright.training.context import select_dtype
 from bertwright.vocabulary.tokenizer import Tokenizer
