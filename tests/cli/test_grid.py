@@ -21,12 +21,18 @@ from rich.console import Console
 from bertwright.files import read_json, remove_folder
 from bertwright.finetuning import finetune_cost
 from bertwright.finetuning import grid as grids
-from bertwright.finetuning import grid_cost as cost
-from bertwright.finetuning.grid import grid
+from bertwright.finetuning.grid import (
+    TrialResult,
+    grid,
+    live_candidates,
+    rank_runs,
+    read_trial_results,
+    to_record,
+)
 from bertwright.finetuning.grid_settings import GridSettings, HyperParams, Trial
 from bertwright.finetuning.run import FinetuneRun, finetune
 from bertwright.finetuning.settings import TuningSettings
-from bertwright.finetuning.trials import TrialResult, live_candidates, rank_settings, read_results, write_results
+from bertwright.finetuning.trials import write_results
 from bertwright.interop.model_files import model_folder
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskSettings
@@ -319,7 +325,7 @@ def test_estimate_counts_steps_evaluations_and_openings(
         finetune_cost, "time_evaluation", lambda _, split: {"dev": 1_000.0, "test": 100_000.0}[split.name]
     )
     settings = make(tmp_path / "run", batch_sizes=(16, 32), epochs=(1.5,))
-    plan = cost.estimate_cost(settings, settings.trials(), Console(file=io.StringIO()))
+    plan = grids.estimate_cost(settings, settings.trials(), Console(file=io.StringIO()))
     # 30 steps of 16 seconds, 15 of 32; dev after an epoch and at the end; test once; 8 runs
     assert plan.steps == 4 * (30 + 15)
     assert plan.seconds == pytest.approx(4 * (30 * 16 + 15 * 32) + 8 * (2 * 1_000 + 100_000), abs=300)
@@ -335,7 +341,7 @@ def outcome(rate: float, seed: int, dev: float | None) -> TrialResult:
 
 def test_setting_with_the_best_mean_is_first() -> None:
     runs = [outcome(1, 0, 0.9), outcome(1, 1, 0.5), outcome(2, 0, 0.7), outcome(2, 1, 0.8)]
-    first, second = rank_settings(runs, "f1")
+    first, second = rank_runs(runs, "f1")
     assert (first.setting.learning_rate, first.best.trial.seed) == (2, 1)
     assert (second.setting.learning_rate, second.best.trial.seed) == (1, 0)
     assert first.scores is not None
@@ -343,22 +349,23 @@ def test_setting_with_the_best_mean_is_first() -> None:
 
 
 def test_setting_with_a_failed_run_is_last() -> None:
-    runs = [outcome(1, 0, 0.9), outcome(1, 1, None), outcome(2, 0, None), outcome(2, 1, None), outcome(3, 0, 0.1)]
-    assert [one.setting.learning_rate for one in rank_settings(runs, "f1")] == [3, 1, 2]
-    assert [one.failures for one in rank_settings(runs, "f1")] == [0, 1, 2]
+    scores = {1: (0.9, None), 2: (None, None), 3: (0.1, 0.1)}
+    runs = [outcome(rate, seed, dev) for rate, both in scores.items() for seed, dev in enumerate(both)]
+    assert [one.setting.learning_rate for one in rank_runs(runs, "f1")] == [3, 1, 2]
+    assert [one.failures for one in rank_runs(runs, "f1")] == [0, 1, 2]
 
 
 def test_of_equal_settings_the_first_is_chosen() -> None:
     runs = [outcome(rate, seed, 0.5) for rate in (2, 1) for seed in (0, 1)]
-    first, _ = rank_settings(runs, "f1")
+    first, _ = rank_runs(runs, "f1")
     assert first.best == runs[0]
 
 
 def test_results_are_read_in_the_order_of_the_trials(tmp_path: Path) -> None:
     """Else another of several equal runs would be chosen, whose weights have been deleted."""
     runs = [outcome(1, seed, 0.5) for seed in (0, 1, 2)]
-    write_results(tmp_path / "results.jsonl", [*runs[1:], runs[0]])
-    assert read_results(tmp_path / "results.jsonl", [run.trial for run in runs]) == runs
+    write_results(tmp_path / "results.jsonl", map(to_record, [*runs[1:], runs[0]]))
+    assert read_trial_results(tmp_path / "results.jsonl", [run.trial for run in runs]) == runs
 
 
 def test_live_candidates_are_the_runs_that_may_yet_be_chosen() -> None:
@@ -408,4 +415,4 @@ def test_grid_under_torchrun_is_rejected(tmp_path: Path, make: Make, monkeypatch
 
 
 def test_missing_results_file_has_no_results(tmp_path: Path) -> None:
-    assert read_results(tmp_path / "results.jsonl", []) == []
+    assert read_trial_results(tmp_path / "results.jsonl", []) == []

@@ -26,7 +26,7 @@ from bertwright.finetuning.probe_settings import ProbeSettings
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import RESUME_OVERRIDES as FINETUNE_OVERRIDES
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.finetuning.trial_log import RESULTS_FILE, read_results
+from bertwright.finetuning.trials import RESULTS_FILE, read_results
 from bertwright.interop.model_files import digest_model
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.pretraining.evaluation import evaluate

@@ -1,6 +1,6 @@
 """Grid of fine-tuning runs: each rate, batch size and number of epochs, with each seed; dev selects (paper, A.3).
 
-RUN/settings.toml   the settings in force          RUN/results.jsonl   one line per finished run
+RUN/settings.toml   all settings                   RUN/results.jsonl   one line per finished run
 RUN/runs/NAME/      each run, as `finetune` writes it, with log.txt; weights that cannot be chosen any more are deleted
 RUN/report.json     scores of all settings         RUN/model/          the chosen model
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -30,18 +30,15 @@ from bertwright.console import (
     say,
 )
 from bertwright.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
-from bertwright.finetuning.grid_cost import estimate_cost
+from bertwright.finetuning.finetune_cost import CostEstimator, open_timed
 from bertwright.finetuning.grid_settings import RESUME_OVERRIDES, GridSettings, HyperParams, Trial
-from bertwright.finetuning.run import finetune
-from bertwright.finetuning.trial_log import RESULTS_FILE
+from bertwright.finetuning.run import FinetuneRun, finetune
 from bertwright.finetuning.trials import (
+    RESULTS_FILE,
     SettingSummary,
-    TrialResult,
-    live_candidates,
+    pending_trials,
     rank_settings,
     read_results,
-    sort_by_trial,
-    to_record,
     write_results,
 )
 from bertwright.interop.model_files import digest_model
@@ -49,9 +46,26 @@ from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.settings import write_settings
 from bertwright.tasks.presentation import format_score, format_scores, make_score_table
 from bertwright.tasks.task_data import digest_files
+from bertwright.training.context import execution_context
+from bertwright.training.cost import CostEstimate
 from bertwright.training.distributed import check_single_process
 from bertwright.training.loop import DivergedError
 from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, check_run_directory, delete_weights
+
+
+class TrialResult(NamedTuple):
+    """Result of one run."""
+
+    trial: Trial
+    scores: dict[str, dict[str, float]]
+    """Scores of the run's best checkpoint by split ("dev", "test") and name. Empty for a run that failed."""
+    failure: str | None = None
+    """Reason of its divergence."""
+    dev_evaluations: int | None = None
+    """Number of evaluations on dev of which the best counts; None for a run that failed."""
+
+
+RunSummary = SettingSummary[HyperParams, TrialResult]
 
 
 def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
@@ -64,22 +78,22 @@ def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
     check_single_process("a grid", "start one grid per GPU, each with some of the --learning-rates")
     if settings.dry_run:
         check_run_directory(settings, RESUME_OVERRIDES)
-        found = GridRun(settings, console)
-        found.print_summary(found.pending())
+        run = GridRun(settings, console)
+        run.print_summary(run.pending())
         return None
     with lock_folder(settings.run):
         check_run_directory(settings, RESUME_OVERRIDES)
-        found = GridRun(settings, console)
-        pending = found.pending()
-        found.print_summary(pending)
-        # Also on resume: a changed --keep-all must remain in force.
-        in_force = replace(settings, resume=False)
-        write_settings(settings.run / "settings.toml", in_force, "bertwright grid: the settings in force")
+        run = GridRun(settings, console)
+        pending = run.pending()
+        run.print_summary(pending)
+        # Also on resume, since --keep-all may have changed.
+        started = replace(settings, resume=False)
+        write_settings(settings.run / "settings.toml", started, "bertwright grid: all settings, defaults included")
         try:
-            return found.run(pending)
+            return run.run(pending)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"{len(found.results)} of {len(settings.trials())} runs are finished; resume with: "
+                f"{len(run.results)} of {len(settings.trials())} runs are finished; resume with: "
                 f"bertwright grid --run {shlex.quote(str(settings.run))} --resume"
             ) from None
 
@@ -91,7 +105,7 @@ class GridRun:
         self.settings = settings
         self.console = console
         self.path = settings.run / RESULTS_FILE
-        self.results = read_results(self.path, settings.trials())
+        self.results = read_trial_results(self.path, settings.trials())
 
     @property
     def metric(self) -> str:
@@ -104,8 +118,7 @@ class GridRun:
 
     def pending(self) -> list[Trial]:
         """Return the runs that are not finished."""
-        finished = {result.trial for result in self.results}
-        return [trial for trial in self.settings.trials() if trial not in finished]
+        return pending_trials(self.settings.trials(), (result.trial for result in self.results))
 
     def print_summary(self, pending: list[Trial]) -> None:
         """Print what will be run and how long it will take."""
@@ -137,7 +150,7 @@ class GridRun:
                 self.check_data_unchanged()
                 result = self.run_trial(trial)
                 self.results = sort_by_trial([*self.results, result], trials)
-                write_results(self.path, self.results)
+                write_results(self.path, map(to_record, self.results))
                 self.prune()
                 count = f"{len(self.results)} of {len(trials)}"
                 failure = f"diverged: {result.failure}"
@@ -178,7 +191,7 @@ class GridRun:
     def finish(self) -> Path:
         """Choose a model, write it and the report, and print the table; return the model's folder."""
         settings, console = self.settings, self.console
-        ranked = rank_settings(self.results, self.metric)
+        ranked = rank_runs(self.results, self.metric)
         chosen = ranked[0].best
         if chosen.failure is not None:
             raise DivergedError(f"all runs diverged; the first one: {chosen.failure}")
@@ -211,14 +224,14 @@ class GridRun:
         runs = [one.scores["test"] for one in self.results if one.trial.setting == setting and "test" in one.scores]
         return {name: summarize_seeds([scores[name] for scores in runs]) for name in (runs[0] if runs else ())}
 
-    def make_report(self, ranked: list[SettingSummary]) -> dict[str, Any]:
+    def make_report(self, ranked: list[RunSummary]) -> dict[str, Any]:
         """Return the content of report.json."""
         chosen = ranked[0].best
         return {
             "task": self.settings.task.task,
             "metric": self.metric,
             "chosen": to_record(chosen),
-            "test": {name: found._asdict() for name, found in self.summarize_test(chosen.trial.setting).items()},
+            "test": {name: summary._asdict() for name, summary in self.summarize_test(chosen.trial.setting).items()},
             "settings": [
                 one.setting._asdict()
                 | {
@@ -232,10 +245,75 @@ class GridRun:
         }
 
 
-def setting_table(ranked: Iterable[SettingSummary]) -> Table:
+def estimate_cost(settings: GridSettings, trials: Sequence[Trial], console: Console) -> CostEstimate:
+    """Estimate the cost of trials by a few steps and predictions on the real data; print a summary of the first one.
+
+    Nothing is written. Raises ValueError as `finetune` does for unusable settings and files, and if there is no dev
+    split to select by.
+    """
+    with execution_context(settings.device) as context:
+        first = replace(settings.finetune_settings(trials[0]), run=settings.run)  # a folder without checkpoints
+        state, opening = open_timed(first, context, console)
+        if state.dev is None:
+            raise ValueError("no dev split to select by: name labeled files with --dev, or set --validation-fraction")
+        FinetuneRun(state, first, context, console).print_summary()
+        estimator = CostEstimator(state, context)
+        costs = [estimator.estimate(settings.finetune_settings(trial)) for trial in trials]
+    return CostEstimate(sum(cost.steps for cost in costs), sum(opening + cost.seconds for cost in costs))
+
+
+def rank_runs(results: Iterable[TrialResult], metric: str) -> list[RunSummary]:
+    """Return settings from best to worst by their mean on dev."""
+    return rank_settings(
+        results,
+        lambda result: result.trial.setting,
+        lambda result: None if result.failure is not None else result.scores["dev"][metric],
+    )
+
+
+def live_candidates(results: Sequence[TrialResult], metric: str, seeds: int) -> set[Trial]:
+    """Return the runs that may yet be chosen: the best run of the best complete setting and of each incomplete one."""
+    ranked = rank_runs(results, metric)
+    incomplete = [summary for summary in ranked if len(summary.trials) < seeds]
+    complete = [summary for summary in ranked if len(summary.trials) == seeds]
+    return {summary.best.trial for summary in [*complete[:1], *incomplete]}
+
+
+def to_record(result: TrialResult) -> dict[str, Any]:
+    """Return a result as it is written to a file."""
+    trial = result.trial
+    finished = {"dev_evaluations": result.dev_evaluations, "scores": result.scores}
+    outcome = finished if result.failure is None else {"failure": result.failure}
+    return {"run": trial.name} | trial.setting._asdict() | {"seed": trial.seed} | outcome
+
+
+def read_trial_results(path: Path, trials: Iterable[Trial]) -> list[TrialResult]:
+    """Read the results of finished trials, in the order of the trials; none if the file does not exist.
+
+    Raises ValueError for a line that is no result of these trials.
+    """
+    by_name = {trial.name: trial for trial in trials}
+
+    def parse(record: Any) -> TrialResult:
+        outcome = record.get("scores", {}), record.get("failure"), record.get("dev_evaluations")
+        result = TrialResult(by_name[record["run"]], *outcome)
+        if result.failure is None and not isinstance(result.scores["dev"], dict):
+            raise TypeError("the scores on dev are no object")
+        return result
+
+    return sort_by_trial(read_results(path, parse), by_name.values())
+
+
+def sort_by_trial(results: Iterable[TrialResult], trials: Iterable[Trial]) -> list[TrialResult]:
+    """Sort results by trial, not by completion, because of equal scores the first counts."""
+    order = {trial: index for index, trial in enumerate(trials)}
+    return sorted(results, key=lambda result: order[result.trial])
+
+
+def setting_table(ranked: Iterable[RunSummary]) -> Table:
     """Return a table with one row per setting; the first, which is chosen, is marked."""
     table = make_table("", "rate", "batch", "epochs", "mean ± sd", "min", "max", "best of")
-    for rank, (setting, dev, _, best) in enumerate(ranked):
+    for rank, (setting, _, dev, _, best) in enumerate(ranked):
         count = "" if best.dev_evaluations is None else str(best.dev_evaluations)
         scores = (str(dev), format_score(dev.min), format_score(dev.max), count) if dev else ("diverged", "", "", "")
         varied = (f"{setting.learning_rate:g}", str(setting.batch_size), f"{setting.epochs:g}")

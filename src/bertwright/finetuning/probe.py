@@ -1,6 +1,6 @@
 """Feature probe: heads are trained on a frozen BERT's states, layer by layer as in table 7.
 
-RUN/settings.toml    the settings in force           RUN/features/    the states, computed once, memory-mapped
+RUN/settings.toml    all settings                    RUN/features/    the states, computed once, memory-mapped
 RUN/results.jsonl    one line per head: its scores   RUN/report.json  means and deviations over the seeds
 RUN/examples/        numbers per dev example of each head, for intervals over examples (see `metrics.example_scores`)
 RUN/layers.png       with --representations each-layer: the score of each layer
@@ -33,7 +33,7 @@ from bertwright.console import (
 from bertwright.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
 from bertwright.finetuning.head_training import HeadData, HeadHyperParams, make_spec, predict, score
 from bertwright.finetuning.probe_settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
-from bertwright.finetuning.trial_log import RESULTS_FILE, read_results, write_results
+from bertwright.finetuning.trials import RESULTS_FILE, pending_trials, rank_settings, read_results, write_results
 from bertwright.inference.feature_cache import (
     Features,
     check_cache_key,
@@ -103,23 +103,20 @@ class ProbeRow(NamedTuple):
 
 
 def table_rows(results: Sequence[ProbeResult], metric: str) -> list[ProbeRow]:
-    """Return one row per representation, those of table 7 first; of several rates, the one with the best dev mean.
+    """Return one row per representation, the rows of table 7 first; of several rates, the one with the best dev mean.
 
-    A rate without a result for each seed ranks below all complete ones: a mean of fewer results is less certain.
+    A rate without a result for each seed ranks below all complete ones.
     """
-    seeds = {result.seed for result in results}
-    by_rate: dict[tuple[str, float], list[ProbeResult]] = {}
-    for result in results:
-        by_rate.setdefault((result.representation, result.learning_rate), []).append(result)
-    best: dict[str, tuple[bool, ProbeRow]] = {}
-    for (name, rate), runs in by_rate.items():
-        tests = [result.test[metric] for result in runs if result.test]
-        dev = summarize_seeds([result.dev[metric] for result in runs])
-        row = ProbeRow(name, rate, dev, summarize_seeds(tests) if tests else None)
-        complete = len(runs) == len(seeds)
-        if name not in best or (complete, row.dev.mean) > (best[name][0], best[name][1].dev.mean):
-            best[name] = complete, row
-    return [best[name][1] for name in dict.fromkeys([*REPRESENTATIONS, *best]) if name in best]
+    ranked = rank_settings(
+        results, lambda result: (result.representation, result.learning_rate), lambda result: result.dev[metric]
+    )
+    best: dict[str, ProbeRow] = {}
+    for (name, rate), trials, dev, _, _ in ranked:
+        tests = [result.test[metric] for result in trials if result.test]
+        assert dev is not None
+        best.setdefault(name, ProbeRow(name, rate, dev, summarize_seeds(tests) if tests else None))
+    names = dict.fromkeys([*REPRESENTATIONS, *(result.representation for result in results)])
+    return [best[name] for name in names if name in best]
 
 
 def probe(settings: ProbeSettings, console: Console | None = None) -> list[ProbeRow]:
@@ -181,8 +178,8 @@ class ProbeRun:
     def run(self) -> list[ProbeRow]:
         """Compute the features, train the heads, print and return the table."""
         run = self.settings.run
-        in_force = replace(self.settings, resume=False)  # usable as --config of another run
-        write_settings(run / "settings.toml", in_force, "bertwright probe: the settings in force")
+        started = replace(self.settings, resume=False)  # usable as --config of another run
+        write_settings(run / "settings.toml", started, "bertwright probe: all settings, defaults included")
         remove_stale_parts(run)
         rates, seeds = self.settings.learning_rates, self.settings.seeds
         trials = [ProbeTrial(name, rate, seed) for name, rate, seed in product(self.representations, rates, seeds)]
@@ -190,13 +187,12 @@ class ProbeRun:
         features = {split.name: self.compute_features(split) for split in self.splits}
         source = self.digest_source(features)
         results = self.read_results(source)
-        finished = {result.trial for result in results}
-        if count := len(finished.intersection(trials)):
-            say(self.console, f"{count} of {len(trials)} heads are already finished")
-        for trial in trials:
-            if trial not in finished:
-                results.append(self.train(trial, features, source))
-                write_results(run / RESULTS_FILE, map(asdict, results))
+        pending = pending_trials(trials, (result.trial for result in results))
+        if len(pending) < len(trials):
+            say(self.console, f"{len(trials) - len(pending)} of {len(trials)} heads are already finished")
+        for trial in pending:
+            results.append(self.train(trial, features, source))
+            write_results(run / RESULTS_FILE, map(asdict, results))
         rows = table_rows(results, self.task.metric)
         self.finish(rows)
         return rows

@@ -1,6 +1,6 @@
 """Fine-tuning: from a pre-trained model and a task's files to a run folder.
 
-RUN/settings.toml    the settings in force          RUN/metrics.jsonl, tensorboard/, scores.png
+RUN/settings.toml    all settings                   RUN/metrics.jsonl, tensorboard/, scores.png
 RUN/checkpoints/     the newest checkpoint          RUN/best/     the checkpoint with the best dev score
 RUN/model/           the result, a Hugging Face folder with task.json    RUN/report.json   the scores
 """

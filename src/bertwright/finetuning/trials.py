@@ -1,98 +1,88 @@
-"""Results of a grid's runs, their file, and which of them is best."""
+"""Results of trials that differ in setting and seed: their file, the pending trials, and the order of the settings.
+
+The file has one line of JSON per trial. It is rewritten after each trial and read on resume.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from bertwright.finetuning import trial_log
-from bertwright.finetuning.grid_settings import HyperParams, Trial
+from bertwright.files import write_text
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 
+S = TypeVar("S", bound=Hashable)
+R = TypeVar("R")
 
-class TrialResult(NamedTuple):
-    """Result of one run."""
-
-    trial: Trial
-    scores: dict[str, dict[str, float]]
-    """Scores of the run's best checkpoint by split ("dev", "test") and name. Empty for a run that failed."""
-    failure: str | None = None
-    """Reason of its divergence."""
-    dev_evaluations: int | None = None
-    """Number of evaluations on dev of which the best counts; None for a run that failed."""
+RESULTS_FILE = "results.jsonl"
 
 
-class SettingSummary(NamedTuple):
-    """Dev scores of a setting's runs."""
+class SettingSummary(NamedTuple, Generic[S, R]):
+    """Scores of a setting's trials on dev."""
 
-    setting: HyperParams
+    setting: S
+    trials: list[R]
     scores: SeedSummary | None
-    """The task's metric over the seeds; None if all runs failed."""
+    """Scores over the seeds; None if all trials failed."""
     failures: int
-    best: TrialResult
-    """The run with the best score; of equal ones the first."""
+    best: R
+    """Result with the best score; of equal scores the first."""
 
 
-def rank_settings(results: Iterable[TrialResult], metric: str) -> list[SettingSummary]:
-    """Return settings from best to worst by their mean on dev; of equal ones, the first comes first.
+def rank_settings(
+    results: Iterable[R], setting_of: Callable[[R], S], score_of: Callable[[R], float | None]
+) -> list[SettingSummary[S, R]]:
+    """Return settings from best to worst by their mean score; of equal means, the first comes first.
 
-    Settings with a failed run come last: the mean of the remaining runs is biased upward.
+    `score_of` returns None for a trial that failed. Settings with fewer scores than trials of another setting come
+    last: if trials failed, the mean of the remaining ones is biased upward, and a mean of few scores is uncertain.
     """
-    by_setting: dict[HyperParams, list[TrialResult]] = {}
+    by_setting: dict[S, list[R]] = {}
     for result in results:
-        by_setting.setdefault(result.trial.setting, []).append(result)
+        by_setting.setdefault(setting_of(result), []).append(result)
     summaries = []
-    for setting, runs in by_setting.items():
-        finished = [run for run in runs if run.failure is None]
-        scores = [run.scores["dev"][metric] for run in finished]
-        best = finished[scores.index(max(scores))] if finished else runs[0]
-        summary = summarize_seeds(scores) if scores else None
-        summaries.append(SettingSummary(setting, summary, len(runs) - len(finished), best))
-    return sorted(summaries, key=lambda one: (one.failures > 0, -one.scores.mean if one.scores else float("inf")))
+    for setting, trials in by_setting.items():
+        scored = [(score, result) for result in trials if (score := score_of(result)) is not None]
+        _, best = max(scored, key=lambda pair: pair[0], default=(0.0, trials[0]))
+        scores = summarize_seeds([score for score, _ in scored]) if scored else None
+        summaries.append(SettingSummary(setting, trials, scores, len(trials) - len(scored), best))
+    most = max((len(trials) for trials in by_setting.values()), default=0)
+
+    def rank(summary: SettingSummary[S, R]) -> tuple[bool, float]:
+        mean = summary.scores.mean if summary.scores else -float("inf")
+        return len(summary.trials) - summary.failures < most, -mean
+
+    return sorted(summaries, key=rank)
 
 
-def live_candidates(results: Sequence[TrialResult], metric: str, seeds: int) -> set[Trial]:
-    """Return the runs that may yet be chosen: the best run of the best complete setting and of each incomplete one."""
-    counts: dict[HyperParams, int] = {}
-    for result in results:
-        counts[result.trial.setting] = counts.get(result.trial.setting, 0) + 1
-    complete = [result for result in results if counts[result.trial.setting] == seeds]
-    incomplete = [result for result in results if counts[result.trial.setting] < seeds]
-    return {one.best.trial for one in [*rank_settings(complete, metric)[:1], *rank_settings(incomplete, metric)]}
+def pending_trials(trials: Sequence[S], finished: Iterable[S]) -> list[S]:
+    """Return the trials that are not finished, in their order."""
+    done = set(finished)
+    return [trial for trial in trials if trial not in done]
 
 
-def to_record(result: TrialResult) -> dict[str, Any]:
-    """Return a result as it is written to a file."""
-    trial = result.trial
-    finished = {"dev_evaluations": result.dev_evaluations, "scores": result.scores}
-    outcome = finished if result.failure is None else {"failure": result.failure}
-    return {"run": trial.name} | trial.setting._asdict() | {"seed": trial.seed} | outcome
+def write_results(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Write one line of JSON per trial, atomically."""
+    write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 
-def write_results(path: Path, results: Iterable[TrialResult]) -> None:
-    """Write one line of JSON per run, atomically."""
-    trial_log.write_results(path, map(to_record, results))
+def read_results(path: Path, parse: Callable[[Any], R]) -> list[R]:
+    """Read the results of earlier trials in order; none if the file does not exist.
 
-
-def read_results(path: Path, trials: Iterable[Trial]) -> list[TrialResult]:
-    """Read the results of finished trials, in the order of the trials; none if the file does not exist.
-
-    Raises ValueError for a line that is no result of these trials.
+    `parse` turns a record into a result. It raises ValueError, KeyError, TypeError or AttributeError for a record of
+    other content, which `read_results` reports as a ValueError with file and line.
     """
-    by_name = {trial.name: trial for trial in trials}
-
-    def parse(record: Any) -> TrialResult:
-        outcome = record.get("scores", {}), record.get("failure"), record.get("dev_evaluations")
-        result = TrialResult(by_name[record["run"]], *outcome)
-        if result.failure is None and not isinstance(result.scores["dev"], dict):
-            raise TypeError("the scores on dev are no object")
-        return result
-
-    return sort_by_trial(trial_log.read_results(path, parse), by_name.values())
-
-
-def sort_by_trial(results: Iterable[TrialResult], trials: Iterable[Trial]) -> list[TrialResult]:
-    """Sort results by trial, not by completion: of equal scores, that of the first trial is chosen."""
-    order = {trial: index for index, trial in enumerate(trials)}
-    return sorted(results, key=lambda result: order[result.trial])
+    if not path.is_file():
+        return []
+    results = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        try:
+            results.append(parse(json.loads(line)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(
+                f"{path}, line {number}: not a result of these trials ({type(error).__name__}: {error}); delete the "
+                "line to run its trial again"
+            ) from None
+    return results

@@ -58,7 +58,7 @@ def prepare(settings: PrepareSettings, console: Console | None = None) -> BuildR
             result = build(settings.store, settings.corpus, tokenizer, settings.build, show)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("finished shards are saved; run the same command again to continue") from None
-    write_settings(settings.store / "settings.toml", settings, "bertwright prepare: the settings in force")
+    write_settings(settings.store / "settings.toml", settings, "bertwright prepare: all settings, defaults included")
     heading(console, f"Token store {settings.store}, {time.perf_counter() - started:,.1f} s")
     _print_result(console, result)
     return result

@@ -1,6 +1,6 @@
 """Pre-training: from a token store to a run folder.
 
-RUN/settings.toml    the settings in force          RUN/metrics.jsonl, tensorboard/, loss.png
+RUN/settings.toml    all settings                   RUN/metrics.jsonl, tensorboard/, loss.png
 RUN/checkpoints/     the newest checkpoints         RUN/model/      the result, a Hugging Face folder
 RUN/report.json      first and last evaluation
 """
