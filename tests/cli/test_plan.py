@@ -188,9 +188,9 @@ def test_sizes_beyond_the_memory_are_left_out(store: Path, monkeypatch: pytest.M
     [
         ({"store": None}, "--text"),
         ({"text": ("a.txt",)}, "--text"),
-        ({"hours": 0.0}, "hours: .*got 0.0"),
-        ({"hours": float("nan")}, "hours: .*got nan"),
-        ({"measure_minutes": -1.0}, "measure_minutes: .*got -1.0"),
+        ({"hours": 0.0}, "hours: expected a number above 0, got 0.0"),
+        ({"hours": float("nan")}, "hours: expected a number above 0, got nan"),
+        ({"measure_minutes": -1.0}, "measure_minutes: expected a number above 0, got -1.0"),
         ({"gpu": "h2000"}, 'did you mean "h200"?'),
         ({"model_sizes": ("tinny",)}, 'did you mean "tiny"?'),
         ({"model_sizes": ()}, "--model-sizes"),
