@@ -165,7 +165,7 @@ def _check_weights(model: Path, has_task: bool) -> None:
 def _recognize_series(folder: Path) -> tuple[str, int | None] | None:
     """Return kind and number of runs if a folder's settings ask for several at once.
 
-    The number is None if it depends on the layers of a model of which a probe has computed no states yet.
+    The number is None until a probe has read the model: the number depends on its layers.
     """
     settings = read_toml(folder / "settings.toml")
     for kind, varied in SERIES.items():

@@ -314,7 +314,7 @@ def _rows_by_sentence(
 
 @dataclass
 class RunningTextCheck:
-    """A check for running text, of which only the first word of each paragraph would be read.
+    """A check for running text: only the first word of each paragraph would be read.
 
     Every sentence of such a file is one line without a tab, and the lines have different numbers of columns.
     """
