@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,18 +187,18 @@ def test_sizes_beyond_the_memory_are_left_out(store: Path, monkeypatch: pytest.M
     [
         ({"store": None}, "--text"),
         ({"text": ("a.txt",)}, "--text"),
-        ({"hours": 0.0}, "hours: expected a number above 0, got 0.0"),
-        ({"hours": float("nan")}, "hours: expected a number above 0, got nan"),
-        ({"measure_minutes": -1.0}, "measure_minutes: expected a number above 0, got -1.0"),
-        ({"gpu": "h2000"}, 'did you mean "h200"?'),
-        ({"model_sizes": ("tinny",)}, 'did you mean "tiny"?'),
+        ({"hours": 0.0}, "hours: .*got 0.0"),
+        ({"hours": float("nan")}, "hours: .*got nan"),
+        ({"measure_minutes": -1.0}, "measure_minutes: .*got -1.0"),
+        ({"gpu": "h2000"}, 'did you mean "h200"'),
+        ({"model_sizes": ("tinny",)}, 'did you mean "tiny"'),
         ({"model_sizes": ()}, "--model-sizes"),
         ({"vocabulary": VocabularySettings(size=100)}, "--store"),
         ({"store": None, "text": ("a.txt",), "build": BuildSettings(held_out=0.0)}, "--held-out"),
     ],
 )
 def test_settings_that_contradict_are_rejected(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(words)):
+    with pytest.raises(ValueError, match=words):
         make_settings(Path("store"), **changes)
 
 

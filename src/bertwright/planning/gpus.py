@@ -9,7 +9,7 @@ from bertwright.models.config import BertConfig
 # Share of the peak speed that a training step of BASE is assumed to reach. NVIDIA's own BERT reaches 0.45 for LARGE on
 # an A100 (DeepLearningExamples, 580 sequences of 128 tokens per second).
 UTILIZATION = 0.4
-FULL_HIDDEN_SIZE = 768  # the utilization of narrower models is about proportionally lower
+FULL_HIDDEN_SIZE = 768  # hidden size of BASE; narrower models have about proportionally lower utilization
 
 
 class Gpu(NamedTuple):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import pickle
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -24,20 +26,21 @@ from bertwright.console import (
     make_table,
     notice,
     say,
+    silent_console,
 )
 from bertwright.files import new_file
 from bertwright.planning.candidates import SHORT_RUNS, Candidate, Planner
 from bertwright.planning.gpus import UTILIZATION
 from bertwright.planning.plan_settings import PlanSettings
 from bertwright.planning.scaling_law import ShortRun, has_left_plateau
-from bertwright.pretraining.prepare import PrepareSettings
+from bertwright.pretraining.prepare import PrepareSettings, prepare
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import to_arguments, to_table
 from bertwright.tokenstore.executor import python_command
 from bertwright.training.context import execution_context
 from bertwright.training.cost import estimate_disk_space, format_bytes
 from bertwright.training.distributed import check_single_process
-from bertwright.vocabulary.learn import LearnSettings
+from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 
 NEW_TEXT_EPOCHS = 4  # up to here repeated text is as good as new (Muennighoff et al. 2023, arXiv 2305.16264)
 
@@ -80,22 +83,30 @@ def plan(settings: PlanSettings, console: Console | None = None) -> Plan:
 def prepare_text(settings: PlanSettings, folder: Path, console: Console) -> Path:
     """Learn a vocabulary and build a token store as the planned commands will; return the store.
 
-    Both are processes of their own, so that the peak memory of this one is that of training.
+    A new process does it, so that the peak memory of this one is the training's. Raises the ValueError or OSError of
+    unusable text, and ChildProcessError if the process dies.
     """
     say(console, "Learning the vocabulary and preparing the text", "dim")
     learn, preparation = prepare_settings(settings, folder / "vocabulary", folder / "store")
-    run_command("vocabulary", learn)
-    run_command("prepare", preparation)
+    code = "from bertwright.planning.plan import prepare_in_process; prepare_in_process()"
+    given = pickle.dumps((learn, preparation))
+    done = subprocess.run(python_command(code), input=given, capture_output=True, check=False)
+    if done.returncode:
+        message = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise ChildProcessError(f"preparing the text: {message or f'exit code {done.returncode}'}")
+    if done.stdout:
+        raise pickle.loads(done.stdout)
     return preparation.store
 
 
-def run_command(name: str, settings: LearnSettings | PrepareSettings) -> None:
-    """Run a command in a new process, without its output. Raises ValueError for misuse, else ChildProcessError."""
-    command = [*python_command("from bertwright.cli.main import main; main()"), name, *to_arguments(settings)]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        message = done.stderr.strip().rpartition("\n")[2].removeprefix("bertwright: error: ")
-        raise ValueError(message) if done.returncode == 2 else ChildProcessError(f"{name}: {message}")
+def prepare_in_process() -> None:
+    """Learn the vocabulary and build the store of the settings on standard input; write an error to standard output."""
+    learn, preparation = pickle.load(sys.stdin.buffer)
+    try:
+        learn_vocabulary(learn, silent_console())
+        prepare(preparation, silent_console())
+    except (ValueError, OSError) as error:
+        sys.stdout.buffer.write(pickle.dumps(error))
 
 
 def prepare_settings(settings: PlanSettings, vocabulary: Path, store: Path) -> tuple[LearnSettings, PrepareSettings]:

@@ -17,8 +17,8 @@ LEARNING_RATES = {"tiny": 1e-3, "mini": 8e-4, "small": 4e-4, "medium": 3e-4, "ba
 MIN_STEP_TOKENS, MAX_STEP_TOKENS = 16 * 64, 256 * 128
 MIN_STEP_RUN_TOKENS = 30e6
 SHORT_LENGTH, LENGTH = 64, 128
-PAPER_TOKENS = 1e9  # from here on a run has the paper's schedule, dropout and long phase
-DROPOUT_EPOCHS = 12.0  # from here on with the paper's dropout; up to here without, as in the recipe demo
+PAPER_TOKENS = 1e9  # at least this many: the paper's schedule, dropout, long phase
+DROPOUT_EPOCHS = 12.0  # above this many: the paper's dropout; else none, as in the recipe demo
 EVALUATIONS = 20
 
 

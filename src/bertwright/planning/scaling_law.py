@@ -25,7 +25,7 @@ UNIT_PARAMETERS, UNIT_TOKENS = 4e5, 4e6
 
 REPETITION = 15.4  # R*: this many repeated epochs teach as much as R* (1 - 1/e) epochs of new text
 PLATEAU = 0.86  # of the unigram entropy; above it, the loss falls faster than by a power law
-QUANTILE = 1.645  # of the normal distribution, two-sided 90 %
+QUANTILE = 1.645  # 95 % quantile of the normal distribution: the end of a two-sided 90 % interval
 
 
 class Constant(NamedTuple):
