@@ -24,6 +24,7 @@ from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_io import TaskModel
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training import checkpoint
 from bertwright.training.optimizer import OptimizerSettings
@@ -197,6 +198,6 @@ def make_task_model(vocabulary_folder: Path) -> Callable[[AnyTask], Bert]:
     def make(task: AnyTask) -> Bert:
         tokenizer = Tokenizer.load(vocabulary_folder)
         config = BertConfig(tokenizer.vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
-        return Bert(EncoderForTask(BertEncoder(config, seed=1), task.head, seed=1), tokenizer, task=task)
+        return Bert(TaskModel(EncoderForTask(BertEncoder(config, seed=1), task.head, seed=1), task), tokenizer)
 
     return make

@@ -13,6 +13,7 @@ from bertwright.tasks.classification import Classification
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_io import TaskModel
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -26,7 +27,7 @@ def save_random_model(vocabulary_folder: Path, task: AnyTask, folder: Path, seed
     """Save a model of a task with random weights; return it and the name of its folder."""
     tokenizer = Tokenizer.load(vocabulary_folder)
     config = BertConfig(tokenizer.vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32)
-    bert = Bert(EncoderForTask(BertEncoder(config, seed=seed), task.head, seed=seed), tokenizer, task=task)
+    bert = Bert(TaskModel(EncoderForTask(BertEncoder(config, seed=seed), task.head, seed=seed), task), tokenizer)
     bert.save(folder)
     return bert, str(folder)
 

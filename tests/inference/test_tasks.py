@@ -49,12 +49,9 @@ def small(task: AnyTask | None, **changes: object) -> Bert:
     """Build a model with random weights, large enough that predictions differ."""
     sizes = {"hidden_size": 24, "num_layers": 2, "num_heads": 3, "intermediate_size": 40, "max_positions": 32}
     config = BertConfig(**({"vocab_size": TOKENIZER.vocab_size, "initializer_range": 0.3} | sizes | changes))
-    model = (
-        BertForPretraining(config, 1)
-        if task is None
-        else EncoderForTask(BertEncoder(config, seed=1), task.head, seed=1)
-    )
-    return Bert(model, TOKENIZER, task=task)
+    if task is None:
+        return Bert(BertForPretraining(config, 1), TOKENIZER)
+    return Bert(TaskModel(EncoderForTask(BertEncoder(config, seed=1), task.head, seed=1), task), TOKENIZER)
 
 
 CLASSIFIER = small(Classification(labels=("bad", "so-so", "gut"), max_length=16))
@@ -102,7 +99,7 @@ def test_pair_has_one_label_and_regression_one_number():
 
 def test_sentences_of_a_document_are_tagged_in_context():
     task = replace(TAGGER.task, context=True)
-    bert = Bert(TAGGER.model, TOKENIZER, task=task)
+    bert = Bert(TaskModel(TAGGER.model, task), TOKENIZER)
     texts = ["The cat sat.", ("bad", "cat"), "", "a b c d e f g h i j k l m n"]
     found = bert.tag(texts, document=True)
     sentences = [TagExample(one.words) for one in bert.tag(texts)]
@@ -297,7 +294,7 @@ def test_features_are_the_states_of_each_word_s_first_token() -> None:
 def test_saved_model_loads_with_its_task(tmp_path, bert):
     bert.save(tmp_path / "m")
     again = bertwright.load(tmp_path / "m", device="cpu")
-    assert (again.task, again.inferred) == (bert.task, False)
+    assert again.task_model == (None if bert.task is None else bert.task_model._replace(model=again.model))
     assert predict(again) == predict(bert)
     np.testing.assert_array_equal(again.embed(["the cat", "a"]), bert.embed(["the cat", "a"]))
     with pytest.raises(ValueError, match="already exists"):
@@ -438,8 +435,7 @@ FINE_TUNE = r"needs a model from: bertwright finetune --task "
         (lambda: TAGGER.tag([["a", ""]]), "text 0: expected a text or a list of its words"),
         (lambda: ANSWERER.answer(["a"], ["b", "c"]), "context: expected one for each of 1 questions, got 2"),
         (lambda: Bert(TAGGER.model, TOKENIZER), "do not belong together"),
-        (lambda: Bert(PRETRAINED.model, TOKENIZER, task=TAGGER.task), "do not belong together"),
-        (lambda: Bert(CLASSIFIER.model, TOKENIZER, task=TAGGER.task), "do not belong together"),
+        (lambda: Bert(TaskModel(CLASSIFIER.model, TAGGER.task), TOKENIZER), "do not belong together"),
     ],
 )
 def test_misuse_is_rejected(call, message):
@@ -449,7 +445,7 @@ def test_misuse_is_rejected(call, message):
 
 
 def test_sequence_longer_than_the_model_s_positions_is_rejected():
-    bert = Bert(CLASSIFIER.model, TOKENIZER, task=replace(CLASSIFIER.task, max_length=40))
+    bert = Bert(TaskModel(CLASSIFIER.model, replace(CLASSIFIER.task, max_length=40)), TOKENIZER)
     assert bert.classify("the cat").label
     with pytest.raises(ValueError, match=r"expected at most 32 tokens per sequence \(max_positions\), got 40"):
         bert.classify("a " * 50)

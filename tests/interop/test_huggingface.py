@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -304,14 +305,19 @@ def test_truncated_weights_are_rejected(folder, share):
         load_model(folder)
 
 
-def test_pickle_is_never_read_and_the_message_has_a_command_that_converts_it(folder):
+@pytest.mark.parametrize("name", ["plain", "it's", 'a "model"; $(echo x)', "'); import os; os.abort() #"])
+def test_pickle_is_never_read_and_the_message_has_a_command_that_converts_it(folder, tmp_path, name):
+    folder = folder.rename(tmp_path / name)
     tensors = load_file(folder / "model.safetensors")
     tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
     torch.save(tensors, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"pytorch_model\.bin: .*pickle.*convert it once: python -c") as caught:
         load_model(folder)
-    exec(str(caught.value).split('python -c "')[1].removesuffix('"'), {})
+    command = str(caught.value).partition("convert it once: ")[2]
+    python, flag, code = shlex.split(command)  # as a shell reads it: one argument, whatever the folder's name is
+    assert (python, flag) == ("python", "-c")
+    exec(code, {})
     assert same(load_model(folder).model, random_model())
 
 

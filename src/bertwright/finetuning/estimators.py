@@ -11,11 +11,7 @@ files of its model folder, never as Python objects of torch.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from decimal import Decimal
-from numbers import Real
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
@@ -25,7 +21,7 @@ import numpy.typing as npt
 import torch
 from rich.console import Console
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import assert_all_finite, check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils import assert_all_finite, check_array, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -39,7 +35,7 @@ from bertwright.settings import from_table
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.task_io import write_task_folder
-from bertwright.training.context import execution_context
+from bertwright.training.context import select_device, select_dtype
 from bertwright.training.optimizer_settings import DeviceSettings
 
 
@@ -49,11 +45,12 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
     - `model`: the pre-trained BERT to start from: a model folder, a run's folder, or a hub name.
     - `max_length`: maximum tokens per sequence; by default 128, or the model's positions if they are fewer.
     - `random_state`: as in scikit-learn; an integer is the seed of `bertwright finetune`.
-    - `threads`: by default torch's number of threads, which joblib limits to its share of the cores.
+    - `threads`: threads of `fit`; by default torch's number, which joblib limits to its share of the cores.
     - `verbose`: print what `bertwright finetune` prints.
     - The others are fields of `FinetuneSettings`, `TuningSettings` and `DeviceSettings` with the same defaults.
 
-    After `fit`, `model_` is the fine-tuned `Bert`. It computes with the present `device`, `dtype` and `threads`.
+    After `fit`, `model_` is the fine-tuned `Bert`. It computes with the present `device` and `dtype`, and with torch's
+    number of threads; an estimator may predict in several threads at once.
     """
 
     kind: ClassVar[str]
@@ -116,6 +113,7 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     def _write(self, folder: Path) -> None:
         """Write the fitted model into an existing folder."""
+        assert self.model_.task_model is not None
         write_task_folder(folder, self.model_.task_model, self.model_.tokenizer)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -176,15 +174,13 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         threads = torch.get_num_threads() if self.threads is None else self.threads
         return _table({"device": self.device, "dtype": self.dtype, "threads": threads})
 
-    @contextmanager
-    def _on_device(self) -> Iterator[Bert]:
-        """Yield the fitted model on the device of the parameters. Raises NotFittedError before `fit`."""
+    def _on_device(self) -> Bert:
+        """Return the fitted model on the device of the parameters. Raises NotFittedError before `fit`."""
         check_is_fitted(self, "model_")
         settings = from_table(DeviceSettings, self._device, type(self).__name__)
-        with execution_context(settings) as context:
-            self.model_.model.to(context.device)
-            self.model_.model.encoder.compute_dtype = context.dtype
-            yield self.model_
+        self.model_.model.to(select_device(settings))
+        self.model_.model.encoder.compute_dtype = getattr(torch, select_dtype(settings))
+        return self.model_
 
 
 class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
@@ -207,7 +203,9 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
         names = _class_names(classes)
         pairs = zip(examples, indices, strict=True)
         self.model_ = self._finetune([example._replace(label=names[index]) for example, index in pairs])
-        self.model_.classes = {"classes": classes.tolist(), "dtype": classes.dtype.char}
+        assert self.model_.task_model is not None
+        saved_classes = {"classes": classes.tolist(), "dtype": classes.dtype.char}
+        self.model_.task_model = self.model_.task_model._replace(classes=saved_classes)
         self.classes_ = classes
         return self
 
@@ -219,20 +217,20 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Predict the probability of each label, N × C, in the order of `classes_`; each text's sum is 1."""
-        with self._on_device() as bert:
-            names, texts = _class_names(self.classes_), _to_texts(X)
-            probabilities = np.empty((len(texts), len(names)))
-            for index, prediction in enumerate(bert.iter_classify(texts)):
-                probabilities[index] = [prediction.probabilities[name] for name in names]
+        bert = self._on_device()
+        names, texts = _class_names(self.classes_), _to_texts(X)
+        probabilities = np.empty((len(texts), len(names)))
+        for index, prediction in enumerate(bert.iter_classify(texts)):
+            probabilities[index] = [prediction.probabilities[name] for name in names]
         return probabilities
 
     @classmethod
     def from_folder(cls, folder: str | Path, **parameters: Any) -> Self:
         """Load a fitted estimator as `BertEstimator.from_folder` does, with the types of its labels."""
         estimator = super().from_folder(folder, **parameters)
-        bert = estimator.model_
-        assert bert.task is not None
-        estimator.classes_ = _read_classes(bert.classes, bert.task.label_names, model_folder(folder) / CLASSES)
+        trained = estimator.model_.task_model
+        assert trained is not None
+        estimator.classes_ = _read_classes(trained.classes, trained.task.label_names, model_folder(folder) / CLASSES)
         return estimator
 
 
@@ -253,8 +251,7 @@ class BertRegressor(RegressorMixin, BertEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """Predict the number of each text: N float64. Raises ValueError for an invalid X."""
-        with self._on_device() as bert:
-            return np.array(bert.classify(_to_texts(X)), dtype=np.float64)
+        return np.array(self._on_device().classify(_to_texts(X)), dtype=np.float64)
 
 
 class BertTagger(BertEstimator):
@@ -273,21 +270,24 @@ class BertTagger(BertEstimator):
 
     def predict(self, X: Any) -> list[list[str]]:
         """Predict the tag of each word: N lists of tags. Raises ValueError for an invalid X."""
-        with self._on_device() as bert:
-            return [list(prediction.tags) for prediction in bert.tag(_check_word_lists(X, "X", "words"))]
+        bert = self._on_device()
+        return [list(prediction.tags) for prediction in bert.tag(_check_word_lists(X, "X", "words"))]
 
     def score(self, X: Any, y: Any) -> float:
         """Compute the F1 of spans as conlleval does; if tags are plain classes, the accuracy over words."""
         examples = _check_sentences(X, y)
-        with self._on_device() as bert:
-            assert bert.task is not None
-            return bert.task.score(examples, bert.tag([one.words for one in examples]))[bert.task.metric]
+        bert = self._on_device()
+        assert bert.task is not None
+        return bert.task.score(examples, bert.tag([example.words for example in examples]))[bert.task.metric]
 
 
 def _table(values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert parameters to a table as in TOML: unset ones are absent, and NumPy's numbers (of grids) are Python's."""
-    is_set = {name: value for name, value in values.items() if value is not None}
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in is_set.items()}
+    return {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 # --- Checks of X and y
@@ -346,23 +346,15 @@ def _check_labels(y: Any) -> npt.NDArray[Any]:
 
 
 def _check_numeric_y(y: Any) -> npt.NDArray[np.float64]:
-    """Return N finite numbers. Raises ValueError, naming the index, for anything else."""
+    """Return N finite numbers. Raises ValueError for anything else."""
     values = np.asarray(y if hasattr(y, "__array__") else _to_list(y, "y"))
-    if values.dtype.kind == "O":
-        wrong = [pair for pair in enumerate(values.flat) if not isinstance(pair[1], Real | Decimal | np.bool_)]
-    else:  # NumPy would convert dates to a number of days
-        wrong = [] if values.dtype.kind in "biuf" else [(0, values.flat[0])]
-    for index, value in wrong[:1]:
-        raise ValueError(f"y[{index}]: expected a number, got {abbreviate(value)}")
+    if values.dtype.kind not in "biufO":  # NumPy would convert dates to a number of days
+        raise ValueError(f"y: expected numbers, got {abbreviate(values.flat[0])}")
     try:
-        converted = values.astype(np.float64)
-    except OverflowError:  # an int beyond the largest float
-        index = next(index for index, value in enumerate(values.flat) if abs(value) > sys.float_info.max)
-        raise ValueError(f"y[{index}]: expected a number up to {sys.float_info.max:.0e}, got a larger one") from None
-    numbers: npt.NDArray[np.float64] = column_or_1d(converted, warn=True)
-    for index in np.flatnonzero(~np.isfinite(numbers))[:1].tolist():
-        kind = "NaN" if np.isnan(numbers[index]) else "infinity"
-        raise ValueError(f"Input y contains {kind}: y[{index}]")  # scikit-learn's words
+        finite = check_array(values, ensure_2d=False, dtype=np.float64, input_name="y")
+    except (TypeError, OverflowError) as error:  # objects that are no numbers; an int beyond the largest float
+        raise ValueError(f"y: expected numbers ({error})") from None
+    numbers: npt.NDArray[np.float64] = column_or_1d(finite, warn=True)
     if (numbers == numbers[0]).all():
         raise ValueError(f"y: expected at least two different numbers, got {numbers[0]:g} only")
     return numbers

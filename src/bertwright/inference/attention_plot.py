@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
@@ -26,7 +26,18 @@ PICTURES = (".png", ".svg", ".pdf")
 ARRAYS = ".npz"
 SINGLE_INCHES, PANEL_INCHES = 7.0, 1.6  # side of the only panel; of one of several
 TICKS = 60  # maximum number of tokens that are written along the axes
-BOXES = "Last Resort"  # fonts of matplotlib that draw a box for every character
+CJK_FONTS = (  # fonts with Korean, Chinese and Japanese, which matplotlib's own font lacks
+    "Noto Sans CJK KR",
+    "Noto Sans CJK JP",
+    "NanumGothic",
+    "Malgun Gothic",
+    "Apple SD Gothic Neo",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "WenQuanYi Zen Hei",
+    "Arial Unicode MS",
+)
 
 
 @dataclass(frozen=True)
@@ -78,15 +89,21 @@ def attention(settings: AttentionSettings, console: Console | None = None) -> At
         if settings.output.suffix == ARRAYS:
             np.savez_compressed(file, tokens=np.array(found.tokens), weights=found.weights)
         else:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Glyph .* missing")  # one per character; `_label_tokens` prints one
-                _figure(settings, found, console).savefig(file, dpi=130, format=settings.output.suffix[1:])
+            with warnings.catch_warnings(record=True) as caught:  # matplotlib warns of each character without a font
+                warnings.filterwarnings("always", "Glyph .* missing")
+                _figure(settings, found).savefig(file, dpi=130, format=settings.output.suffix[1:])
+            if any(str(warning.message).startswith("Glyph") for warning in caught):
+                notice(
+                    console,
+                    "no installed font has some characters of the tokens; they are drawn as boxes unless you install "
+                    "one, such as Noto Sans CJK for Korean, Chinese and Japanese",
+                )
     layers, heads, tokens, _ = found.weights.shape
     say(console, f"{settings.output}: layers {layers}, heads {heads}, tokens {tokens}")
     return found
 
 
-def _figure(settings: AttentionSettings, found: Attention, console: Console) -> Figure:
+def _figure(settings: AttentionSettings, found: Attention) -> Figure:
     """Draw a panel for each layer and head; darker is more."""
     from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
@@ -104,44 +121,15 @@ def _figure(settings: AttentionSettings, found: Attention, console: Console) -> 
         if row == 0:
             panel.set_title(f"head {settings.head or column + 1}", fontsize="medium")
         if single and tokens <= TICKS:
-            _label_tokens(panel, found.tokens, console)
+            _label_tokens(panel, found.tokens)
     return figure
 
 
-def _label_tokens(panel: Axes, tokens: tuple[str, ...], console: Console) -> None:
+def _label_tokens(panel: Axes, tokens: tuple[str, ...]) -> None:
     """Label the rows with the attending tokens and the columns with the attended ones; "$" does not start a formula."""
-    fonts = choose_fonts("".join(tokens))
-    if fonts.missing:
-        notice(
-            console,
-            f"no installed font has {len(fonts.missing):,} characters of the tokens, such as {fonts.missing[0]}; they "
-            "are drawn as boxes unless you install one, such as Noto Sans CJK for Korean, Chinese and Japanese",
-        )
-    panel.set_xticks(range(len(tokens)), tokens, rotation=90, parse_math=False, fontfamily=fonts.families)
-    panel.set_yticks(range(len(tokens)), tokens, parse_math=False, fontfamily=fonts.families)
+    from matplotlib.font_manager import fontManager
 
-
-class Fonts(NamedTuple):
-    """Fonts for a text, in the order in which a character is looked for."""
-
-    families: list[str]
-    missing: str
-    """Characters that none of them has."""
-
-
-def choose_fonts(text: str) -> Fonts:
-    """Choose matplotlib's own font and, if it lacks characters of the text, the installed font with most of those."""
-    from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
-
-    def lacking(path: str, characters: set[str]) -> set[str]:
-        """Return the characters that a font file lacks."""
-        return {character for character in characters if not get_font(path).get_char_index(ord(character))}
-
-    families = FontProperties().get_family()
-    missing = lacking(findfont(FontProperties()), set(text))
-    others = [font for font in fontManager.ttflist if missing and not font.name.startswith(BOXES)]
-    if others:
-        rest, family = min((len(lacking(font.fname, missing)), font.name) for font in others)
-        if rest < len(missing):
-            return Fonts([*families, family], "".join(sorted(lacking(findfont(family), missing))))
-    return Fonts(families, "".join(sorted(missing)))
+    installed = {font.name for font in fontManager.ttflist}
+    families = ["sans-serif", *(name for name in CJK_FONTS if name in installed)]
+    panel.set_xticks(range(len(tokens)), tokens, rotation=90, parse_math=False, fontfamily=families)
+    panel.set_yticks(range(len(tokens)), tokens, parse_math=False, fontfamily=families)

@@ -14,8 +14,6 @@ from bertwright.interop.model_files import check_model, model_folder
 from bertwright.settings import Positional, check_not_str
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from bertwright.interop.huggingface import LoadResult
     from bertwright.tasks.task_io import TaskModel
     from bertwright.vocabulary.tokenizer import Tokenizer
@@ -73,7 +71,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     else:
         save_model(settings.output, loaded.model, tokenizer, loaded.missing_heads)
     purpose = f", for {task.task.kind}" if task else ""
-    say(console, f"{settings.output}: written, {count_parameters(loaded.model):,} parameters{purpose}")
+    say(console, f"{settings.output}: written, {loaded.model.num_parameters:,} parameters{purpose}")
     if settings.format == "google":
         say(console, f"for Google's scripts: {' '.join(_google_flags(task, tokenizer))}")
     for head in loaded.missing_heads:
@@ -109,8 +107,3 @@ def _load_google(folder: Path, labels: tuple[str, ...]) -> tuple[LoadResult, Tas
 def _google_flags(task: TaskModel | None, tokenizer: Tokenizer) -> list[str]:
     """Return the flags whose values Google's files do not contain."""
     return [f"--do_lower_case={tokenizer.lowercase}", *(task.task.google_flags() if task else ())]
-
-
-def count_parameters(model: nn.Module) -> int:
-    """Return the number of weights."""
-    return sum(parameter.numel() for parameter in model.parameters())

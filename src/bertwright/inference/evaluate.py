@@ -7,23 +7,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from bertwright.console import filled_table, heading, item_progress, make_console, notice, say
 from bertwright.files import new_file
-from bertwright.interop.model_files import check_model, model_folder
+from bertwright.interop.model_files import check_model
 from bertwright.io.sources import check_exist, check_unique
 from bertwright.settings import Positional, check_not_str
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings
 
 if TYPE_CHECKING:
-    from bertwright.inference.model import Bert
     from bertwright.tasks.task import AnyTask
-    from bertwright.tasks.task_io import TaskModel
-    from bertwright.training.context import ExecutionContext
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     for name in (settings.model, *settings.ensemble):
         check_model(name)
     # These import torch, which takes longer than the checks above.
+    from bertwright.inference.trained_models import load_for_task
     from bertwright.tasks.ensemble import predict_ensemble
     from bertwright.training.context import execution_context
 
@@ -103,49 +101,3 @@ def _print_scores(
         console.print(filled_table(table.columns, table.rows))
     for note in task.score_notes(examples, predictions):
         say(console, note)
-
-
-class LoadedModels(NamedTuple):
-    """The models of a task, ready to predict."""
-
-    first: Bert
-    """The first model, with its tokenizer."""
-    members: list[TaskModel]
-    """All models."""
-    task: AnyTask
-    """Their common task, with the user's options."""
-    notices: list[str]
-    """Choices that the user should know of."""
-
-
-def load_for_task(
-    names: Sequence[str], overrides: TaskOptions, threshold: float | None, context: ExecutionContext
-) -> LoadedModels:
-    """Load fine-tuned models of one task; `threshold` replaces theirs.
-
-    Raises ValueError for a model without a task, for different tasks, and for a task without a threshold.
-    """
-    from bertwright.tasks.ensemble import merge_tasks
-
-    loaded = [_load_one(name, overrides, context) for name in names]
-    for name, one in zip(names, loaded, strict=True):
-        if one.tokenizer.digest != loaded[0].tokenizer.digest:
-            raise ValueError(f"{name}: its vocabulary is not that of {names[0]}; the models of an ensemble share one")
-    members = [one.task_model for one in loaded]
-    task = merge_tasks([member.task for member in members])
-    if threshold is not None:
-        return LoadedModels(loaded[0], members, task.with_threshold(threshold), [])
-    return LoadedModels(loaded[0], members, task, task.merge_notes() if len(names) > 1 else [])
-
-
-def _load_one(name: str, overrides: TaskOptions, context: ExecutionContext) -> Bert:
-    from bertwright.inference.model import load
-    from bertwright.models.heads import EncoderForTask
-    from bertwright.tasks.task_data import within_positions
-
-    folder = model_folder(name)
-    model = load(folder, context.device, context.dtype)
-    if model.task is None or not isinstance(model.model, EncoderForTask):
-        raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
-    model.task = within_positions(overrides.apply_to(model.task), overrides, model.config.max_positions)
-    return model

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from bertwright.console import heading, key_value_table, make_console
 from bertwright.files import read_json
-from bertwright.inference.convert import count_parameters
 from bertwright.inference.feature_cache import HEADER, cache_info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.checksums import read_checksums
@@ -112,11 +111,11 @@ def _describe_model(folder: Path) -> Description:
     fields = {"shape": _format_shape(config), "positions": f"{config.max_positions:,}"}
     if (found := load_task(folder)) is not None:
         kind = f"model for {found.task.kind}"
-        fields["parameters"] = f"{count_parameters(found.model):,}"
+        fields["parameters"] = f"{found.model.num_parameters:,}"
         fields |= _task_fields(found.task)
     else:
         loaded = load_model(folder, heads="optional")
-        fields["parameters"] = f"{count_parameters(loaded.model):,}"
+        fields["parameters"] = f"{loaded.model.num_parameters:,}"
         fields["missing heads"] = ", ".join(loaded.missing_heads) or "none"
     has_checksums = bool(read_checksums(folder))
     fields |= _vocabulary_fields(folder)

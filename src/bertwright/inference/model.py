@@ -58,34 +58,29 @@ class Bert:
     """
 
     def __init__(
-        self,
-        model: EncoderModel,
-        tokenizer: Tokenizer,
-        missing_heads: Sequence[str] = (),
-        task: AnyTask | None = None,
-        inferred: bool = False,
-        classes: Any = None,
-        outputs: tuple[str, ...] = (),
+        self, model: EncoderModel | TaskModel, tokenizer: Tokenizer, missing_heads: Sequence[str] = ()
     ) -> None:
-        """Combine a model and its tokenizer.
+        """Combine a pre-trained model, or a fine-tuned model and its task, with its tokenizer.
 
-        `missing_heads`: heads of `model` with random weights, as in `interop.huggingface.LoadResult`. `task`: the task
-        of an `EncoderForTask`. `inferred`, `classes` and `outputs`: as in `tasks.task_io.TaskModel`. Raises ValueError
+        `missing_heads`: heads of `model` with random weights, as in `interop.huggingface.LoadResult`. Raises ValueError
         if the vocabulary or the task does not fit the model.
         """
-        check_vocabulary(tokenizer, model.config, "tokenizer and model")
-        if (task and task.head) != (model.head.spec if isinstance(model, EncoderForTask) else None):
+        self.task_model = model if isinstance(model, TaskModel) else None
+        network: EncoderModel = model.model if isinstance(model, TaskModel) else model
+        check_vocabulary(tokenizer, network.config, "tokenizer and model")
+        if (self.task and self.task.head) != (network.head.spec if isinstance(network, EncoderForTask) else None):
             raise ValueError(
                 "task and model do not belong together: expected a task if and only if the model has its head"
             )
-        self.model = model.eval()
+        self.model = network.eval()
         self.tokenizer = tokenizer
-        self.config = model.config
+        self.config = network.config
         self.missing_heads = tuple(missing_heads)
-        self.task = task
-        self.inferred = inferred
-        self.classes = classes
-        self.outputs = outputs
+
+    @property
+    def task(self) -> AnyTask | None:
+        """The task of a fine-tuned model."""
+        return self.task_model.task if self.task_model else None
 
     @property
     def device(self) -> torch.device:
@@ -109,8 +104,7 @@ class Bert:
         if isinstance(texts, str):
             return self.fill_mask([texts], top_k)[0]
         checked = _check_texts(texts)
-        if isinstance(self.model, EncoderForTask):
-            assert self.task is not None
+        if self.task is not None:
             raise ValueError(
                 f"this model was fine-tuned for {self.task.kind} and has no masked-LM head; call fill_mask on the "
                 "pre-trained model that it started from"
@@ -233,7 +227,8 @@ class Bert:
         """Yield the predictions of `classify` one by one, without storing them; warnings come after the last one."""
         task: AnyTask = self._check_task("classify", TextTask, "classification")  # type: ignore[type-abstract]
         examples = [text_example(text, None, f"text {index}") for index, text in enumerate(to_list(texts, "texts"))]
-        if self.inferred and any(example.text_pair is not None for example in examples):
+        is_inferred = self.task_model is not None and self.task_model.inferred
+        if is_inferred and any(example.text_pair is not None for example in examples):
             task = replace(task, text_pair="pair")  # type: ignore[type-var]
         return self._predict(task, examples)
 
@@ -335,19 +330,12 @@ class Bert:
             vectors += compute_word_features(self.model.encoder, encoded, len(chunk), computed)
         return [of_text[:, [computed.index(layer) for layer in positive]] for of_text in vectors]
 
-    @property
-    def task_model(self) -> TaskModel:
-        """The fine-tuned model with its task, as in its folder."""
-        assert isinstance(self.model, EncoderForTask)
-        assert self.task is not None
-        return TaskModel(self.model, self.task, self.inferred, self.outputs, self.classes)
-
     def save(self, folder: Path | str) -> None:
         """Write a new Hugging Face folder with the model, its tokenizer and its task, atomically.
 
         Raises ValueError if the folder already exists.
         """
-        if isinstance(self.model, EncoderForTask):
+        if self.task_model is not None:
             save_task_folder(Path(folder), self.task_model, self.tokenizer)
         else:
             save_model(Path(folder), self.model, self.tokenizer, self.missing_heads)
@@ -401,9 +389,8 @@ def load(
     config = load_config(folder)  # first: it also checks the files of tokenizer and task
     tokenizer = Tokenizer.load(folder)
     check_vocabulary(tokenizer, config, folder)
-    if found := load_task(folder):
-        task, inferred, outputs, classes = found[1:]
-        bert = Bert(found.model, tokenizer, (), task, inferred, classes, outputs)
+    if task_model := load_task(folder):
+        bert = Bert(task_model, tokenizer)
     else:
         loaded = load_model(folder, heads="optional")
         bert = Bert(loaded.model, tokenizer, loaded.missing_heads)

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from bertwright.console import ProgressCallback, filled_table, heading, item_progress, make_console, notice, say
 from bertwright.files import check_absent
-from bertwright.inference.evaluate import LoadedModels, load_for_task
 from bertwright.inference.predict_inputs import (
     count_checked_examples,
     examples_from_arguments,
@@ -23,6 +22,7 @@ from bertwright.inference.predict_inputs import (
 )
 from bertwright.inference.predict_outputs import PredictedExample, open_output, write_predictions
 from bertwright.inference.predict_settings import STANDARD_OUTPUT, PredictSettings
+from bertwright.inference.trained_models import LoadedModels, load_for_task
 from bertwright.io.decoding import STDIN
 from bertwright.tasks.ensemble import predict_ensemble
 from bertwright.tasks.prediction import PredictedChunk, predict_chunks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -29,10 +30,13 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
             tensors |= read_safetensors(folder / name)
         return folder / SHARDS, tensors
     if (pickle := folder / "pytorch_model.bin").is_file():
+        conversion = (
+            "import torch, safetensors.torch as s; s.save_file({n: t.clone() for n, t in "
+            f"torch.load({str(pickle)!r}, weights_only=True).items()}}, {str(folder / WEIGHTS)!r})"
+        )
         raise ValueError(
             f"{pickle}: a pickle can run any code when it is read, so bertwright does not read it; if you trust this "
-            f'file, convert it once: python -c "import torch, safetensors.torch as s; s.save_file({{n: t.clone() '
-            f"for n, t in torch.load('{pickle}', weights_only=True).items()}}, '{folder / WEIGHTS}')\""
+            f"file, convert it once: python -c {shlex.quote(conversion)}"
         )
     raise ValueError(f"{folder}: no {WEIGHTS} and no {SHARDS}")
 

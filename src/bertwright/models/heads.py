@@ -38,6 +38,11 @@ class EncoderModel(nn.Module):
         """Configuration of the encoder."""
         return self.encoder.config
 
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights of the encoder and the heads."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
 
 def is_untrained(layer: nn.Linear) -> bool:
     """Return whether a dense layer has its initial weights: its bias is initially 0, and only training changes it."""

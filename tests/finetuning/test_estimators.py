@@ -14,6 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -435,6 +436,13 @@ def test_fit_prints_only_if_verbose_and_leaves_no_files(
     assert not list(tmp_path.iterdir())
 
 
+def test_threads_predict_with_one_estimator(classifier: BertClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = classifier.predict_proba(TEST.texts).tobytes()
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: pytest.fail("the number of threads was set"))
+    with ThreadPoolExecutor(4) as pool:
+        assert {*pool.map(lambda _: classifier.predict_proba(TEST.texts).tobytes(), range(12))} == {alone}
+
+
 def test_interrupted_fit_leaves_no_files(
     bert: str, classifier: BertClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -578,17 +586,13 @@ def test_numbers_and_booleans_of_any_type_are_accepted(bert: str) -> None:
     ("y", "message"),
     [
         ([1.0, NAN], "Input y contains NaN"),
-        ([1.0, None], r"y\[1\]: expected a number, got None"),
+        ([1.0, None], "Input y contains NaN"),
         ([1.0, float("inf")], "Input y contains infinity"),
-        ([1.0, 10**400], r"y\[1\]: expected a number up to 2e\+308"),
-        (["a", "b"], r"y\[0\]: expected a number, got .*'a'"),
-        (np.array(["2026-11-22", "2026-11-23"], dtype="datetime64[D]"), r"y\[0\]: expected a number, got .*2026-11-22"),
-        (
-            np.array(["2026-11-22", "2026-11-23"], dtype="datetime64[ns]"),
-            r"y\[0\]: expected a number, got .*2026-11-22",
-        ),
-        ([1 + 2j, 3.0], r"y\[0\]: expected a number, got .*1\+2j"),
-        ([np.complex64(1), 2**70], r"y\[0\]: expected a number, got .* \(complex64\)"),
+        ([1.0, 10**400], "y: expected numbers"),
+        (["a", "b"], "y: expected numbers, got .*'a'"),
+        (np.array(["2026-11-22", "2026-11-23"], dtype="datetime64[D]"), "y: expected numbers, got .*2026-11-22"),
+        ([1 + 2j, 3.0], r"y: expected numbers, got .*1\+2j"),
+        ([np.complex64(1), 2**70], "Complex data not supported"),
         ([2.0, 2.0], "y: expected at least two different numbers, got 2 only"),
         ([1.0, 1e300], r"^X\[1\]: expected a finite number"),
         ([1.0], "inconsistent numbers of samples"),
