@@ -18,6 +18,7 @@ from bertwright.files import (
     digest_bytes,
     digest_file,
     lock_folder,
+    new_file,
     read_json,
     remove_folder,
     remove_stale_parts,
@@ -172,14 +173,18 @@ def test_temporary_of_another_container_is_not_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_text() == "ours"
 
 
-def test_folder_that_loses_a_race_is_saved_under_another_name(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"a: written by another process .* {tmp_path}/a-{os.getpid()}$"):  # noqa: SIM117
+def test_result_that_loses_a_race_replaces_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a: already exists; choose another path"):  # noqa: SIM117
         with atomic_folder(tmp_path / "a") as temporary:
             (temporary / "file").write_text("mine")
             (tmp_path / "a").mkdir()
             (tmp_path / "a" / "file").write_text("other")
-    assert (tmp_path / "a" / "file").read_text() == "other"
-    assert (tmp_path / f"a-{os.getpid()}" / "file").read_text() == "mine"
+    with pytest.raises(ValueError, match="b: already exists; choose another path"):  # noqa: SIM117
+        with new_file(tmp_path / "b") as temporary:
+            temporary.write_text("mine")
+            (tmp_path / "b").write_text("other")
+    assert (tmp_path / "a" / "file").read_text() == (tmp_path / "b").read_text() == "other"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

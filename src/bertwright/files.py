@@ -87,8 +87,7 @@ def attach_filename(path: Path) -> Iterator[None]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder, which becomes `path` when the block ends; after an error nothing is left behind.
 
-    If another process has created `path` in the meantime, the folder is saved under another name, which the ValueError
-    states.
+    Raises ValueError if another process has created `path` in the meantime.
     """
     ensure_folder(path.parent)
     temporary = _temporary(path)
@@ -99,21 +98,15 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         with attach_filename(path):
             for written in [*sorted(temporary.rglob("*")), temporary]:
                 sync(written)
-            _rename_to_free_name(temporary, path)
+            try:
+                temporary.rename(path)
+            except OSError as error:
+                if error.errno in TAKEN:
+                    check_absent(path)
+                raise
             sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _rename_to_free_name(temporary: Path, path: Path) -> None:
-    try:
-        temporary.rename(path)
-    except OSError as error:
-        if error.errno not in TAKEN:
-            raise
-        free_name = path.with_name(f"{path.name}-{os.getpid()}")
-        temporary.rename(free_name)
-        raise ValueError(f"{path}: written by another process in the meantime; this result is in {free_name}") from None
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -261,7 +254,7 @@ def lock_or_explain(file: IO[Any], folder: Path) -> bool:
 
 
 def check_absent(path: Path) -> None:
-    """Raise ValueError if a result would replace something; called before the work, not after it."""
+    """Raise ValueError if a result would replace something."""
     if os.path.lexists(path):
         raise ValueError(f"{path}: already exists; choose another path, or delete it")
 
@@ -270,9 +263,8 @@ def check_absent(path: Path) -> None:
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path, which becomes `path` when the block ends.
 
-    Raises OSError before the work if the file cannot be written, and ValueError if the path exists or is "-". If
-    another process has written the path in the meantime, the result is saved under another name, which the ValueError
-    states.
+    Raises OSError before the work if the file cannot be written, and ValueError if the path is "-", exists, or has been
+    written by another process in the meantime.
     """
     if path == Path("-"):
         raise ValueError("-: expected the name of a file; this result is not written to standard output")
@@ -280,7 +272,4 @@ def new_file(path: Path) -> Iterator[Path]:
     with atomic_file(path) as temporary:
         temporary.touch()
         yield temporary
-        if os.path.lexists(path):
-            free_name = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
-            temporary.rename(free_name)
-            raise ValueError(f"{path}: written by another process in the meantime; this result is in {free_name}")
+        check_absent(path)

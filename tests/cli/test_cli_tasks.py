@@ -28,7 +28,6 @@ from test_cli import HOSTILE, files, run_command, run_successfully, start_comman
 from bertwright.console import CONTROL
 from bertwright.files import lock_folder, read_json
 from bertwright.finetuning.run import FinetuneRun
-from bertwright.inference import predict as predicting
 from bertwright.interop.huggingface import load_model, save_model
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import read_rows
@@ -861,23 +860,6 @@ def test_resume_with_changed_files_is_rejected(at: Path, monkeypatch: pytest.Mon
     done = run_command("finetune --run new --resume")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "mine.tsv: changed since the run started; restore its content, or start again" in done.err
-
-
-def test_result_of_another_process_is_not_overwritten(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, theirs = predicting.write_predictions, "theirs"
-
-    def write_slowly(*arguments: Any) -> int:
-        count = write(*arguments)
-        (at / "found.jsonl").write_text(theirs)
-        return count
-
-    monkeypatch.setattr(predicting, "write_predictions", write_slowly)
-    done = run_command(f"predict classification --inputs dev.tsv --output found.jsonl {HERE}")
-    other = f"found-{os.getpid()}.jsonl"
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert re.search(rf"found.jsonl: .*another process.* {other}$", done.err)
-    assert (at / "found.jsonl").read_text() == theirs
-    assert len(lines(at / other)) == 12
 
 
 def test_passed_columns_are_valid_json(at: Path) -> None:
