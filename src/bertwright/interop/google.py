@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bertwright.files import read_json, write_json, write_text
+from bertwright.files import read_json, write_json
 from bertwright.interop.architectures import BERT
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.huggingface import ModelSource, check_vocabulary, to_hf_weights
@@ -25,6 +25,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel
 from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer_io import write_vocab
 
 CONFIG, VOCABULARY, INDEX = "bert_config.json", "vocab.txt", "bert_model.ckpt.index"
 
@@ -132,7 +133,7 @@ def save_checkpoint(
     weights = {to_google_name(name): tensor for name, tensor in to_hf_weights(model, missing_heads).items()}
     with new_folder(folder) as temporary:
         write_json(temporary / CONFIG, values)
-        write_text(temporary / VOCABULARY, "".join(f"{token}\n" for token in tokenizer.tokens))
+        write_vocab(temporary / VOCABULARY, tokenizer.tokens)
         write_json(temporary / "tokenizer_config.json", {"do_lower_case": tokenizer.lowercase})
         write_bundle(temporary / INDEX, {name: transpose(name, tensor).numpy() for name, tensor in weights.items()})
 

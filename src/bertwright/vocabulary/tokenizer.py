@@ -55,7 +55,7 @@ class Tokenizer:
         """Wrap a `tokenizers` object, which `source` names in messages; see `load` and `from_tokens`."""
         self._tokens = validate_backend(backend, source)
         self._backend = backend
-        self._ids = {token: number for number, token in enumerate(self._tokens)}
+        self._ids = {token: number for number, token in enumerate(self._tokens) if token}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
 
     @classmethod
@@ -79,7 +79,9 @@ class Tokenizer:
 
     @classmethod
     def from_tokens(cls, tokens: Sequence[str], *, lowercase: bool, strip_accents: bool | None = None) -> Self:
-        """Create a tokenizer from tokens in id order. `strip_accents` None follows `lowercase`, as in BERT.
+        """Create a tokenizer from tokens in id order; an id whose token is "" has none.
+
+        `strip_accents` None follows `lowercase`, as in BERT.
 
         >>> tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, "un", "##able"], lowercase=True)
         >>> tokenizer.encode("Unable").ids.tolist()
@@ -87,9 +89,10 @@ class Tokenizer:
         """
         ids: dict[str, int] = {}
         for number, token in enumerate(tokens):
-            if not token or token in ids:
-                raise ValueError(f"token {number} is {f'token {ids[token]} again: {token}' if token else 'empty'}")
-            ids[token] = number
+            if token in ids:
+                raise ValueError(f"token {number} is token {ids[token]} again: {token}")
+            if token:
+                ids[token] = number
         backend = bert_backend(ids, lowercase=lowercase, strip_accents=strip_accents)
         return cls(backend, "vocabulary")
 
@@ -98,12 +101,12 @@ class Tokenizer:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """All tokens in id order."""
+        """All tokens in id order; "" for an id without a token."""
         return tuple(self._tokens)
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens."""
+        """Largest id + 1: the number of tokens if each id has one."""
         return len(self._tokens)
 
     @property

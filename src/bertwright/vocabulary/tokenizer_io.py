@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ CONTINUATION = "##"  # marks a token that continues a word
 MAX_WORD_LENGTH = (
     100  # a longer word is [UNK], as in transformers, which ignores tokenizer.json here; Google: 200 since 2018-11
 )
+
+# Unicode's White_Space, which `tokenizers` strips from the end of a line of vocab.txt; str.rstrip strips four more.
+LINE_END_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+SENTENCEPIECE = "\u2581"  # marks the start of a word in vocabularies of SentencePiece
+MAX_ID = 1_000_000  # `tokenizers` takes memory per id, not per token
 
 # Settings that transformers' BertTokenizer reads from tokenizer_config.json: name there, name in tokenizer.json, and
 # default if tokenizer_config.json lacks it.
@@ -60,6 +66,8 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
     """Open a folder, a tokenizer.json or a vocab.txt; `lowercase` overrides the files unless it is None."""
     if path.is_dir():
         files = [file for name in ("tokenizer.json", "vocab.txt") if (file := path / name).is_file()]
+        if not files and (pieces := [*path.glob("*.model")]):
+            raise FileNotFoundError(f"{pieces[0]}: SentencePiece; expected WordPiece in tokenizer.json or vocab.txt")
         if not files:
             raise FileNotFoundError(
                 f"{path}: neither tokenizer.json nor vocab.txt is there; name the folder of a vocabulary or of a model"
@@ -206,7 +214,11 @@ def _added_token(path: Path, value: Any, special: bool = False) -> AddedToken:
 
 
 def read_vocab(path: Path) -> dict[str, int]:
-    """Read a vocab.txt, one token per line in id order. Raises ValueError with the line of an error."""
+    """Read the id of each token in a vocab.txt: its line number, as `transformers` reads released files.
+
+    A blank line is the token "", and of equal lines the last one counts; a warning names the ids that no text has.
+    Raises ValueError with the line of an error.
+    """
     data = path.read_bytes()
     if data.startswith(codecs.BOM_UTF8):
         raise ValueError(f"{path}: starts with a byte order mark, which would belong to the first token; remove it")
@@ -219,15 +231,24 @@ def read_vocab(path: Path) -> dict[str, int]:
         lines.pop()
     if not lines:
         raise ValueError(f"{path}: empty; a vocabulary has one token per line, {' '.join(SPECIAL_TOKENS)} among them")
-    ids: dict[str, int] = {}
-    for number, line in enumerate(lines):
-        token = line.rstrip()
-        if not token:
-            raise ValueError(f"{path}, line {number + 1}: empty line; ids count lines, so every line is a token")
-        if token in ids:
-            raise ValueError(f"{path}, line {number + 1}: {token} is also in line {ids[token] + 1}")
-        ids[token] = number
+    tokens = [line.rstrip(LINE_END_SPACE) for line in lines]
+    ids = {token: number for number, token in enumerate(tokens)}
+    unreachable = [
+        f"line {number + 1} ({f'again in line {ids[token] + 1}' if token else 'blank'})"
+        for number, token in enumerate(tokens)
+        if not token or ids[token] != number
+    ]
+    unreachable += [
+        f"line {number + 1} (white space)" for token, number in ids.items() if token.split() not in ([token], [])
+    ]
+    _warn_of_unused_ids(path, unreachable)
     return ids
+
+
+def _warn_of_unused_ids(path: Path, places: Sequence[str]) -> None:
+    if places:
+        shown = ", ".join(places[:5]) + (f" and {len(places) - 5:,} more" if len(places) > 5 else "")
+        warnings.warn(f"{path}: {shown}: no text has these ids; every id stays as it is", stacklevel=2)
 
 
 def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
@@ -261,17 +282,24 @@ def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.To
 
 
 def _check_ids(path: Path, description: Any) -> None:
-    """Raise ValueError for an id above the number of tokens; `tokenizers` takes memory per id, not per token."""
+    """Raise ValueError for ids that two tokens share, and for one so large that its list of tokens exhausts memory."""
     model = description.get("model") if isinstance(description, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(vocab, dict):
         return  # reported by `tokenizers`
     added = description.get("added_tokens")
     added = [token for token in added if isinstance(token, dict)] if isinstance(added, list) else []
-    ids = [*vocab.items(), *((token.get("content"), token.get("id")) for token in added)]
-    for token, number in ids:
-        if isinstance(number, int) and number >= len(ids):
-            raise ValueError(f"{path}: {token} has id {number} among {len(ids)} tokens; ids count from 0 in steps of 1")
+    tokens: dict[int, str] = {}
+    for token, number in [*vocab.items(), *((token.get("content"), token.get("id")) for token in added)]:
+        if not isinstance(number, int):
+            continue  # reported by `tokenizers`
+        if number > MAX_ID:
+            raise ValueError(f"{path}: {token} has id {number}; expected at most {MAX_ID:,}")
+        if tokens.setdefault(number, token) != token:
+            raise ValueError(f"{path}: {token} and {tokens[number]} have the same id, {number}; copy the file again")
+    _warn_of_unused_ids(
+        path, [f"id {number} (no token)" for number in range(max(tokens, default=0)) if number not in tokens]
+    )
 
 
 def _non_bert_component(backend: tokenizers.Tokenizer) -> str | None:
@@ -312,6 +340,7 @@ def _effective(normalizer: Mapping[str, Any]) -> dict[str, Any]:
 def canonical_description(backend: tokenizers.Tokenizer) -> dict[str, Any]:
     """Return the components that decide ids, the same however they were stored."""
     description = json.loads(backend.to_str())
+    description["model"].get("vocab", {}).pop("", None)  # a blank line of vocab.txt, which no text has
     normalizer = description["normalizer"]
     if normalizer is not None and normalizer["type"] == "BertNormalizer":
         normalizer = _effective(normalizer)
@@ -324,19 +353,25 @@ def canonical_description(backend: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def validate_backend(backend: tokenizers.Tokenizer, source: str) -> list[str]:
-    """Check a tokenizer, add what BERT's have beyond the vocabulary, and return its tokens in id order."""
+    """Check a tokenizer, add what BERT's have beyond the vocabulary, and return its tokens in id order.
+
+    An id without a token has the token "".
+    """
     backend.no_truncation()  # the limits of some model, which the caller decides
     backend.no_padding()
     ids = backend.get_vocab()
     missing = [token for token in SPECIAL_TOKENS if token not in ids]
     if missing:
         raise ValueError(f"{source}: no {' '.join(missing)}; a BERT vocabulary has {' '.join(SPECIAL_TOKENS)}")
-    tokens = sorted(ids, key=ids.__getitem__)
-    for number, token in enumerate(tokens):
-        if ids[token] != number:
-            raise ValueError(
-                f"{source}: {token} has id {ids[token]}, but id {number} is missing; ids count from 0 in steps of 1"
-            )
+    pieces = sum(token.startswith(SENTENCEPIECE) and token != SENTENCEPIECE for token in ids)
+    if pieces > sum(token.startswith(CONTINUATION) for token in ids):
+        raise ValueError(
+            f"{source}: a SentencePiece vocabulary ({pieces:,} tokens start with {SENTENCEPIECE}, which marks a word), "
+            f"as KoBERT has; expected WordPiece, with {CONTINUATION} inside words; take a model with such a vocabulary"
+        )
+    tokens = [""] * (max(ids.values()) + 1)
+    for token, number in ids.items():
+        tokens[number] = token
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     backend.add_special_tokens([token for token in SPECIAL_TOKENS if token not in known])
     if backend.post_processor is None:
@@ -381,5 +416,10 @@ def write_folder(folder: Path, backend: tokenizers.Tokenizer, tokens: list[str],
     if max_length is not None:
         config["model_max_length"] = max_length
     write_json(folder / "tokenizer.json", description)
-    write_text(folder / "vocab.txt", "".join(f"{token}\n" for token in tokens))
+    write_vocab(folder / "vocab.txt", tokens)
     write_json(folder / "tokenizer_config.json", config)
+
+
+def write_vocab(path: Path, tokens: Sequence[str]) -> None:
+    """Write a vocab.txt, one token per line in id order; the line of an id without a token is blank."""
+    write_text(path, "".join(f"{'' if token.rstrip(LINE_END_SPACE) != token else token}\n" for token in tokens))
