@@ -139,6 +139,11 @@ def load_checkpoint(folder: Path) -> LoadResult:
     return build_model(read_checkpoint(folder).source)
 
 
+def read_tensors(index: Path) -> dict[str, np.ndarray]:
+    bundle = read_bundle(index)
+    return dict(bundle.read(bundle.entries))
+
+
 def assert_same(model: EncoderModel, expected: EncoderModel) -> None:
     for (name, ours), theirs in zip(model.named_parameters(), expected.parameters(), strict=True):
         assert torch.equal(ours, theirs), name
@@ -158,7 +163,7 @@ def test_release_loads_bit_equal(tmp_path, model):
 def test_classifier_of_run_classifier_loads_with_labels(tmp_path):
     model = make_task_model(CLASSIFIER)
     write_release(tmp_path, model)
-    source, head = read_checkpoint(tmp_path, CLASSIFIER.labels)
+    source, head, _ = read_checkpoint(tmp_path, CLASSIFIER.labels)
     assert head == CLASSIFIER
     assert_same(build_task_model(source, head.head), model)
 
@@ -179,7 +184,7 @@ def test_labels_without_a_classifier_are_rejected(tmp_path, model):
 def test_span_head_of_run_squad_loads(tmp_path):
     model = make_task_model(SPAN)
     write_release(tmp_path, model)
-    source, head = read_checkpoint(tmp_path)
+    source, head, _ = read_checkpoint(tmp_path)
     assert head == SPAN
     assert_same(build_task_model(source, head.head), model)
 
@@ -252,6 +257,68 @@ def test_compressed_index_is_rejected(tmp_path, model):
         load_checkpoint(tmp_path)
 
 
+SLOTS = ("{}/BERTAdam", "{}/BERTAdam_1", "{}/LAMB/m", "training/Lion/{}/momentum")
+
+
+def test_slots_of_any_optimizer_and_counters_are_ignored_and_listed(tmp_path, model):
+    write_release(tmp_path, model)
+    index = tmp_path / "bert_model.ckpt.index"
+    arrays = {name: array for name, array in read_tensors_without(index, "global_step").items() if "adam_m" not in name}
+    weights = [*arrays]
+    for slot in SLOTS:
+        arrays |= {slot.format(name): np.ones_like(arrays[name]) for name in weights if name.startswith("bert/")}
+    arrays |= {
+        "optimizer/learning_rate": np.float32(1),
+        "cls/seq_relationship/output_bias/Adafactor_vr": np.ones(2, "f4"),
+    }
+    write_bundle(index, arrays)
+    source, _, ignored = read_checkpoint(tmp_path)
+    assert {*ignored} == arrays.keys() - {*weights}
+    assert_same(build_model(source).model, model)
+
+
+def read_tensors_without(index: Path, absent: str) -> dict[str, np.ndarray]:
+    bundle = read_bundle(index)
+    return dict(bundle.read(name for name in bundle.entries if name != absent))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["_CHECKPOINTABLE_OBJECT_GRAPH", "model/a/.ATTRIBUTES/VARIABLE_VALUE"], "a TensorFlow 2 .object-based."),
+        (["electra/embeddings/word_embeddings"], "an ELECTRA model"),
+        (["bert/embeddings/word_embeddings", "bert/encoder/transformer/group_0/inner_group_0/x"], "an ALBERT model"),
+        (["wav2vec/a", "head/b"], "got head, wav2vec"),
+    ],
+)
+def test_other_checkpoints_are_named_with_or_without_a_configuration(tmp_path, model, names, message):
+    for folder in (tmp_path / "with", tmp_path / "without"):
+        folder.mkdir()
+        write_release(folder, model)
+        write_bundle(folder / "bert_model.ckpt.index", {name: np.ones(2, "f4") for name in names})
+        if folder.name == "without":
+            (folder / "bert_config.json").unlink()
+        with pytest.raises(ValueError, match=rf"bert_model\.ckpt\.index: .*{message}"):
+            read_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"\x0b\x00", b"\xff" * 50, b"\x09\x00", b"\x80" * 100_000, b"\x12\xff", b"\x0f\x01",
+        b"\x12\x0c\x12\x0a\x08" + varint(2**62) + b"\x28\x04", b"\x08\x01\x28" + varint(2**62),
+        b"\x08\x01\x12\x0b\x12\x09\x08" + varint(2**40) + b"\x28" + varint(2**42),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("key", [b"", b"bert/x", b"bert/\xff"])
+def test_malformed_records_with_right_checksums_are_one_message(tmp_path, model, record, key):
+    write_release(tmp_path, model)
+    header = [] if key == b"" else [(b"", b"\x08\x01\x1a\x02\x08\x01")]
+    (tmp_path / "bert_model.ckpt.index").write_bytes(table([*header, (key, record), (b"bert/y", b"")]))
+    with pytest.raises(ValueError, match=r"bert_model\.ckpt\.(index|data-00000-of-00001): "):
+        read_tensors(tmp_path / "bert_model.ckpt.index")
+
+
 # ---- Write
 
 TENSORS = {
@@ -272,7 +339,7 @@ def test_written_records_equal_those_of_tensorflow(tmp_path):
     write_bundle(tmp_path / "ours.index", TENSORS)
     assert [*read_table(tmp_path / "ours.index")] == [*read_table(tmp_path / "theirs.index")]
     (tmp_path / "ours.data-00000-of-00001").rename(tmp_path / "theirs.data-00000-of-00001")
-    found = dict(read_bundle(tmp_path / "theirs.index", wanted=lambda name: True))
+    found = read_tensors(tmp_path / "theirs.index")
     assert found.keys() == TENSORS.keys()
     assert all(np.array_equal(found[name], TENSORS[name]) for name in TENSORS)
 
@@ -287,7 +354,7 @@ def test_written_tensors_are_read_back(tmp_path_factory, shapes):
     index = tmp_path_factory.mktemp("bundle") / "x.ckpt.index"
     arrays = {name: np.full(shape, number, dtype=np.float32) for number, (name, shape) in enumerate(shapes.items())}
     write_bundle(index, arrays)
-    found = dict(read_bundle(index, wanted=lambda name: True))
+    found = read_tensors(index)
     assert found.keys() == arrays.keys()
     assert all(np.array_equal(found[name], array) for name, array in arrays.items())
 
@@ -297,7 +364,7 @@ def test_written_checkpoint_loads_bit_equal_and_with_its_labels(tmp_path, model,
     changed = replace(CONFIG, activation="gelu_tanh", hidden_dropout=0.2)
     model = make_task_model(head, changed) if head else randomize(BertForPretraining(changed))
     save_checkpoint(tmp_path / "new", model, TOKENIZER, head)
-    source, found = read_checkpoint(tmp_path / "new")
+    source, found, _ = read_checkpoint(tmp_path / "new")
     assert found == head
     again = build_task_model(source, head.head) if head else build_model(source).model
     assert_same(again, model)
@@ -307,7 +374,7 @@ def test_written_checkpoint_loads_bit_equal_and_with_its_labels(tmp_path, model,
 
 def test_written_names_and_layouts_are_googles(tmp_path, model):
     save_checkpoint(tmp_path / "new", model, TOKENIZER, None)
-    found = dict(read_bundle(tmp_path / "new/bert_model.ckpt.index", wanted=lambda name: True))
+    found = read_tensors(tmp_path / "new/bert_model.ckpt.index")
     weights = to_hf_weights(model)
     assert found.keys() == {google_name(name) for name in weights}
     for name, tensor in weights.items():

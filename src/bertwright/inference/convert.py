@@ -10,10 +10,11 @@ from rich.console import Console
 
 from bertwright.console import make_console, notice, say
 from bertwright.files import check_absent
-from bertwright.interop.model_files import check_model, model_folder
+from bertwright.interop.model_files import CONFIG, check_model, model_folder
 from bertwright.settings import Positional, check_not_str
 
 if TYPE_CHECKING:
+    from bertwright.interop.google import GoogleCheckpoint
     from bertwright.interop.huggingface import LoadResult
     from bertwright.tasks.task_io import TaskModel
     from bertwright.vocabulary.tokenizer import Tokenizer
@@ -57,12 +58,15 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     from bertwright.tasks.task_io import describe_head, save_task_folder
     from bertwright.vocabulary.tokenizer import Tokenizer
 
-    from_google = (source / google.CONFIG).is_file()
+    from_google = (source / google.CONFIG).is_file() or (
+        any(source.glob("*.index")) and not (source / CONFIG).is_file()
+    )
     if settings.labels and not from_google:
         raise ValueError(f"--labels: for Google's checkpoints, but {source} has no {google.CONFIG}; omit it")
     folder = source if from_google else model_folder(settings.source)
-    tokenizer = Tokenizer.load(folder / google.VOCABULARY if from_google else folder, settings.lowercase)
-    loaded, task = _load_google(folder, settings.labels) if from_google else _load(folder)
+    checkpoint = google.read_checkpoint(folder, settings.labels) if from_google else None
+    tokenizer = Tokenizer.load(folder / google.VOCABULARY if checkpoint else folder, settings.lowercase)
+    loaded, task = _load_google(checkpoint) if checkpoint else _load(folder)
     if settings.format == "google":
         record = task and describe_head(task)
         google.save_checkpoint(settings.output, loaded.model, tokenizer, record, loaded.missing_heads)
@@ -74,6 +78,8 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     say(console, f"{settings.output}: written, {loaded.model.num_parameters:,} parameters{purpose}")
     if settings.format == "google":
         say(console, f"for Google's scripts: {' '.join(_google_flags(task, tokenizer))}")
+    if checkpoint and checkpoint.ignored:
+        say(console, f"{source}: {len(checkpoint.ignored)} variables of its training are not part of the model")
     for head in loaded.missing_heads:
         notice(console, f"{settings.source}: no {head} head, so {settings.output} has none, either")
     if loaded.unexpected_keys:
@@ -90,13 +96,12 @@ def _load(folder: Path) -> tuple[LoadResult, TaskModel | None]:
     return (LoadResult(task.model, (), ()) if task else load_model(folder, heads="optional")), task
 
 
-def _load_google(folder: Path, labels: tuple[str, ...]) -> tuple[LoadResult, TaskModel | None]:
-    """Load the model of Google's files, and the task that its head implies."""
-    from bertwright.interop.google import read_checkpoint
+def _load_google(checkpoint: GoogleCheckpoint) -> tuple[LoadResult, TaskModel | None]:
+    """Build the model of Google's files, and the task that its head implies."""
     from bertwright.interop.huggingface import LoadResult, build_model, build_task_model, to_hf_weights
     from bertwright.tasks.task_io import TaskModel, infer_task
 
-    source, head = read_checkpoint(folder, labels)
+    source, head, _ = checkpoint
     if head is None:
         return build_model(source), None
     model = build_task_model(source, head.head)

@@ -20,7 +20,8 @@ from bertwright.interop.architectures import BERT
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.huggingface import ModelSource, check_vocabulary, to_hf_weights
 from bertwright.interop.model_files import new_folder
-from bertwright.interop.tf_checkpoint import read_bundle, write_bundle
+from bertwright.interop.tf_checkpoint import Bundle, Entry, read_bundle, write_bundle
+from bertwright.interop.weights import summarize
 from bertwright.models.config import BertConfig
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel
@@ -29,7 +30,14 @@ from bertwright.vocabulary.tokenizer_io import write_vocab
 
 CONFIG, VOCABULARY, INDEX = "bert_config.json", "vocab.txt", "bert_model.ckpt.index"
 
-OPTIMIZER_VARIABLES = re.compile(r"(.*/)?(adam_[mv]|beta[12]_power|global_step|loss_scale|good_steps|bad_steps)(/.*)?")
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # the variable that only TensorFlow 2's checkpoints have
+# Start of a variable's name in checkpoints of other architectures, whose code has the same kinds of files.
+OTHER_ARCHITECTURES = (
+    (r"electra/|generator/|discriminator_predictions/", "ELECTRA"),
+    (r"bert/encoder/transformer/group_\d", "ALBERT"),
+    (r"bert/encoder/layer_\d+/bottleneck/", "MobileBERT"),
+    (r"model/transformer/", "XLNet"),
+)
 # Names in `transformers`, with / for its dots, and Google's; * is the same in both. Import and export both read this
 # table; the first row that matches counts.
 NAMES = (
@@ -58,6 +66,8 @@ class GoogleCheckpoint(NamedTuple):
     source: ModelSource
     head: HeadRecord | None
     """None for a checkpoint of pre-training."""
+    ignored: tuple[str, ...]
+    """Variables of the optimizer and counters, which no model has."""
 
 
 def read_checkpoint(folder: Path, labels: Sequence[str] = ()) -> GoogleCheckpoint:
@@ -67,7 +77,10 @@ def read_checkpoint(folder: Path, labels: Sequence[str] = ()) -> GoogleCheckpoin
     missing or damaged files, naming them, and for labels that are not one name per output.
     """
     indexes, path = sorted(folder.glob("*.index")), folder / CONFIG
-    if not path.is_file() or len(indexes) != 1:
+    bundle = read_bundle(indexes[0]) if len(indexes) == 1 else None
+    if bundle is not None:
+        check_is_bert(bundle)
+    if not path.is_file() or bundle is None:
         present = ", ".join(file.name for file in (path, *indexes) if file.is_file())
         raise ValueError(
             f"{folder}: expected {CONFIG} and one *.ckpt.index, as in Google's release, got {present or 'neither'}; "
@@ -79,11 +92,52 @@ def read_checkpoint(folder: Path, labels: Sequence[str] = ()) -> GoogleCheckpoin
     if values.get(GELU_APPROXIMATE) == "tanh":
         values["hidden_act"] = BERT.TANH_GELU[0]
     config = BERT.parse_config(values, path)
-    variables = read_bundle(indexes[0], wanted=lambda name: not OPTIMIZER_VARIABLES.fullmatch(name))
+    slots = find_training_variables(bundle.entries)
+    variables = bundle.read(name for name in bundle.entries if name not in slots)
     named = {to_hf_name(name): transpose(name, torch.from_numpy(array)) for name, array in variables}
     tensors = BERT.normalize(named, values, indexes[0])
     head = infer_head(tensors, labels, parse_head(values, path), indexes[0])
-    return GoogleCheckpoint(ModelSource(BERT, config, tensors, indexes[0]), head)
+    return GoogleCheckpoint(ModelSource(BERT, config, tensors, indexes[0]), head, tuple(slots))
+
+
+def check_is_bert(bundle: Bundle) -> None:
+    """Raise ValueError, naming the file and its kind, for a checkpoint of TensorFlow 2 or of another architecture."""
+    names = bundle.entries
+    if OBJECT_GRAPH in names:
+        raise ValueError(
+            f"{bundle.path}: a TensorFlow 2 (object-based) checkpoint; only TensorFlow 1's names are read; convert it "
+            "with convert_bert_original_tf2_checkpoint_to_pytorch.py of transformers 4, then name the new folder"
+        )
+    for pattern, name in OTHER_ARCHITECTURES:
+        if any(re.match(pattern, variable) for variable in names):
+            raise ValueError(f"{bundle.path}: expected a BERT, got the variables of an {name} model; take a BERT")
+    if not any(variable.startswith("bert/") for variable in names):
+        roots = summarize(dict.fromkeys(variable.partition("/")[0] for variable in names))
+        raise ValueError(f"{bundle.path}: expected the variables of a BERT (bert/…), got {roots}; take a BERT")
+
+
+def find_training_variables(entries: Mapping[str, Entry]) -> list[str]:
+    """Return the names of an optimizer's slots and of counters, whatever the optimizer calls them.
+
+    A slot has the name of a whole variable in its own: before it (`…/kernel/adam_m`) or, with a slot's name of at least
+    one part in front, within it (`training/Adam/bert/…/kernel/m`). A counter is a scalar, which no layer of BERT has.
+
+    >>> names = "bert/a/kernel bert/a/kernel/BERTAdam_1 Adam/bert/a/kernel/m output_bias cls/x/output_bias".split()
+    >>> find_training_variables({name: Entry(1, (2,), 0, 0, 8, 0, False) for name in names})
+    ['bert/a/kernel/BERTAdam_1', 'Adam/bert/a/kernel/m']
+    """
+    found = []
+    for name, entry in entries.items():
+        parts = name.split("/")
+        before = any("/".join(parts[:end]) in entries for end in range(1, len(parts)))
+        inside = any(
+            "/".join(parts[start:end]) in entries
+            for start in range(1, len(parts) - 2)
+            for end in range(start + 3, len(parts) + 1)
+        )
+        if before or inside or not entry.shape:
+            found.append(name)
+    return found
 
 
 def infer_head(

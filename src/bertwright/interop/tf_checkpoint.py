@@ -7,8 +7,9 @@ file, offset and size of each tensor. Every block and every tensor is compared w
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ TRAILER_SIZE = 5  # after each block: compression (1 byte) and checksum (4)
 FLOAT32 = 1  # DT_FLOAT in tensorflow/core/framework/types.proto
 VARINT, BYTES, FIXED32 = 0, 2, 5  # wire types of protocol buffers: integers, strings or messages, 4 bytes
 FIXED_FORMATS = {1: "<Q", FIXED32: "<I"}  # the types of fixed size, as formats of `struct`
+MAX_SHIFT = 63  # bits of the largest number
 UNCOMPRESSED = b"\0"
 
 
@@ -41,22 +43,39 @@ class Entry(NamedTuple):
     sliced: bool
 
 
-def read_bundle(index: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-    """Yield name and values of each wanted tensor; the rest is not read.
+class Bundle(NamedTuple):
+    """The index of a checkpoint."""
 
-    Raises ValueError, naming file and tensor, for damaged or missing files and for tensors that are not float32.
-    """
-    records = dict(read_table(index))
-    if b"" not in records:
-        raise ValueError(f"{index}: no header record; this is not the index of a TensorFlow checkpoint")
-    header = parse_ints(records.pop(b""))
-    num_shards = header.get(1, 1)
+    path: Path
+    entries: dict[str, Entry]
+    num_shards: int
+
+    def read(self, names: Iterable[str]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+        """Yield name and values of tensors; the rest is not read.
+
+        Raises ValueError, naming file and tensor, for damaged or missing files and for tensors that are not float32.
+        """
+        for name in names:
+            entry = self.entries[name]
+            data = self.path.with_suffix(f".data-{entry.shard:05d}-of-{self.num_shards:05d}")
+            yield name, read_tensor(data, name, entry)
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Read the index of a checkpoint. Raises ValueError, naming the file, if it is damaged."""
+    try:
+        records = dict(read_table(path))
+        header = parse_ints(records.pop(b"")) if b"" in records else None
+        entries = {key.decode(): parse_entry(record) for key, record in records.items()}
+    except (IndexError, KeyError, struct.error, OverflowError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path}: damaged, or not the index of a TensorFlow checkpoint ({error!r}); copy or download it again"
+        ) from None
+    if header is None:
+        raise ValueError(f"{path}: no header record; this is not the index of a TensorFlow checkpoint")
     if header.get(2):
-        raise ValueError(f"{index}: written on a big-endian machine, which is not supported")
-    for key, record in records.items():
-        if wanted(name := key.decode()):
-            entry = parse_entry(record)
-            yield name, read_tensor(index.with_suffix(f".data-{entry.shard:05d}-of-{num_shards:05d}"), name, entry)
+        raise ValueError(f"{path}: written on a big-endian machine, which is not supported")
+    return Bundle(path, entries, header.get(1, 1))
 
 
 def parse_entry(record: bytes) -> Entry:
@@ -73,15 +92,19 @@ def read_tensor(path: Path, name: str, entry: Entry) -> npt.NDArray[np.float32]:
     if entry.dtype != FLOAT32 or entry.sliced:
         kind = f"a slice of type {entry.dtype}" if entry.sliced else f"type {entry.dtype}"
         raise ValueError(f"{path}: {name}: expected a whole tensor of type {FLOAT32} (float32), got {kind}")
-    if entry.size != 4 * int(np.prod(entry.shape)):
+    if entry.size != 4 * math.prod(entry.shape):
         raise ValueError(f"{path}: {name}: expected 4 bytes per value of shape {entry.shape}, got {entry.size} bytes")
     if not path.is_file():
         raise ValueError(f"{path}: missing, but the index names it for {name}")
     with path.open("rb") as file:
-        file.seek(entry.offset)
-        data = file.read(entry.size)
+        # A damaged index may name more bytes than memory or the file has.
+        if entry.offset + entry.size <= path.stat().st_size:
+            file.seek(entry.offset)
+            data = file.read(entry.size)
+        else:
+            data = b""
     if len(data) < entry.size or mask_crc(google_crc32c.value(data)) != entry.checksum:
-        raise ValueError(f"{path}: damaged at {name} (checksum); copy or download it again")
+        raise ValueError(f"{path}: truncated or damaged at {name} (checksum); copy or download it again")
     return np.frombuffer(data, dtype="<f4").astype(np.float32).reshape(entry.shape)
 
 
@@ -140,6 +163,8 @@ def read_varint(data: bytes, offset: int) -> tuple[int, int]:
     """Return a number stored in groups of seven bits, lowest first, and the offset after it."""
     number = shift = 0
     while data[offset] & 0x80:
+        if shift > MAX_SHIFT:
+            raise OverflowError(f"a number of more than 64 bits at byte {offset}")
         number |= (data[offset] & 0x7F) << shift
         offset, shift = offset + 1, shift + 7
     return number | data[offset] << shift, offset + 1
