@@ -63,7 +63,6 @@ CASES = [
         for name, text in [
             ("settings.toml", True),
             ("data.json", True),
-            ("metrics.jsonl", True),
             ("checkpoints/step-00000009/state.json", True),
             ("checkpoints/step-00000009/config.json", True),
             ("checkpoints/step-00000009/tokenizer.json", True),

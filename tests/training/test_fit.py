@@ -214,6 +214,23 @@ def test_checkpoint_left_by_a_kill_between_saving_and_deleting_is_deleted_on_res
     assert [path.name for path in folder.iterdir()] == ["step-00000060"]
 
 
+def test_lost_metrics_of_a_finished_run_are_evaluated_again(tmp_path: Path) -> None:
+    train_toy(tmp_path / "run")
+    log = tmp_path / "run" / "metrics.jsonl"
+    last = [record for record in read_metrics(tmp_path / "run") if "score" in record][-1]
+    log.unlink()
+    train_toy(tmp_path / "run")
+    assert read_metrics(tmp_path / "run") == [last]
+
+
+def test_evaluation_without_the_score_that_selects_is_rejected(tmp_path: Path) -> None:
+    train_toy(tmp_path / "run")
+    log = tmp_path / "run" / "metrics.jsonl"
+    log.write_text(log.read_text().replace('"score"', '"other"'))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: .* no score"):
+        train_toy(tmp_path / "run")
+
+
 def test_resume_in_another_environment_prints_the_difference(tmp_path: Path) -> None:
     train_toy(tmp_path / "run")
     state = tmp_path / "run" / "checkpoints" / "step-00000060" / "state.json"

@@ -213,8 +213,8 @@ class _Fit(Generic[M]):
     def train(self, stop_signals: Sequence[int]) -> None:
         """Run the remaining steps; log, evaluate and save when they are due."""
         settings = self.settings
-        if self.step == 0 and 0 in settings.eval_steps:
-            self.evaluate()
+        if self.step == settings.steps or (self.step == 0 and 0 in settings.eval_steps):
+            self.evaluate()  # after the last step only if metrics.jsonl was lost
         window: list[StepResult] = []
         first, started = self.step, time.perf_counter()
         last_print = started

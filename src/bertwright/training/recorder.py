@@ -53,9 +53,13 @@ def open_recorder(settings: FitSettings, spec: TrainingSpec[Any], context: Execu
     with closing(MetricLogger(settings.run, step, settings.evaluation)) as log:
         recorder = FolderRecorder(settings.run, settings, spec, context, log)
         drop_best_after(recorder.best, step)
-        best = None if settings.metric is None else find_best_step(log.evaluations, settings.metric)
-        if best is not None:
-            checkpoint.verify(checkpoint.path_of(recorder.best, best))
+        if settings.metric is not None:
+            if any(settings.metric not in record for record in log.evaluations.values()):
+                raise ValueError(
+                    f"{log.path}: a {settings.evaluation} record has no {settings.metric}; restore the file"
+                )
+            if (best := find_best_step(log.evaluations, settings.metric)) is not None:
+                checkpoint.verify(checkpoint.path_of(recorder.best, best))
         yield recorder
 
 
