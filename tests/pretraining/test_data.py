@@ -175,7 +175,7 @@ def test_epoch_reads_each_example_once(data: Examples, tokenizer: Tokenizer) -> 
         begins = [data._layout(5, step, 1).segments.a_starts[0] for step in epoch_steps(data, epoch)]
         documents = np.searchsorted(data.store.sentence_starts[data.store.document_starts], begins, side="right") - 1
         counts = np.bincount(documents, minlength=data.store.num_documents)
-        assert counts.tolist() == np.diff(data._index.example_bounds).tolist()
+        assert counts.tolist() == np.diff(data._index.document_examples).tolist()
 
 
 def epoch_steps(data: Examples, epoch: int) -> range:

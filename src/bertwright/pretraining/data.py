@@ -285,7 +285,7 @@ class StoreExamples(Generic[B]):
         """Summarize the data of a run of `steps` steps."""
         settings, index = self.settings, self._index
         layout = self._layout(settings.seed, 0, 4096)
-        one_sentence = np.diff(index.document_starts) == 1
+        one_sentence = np.diff(index.document_sentences) == 1
         return StoreSummary(
             steps=steps,
             epochs=steps * settings.batch_size / self.examples_per_epoch,
@@ -296,7 +296,7 @@ class StoreExamples(Generic[B]):
             tokens_per_step=float(layout.lengths.mean()) * settings.batch_size,
             predictions_per_step=float(layout.counts.mean()) * settings.batch_size,
             random_share=float(layout.segments.is_random_next.mean()),
-            one_sentence_share=float(np.diff(index.example_bounds)[one_sentence].sum() / self.examples_per_epoch),
+            one_sentence_share=float(np.diff(index.document_examples)[one_sentence].sum() / self.examples_per_epoch),
         )
 
     def _layout(self, seed: int, step: int, size: int) -> _Layout:

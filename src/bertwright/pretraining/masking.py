@@ -1,6 +1,7 @@
 """Masking: choice and replacement of the tokens to predict (section 3.1), and the targets of left-to-right training.
 
-T tokens of B sequences are packed end to end; M of them are to be predicted.
+T tokens of B sequences are packed end to end, W words in all; M tokens are to be predicted. `lengths` and `counts` are
+the numbers of tokens and of predictions of each sequence (B); positions are indices into the T tokens.
 Every random number derives from a token's position in its step (`tokens` below), so a rank or micro-batch with some of
 the sequences draws the same numbers as the whole step.
 """
@@ -83,30 +84,33 @@ def choose_whole_words(
     it has. If no word fits, the first one drawn gives as many tokens as the count allows, so that every sequence
     predicts something.
     """
-    sequence = np.repeat(np.arange(len(lengths)), lengths)
-    begins = candidates & ~(continues & np.concatenate([[False], candidates[:-1]]))
-    word_starts = np.flatnonzero(begins)
-    word_of = np.cumsum(begins) - 1
-    word_lengths = np.bincount(word_of[candidates], minlength=len(word_starts))
-    word_sequence = sequence[word_starts]
+    sequence_of_token = np.repeat(np.arange(len(lengths)), lengths)
+    begins_word = candidates & ~(continues & np.concatenate([[False], candidates[:-1]]))
+    word_starts = np.flatnonzero(begins_word)  # W, position of each word's first token
+    word_of_token = np.cumsum(begins_word) - 1
+    word_lengths = np.bincount(word_of_token[candidates], minlength=len(word_starts))
+    word_sequences = sequence_of_token[word_starts]
 
-    # From here on, words are in the order of drawing, sequence by sequence.
-    order = np.argsort(word_sequence + scores[word_starts], kind="stable")
-    first_drawn = order[np.flatnonzero(np.diff(word_sequence[order], prepend=-1))]
-    taken = np.zeros(len(order), dtype=np.int64)
-    capacity = counts.copy()
-    while len(order := order[word_lengths[order] <= capacity[word_sequence[order]]]):
-        # Take each sequence's words as long as they fit together; skip the first that does not.
-        of, sizes = word_sequence[order], word_lengths[order]
+    # `waiting` holds numbers of words, sequence by sequence, each in the order of drawing.
+    waiting = np.argsort(word_sequences + scores[word_starts], kind="stable")
+    first_drawn = waiting[np.flatnonzero(np.diff(word_sequences[waiting], prepend=-1))]
+    num_taken = np.zeros(len(waiting), dtype=np.int64)  # W, tokens that are predicted of each word: all or none
+    capacity = counts.copy()  # B, tokens that each sequence may still take
+    while len(waiting := waiting[word_lengths[waiting] <= capacity[word_sequences[waiting]]]):
+        # Take each sequence's words as long as they fit together; the first that does not must wait.
+        sequences, sizes = word_sequences[waiting], word_lengths[waiting]
         summed = np.cumsum(sizes)
-        before = np.searchsorted(of, of, side="left")
-        fits = summed - (summed[before] - sizes[before]) <= capacity[of]
-        taken[order[fits]] = sizes[fits]
-        capacity -= np.bincount(of[fits], weights=sizes[fits], minlength=len(capacity)).astype(np.int64)
-        order = order[~fits]
-    none_fits = first_drawn[capacity[word_sequence[first_drawn]] == counts[word_sequence[first_drawn]]]
-    taken[none_fits] = counts[word_sequence[none_fits]]
-    positions: np.ndarray = np.repeat(word_starts, taken) + positions_from_lengths(taken)
+        first_of_sequence = np.searchsorted(sequences, sequences, side="left")
+        summed_in_sequence = summed - (summed[first_of_sequence] - sizes[first_of_sequence])
+        fits = summed_in_sequence <= capacity[sequences]
+        num_taken[waiting[fits]] = sizes[fits]
+        taken = np.bincount(sequences[fits], weights=sizes[fits], minlength=len(capacity))
+        capacity -= taken.astype(np.int64)
+        waiting = waiting[~fits]
+    has_none = capacity[word_sequences[first_drawn]] == counts[word_sequences[first_drawn]]
+    cut = first_drawn[has_none]  # in these sequences no word fits
+    num_taken[cut] = counts[word_sequences[cut]]
+    positions: np.ndarray = np.repeat(word_starts, num_taken) + positions_from_lengths(num_taken)
     return positions
 
 

@@ -5,7 +5,16 @@ at least one, where max_num_tokens = max_length - 3 is what [CLS] and two [SEP] 
 over the document, shifted by a new random phase in every epoch. So nothing is stored per epoch: the
 examples of any step are a function of (store, seed, step), found by binary search in the boundaries of the store.
 
-Starts and ends are token indices in the store. N examples are laid out at once; all arrays have length N.
+Three numberings are used; all are int64, and a name ends with its numbering where both could be meant:
+
+    token       position in the store, of all documents end to end; segments are ranges of tokens
+    sentence    number of a sentence in the store
+    example     number of an example in its epoch, in the order of the documents
+
+`document_sentences[d]` is the first sentence of document d, `document_tokens[d]` its first token, and
+`document_examples[d]` its first example; `sentence_tokens[s]` is the first token of sentence s. Each of these arrays
+has one entry more than there are documents or sentences: the end of the last one. N examples are laid out at once;
+all other arrays have length N.
 """
 
 from __future__ import annotations
@@ -16,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertwright.permutation import uniform
+from bertwright.ragged import offsets_from_lengths
 from bertwright.tokenstore.store import TokenStore
 
 
@@ -35,37 +45,36 @@ class ExampleStarts(NamedTuple):
     """Starts of N examples, before segments are sampled."""
 
     documents: np.ndarray
-    begins: np.ndarray
+    """Number of the document of each example."""
+    tokens: np.ndarray
     """First token: the start of a sentence, unless the sentence is longer than a whole example."""
     sentences: np.ndarray
-    """Index of the sentence that contains `begins`."""
+    """Sentence that contains the first token."""
 
 
 @dataclass(frozen=True)
 class ExampleIndex:
-    """Index of the examples of an epoch: the document of each and its start."""
+    """Index of the examples of an epoch: the document of each and its start. See the top of this module."""
 
-    sentence_starts: np.ndarray
-    document_starts: np.ndarray
-    document_offsets: np.ndarray
-    """D + 1: first token of each document."""
-    example_bounds: np.ndarray
-    """D + 1: number of examples before each document."""
+    sentence_tokens: np.ndarray
+    document_sentences: np.ndarray
+    document_tokens: np.ndarray
+    document_examples: np.ndarray
     max_num_tokens: int
     """Tokens of text in a full-length example."""
 
     @classmethod
     def of(cls, store: TokenStore, max_num_tokens: int) -> ExampleIndex:
         """Divide the documents of a store into examples of `max_num_tokens` tokens."""
-        offsets = np.asarray(store.sentence_starts[store.document_starts])
-        counts = np.maximum(1, np.rint(np.diff(offsets) / max_num_tokens)).astype(np.int64)
-        bounds = np.concatenate([[0], np.cumsum(counts)])
-        return cls(store.sentence_starts, store.document_starts, offsets, bounds, max_num_tokens)
+        document_tokens = np.asarray(store.sentence_starts[store.document_starts])
+        counts = np.maximum(1, np.rint(np.diff(document_tokens) / max_num_tokens)).astype(np.int64)
+        document_examples = offsets_from_lengths(counts)
+        return cls(store.sentence_starts, store.document_starts, document_tokens, document_examples, max_num_tokens)
 
     @property
     def examples_per_epoch(self) -> int:
         """Number of examples in one pass over the documents."""
-        return int(self.example_bounds[-1])
+        return int(self.document_examples[-1])
 
     def locate(self, examples: np.ndarray, phase_keys: np.ndarray, keep_sentences: int) -> ExampleStarts:
         """Return the starts of examples of an epoch.
@@ -77,20 +86,24 @@ class ExampleIndex:
         document and not later than a full length before its end: so both margins are read and no example is short.
         From there it moves back to the start of the sentence.
         """
-        documents = np.searchsorted(self.example_bounds, examples, side="right") - 1
-        first = self.example_bounds[documents]
-        number, count = examples - first, self.example_bounds[documents + 1] - first
-        starts, ends = self.document_offsets[documents], self.document_offsets[documents + 1]
+        documents = np.searchsorted(self.document_examples, examples, side="right") - 1
+        first_example = self.document_examples[documents]
+        number, count = examples - first_example, self.document_examples[documents + 1] - first_example
+        first_token = self.document_tokens[documents]
+        num_tokens = self.document_tokens[documents + 1] - first_token
         phase = uniform(documents, phase_keys)
-        wanted = ((number + phase) * (ends - starts) / count).astype(np.int64) - self.max_num_tokens // 2
-        begins = starts + np.clip(wanted, 0, np.maximum(0, ends - starts - self.max_num_tokens))
+        offset = ((number + phase) * num_tokens / count).astype(np.int64) - self.max_num_tokens // 2
+        tokens = first_token + np.clip(offset, 0, np.maximum(0, num_tokens - self.max_num_tokens))
 
-        sentences = np.searchsorted(self.sentence_starts, begins, side="right") - 1
-        latest = np.maximum(self.document_starts[documents], self.document_starts[documents + 1] - keep_sentences)
-        sentence_begins = self.sentence_starts[np.minimum(sentences, latest)]
+        sentences = np.searchsorted(self.sentence_tokens, tokens, side="right") - 1
+        first_sentence, end_sentence = self.document_sentences[documents], self.document_sentences[documents + 1]
+        latest_sentence = np.maximum(first_sentence, end_sentence - keep_sentences)
+        is_early_enough = sentences <= latest_sentence
+        sentences = np.minimum(sentences, latest_sentence)
+        sentence_start = self.sentence_tokens[sentences]
         # In a sentence longer than an example, start at the phase's token: the end of the sentence is read, too.
-        inside = (sentences <= latest) & (begins - sentence_begins >= self.max_num_tokens)
-        return ExampleStarts(documents, np.where(inside, begins, sentence_begins), np.minimum(sentences, latest))
+        starts_inside = is_early_enough & (tokens - sentence_start >= self.max_num_tokens)
+        return ExampleStarts(documents, np.where(starts_inside, tokens, sentence_start), sentences)
 
 
 def _target_seq_lengths(size: int, short_seq_prob: float, max_num_tokens: int, rng: np.random.Generator) -> np.ndarray:
@@ -106,7 +119,7 @@ def _target_seq_lengths(size: int, short_seq_prob: float, max_num_tokens: int, r
 
 
 def sample_pairs(
-    index: ExampleIndex, example_starts: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
+    index: ExampleIndex, starts: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
 ) -> Segments:
     """Sample segments A and B for each start (section 3.1; `create_instances_from_document` in Google's code).
 
@@ -117,66 +130,67 @@ def sample_pairs(
     A document of one sentence has no next sentence: B is then always random. If the store has only one document, B is
     taken from anywhere in it outside the example.
     """
-    size = len(example_starts.documents)
+    size = len(starts.documents)
     target_seq_length = _target_seq_lengths(size, short_seq_prob, index.max_num_tokens, rng)
 
-    document_ends = index.document_starts[example_starts.documents + 1]
-    ends = np.searchsorted(index.sentence_starts, example_starts.begins + target_seq_length, side="left")
-    ends = np.minimum(np.maximum(ends, example_starts.sentences + 2), document_ends)
-    count = ends - example_starts.sentences
-    a_count = np.where(count > 1, rng.integers(1, np.maximum(count, 2)), 1)
-    a_ends = index.sentence_starts[example_starts.sentences + a_count]
+    # The example consists of the sentences from `starts.sentences` to before `end_sentence`, two at least.
+    end_sentence = np.searchsorted(index.sentence_tokens, starts.tokens + target_seq_length, side="left")
+    document_end = index.document_sentences[starts.documents + 1]
+    end_sentence = np.minimum(np.maximum(end_sentence, starts.sentences + 2), document_end)
+    num_sentences = end_sentence - starts.sentences
+    num_a_sentences = np.where(num_sentences > 1, rng.integers(1, np.maximum(num_sentences, 2)), 1)
+    a_end = index.sentence_tokens[starts.sentences + num_a_sentences]
 
-    is_random_next = (rng.random(size) < 0.5) | (count == 1)
-    b_starts, b_ends = a_ends, index.sentence_starts[ends]
-    random_starts, random_ends, exists = _random_segments(
-        index, example_starts, ends, target_seq_length - (a_ends - example_starts.begins), rng
-    )
+    is_random_next = (rng.random(size) < 0.5) | (num_sentences == 1)
+    b_length = target_seq_length - (a_end - starts.tokens)
+    random_start, random_end, exists = _random_segments(index, starts, end_sentence, b_length, rng)
     is_random_next &= exists
-    drawn = Segments(
-        example_starts.begins,
-        a_ends,
-        np.where(is_random_next, random_starts, b_starts),
-        np.where(is_random_next, random_ends, b_ends),
-        is_random_next,
+    pairs = Segments(
+        a_starts=starts.tokens,
+        a_ends=a_end,
+        b_starts=np.where(is_random_next, random_start, a_end),
+        b_ends=np.where(is_random_next, random_end, index.sentence_tokens[end_sentence]),
+        is_random_next=is_random_next,
     )
-    return truncate_pairs(drawn, index.max_num_tokens, rng)
+    return truncate_pairs(pairs, index.max_num_tokens, rng)
 
 
 def _random_segments(
     index: ExampleIndex,
-    example_starts: ExampleStarts,
-    example_ends: np.ndarray,
-    target_seq_length: np.ndarray,
+    starts: ExampleStarts,
+    end_sentence: np.ndarray,
+    target_length: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sample ranges of whole sentences from outside each document, of about `target_seq_length` tokens, at least one.
+    """Sample ranges of whole sentences from outside each document, of about `target_length` tokens, at least one.
 
     Every sentence of the corpus outside the document is equally likely ("a random sentence from the corpus", section
     3.1), so that the style of B does not reveal whether it is random; in Google's code every other document is equally
     likely. A start so near to the end of its document that B would be short is moved back: otherwise short inputs would
     reveal the answer.
-    Returns starts, ends, and whether there is any sentence outside.
+    Returns start tokens, end tokens, and whether there is any sentence outside.
     """
-    num_sentences, several = len(index.sentence_starts) - 1, len(index.document_starts) > 2
-    avoid_start = index.document_starts[example_starts.documents] if several else example_starts.sentences
-    avoid_end = index.document_starts[example_starts.documents + 1] if several else example_ends
-    outside = num_sentences - (avoid_end - avoid_start)
-    sentences = rng.integers(0, np.maximum(outside, 1))
+    num_sentences, has_other_documents = len(index.sentence_tokens) - 1, len(index.document_sentences) > 2
+    # Sentences that B must avoid: the document, or in a store of one document the example.
+    avoid_start = index.document_sentences[starts.documents] if has_other_documents else starts.sentences
+    avoid_end = index.document_sentences[starts.documents + 1] if has_other_documents else end_sentence
+    num_outside = num_sentences - (avoid_end - avoid_start)
+    sentences = rng.integers(0, np.maximum(num_outside, 1))
     sentences += np.where(sentences >= avoid_start, avoid_end - avoid_start, 0)
     sentences = np.minimum(sentences, num_sentences - 1)
 
-    target_seq_length = np.maximum(target_seq_length, 1)
-    documents = np.searchsorted(index.document_starts, sentences, side="right") - 1
-    first, last = index.document_starts[documents], index.document_starts[documents + 1]
-    if not several:  # stay on the sampled sentence's side of the example
-        first = np.where(sentences >= avoid_end, avoid_end, first)
-        last = np.where(sentences < avoid_start, avoid_start, last)
-    latest = np.searchsorted(index.sentence_starts, index.sentence_starts[last] - target_seq_length, side="right") - 1
-    sentences = np.minimum(sentences, np.maximum(latest, first))
-    starts = index.sentence_starts[sentences]
-    ends = np.searchsorted(index.sentence_starts, starts + target_seq_length, side="left")
-    return starts, index.sentence_starts[np.minimum(ends, last)], outside > 0
+    target_length = np.maximum(target_length, 1)
+    documents = np.searchsorted(index.document_sentences, sentences, side="right") - 1
+    start_of_range, end_of_range = index.document_sentences[documents], index.document_sentences[documents + 1]
+    if not has_other_documents:  # stay on the sampled sentence's side of the example
+        start_of_range = np.where(sentences >= avoid_end, avoid_end, start_of_range)
+        end_of_range = np.where(sentences < avoid_start, avoid_start, end_of_range)
+    latest_token = index.sentence_tokens[end_of_range] - target_length
+    latest_sentence = np.searchsorted(index.sentence_tokens, latest_token, side="right") - 1
+    sentences = np.minimum(sentences, np.maximum(latest_sentence, start_of_range))
+    start_tokens = index.sentence_tokens[sentences]
+    end_sentences = np.searchsorted(index.sentence_tokens, start_tokens + target_length, side="left")
+    return start_tokens, index.sentence_tokens[np.minimum(end_sentences, end_of_range)], num_outside > 0
 
 
 def truncate_pairs(segments: Segments, max_num_tokens: int, rng: np.random.Generator) -> Segments:
@@ -198,20 +212,21 @@ def truncate_pairs(segments: Segments, max_num_tokens: int, rng: np.random.Gener
 
 
 def sample_singles(
-    index: ExampleIndex, example_starts: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
+    index: ExampleIndex, starts: ExampleStarts, short_seq_prob: float, rng: np.random.Generator
 ) -> Segments:
     """Sample one segment of consecutive tokens per start, for objectives without next sentences (section 5.1).
 
     It has the target length (`_target_seq_lengths`), less only at the end of a document. Half of the segments start
     with a sentence, half end with one, so that the last words of a document are as frequent as the first.
     """
-    size = len(example_starts.documents)
+    size = len(starts.documents)
     target_seq_length = _target_seq_lengths(size, short_seq_prob, index.max_num_tokens, rng)
-    document_ends = index.document_offsets[example_starts.documents + 1]
-    after = np.searchsorted(index.sentence_starts, example_starts.begins + target_seq_length, side="left")
-    sentence_ends = np.minimum(index.sentence_starts[np.minimum(after, len(index.sentence_starts) - 1)], document_ends)
+    document_end = index.document_tokens[starts.documents + 1]
+    end_sentence = np.searchsorted(index.sentence_tokens, starts.tokens + target_seq_length, side="left")
+    end_sentence = np.minimum(end_sentence, len(index.sentence_tokens) - 1)
+    sentence_end = np.minimum(index.sentence_tokens[end_sentence], document_end)
     # In a sentence of a thousand tokens the start is random already; it must not move to the end of the sentence.
-    surplus = np.clip(sentence_ends - example_starts.begins - target_seq_length, 0, index.max_num_tokens // 2)
-    starts = example_starts.begins + np.where(rng.random(size) < 0.5, surplus, 0)
-    ends = np.minimum(starts + target_seq_length, document_ends)
-    return Segments(starts, ends, ends, ends, np.zeros(size, bool))
+    surplus = np.clip(sentence_end - starts.tokens - target_seq_length, 0, index.max_num_tokens // 2)
+    start_tokens = starts.tokens + np.where(rng.random(size) < 0.5, surplus, 0)
+    end_tokens = np.minimum(start_tokens + target_seq_length, document_end)
+    return Segments(start_tokens, end_tokens, end_tokens, end_tokens, np.zeros(size, bool))

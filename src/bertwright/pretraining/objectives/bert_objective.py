@@ -118,19 +118,17 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
         import torch
 
         masked = self.choose_targets(step)
+        answers = (step.is_random_next if self.has_next_sentence else step.is_random_next[:0]).astype(np.int64)
         batches = []
         for sequences in micro_batches:
             tokens, packed = step.pack(sequences, masked.input_ids)
             chosen = slice(*np.searchsorted(masked.positions, [tokens.start, tokens.stop]))
-            answers = step.is_random_next[
-                sequences.start : sequences.stop if self.has_next_sentence else sequences.start
-            ]
             batches.append(
                 BertBatch(
                     input=packed,
                     mlm_positions=torch.from_numpy(masked.positions[chosen] - tokens.start),
                     mlm_labels=torch.from_numpy(masked.labels[chosen]),
-                    nsp_labels=torch.from_numpy(answers.astype(np.int64)),
+                    nsp_labels=torch.from_numpy(answers[sequences.start : sequences.stop]),
                     mlm_count=len(masked.positions) if step.is_whole else step.num_predictions,
                     nsp_count=step.num_sequences if self.has_next_sentence else 0,
                 )
