@@ -76,12 +76,12 @@ class Emulator:
         def structures(structure: ffi.StructureType, items: list[Any]) -> bytes:
             content, pointers = b"", {}
             for item in items:
-                values, filled = item._asdict(), structure.ctype()
-                for field, kind in structure.fields.items():
+                filled = structure.ctype()
+                for field, kind, value in zip(structure.fields, structure.kinds, item, strict=True):
                     if kind in ffi.NUMBERS:
-                        setattr(filled, field, values[field])
+                        setattr(filled, field, value)
                     else:
-                        pointers[len(content) + getattr(structure.ctype, field).offset] = values[field]
+                        pointers[len(content) + getattr(structure.ctype, field).offset] = value
                 content += bytes(filled)
             return block(content, pointers)
 

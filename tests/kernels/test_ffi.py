@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from collections import namedtuple
 
 import pytest
 import torch
@@ -27,8 +28,7 @@ def test_structures_have_the_layout_that_the_library_describes() -> None:
 @needs_native
 def test_a_structure_without_the_fields_that_the_library_describes_raises() -> None:
     vectors = [torch.zeros(1)]
-    step = {**AdamStep(0.1, 0.9, 0.9, 1e-6, 0.0)._asdict(), "momentum": 0.0}
-    extended = type("Extended", (), {"_asdict": lambda _: step})()
+    extended = namedtuple("Extended", [*AdamStep._fields, "momentum"])(*range(9))
     with pytest.raises(ValueError, match=r"adamw, argument 6.*momentum"):
         ffi.call("adamw", vectors, vectors, vectors, vectors, torch.tensor([1]), 1, extended)
 
@@ -36,7 +36,7 @@ def test_a_structure_without_the_fields_that_the_library_describes_raises() -> N
 @needs_native
 def test_a_tensor_of_another_dtype_in_a_structure_raises() -> None:
     key = KEEP_ALL._replace(positions=torch.zeros(3))
-    with pytest.raises(ValueError, match=r"dropout, argument 2, positions: expected torch.int64, got torch.float32"):
+    with pytest.raises(ValueError, match=r"dropout, argument 2: positions: expected torch.int64, got torch.float32"):
         ffi.call("dropout", torch.float32, torch.zeros(3), key, torch.zeros(3), 3, 1)
 
 

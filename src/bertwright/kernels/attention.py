@@ -7,6 +7,7 @@ reference implementation, which pads, elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
-from bertwright.kernels.ffi import Rows, apply, call, check, new_float32, use_native
+from bertwright.kernels.ffi import apply, call, check, new_float32, use_native
 
 CAUSAL_FROM_BOTTOM_RIGHT = 2  # CustomMaskType of PyTorch's memory-efficient attention
 
@@ -58,12 +59,12 @@ def cross_attention(
     return _attend((q.contiguous(), kv.contiguous()), sequences, dropout, site, causal)
 
 
-Sequences = tuple[Tensor, Tensor, int, int]
+Offsets = tuple[Tensor, Tensor, int, int]
 """Offsets of the queries and of the keys, and the lengths of the longest sequence of each."""
 
 
 def _attend(
-    operands: tuple[Tensor, ...], sequences: Sequences, dropout: Dropout | None, site: int, causal: bool
+    operands: tuple[Tensor, ...], sequences: Offsets, dropout: Dropout | None, site: int, causal: bool
 ) -> Tensor:
     """Choose the backend; `operands`: qkv, or q and kv."""
     first = operands[0]
@@ -76,7 +77,7 @@ def _attend(
     return reference.attention(q, k, v, *sequences, dropout.mask_key(site) if dropout else None, causal)
 
 
-def split(operands: tuple[Tensor, ...] | list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def split(operands: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Split qkv, T 3 A D, or q and kv, Tq A D and Tkv 2 A D, into views of q, k and v."""
     *queries, stacked = operands
     q, k, v = *queries, *stacked.unbind(1)
@@ -106,11 +107,10 @@ def covers_all_tokens(cu_seqlens: bytes, tokens: int) -> bool:
 class AttentionArgs(NamedTuple):
     """The fields of `struct AttentionArgs` in csrc/attention.h."""
 
-    q: Rows  # Tq A·D
-    k: Rows  # Tkv A·D
-    v: Rows
-    q_stride: int  # elements from one token to the next in q
-    kv_stride: int
+    q: Tensor  # q, Tq A D, or qkv, T 3 A D
+    kv: Tensor  # kv, Tkv 2 A D, or the same qkv
+    parts_q: int  # 1, or 3 of qkv: the queries are the first part
+    parts_kv: int  # 2, or 3 of qkv: keys and values are the last two parts
     cu_seqlens_q: Tensor  # B + 1 int32
     cu_seqlens_kv: Tensor
     sequences: int  # B
@@ -146,24 +146,28 @@ class PackedAttention(torch.autograd.Function):
         out, lse, cu_seqlens_q, cu_seqlens_kv, *operands = ctx.saved_tensors
         args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, ctx.causal)
         gradients = [torch.empty_like(operand) for operand in operands]
-        call("attention_backward", out.dtype, args, ctx.mask_key, out, lse, dout.contiguous(), *rows_of(gradients))
+        call(
+            "attention_backward",
+            out.dtype,
+            args,
+            ctx.mask_key,
+            out,
+            lse,
+            dout.contiguous(),
+            gradients[0],
+            gradients[-1],
+        )
         return None, None, None, None, *gradients
 
 
-def rows_of(operands: tuple[Tensor, ...] | list[Tensor]) -> tuple[Rows, Rows, Rows]:
-    """Return q, k and v as matrices with one row per token."""
-    q, k, v = (Rows(x.view(len(x), x.shape[1] * x.shape[2])) for x in split(operands))
-    return q, k, v
-
-
 def attention_args(
-    operands: tuple[Tensor, ...] | list[Tensor], cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, causal: bool
+    operands: Sequence[Tensor], cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, causal: bool
 ) -> AttentionArgs:
-    """Collect what both passes of the native kernel read."""
-    q, k, v = rows_of(operands)
-    strides = q.matrix.stride(0), k.matrix.stride(0)
-    sequences, (heads, size) = len(cu_seqlens_q) - 1, operands[-1].shape[2:]
-    return AttentionArgs(q, k, v, *strides, cu_seqlens_q, cu_seqlens_kv, sequences, heads, size, causal)
+    """Collect what both passes of the native kernel read; `operands`: qkv, or q and kv."""
+    q, kv = operands[0], operands[-1]
+    _, parts, heads, size = kv.shape
+    parts_q, sequences = parts if q is kv else 1, len(cu_seqlens_q) - 1
+    return AttentionArgs(q, kv, parts_q, parts, cu_seqlens_q, cu_seqlens_kv, sequences, heads, size, causal)
 
 
 def _cuda_supports(q: Tensor) -> bool:
@@ -172,7 +176,7 @@ def _cuda_supports(q: Tensor) -> bool:
 
 
 def cuda_attention(
-    operands: tuple[Tensor, Tensor, Tensor], sequences: Sequences, dropout: Dropout | None, site: int, causal: bool
+    operands: tuple[Tensor, Tensor, Tensor], sequences: Offsets, dropout: Dropout | None, site: int, causal: bool
 ) -> Tensor:
     """Run PyTorch's variable-length kernels: flash attention for 16-bit types, memory-efficient attention for float32.
 

@@ -37,10 +37,11 @@ ELEMENTS = {
 
 
 class StructureType(NamedTuple):
-    """A C structure; Python passes named tuples with the same fields, in any order."""
+    """A C structure; Python passes named tuples with the same fields in the same order."""
 
     ctype: type[ctypes.Structure]
-    fields: dict[str, str]  # name → type
+    fields: tuple[str, ...]
+    kinds: tuple[str, ...]  # type of each field
 
 
 class Interface(NamedTuple):
@@ -56,7 +57,7 @@ def parse_interface(text: str) -> Interface:
     >>> parse_interface("move Point* int64_t").functions
     {'move': ['Point*', 'int64_t']}
     >>> parse_interface("struct Point 8 float x float y").structures["Point"].fields
-    {'x': 'float', 'y': 'float'}
+    ('x', 'y')
     """
     interface = Interface({}, {})
     for name, *words in map(str.split, text.splitlines()):
@@ -64,11 +65,11 @@ def parse_interface(text: str) -> Interface:
             interface.functions[name] = words
             continue
         structure, size, *words = words
-        fields = dict(zip(words[1::2], words[::2], strict=True))
-        ctype_fields = [(field, NUMBERS.get(kind, ctypes.c_void_p)) for field, kind in fields.items()]
+        kinds, fields = tuple(words[::2]), tuple(words[1::2])
+        ctype_fields = [(field, NUMBERS.get(kind, ctypes.c_void_p)) for field, kind in zip(fields, kinds, strict=True)]
         ctype = type(structure, (ctypes.Structure,), {"_fields_": ctype_fields})
         check(ctypes.sizeof(ctype) == int(size), "{}: {} bytes, but {} in C++", structure, ctypes.sizeof(ctype), size)
-        interface.structures[structure] = StructureType(ctype, fields)
+        interface.structures[structure] = StructureType(ctype, fields, kinds)
     return interface
 
 
@@ -122,10 +123,12 @@ def call(name: str, *values: object) -> None:
     if len(values) != len(kinds):
         raise TypeError(f"{name}: expected {len(kinds)} arguments, got {len(values)}")
     dtype = values[0] if isinstance(values[0], torch.dtype) else None
-    arguments = [
-        _convert(f"{name}, argument {number}", kind, value, dtype, interface)
-        for number, (kind, value) in enumerate(zip(kinds, values, strict=True))
-    ]
+    arguments: list[object] = []
+    try:
+        for kind, value in zip(kinds, values, strict=True):
+            arguments.append(_convert(kind, value, dtype, interface))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}, argument {len(arguments)}: {error}") from None
     if getattr(library, name)(*arguments) == OUT_OF_MEMORY:
         raise MemoryError(f"{name}: not enough memory; use smaller micro-batches")
 
@@ -136,43 +139,48 @@ def apply(function: type[torch.autograd.Function], *values: object) -> Tensor:
     return result
 
 
-def _convert(name: str, kind: str, value: Any, dtype: torch.dtype | None, interface: Interface) -> Any:
+def _convert(kind: str, value: Any, dtype: torch.dtype | None, interface: Interface) -> Any:
     """Convert an argument, or a field of a structure, to what ctypes passes as this type."""
-    if isinstance(value, torch.dtype):
-        return DTYPE_CODES[value]
     if kind in NUMBERS:
-        return value
-    if structure := interface.structures.get(kind.removesuffix("*")):
-        if isinstance(value, list):
-            items = [_fill(name, structure, item, dtype, interface) for item in value]
-            return (structure.ctype * len(items))(*items)
-        return ctypes.byref(_fill(name, structure, value, dtype, interface))
-    if kind.endswith("**"):
-        addresses = [_convert(name, kind[:-1], item, dtype, interface) for item in value]
-        return (ctypes.c_void_p * len(addresses))(*addresses)
+        return DTYPE_CODES[value] if isinstance(value, torch.dtype) else value
     if value is None:
         return None
+    if isinstance(value, (Tensor, Rows)):
+        return _address(value, ELEMENTS.get(kind, dtype))
+    if kind.endswith("**"):
+        addresses = [_convert(kind[:-1], item, dtype, interface) for item in value]
+        return (ctypes.c_void_p * len(addresses))(*addresses)
+    structure = interface.structures.get(kind[:-1])
+    if structure is None:
+        raise TypeError(f"expected a tensor, got {value!r}")
+    if isinstance(value, list):
+        return (structure.ctype * len(value))(*(_fill(structure, item, dtype, interface) for item in value))
+    return ctypes.byref(_fill(structure, value, dtype, interface))
+
+
+def _address(value: Tensor | Rows, dtype: torch.dtype | None) -> int:
+    """Return the address of a tensor's elements. Raises ValueError unless native code can read them."""
     tensor = value.matrix if isinstance(value, Rows) else value
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: expected a tensor, got {value!r}")
-    expected = ELEMENTS.get(kind, dtype)
-    check(tensor.dtype == expected, "{}: expected {}, got {}", name, expected, tensor.dtype)
-    check(tensor.is_cpu, "{}: expected a CPU tensor, got one on {}", name, tensor.device)
-    fits = _has_separate_rows(tensor) if isinstance(value, Rows) else tensor.is_contiguous()
-    check(fits, "{}: expected a contiguous tensor, got {} with strides {}", name, tensor.shape, tensor.stride())
+    if tensor.dtype != dtype:
+        raise ValueError(f"expected {dtype}, got {tensor.dtype}")
+    if not tensor.is_cpu:
+        raise ValueError(f"expected a CPU tensor, got one on {tensor.device}")
+    if not (_has_separate_rows(tensor) if isinstance(value, Rows) else tensor.is_contiguous()):
+        raise ValueError(f"expected a contiguous tensor, got {tensor.shape} with strides {tensor.stride()}")
     return tensor.data_ptr()
 
 
-def _fill(
-    name: str, structure: StructureType, value: Any, dtype: torch.dtype | None, interface: Interface
-) -> ctypes.Structure:
+def _fill(structure: StructureType, value: Any, dtype: torch.dtype | None, interface: Interface) -> ctypes.Structure:
     """Copy a named tuple into a new structure."""
-    values = value._asdict()
-    check(values.keys() == structure.fields.keys(), "{}: expected fields {}, got {}", name, structure.fields, values)
-    return structure.ctype(**{
-        field: _convert(f"{name}, {field}", kind, values[field], dtype, interface)
-        for field, kind in structure.fields.items()
-    })  # fmt: skip
+    if value._fields != structure.fields:
+        raise ValueError(f"expected the fields {structure.fields}, got {value._fields}")
+    converted: list[object] = []
+    try:
+        for kind, item in zip(structure.kinds, value, strict=True):
+            converted.append(_convert(kind, item, dtype, interface))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{value._fields[len(converted)]}: {error}") from None
+    return structure.ctype(*converted)
 
 
 def _has_separate_rows(matrix: Tensor) -> bool:

@@ -116,13 +116,15 @@ struct Bf16Gemm {
 #endif
 
 // `AttentionArgs` of attention.py, which explains the fields.
-#define ATTENTION_ARGS(X)                                                                            \
-    X(const void*, q) X(const void*, k) X(const void*, v) X(int64_t, q_stride) X(int64_t, kv_stride) \
-    X(const int32_t*, cu_seqlens_q) X(const int32_t*, cu_seqlens_kv)                                 \
-    X(int64_t, sequences) X(int64_t, heads) X(int64_t, head_size) X(int64_t, causal)
+#define ATTENTION_ARGS(X)                                                                             \
+    X(const void*, q) X(const void*, kv) X(int64_t, parts_q) X(int64_t, parts_kv)                     \
+    X(const int32_t*, cu_seqlens_q) X(const int32_t*, cu_seqlens_kv) X(int64_t, sequences)            \
+    X(int64_t, heads) X(int64_t, head_size) X(int64_t, causal)
 struct AttentionArgs {
     ATTENTION_ARGS(DECLARE_FIELD)
     int64_t width() const { return heads * head_size; }
+    int64_t stride_q() const { return parts_q * width(); }  // from one token to the next
+    int64_t stride_kv() const { return parts_kv * width(); }
 };
 
 // One head of one sequence, whose m queries and n keys begin at these rows.
@@ -141,15 +143,17 @@ struct Head {
     }
 };
 
-// q, k and v, or their gradients.
+// The first rows of one head in q, k and v, or in their gradients, which have the same layout.
 template <class T> struct Operands {
     T *q, *k, *v;
-    Operands at(const AttentionArgs& args, const Head& head) const {
-        const auto row = [&](T* x, int64_t first, int64_t stride) {
-            return x ? x + first * stride + head.index * args.head_size : x;  // an empty tensor has no address
+    Operands(const AttentionArgs& args, const Head& head, T* query_tensor, T* key_tensor) {
+        const auto row = [&](T* x, int64_t offset) {
+            return x ? x + offset + head.index * args.head_size : x;  // an empty tensor has no address
         };
-        return {row(q, head.first_query, args.q_stride), row(k, head.first_key, args.kv_stride),
-                row(v, head.first_key, args.kv_stride)};
+        const int64_t value = head.first_key * args.stride_kv() + (args.parts_kv - 1) * args.width();  // the last part
+        q = row(query_tensor, head.first_query * args.stride_q());
+        k = row(key_tensor, value - args.width());
+        v = row(key_tensor, value);
     }
 };
 
@@ -229,19 +233,20 @@ template <class T> INLINE void prefetch_for_read(const T* row, int64_t size) {
 // Row i of the next head's queries, keys and values, if it exists.
 template <class T>
 INLINE void prefetch_next_head(const AttentionArgs& args, const Head& head, const Operands<const T>& from, int64_t i) {
-    const int64_t size = args.head_size;
+    const int64_t size = args.head_size, stride_q = args.stride_q(), stride_kv = args.stride_kv();
     if (head.index + 1 == args.heads) return;
-    prefetch_for_read(from.q + i * args.q_stride + size, size);
+    prefetch_for_read(from.q + i * stride_q + size, size);
     if (i >= head.n) return;
-    prefetch_for_read(from.k + i * args.kv_stride + size, size);
-    prefetch_for_read(from.v + i * args.kv_stride + size, size);
+    prefetch_for_read(from.k + i * stride_kv + size, size);
+    prefetch_for_read(from.v + i * stride_kv + size, size);
 }
 template <class T>
 INLINE void prefetch_gradients(const AttentionArgs& args, const Head& head, const Operands<T>& to, int64_t i) {
-    prefetch_for_write(to.q + i * args.q_stride, args.head_size);
+    const int64_t stride_q = args.stride_q(), stride_kv = args.stride_kv();
+    prefetch_for_write(to.q + i * stride_q, args.head_size);
     if (i >= head.n) return;
-    prefetch_for_write(to.k + i * args.kv_stride, args.head_size);
-    prefetch_for_write(to.v + i * args.kv_stride, args.head_size);
+    prefetch_for_write(to.k + i * stride_kv, args.head_size);
+    prefetch_for_write(to.v + i * stride_kv, args.head_size);
 }
 
 struct SoftmaxSums {
@@ -311,17 +316,18 @@ template <class A, class B> INLINE float dot(const A* a, const B* b, int64_t siz
 template <class Gemm, class T>
 static void forward_head(const AttentionArgs& args, const MaskKey& key, const Head& head, T* out, float* lse,
                          const ForwardBuffers<Gemm>& b) {
-    const auto from = Operands<const T>{(const T*)args.q, (const T*)args.k, (const T*)args.v}.at(args, head);
+    const Operands<const T> from(args, head, (const T*)args.q, (const T*)args.kv);
     const int64_t D = args.head_size, H = args.width(), n = head.n, depth_n = Gemm::pad_depth(n);
+    const int64_t stride_q = args.stride_q(), stride_kv = args.stride_kv();
     const float scale = Gemm::score_scale(D);
-    const auto keys = Gemm::stage(from.k, args.kv_stride, n, D, b.staging);
+    const auto keys = Gemm::stage(from.k, stride_kv, n, D, b.staging);
     pack_b_t(keys.rows, keys.stride, Gemm::pad_rows(n), b.depth, b.keys_t);
-    const auto values = Gemm::stage(from.v, args.kv_stride, n, D, b.staging);
+    const auto values = Gemm::stage(from.v, stride_kv, n, D, b.staging);
     pack_b(values.rows, values.stride, depth_n, D, b.values);
     for (int64_t start = 0; start < head.m; start += b.block) {
         const int64_t rows = std::min(b.block, head.m - start), seen = head.visible(args, start + rows - 1);
         const int64_t padded_rows = Gemm::pad_rows(rows), width = Gemm::pad_columns(seen);
-        Gemm::load_rows(from.q + start * args.q_stride, args.q_stride, rows, D, Gemm::query_scale(D), b.queries);
+        Gemm::load_rows(from.q + start * stride_q, stride_q, rows, D, Gemm::query_scale(D), b.queries);
         Gemm::template multiply<false>(b.queries, b.depth, b.keys_t, padded_rows, b.depth, width, b.depth, b.scores,
                                        b.score_stride);
         for (int64_t i = 0; i < rows; i++) {
@@ -343,23 +349,26 @@ static void forward_head(const AttentionArgs& args, const MaskKey& key, const He
     }
 }
 
-// The results of a call's forward pass, T A D and T A (the logarithm of each softmax's denominator), and its gradient.
-template <class T> struct Context {
+// What the backward pass reads and writes: the results of the forward pass, T A D and T A (the logarithm of each
+// softmax's denominator), and gradients; those of q and kv have their layout.
+template <class T> struct Backward {
     const T* out;
     const float* lse;
     const T* dout;
+    T *dq, *dkv;
 };
 
 template <class Gemm, class T>
-static void backward_head(const AttentionArgs& args, const MaskKey& key, const Head& head, const Context<T>& context,
-                          const Operands<T>& gradients, const BackwardBuffers<Gemm>& b) {
-    const auto from = Operands<const T>{(const T*)args.q, (const T*)args.k, (const T*)args.v}.at(args, head);
-    const Operands<T> to = gradients.at(args, head);
+static void backward_head(const AttentionArgs& args, const MaskKey& key, const Head& head, const Backward<T>& pass,
+                          const BackwardBuffers<Gemm>& b) {
+    const Operands<const T> from(args, head, (const T*)args.q, (const T*)args.kv);
+    const Operands<T> to(args, head, pass.dq, pass.dkv);
     const int64_t D = args.head_size, H = args.width(), n = head.n, depth_n = Gemm::pad_depth(n);
+    const int64_t stride_q = args.stride_q(), stride_kv = args.stride_kv();
     const float scale = Gemm::score_scale(D);
-    const auto values = Gemm::stage(from.v, args.kv_stride, n, D, b.staging);
+    const auto values = Gemm::stage(from.v, stride_kv, n, D, b.staging);
     pack_b_t(values.rows, values.stride, Gemm::pad_rows(n), b.depth, b.values_t);
-    const auto keys = Gemm::stage(from.k, args.kv_stride, n, D, b.staging);
+    const auto keys = Gemm::stage(from.k, stride_kv, n, D, b.staging);
     pack_b_t(keys.rows, keys.stride, Gemm::pad_rows(n), b.depth, b.keys_t);
     pack_b(keys.rows, keys.stride, depth_n, D, b.keys);
     std::fill(b.dkeys, b.dkeys + Gemm::pad_rows(n) * b.columns, 0.0f);
@@ -368,8 +377,8 @@ static void backward_head(const AttentionArgs& args, const MaskKey& key, const H
         const int64_t rows = std::min(b.block, head.m - start), seen = head.visible(args, start + rows - 1);
         const int64_t padded_rows = Gemm::pad_rows(rows), width = Gemm::pad_columns(seen);
         const int64_t padded_keys = Gemm::pad_rows(seen), depth_rows = Gemm::pad_depth(rows);
-        Gemm::load_rows(from.q + start * args.q_stride, args.q_stride, rows, D, Gemm::query_scale(D), b.queries);
-        Gemm::load_rows(context.dout + head.row(args, start) * D, H, rows, D, 1.0f, b.douts);
+        Gemm::load_rows(from.q + start * stride_q, stride_q, rows, D, Gemm::query_scale(D), b.queries);
+        Gemm::load_rows(pass.dout + head.row(args, start) * D, H, rows, D, 1.0f, b.douts);
         Gemm::template multiply<false>(b.queries, b.depth, b.keys_t, padded_rows, b.depth, width, b.depth, b.scores,
                                        b.score_stride);
         Gemm::template multiply<false>(b.douts, b.depth, b.values_t, padded_rows, b.depth, width, b.depth, b.dweights,
@@ -379,12 +388,12 @@ static void backward_head(const AttentionArgs& args, const MaskKey& key, const H
             prefetch_gradients(args, head, to, start + i);
             prefetch_next_head(args, head, from, start + i);
             if (head.index + 1 < args.heads) {
-                prefetch_for_read(context.dout + (row + 1) * D, D);
-                prefetch_for_read(context.out + (row + 1) * D, D);
+                prefetch_for_read(pass.dout + (row + 1) * D, D);
+                prefetch_for_read(pass.out + (row + 1) * D, D);
             }
             score_gradients(b.scores + i * b.score_stride, b.dweights + i * b.score_stride,
-                            head.visible(args, start + i), width, scale, context.lse[row],
-                            dot(b.douts + i * b.depth, context.out + row * D, D),
+                            head.visible(args, start + i), width, scale, pass.lse[row],
+                            dot(b.douts + i * b.depth, pass.out + row * D, D),
                             RowMask(key, key.first_token * args.heads + row), b.weights + i * b.weight_stride,
                             b.dscores + i * b.weight_stride);
         }
@@ -398,11 +407,11 @@ static void backward_head(const AttentionArgs& args, const MaskKey& key, const H
                               b.columns, b.transposed, b.transposed_stride);
         Gemm::template multiply<false>(b.dscores, b.weight_stride, b.keys, padded_rows, Gemm::pad_depth(seen),
                                        b.columns, depth_n, b.dquery, b.columns);
-        write_rows(b.dquery, b.columns, rows, D, Gemm::query_scale(D) * scale, to.q + start * args.q_stride,
-                   args.q_stride);
+        write_rows(b.dquery, b.columns, rows, D, Gemm::query_scale(D) * scale, to.q + start * stride_q,
+                   stride_q);
     }
-    write_rows(b.dkeys, b.columns, n, D, scale, to.k, args.kv_stride);  // the queries were scaled, or the scores
-    write_rows(b.dvalues, b.columns, n, D, 1.0f, to.v, args.kv_stride);
+    write_rows(b.dkeys, b.columns, n, D, scale, to.k, stride_kv);  // the queries were scaled, or the scores
+    write_rows(b.dvalues, b.columns, n, D, 1.0f, to.v, stride_kv);
 }
 
 // f(head, buffers) for every head of every sequence that has queries or keys, on all threads.
@@ -451,13 +460,13 @@ static void attention(const AttentionArgs& args, const MaskKey& key, T* out, flo
 }
 
 template <class T>
-static void attention_backward(const AttentionArgs& args, const MaskKey& key, const Context<T>& context,
-                               const Operands<T>& gradients, int64_t threads) {
+static void attention_backward(const AttentionArgs& args, const MaskKey& key, const Backward<T>& pass,
+                               int64_t threads) {
     with_gemm<T>([&](auto gemm) {
         using Gemm = decltype(gemm);
         using Buffers = BackwardBuffers<Gemm>;
         for_each_head<Buffers, typename Gemm::Thread>(args, threads, [&](const Head& head, const Buffers& buffers) {
-            backward_head(args, key, head, context, gradients, buffers);
+            backward_head(args, key, head, pass, buffers);
         });
     });
 }

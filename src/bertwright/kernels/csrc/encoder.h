@@ -110,8 +110,8 @@ struct Layer {
     int64_t threads;
     AttentionArgs attention() const {
         const int64_t H = shape.H, heads = args.num_heads;
-        return {saved.qkv,       saved.qkv + H,   saved.qkv + 2 * H, 3 * H, 3 * H,     args.cu_seqlens,
-                args.cu_seqlens, args.sequences, heads,             H / heads, args.causal};
+        return {saved.qkv, saved.qkv, 3,         3,          args.cu_seqlens, args.cu_seqlens, args.sequences,
+                heads,     H / heads, args.causal};
     }
 };
 
@@ -208,8 +208,8 @@ static void layer_backward(const Layer& layer, const bfloat16* dy, const bfloat1
         memset(dcontext.get(), 0, s.T * s.H * sizeof *hidden);
         for (int64_t r = 0; r < s.R; r++) add_to(dcontext.get() + s.positions[r] * s.H, dselected + r * s.H, 1, s.H, 1);
     }
-    attention_backward(layer.attention(), keys.weights, Context<bfloat16>{saved.context, saved.lse, dcontext.get()},
-                       Operands<bfloat16>{dqkv.get(), dqkv.get() + s.H, dqkv.get() + 2 * s.H}, threads);
+    attention_backward(layer.attention(), keys.weights,
+                       Backward<bfloat16>{saved.context, saved.lse, dcontext.get(), dqkv.get(), dqkv.get()}, threads);
     linear_backward(dqkv.get(), hidden, saved.qkv_panels, dhidden, d.qkv_weight, d.qkv_bias, s.T, s.H, 3 * s.H,
                     threads);
     if (!dhidden) return;

@@ -110,13 +110,12 @@ int64_t attention(int64_t dtype, const AttentionArgs* args, const MaskKey* key, 
     return with_dtype(dtype, [&](auto number) { ::attention(*args, *key, (decltype(number)*)out, lse, threads); });
 }
 
-// dq, dk and dv have the strides of q, k and v.
+// dq and dkv have the layout of q and kv.
 int64_t attention_backward(int64_t dtype, const AttentionArgs* args, const MaskKey* key, const void* out,
-                           const float* lse, const void* dout, void* dq, void* dk, void* dv, int64_t threads) {
+                           const float* lse, const void* dout, void* dq, void* dkv, int64_t threads) {
     return with_dtype(dtype, [&](auto number) {
         using T = decltype(number);
-        ::attention_backward(*args, *key, Context<T>{(const T*)out, lse, (const T*)dout},
-                             Operands<T>{(T*)dq, (T*)dk, (T*)dv}, threads);
+        ::attention_backward(*args, *key, Backward<T>{(const T*)out, lse, (const T*)dout, (T*)dq, (T*)dkv}, threads);
     });
 }
 
