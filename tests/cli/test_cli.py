@@ -28,9 +28,9 @@ import torch
 import bertwright
 from bertwright.cli.main import load_verb, run, verb_names
 from bertwright.cli.options import read_settings
-from bertwright.cli.verbs.fill_mask import FillMaskSettings
 from bertwright.console import CONTROL
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.inference.text_settings import FillMaskSettings
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import field_docs, iter_fields, read_toml
 

@@ -12,9 +12,9 @@ from harness import run_with_output
 
 import bertwright
 from bertwright import DeviceSettings
-from bertwright.cli.verbs.fill_mask import FillMaskSettings
 from bertwright.cli.verbs.fill_mask import run as fill_mask
 from bertwright.inference.model import Bert
+from bertwright.inference.text_settings import FillMaskSettings
 from bertwright.io.decoding import TextCodec
 from bertwright.io.stdin_texts import expand_stdin
 from bertwright.tasks.classification import Classification

@@ -14,11 +14,11 @@ from harness import run_and_capture, run_with_output
 
 import bertwright
 from bertwright import DeviceSettings
-from bertwright.cli.verbs.next_sentence import NextSentenceSettings
 from bertwright.cli.verbs.next_sentence import run as next_sentence
 from bertwright.inference.attention_plot import AttentionSettings, attention
 from bertwright.inference.attention_weights import Attention
 from bertwright.inference.model import Bert
+from bertwright.inference.text_settings import NextSentenceSettings
 from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
 from bertwright.pretraining.run import pretrain

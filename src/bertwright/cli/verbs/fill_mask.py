@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -11,41 +10,20 @@ from rich.table import Table
 
 from bertwright.cli.verbs import importing_torch
 from bertwright.console import heading, make_console, make_table
+from bertwright.inference.text_settings import FillMaskSettings
 from bertwright.interop.model_files import model_folder
 from bertwright.io.decoding import FIX_INPUT, TextCodec
 from bertwright.io.stdin_texts import expand_stdin
-from bertwright.settings import Positional, check_not_str
-from bertwright.training.optimizer_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from bertwright.inference.fill_mask import MaskPrediction
 
+SETTINGS = FillMaskSettings
 ORDER = 13
 SUMMARY = "predict the tokens for [MASK] in a text"
 EXAMPLE = "bertwright fill-mask runs/mini 'Paris is the [MASK] of France.'"
 
 MASK_COLUMNS = 26  # terminal columns of one [MASK] and its candidates
-
-
-@dataclass(frozen=True)
-class FillMaskSettings:
-    """Show a model's most probable tokens for each [MASK] of some texts."""
-
-    model: Positional[str]
-    """Model folder, run folder, or hub name."""
-    texts: Positional[tuple[str, ...]]
-    """Texts, each with at least one [MASK]; - reads them from standard input, one per line, and skips blank lines."""
-    top_k: int = 5
-    """Number of candidates per [MASK]."""
-    device: DeviceSettings = field(default_factory=DeviceSettings)
-
-    def __post_init__(self) -> None:
-        check_not_str(self, "texts")
-        if not self.texts:
-            raise ValueError('no text given; for example: bertwright fill-mask MODEL "Paris is the [MASK] of France."')
-
-
-SETTINGS = FillMaskSettings
 
 
 def run(settings: FillMaskSettings, console: Console | None = None) -> list[MaskPrediction]:
