@@ -95,14 +95,14 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
     def from_folder(cls, folder: str | Path, **parameters: Any) -> Self:
         """Load a fitted estimator from a folder of `save` or `bertwright finetune`, or from a hub name.
 
-        `parameters`: those of the constructor except `model`, which is the folder; another `fit` starts from it. Raises
-        ValueError for a model of another task type, and as `load` does.
+        `parameters`: the constructor's, except `model`, which is the folder; another `fit` starts from it. Raises
+        ValueError for a model of another task type, and for a folder that `load` rejects.
         """
         estimator = cls(folder, **parameters)
         estimator.model_ = load(folder, "cpu")
-        found = estimator.model_.task.kind if estimator.model_.task else "no task"
-        if found != cls.kind:
-            raise ValueError(f"{folder}: {cls.__name__} needs a model for {cls.kind}, got one for {found}")
+        kind = estimator.model_.task.kind if estimator.model_.task else "no task"
+        if kind != cls.kind:
+            raise ValueError(f"{folder}: {cls.__name__} needs a model for {cls.kind}, got one for {kind}")
         return estimator
 
     def save(self, folder: str | Path) -> None:
@@ -322,7 +322,9 @@ def _check_texts(X: Any) -> list[TextExample[Any]]:
 
 def _to_texts(X: Any) -> list[Text]:
     """Convert X to a list of texts, or of pairs. Raises ValueError as `_check_texts` does."""
-    return [one.text if one.text_pair is None else (one.text, one.text_pair) for one in _check_texts(X)]
+    return [
+        example.text if example.text_pair is None else (example.text, example.text_pair) for example in _check_texts(X)
+    ]
 
 
 def _check_labels(y: Any) -> npt.NDArray[Any]:

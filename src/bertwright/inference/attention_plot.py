@@ -66,7 +66,7 @@ class AttentionSettings:
 
 
 def attention(settings: AttentionSettings, console: Console | None = None) -> Attention:
-    """Write the attention weights of a text as a picture or as arrays; return those of the chosen layers and heads.
+    """Write the attention weights of a text as a picture or as arrays; return the weights that were written.
 
     Raises ValueError for an existing file, for a layer or head that the model does not have, and as `Bert.attention`.
     """
@@ -78,42 +78,42 @@ def attention(settings: AttentionSettings, console: Console | None = None) -> At
 
     with execution_context(settings.device) as context:
         model = load(folder, context.device, context.dtype)
-        found = model.attention(settings.text, settings.text_pair)
+        attended = model.attention(settings.text, settings.text_pair)
     for axis, (name, number) in enumerate((("layer", settings.layer), ("head", settings.head))):
         if number is not None:
-            count = found.weights.shape[axis]
+            count = attended.weights.shape[axis]
             if number > count:
                 raise ValueError(f"--{name}: expected 1 to {count}, got {number}")
-            found = found._replace(weights=found.weights.take([number - 1], axis))
+            attended = attended._replace(weights=attended.weights.take([number - 1], axis))
     with new_file(settings.output) as temporary, temporary.open("wb") as file:
         if settings.output.suffix == ARRAYS:
-            np.savez_compressed(file, tokens=np.array(found.tokens), weights=found.weights)
+            np.savez_compressed(file, tokens=np.array(attended.tokens), weights=attended.weights)
         else:
             with warnings.catch_warnings(record=True) as caught:  # matplotlib warns of each character without a font
                 warnings.filterwarnings("always", "Glyph .* missing")
-                _figure(settings, found).savefig(file, dpi=130, format=settings.output.suffix[1:])
+                _figure(settings, attended).savefig(file, dpi=130, format=settings.output.suffix[1:])
             if any(str(warning.message).startswith("Glyph") for warning in caught):
                 notice(
                     console,
                     "no installed font has some characters of the tokens; they are drawn as boxes unless you install "
                     "one, such as Noto Sans CJK for Korean, Chinese and Japanese",
                 )
-    layers, heads, tokens, _ = found.weights.shape
+    layers, heads, tokens, _ = attended.weights.shape
     say(console, f"{settings.output}: layers {layers}, heads {heads}, tokens {tokens}")
-    return found
+    return attended
 
 
-def _figure(settings: AttentionSettings, found: Attention) -> Figure:
+def _figure(settings: AttentionSettings, attended: Attention) -> Figure:
     """Draw a panel for each layer and head; darker is more."""
     from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
-    layers, heads, tokens, _ = found.weights.shape
+    layers, heads, tokens, _ = attended.weights.shape
     single = layers == heads == 1
     side = SINGLE_INCHES if single else PANEL_INCHES
     figure = Figure(figsize=(heads * side + 0.8, layers * side + 0.8), layout="constrained")
     panels = figure.subplots(layers, heads, squeeze=False)
     for (row, column), panel in np.ndenumerate(panels):
-        panel.imshow(found.weights[row, column], vmin=0, vmax=1, cmap="Blues")
+        panel.imshow(attended.weights[row, column], vmin=0, vmax=1, cmap="Blues")
         panel.set_xticks([])
         panel.set_yticks([])
         if column == 0:
@@ -121,7 +121,7 @@ def _figure(settings: AttentionSettings, found: Attention) -> Figure:
         if row == 0:
             panel.set_title(f"head {settings.head or column + 1}", fontsize="medium")
         if single and tokens <= TICKS:
-            _label_tokens(panel, found.tokens)
+            _label_tokens(panel, attended.tokens)
     return figure
 
 

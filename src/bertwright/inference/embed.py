@@ -1,4 +1,4 @@
-"""`bertwright embed`: turn texts into vectors, compare a few on the screen, write those of files as .npy."""
+"""`bertwright embed`: turn texts into vectors, compare a few on the screen, write the vectors of files as .npy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXT_COLUMNS, COSINE_COLUMNS = 36, 8  # terminal columns
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """Turn texts into vectors: compare a few on the screen, or write those of files, in order, to --output."""
+    """Turn texts into vectors: compare a few on the screen, or write the vectors of files, in order, to --output."""
 
     model: Positional[str]
     """Model folder, run folder, or hub name."""

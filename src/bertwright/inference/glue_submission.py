@@ -124,8 +124,8 @@ class SubmissionSettings:
         return {name: model for name, _, model in (pair.partition("=") for pair in self.models)}
 
 
-class Questions(NamedTuple):
-    """The questions of one file of a submission, found and checked."""
+class TestFile(NamedTuple):
+    """A test file of GLUE, found and checked."""
 
     file: SubmissionFile
     path: Path
@@ -146,14 +146,16 @@ def submission(settings: SubmissionSettings, console: Console | None = None) -> 
         check_model(model)
     from bertwright.training.context import execution_context  # imports torch, which takes longer than the checks above
 
-    questions = [found for name, model in settings.by_task.items() for found in _find_questions(settings, name, model)]
+    test_files = [file for name, model in settings.by_task.items() for file in _find_test_files(settings, name, model)]
     for name, model in settings.by_task.items():
         if other := _find_other_task(model_folder(model), name):
             notice(console, f"{name}={model}: trained on the columns of {other}, not of {name}; is it the right model?")
     answers: dict[str, list[str]] = {}
     with new_file(settings.output) as temporary, execution_context(settings.device) as context:
         for name, model in settings.by_task.items():
-            answers |= _answer(model, [one for one in questions if one.file.task == name], context, console)
+            answers |= _answer(
+                model, [test_file for test_file in test_files if test_file.file.task == name], context, console
+            )
         missing = [file for file in SUBMISSION_FILES if file.name not in answers]
         if settings.fill_missing:
             answers |= {file.name: [file.majority_answer] * file.rows for file in missing}
@@ -173,10 +175,10 @@ def write_zip(path: Path, answers: Mapping[str, Sequence[str]]) -> None:
             archive.writestr(entry, "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED)
 
 
-def _find_questions(settings: SubmissionSettings, name: str, model: str) -> list[Questions]:
-    """Return the questions for a model. Raises ValueError if the model or a file does not fit GLUE."""
+def _find_test_files(settings: SubmissionSettings, name: str, model: str) -> list[TestFile]:
+    """Return the test files that a model answers. Raises ValueError if the model or a file does not fit GLUE."""
     folder = model_folder(model)
-    found = []
+    test_files = []
     for file in (file for file in SUBMISSION_FILES if file.task == name):
         task = _read_matching_task(file, folder)
         path = next((settings.data / name for name in file.files if (settings.data / name).is_file()), None)
@@ -186,12 +188,12 @@ def _find_questions(settings: SubmissionSettings, name: str, model: str) -> list
         first, *second = file.texts
         pair = second[0] if second else None
         adapted = replace(task, text=first, text_pair=pair, header=True, quotes=False, encoding="utf-8")
-        found.append(Questions(file, path, adapted, rows))
-    return found
+        test_files.append(TestFile(file, path, adapted, rows))
+    return test_files
 
 
 def _read_matching_task(file: SubmissionFile, folder: Path) -> TextTask[Any, Any]:
-    """Read a model's task. Raises ValueError if its labels or its number of texts are not those of the file."""
+    """Read a model's task. Raises ValueError if its labels or its number of texts differ from the file's."""
     from bertwright.tasks.task_io import read_task
 
     task = read_task(folder)
@@ -199,9 +201,9 @@ def _read_matching_task(file: SubmissionFile, folder: Path) -> TextTask[Any, Any
     known = {*labels} in ({*file.labels}, {*(file.names or file.labels)})
     if not isinstance(task, TextTask) or task.kind != PRESETS[file.task].task.kind or not known:
         expected = f"the labels {format_labels(file.labels)}" if file.labels else "a number"
-        found = f"its task is {task.kind}" if task else "it was not fine-tuned on a task"
+        actual = f"its task is {task.kind}" if task else "it was not fine-tuned on a task"
         having = f" with {format_labels(labels)}" if labels else ""
-        raise ValueError(f"{folder}: {file.task} expects {expected}; {found}{having}")
+        raise ValueError(f"{folder}: {file.task} expects {expected}; {actual}{having}")
     # A folder of transformers does not say how many texts it reads.
     if (folder / TASK_FILE).is_file() and (task.text_pair is None) != (len(file.texts) == 1):
         read = "single texts" if task.text_pair is None else "pairs of texts"
@@ -219,11 +221,11 @@ def _find_other_task(folder: Path, name: str) -> str | None:
     def columns(task: Any) -> tuple[str, str | None, str]:
         return task.text, task.text_pair, task.label
 
-    found = read_task(folder) if (folder / TASK_FILE).is_file() else None
-    if found is None or columns(found) == columns(PRESETS[name].task):
+    trained = read_task(folder) if (folder / TASK_FILE).is_file() else None
+    if trained is None or columns(trained) == columns(PRESETS[name].task):
         return None
-    tasks = (file.task for file in SUBMISSION_FILES if {*file.labels} == {*found.label_names})
-    return next((other for other in tasks if columns(PRESETS[other].task) == columns(found)), None)
+    tasks = (file.task for file in SUBMISSION_FILES if {*file.labels} == {*trained.label_names})
+    return next((other for other in tasks if columns(PRESETS[other].task) == columns(trained)), None)
 
 
 def _check_rows(file: SubmissionFile, path: Path, ignore_row_count: bool) -> int:
@@ -243,7 +245,7 @@ def _check_rows(file: SubmissionFile, path: Path, ignore_row_count: bool) -> int
 
 
 def _answer(
-    model: str, questions: Sequence[Questions], context: ExecutionContext, console: Console
+    model: str, test_files: Sequence[TestFile], context: ExecutionContext, console: Console
 ) -> dict[str, list[str]]:
     """Return one model's answers in GLUE's words, by file."""
     from bertwright.inference.model import load
@@ -254,13 +256,13 @@ def _answer(
     bert = load(model, context.device, context.dtype)
     assert isinstance(bert.model, EncoderForTask)
     answers: dict[str, list[str]] = {}
-    for file, path, task, rows in questions:
+    for file, path, task, rows in test_files:
         predictions = answers[file.name] = []
         truncated = 0
         with item_progress(console, file.name, rows) as advance:
             try:
                 for chunk in predict_chunks(bert.model, task, bert.tokenizer, task.read(str(path), labeled=False)):
-                    predictions += [_format_answer(one, file) for one in chunk.predictions]
+                    predictions += [_format_answer(prediction, file) for prediction in chunk.predictions]
                     truncated += chunk.truncated
                     advance(len(chunk.examples))
             except DivergedError as error:  # numbers that are not finite: add the model's name

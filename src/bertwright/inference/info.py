@@ -109,10 +109,10 @@ def _describe_model(folder: Path) -> Description:
     """Describe a model, which is loaded, so that all its files are compared with their checksums."""
     kind, config = "model", load_config(folder)
     fields = {"shape": _format_shape(config), "positions": f"{config.max_positions:,}"}
-    if (found := load_task(folder)) is not None:
-        kind = f"model for {found.task.kind}"
-        fields["parameters"] = f"{found.model.num_parameters:,}"
-        fields |= _task_fields(found.task)
+    if (trained := load_task(folder)) is not None:
+        kind = f"model for {trained.task.kind}"
+        fields["parameters"] = f"{trained.model.num_parameters:,}"
+        fields |= _task_fields(trained.task)
     else:
         loaded = load_model(folder, heads="optional")
         fields["parameters"] = f"{loaded.model.num_parameters:,}"
@@ -184,8 +184,8 @@ def _describe_series(folder: Path, kind: str, planned: int | None) -> Descriptio
     results, path = folder / "results.jsonl", folder / "report.json"
     done = len(results.read_bytes().splitlines()) if results.is_file() else 0
     finished = planned is not None and done >= planned and path.is_file()
-    of = "" if planned is None else f" of {planned:,}"
-    fields = {"state": "finished" if finished else "not finished", "runs done": f"{done:,}{of}"}
+    total = "" if planned is None else f" of {planned:,}"
+    fields = {"state": "finished" if finished else "not finished", "runs done": f"{done:,}{total}"}
     if finished and kind == GRID:
         with _name_damaged_file(path):
             report = read_json(path)

@@ -125,7 +125,7 @@ class Bert:
     def next_sentence(self, first: Sequence[str], second: Sequence[str]) -> list[float]: ...
     @torch.inference_mode()
     def next_sentence(self, first: str | Sequence[str], second: str | Sequence[str]) -> float | list[float]:
-        """Predict the probability that the second text follows the first; for two lists, that of each pair.
+        """Predict the probability that the second text follows the first; for two lists, of each pair.
 
         If a pair has more tokens than the model has positions, its longer text is truncated at the end. Task 2 of
         section 3.1.
@@ -250,9 +250,9 @@ class Bert:
         if isinstance(prompt, str):
             (prediction,) = self._predict(task, [choice_example(prompt, endings, "this choice")])
             return prediction
-        prompts, several = to_list(prompt, "prompt"), to_list(endings, "endings")
-        _check_lengths("prompt", prompts, "endings", several)
-        choices = enumerate(zip(prompts, several, strict=True))
+        prompts, endings_per_prompt = to_list(prompt, "prompt"), to_list(endings, "endings")
+        _check_lengths("prompt", prompts, "endings", endings_per_prompt)
+        choices = enumerate(zip(prompts, endings_per_prompt, strict=True))
         examples = [choice_example(begin, ends, f"choice {index}") for index, (begin, ends) in choices]
         return list(self._predict(task, examples))
 
@@ -310,8 +310,8 @@ class Bert:
     def features(self, texts: Words | Sequence[Words], layers: Sequence[int] = (-1,)) -> Vectors | list[Vectors]:
         """Compute vectors of words with the encoder: for each text, W words × K layers × H float32.
 
-        A word's vector is the state of its first token. Layer 0 is the output of the embeddings, layer L or -1 that of
-        the last layer. `texts`: as in `tag`. Section 5.3.
+        A word's vector is the state of its first token. Layer 0 is the output of the embeddings, layer L or -1
+        the output of the last layer. `texts`: as in `tag`. Section 5.3.
 
         Raises ValueError for a layer that the model does not have.
         """

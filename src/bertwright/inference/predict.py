@@ -42,7 +42,7 @@ class Counts:
 
 
 def predict(settings: PredictSettings, console: Console | None = None) -> None:
-    """Print predictions of texts, or write those of files, atomically and in constant memory.
+    """Print predictions of texts, or write predictions of files, atomically and in constant memory.
 
     Raises ValueError for a model without a task and, before the first prediction, for invalid input. Standard input is
     read only once, so an invalid line raises after predictions of earlier lines have been written.
@@ -91,7 +91,7 @@ def _predict_files(settings: PredictSettings, models: LoadedModels, console: Con
     with item_progress(console, "predicting", total) as advance, open_output(settings.output) as file:
         pairs = _predict_all(models, read_examples(settings, task), counts, advance)
         rows = zip(pairs, read_passthrough(settings, task), strict=bool(settings.keep_columns))
-        predicted = (PredictedExample(example, found, passthrough) for (example, found), passthrough in rows)
+        predicted = (PredictedExample(example, prediction, passthrough) for (example, prediction), passthrough in rows)
         changed = write_predictions(file, settings.suffix, task, predicted, settings.safe_csv)
     rate = counts.examples / (time.perf_counter() - started)
     name = "standard output" if settings.output == STANDARD_OUTPUT else settings.output
@@ -133,7 +133,7 @@ def _predict_chunks(models: LoadedModels, examples: Iterable[Any]) -> Iterator[P
 
 
 def _predict_first_record(settings: PredictSettings, models: LoadedModels) -> dict[str, Any]:
-    """Predict the first example; return its record, whose fields are those of all examples."""
+    """Predict the first example; return its record; all examples have its fields."""
     first = islice(read_examples(settings, models.task), 1)
     chunk = next(_predict_chunks(models, first))
     return models.task.to_record(chunk.examples[0], chunk.predictions[0])

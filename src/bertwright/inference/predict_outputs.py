@@ -80,9 +80,9 @@ def _write_row(file: TextIO, suffix: str, values: Iterable[Any], safe_csv: bool)
         quoting = csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL
         csv.writer(file, lineterminator="\n", quoting=quoting).writerow(cells)  # type: ignore[arg-type]
         return 0
-    found = [SEPARATORS.subn(" ", str(cell)) for cell in cells]
-    file.write("\t".join(text for text, _ in found) + "\n")
-    return sum(count > 0 for _, count in found)
+    replaced = [SEPARATORS.subn(" ", str(cell)) for cell in cells]
+    file.write("\t".join(text for text, _ in replaced) + "\n")
+    return sum(count > 0 for _, count in replaced)
 
 
 def _format_cell(value: Any) -> Any:

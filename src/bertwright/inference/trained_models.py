@@ -43,7 +43,7 @@ def load_for_task(
         if bert.task_model is None:
             raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
         if berts and bert.tokenizer.digest != berts[0].tokenizer.digest:
-            raise ValueError(f"{name}: its vocabulary is not that of {names[0]}; the models of an ensemble share one")
+            raise ValueError(f"{name}: its vocabulary differs from {names[0]}'s; the models of an ensemble share one")
         chosen = overrides.apply_to(bert.task_model.task)
         task = within_positions(chosen, overrides, bert.config.max_positions)
         berts.append(bert)
