@@ -14,6 +14,8 @@ from rich.console import Console
 from bertwright.kernels import ffi
 from helpers import text_console
 
+pytest_plugins = ["small_runs"]  # fixtures of small stores, models and runs
+
 # Programs and a plugin, which `--doctest-modules` must not import, and files of fixtures, which share a module name.
 collect_ignore = ["kernels/emulated_kernels.py", "kernels/instruction_sets.py", "readme/update.py"]
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]

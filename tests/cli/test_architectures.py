@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from harness import run_and_capture
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
@@ -38,6 +37,7 @@ from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
+from harness import run_and_capture
 
 CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
 TEXTS = ["the bear sees the river", "the lynx sees the river"]

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import run_and_capture
 
 import bertwright
 from bertwright.inference.convert import ConvertSettings, convert
@@ -19,6 +18,7 @@ from bertwright.tasks.classification import Classification
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.task import AnyTask
+from harness import run_and_capture
 
 GOOGLE = Path(__file__).parent.parent / "interop" / "test_google.py"
 

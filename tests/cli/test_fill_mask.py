@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import run_with_output
 
 import bertwright
 from bertwright import DeviceSettings
@@ -19,6 +18,7 @@ from bertwright.io.decoding import TextCodec
 from bertwright.io.stdin_texts import expand_stdin
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.task import AnyTask
+from harness import run_with_output
 
 HERE = DeviceSettings(device="cpu", dtype="float32", threads=1)
 

@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from harness import check_killed_runs, load_weights, read_untimed, run_and_capture, same_weights
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
@@ -49,6 +48,7 @@ from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
+from harness import check_killed_runs, load_weights, read_untimed, run_and_capture, same_weights
 
 Make = Callable[..., FinetuneSettings]
 CPU = DeviceSettings("cpu", "float32", 1)

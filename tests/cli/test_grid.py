@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import read_weight_file, run_and_capture, same_weights
 from rich.console import Console
 
 from bertwright.files import read_json, remove_folder
@@ -40,6 +39,7 @@ from bertwright.training.loop import DivergedError
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.training.run_folder import read_run_settings
+from harness import read_weight_file, run_and_capture, same_weights
 
 Make = Callable[..., GridSettings]
 

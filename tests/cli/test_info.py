@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import run_and_capture
 
 from bertwright.files import write_text
 from bertwright.inference.info import info
@@ -22,6 +21,7 @@ from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_io import TaskModel, write_task_folder
 from bertwright.training import checkpoint
 from bertwright.training.run_folder import delete_weights
+from harness import run_and_capture
 
 CLASSIFICATION = Classification(text_pair="second", labels=("yes", "no"), metric="f1", max_length=40)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import run_and_capture, run_with_output
 
 import bertwright
 from bertwright import DeviceSettings
@@ -25,6 +24,7 @@ from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
+from harness import run_and_capture, run_with_output
 
 HERE = DeviceSettings(device="cpu", dtype="float32", threads=1)
 WITHOUT_MASKS = DataSettings(max_length=32, batch_size=8, mask_mix=(0.0, 1.0, 0.0))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import run_with_output
 
 import bertwright
 from bertwright import BuildSettings, DeviceSettings, PlanSettings, VocabularySettings
@@ -26,6 +25,7 @@ from bertwright.pretraining.settings import LongPhase, PretrainSettings
 from bertwright.settings import from_table, read_toml
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import cost
+from harness import run_with_output
 
 ON_CPU = DeviceSettings("cpu", "float32", threads=1)
 BRIEF = 0.01  # minutes of short runs

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from harness import run_with_output
 from rich.console import Console
 
 import bertwright
 from bertwright import BuildSettings, CorpusSettings, PrepareSettings
 from bertwright.pretraining import prepare as prepare_module
+from harness import run_with_output
 
 
 def test_skipped_and_unknown_text_is_reported(

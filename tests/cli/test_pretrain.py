@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import check_killed_runs, load_weights, run_and_capture, same_weights, start_process
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
@@ -49,6 +48,7 @@ from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.run_folder import read_run_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
+from harness import check_killed_runs, load_weights, run_and_capture, same_weights, start_process
 
 Make = Callable[..., PretrainSettings]
 

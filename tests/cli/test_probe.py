@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import run_and_capture, run_with_output
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
@@ -41,6 +40,7 @@ from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.training.run_folder import read_run_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
+from harness import run_and_capture, run_with_output
 
 ANIMALS, LOCATIONS = "bear deer fish wolf crow".split(), "forest river mountain valley".split()
 

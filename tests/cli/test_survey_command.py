@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from harness import print_lines, run_and_capture, run_with_output
 
 import bertwright
 from bertwright import CorpusSettings, SurveySettings, files
@@ -16,6 +15,7 @@ from bertwright.corpus.diagnosis import diagnose
 from bertwright.corpus.survey import Survey, Unreadable
 from bertwright.corpus.survey import survey as measure
 from bertwright.corpus.survey_report import MAX_FILES, render, render_unreadable
+from harness import print_lines, run_and_capture, run_with_output
 
 
 def test_survey_returns_what_it_prints(tmp_path: Path, small_corpus: CorpusSettings) -> None:

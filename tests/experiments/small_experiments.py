@@ -1,0 +1,55 @@
+"""Helpers for tests of small experiments: settings to plan, report folder, output and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertwright.experiments import experiment_setup as setup
+from bertwright.experiments.experiment import experiment
+from bertwright.experiments.experiment_settings import ExperimentSettings
+from bertwright.experiments.experiment_setup import choose_level, plan_experiment
+from bertwright.experiments.job_runner import JobRunner
+from bertwright.experiments.jobs import all_jobs
+from bertwright.experiments.table_plan import TablePlan
+from harness import run_and_capture
+
+Make = Callable[..., ExperimentSettings]
+
+
+CLASSES = {"bear": "PER", "deer": "PER", "fish": "LOC", "wolf": "LOC", "crow": "ORG", "hare": "ORG"}
+
+
+OTHERS = "the in sees hears fears finds".split()
+
+
+def sentences(number: int, seed: int) -> str:
+    """Return CoNLL columns in which the word alone decides its tag."""
+    rng = np.random.default_rng(seed)
+    lines = ["-DOCSTART- -X- O O", ""]
+    for _ in range(number):
+        words = rng.choice([*CLASSES, *OTHERS], int(rng.integers(3, 8)))
+        lines += [f"{word} N O {'B-' + CLASSES[word] if word in CLASSES else 'O'}" for word in words] + [""]
+    return "\n".join(lines)
+
+
+def plan_of(settings: ExperimentSettings) -> TablePlan:
+    return plan_experiment(settings, choose_level(settings))
+
+
+def output(settings: ExperimentSettings) -> Path:
+    return setup.report_folder(settings, plan_of(settings))
+
+
+run_experiment = partial(run_and_capture, experiment)
+
+
+def results(settings: ExperimentSettings) -> dict[str, Any]:
+    """Return the scores of all jobs by key."""
+    work = JobRunner(settings.work.resolve())
+    found = {job.key: work.result(job) for job in all_jobs(plan_of(settings).jobs)}
+    return {key: result and result.scores for key, result in found.items()}

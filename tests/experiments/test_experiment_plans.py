@@ -1,0 +1,175 @@
+"""Plans: comparisons are fair, levels and limits are kept, and inputs that are not usable are named."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from small_experiments import Make, output, plan_of
+
+from bertwright.experiments.ablations import ComposeJob
+from bertwright.experiments.experiment import experiment
+from bertwright.experiments.experiment_setup import choose_level
+from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
+from bertwright.experiments.levels import TaskRecipe
+from bertwright.experiments.paper_tables import list_checkpoint_steps
+from bertwright.finetuning.finetune_state import open_run as open_finetuning
+from bertwright.finetuning.probe import open_probe
+from bertwright.training.context import execution_context
+from bertwright.vocabulary.tokenizer import Tokenizer
+
+
+def test_all_objectives_start_from_the_same_weights(make: Make, tmp_path: Path) -> None:
+    pretrainings = [job for job in all_jobs(plan_of(make(tmp_path)).jobs) if isinstance(job, PretrainJob)]
+    models = []
+    for job in pretrainings:
+        model = job.settings.objective.new_model(job.settings.model, 100, job.settings.data.seed)
+        models.append(model.state_dict())
+    assert len(models) == 4
+    for other in models[1:]:
+        assert all(bool((models[0][name] == other[name]).all()) for name in models[0])
+
+
+def test_the_new_lstm_has_a_rate_of_its_own(make: Make, tmp_path: Path) -> None:
+    plan = plan_of(make(tmp_path, level="night", seeds=1))
+    rates = {job.settings.lstm_learning_rate for job in all_jobs(plan.jobs) if isinstance(job, ComposeJob)}
+    assert rates == {1e-3}
+    assert any(
+        "2-layer BiLSTM of 256 outputs" in note and "a peak rate of its own, 0.001" in note for note in plan.notes
+    )
+
+
+def test_objectives_without_next_sentences_read_the_same_sequences(make: Make, tmp_path: Path, store: Path) -> None:
+    tokenizer = Tokenizer.load(store / "tokenizer")
+    read = {}
+    for job in all_jobs(plan_of(make(tmp_path)).jobs):
+        if isinstance(job, PretrainJob):
+            (examples,) = job.settings.objective.open_examples(store / "train", tokenizer, [job.settings.data])
+            batch, *_ = examples.batches_for_step(5)
+            ids = batch.input.input_ids.clone()
+            ids[batch.mlm_positions] = (
+                batch.mlm_labels if job.settings.data.objective == "mlm" else ids[batch.mlm_positions]
+            )
+            read[job.settings.data.objective] = ids.tolist(), batch.packing.cu_seqlens.tolist()
+    assert read["mlm"] == read["ltr"] == read["rtl"]
+
+
+def test_fine_tuning_and_heads_on_features_read_the_same_examples(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
+    settings = make(tmp_path / "work", "table7", seeds=1, model=str(tiny_bert), store=None)
+    tuning, probe = plan_of(settings).jobs[:2]
+    assert isinstance(tuning, FinetuneJob)
+    assert isinstance(probe, ProbeJob)
+    with execution_context(settings.device) as context:
+        state = open_finetuning(replace(tuning.settings, run=tmp_path / "run"), context, Console(quiet=True))
+        probed = open_probe(replace(probe.settings, run=tmp_path / "run"), context, Console(quiet=True)).splits
+    assert state.dev is not None
+    assert [split.name for split in probed] == ["train", "dev"]
+    assert [len(split.examples) for split in probed] == [40, 40]
+    assert [list(split.examples) for split in probed] == [list(state.train.examples), list(state.dev.examples)]
+
+
+def test_figure5_keeps_the_checkpoints_of_few_steps(make: Make, tmp_path: Path) -> None:
+    for steps in (10, 12, 19, 36, 89, 99):
+        job = next(one for one in all_jobs(plan_of(make(tmp_path, "figure5", steps=steps)).jobs) if not one.parents)
+        every, keep_last = job.settings.save_every, job.settings.keep_last
+        saved = [*range(every, steps, every), steps]
+        assert {*list_checkpoint_steps(steps)} <= {*saved[-keep_last:]}
+
+
+def test_figure5_reads_positions_that_all_checkpoints_have_trained(make: Make, tmp_path: Path, data: Path) -> None:
+    files = shutil.copytree(data, tmp_path / "data")
+    (files / "squad").mkdir()
+    for name in ("train", "dev"):
+        (files / "squad" / f"{name}-v1.1.json").write_text('{"version": "1.1", "data": []}')
+    plan = plan_of(make(tmp_path, "figure5", data=files, tasks=("sst2", "conll2003", "squad")))
+    lengths = {job.settings.task.build_task().max_length for job in plan.jobs}
+    assert lengths == {job.settings.data.max_length for job in all_jobs(plan.jobs) if not job.parents} == {64}
+    assert any("have up to 64 tokens" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(("level", "length"), [("demo", 64), ("evening", 64), ("night", 64), ("paper", 512)])
+def test_tagging_reads_positions_that_a_short_pretraining_trains(
+    make: Make, tmp_path: Path, level: str, length: int
+) -> None:
+    plan = plan_of(make(tmp_path, "table8", level=level))
+    lengths = {(job.settings.task.task, job.settings.task.build_task().max_length) for job in plan.jobs if job.parents}
+    assert lengths == {("sst2", 128), ("conll2003", length)}
+    assert any("Sequences of conll2003 have up to 64 tokens" in note for note in plan.notes) == (length == 64)
+
+
+def test_tagging_with_a_given_model_has_the_context_of_its_positions(
+    make: Make, tmp_path: Path, tiny_bert: Path
+) -> None:
+    plan = plan_of(make(tmp_path, "table7", store=None, steps=None, model=str(tiny_bert), level="evening"))
+    assert {job.settings.task.build_task().max_length for job in plan.jobs} == {512}
+    assert not any("Sequences of" in note for note in plan.notes)
+
+
+def test_a_model_of_the_user_is_tuned_on_all_examples_as_in_the_paper(make: Make, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"limit": None, "word_task_limit": None, "seeds": None, "store": None, "steps": None}
+    for name, seeds in (("demo", 2), ("night", 5), ("paper", 5)):
+        level = choose_level(make(tmp_path, "table1", level=name, model="folder", **sizes))
+        assert (level.limit, level.word_task_limit, level.seeds) == (None, None, seeds)
+        assert level.task_recipes["squad_v2"] == TaskRecipe(2.0, 48, (5e-5,))
+        assert len(level.recipe.learning_rates) == (4 if name == "paper" else 1)
+    assert choose_level(make(tmp_path, "table1", model="folder", **sizes | {"limit": 70})).limit == 70
+
+
+@pytest.mark.parametrize(("level", "jobs"), [("demo", 40), ("evening", 40), ("night", 80), ("paper", 800)])
+def test_figure5_has_fewer_restarts(make: Make, tmp_path: Path, level: str, jobs: int) -> None:
+    """Two tasks, two objectives, ten checkpoints; at night two restarts, at the paper's level five and four rates."""
+    settings = make(tmp_path, "figure5", level=level, seeds=None, steps=None, limit=None, word_task_limit=None)
+    assert sum(job.kind == "finetune" for job in all_jobs(plan_of(settings).jobs)) == jobs
+    more = replace(settings, seeds=7)
+    assert choose_level(more).seeds == 7
+
+
+def test_reports_of_other_settings_are_in_other_folders(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
+    settings = make(tmp_path)
+    changes: list[dict[str, Any]] = [
+        {}, {"tasks": ("sst2",)}, {"seeds": 1}, {"steps": 30}, {"limit": 30}, {"experiment": "table7"},
+        {"experiment": "table7", "model": str(tiny_bert), "store": None, "steps": None},
+    ]  # fmt: skip
+    assert len({output(replace(settings, **change)) for change in changes}) == len(changes)
+    assert output(replace(settings, device=replace(settings.device, threads=2))) == output(settings)
+    assert output(settings).name.startswith("table5-demo-")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": None}, "--data FOLDER"),
+        ({"data": Path("taks")}, "--data taks: no such folder; name one with the files of tasks"),
+        ({"data": Path(__file__)}, "test_experiment_plans.py: not a folder; name one with the files of tasks"),
+        ({"store": None}, "--store FOLDER, as `bertwright prepare` wrote it$"),
+        ({"store": None, "experiment": "table1"}, "--store FOLDER, .* .or --model FOLDER, to fine-tune"),
+        ({"tasks": ("mrpc",)}, r"no folder with the files of mrpc, such as mrpc/train\.tsv"),
+    ],
+)
+def test_missing_inputs_are_named(make: Make, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        experiment(make(tmp_path / "work", **changes))
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": ("mprc",)}, 'no task "mprc"; did you mean "mrpc"'),
+        ({"budget": 0.0}, "budget: .*got 0.0"),
+        ({"budget": 5.0}, "--budget decides --steps, --limit, --word-task-limit"),
+        ({"dry_run": True, "report_only": True}, "choose one"),
+        ({"seeds": 0}, "seeds: expected at least 1"),
+        ({"model": "bert"}, "--model: table5 compares pre-trainings"),
+        ({"experiment": "table1", "model": "bert", "store": Path("store")}, "--store: with --model, nothing is pre"),
+        ({"experiment": "table7", "model": "bert", "steps": 20}, "--steps: with --model, nothing is pre-trained"),
+        ({"experiment": "table7", "tasks": ("sst2",)}, "--tasks: table7 is about conll2003, got sst2"),
+    ],
+)
+def test_wrong_settings_are_named(make: Make, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(tmp_path / "work", **changes)

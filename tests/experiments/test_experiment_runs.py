@@ -1,0 +1,274 @@
+"""Whole experiments: the report says what the jobs found, a kill costs nothing, processes share the jobs."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from small_experiments import Make, output, plan_of, results, run_experiment
+
+from bertwright.experiments import jobs
+from bertwright.experiments.ablations import ComposeJob
+from bertwright.experiments.experiment import experiment
+from bertwright.experiments.experiment_settings import ExperimentSettings
+from bertwright.experiments.job_runner import JobRunner
+from bertwright.experiments.jobs import FinetuneJob, PretrainJob, all_jobs
+from bertwright.experiments.levels import LEVELS
+from bertwright.experiments.report import format_p
+from bertwright.files import read_json
+from bertwright.finetuning.run import finetune
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.settings import to_table
+from harness import same_weights, start_process
+
+
+def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[ExperimentSettings, str]) -> None:
+    settings, printed = finished_run
+    record = read_json(output(settings) / "report.json")
+    cells = {(cell["row"], cell["column"]): cell for cell in record["cells"]}
+    assert {row for row, _ in cells} == {"MLM + NSP", "MLM", "LTR", "LTR + BiLSTM", "LTR + RTL"}
+    assert {column for _, column in cells} == {"sst2", "conll2003"}
+    assert all(cell["seeds"] == 2 == len(cell["scores"]) for cell in cells.values())
+    assert cells["LTR", "sst2"]["paper"] == 92.1
+    assert cells["MLM", "conll2003"]["mean"] > 0
+    assert record["finished"] == record["total"] == 20
+    assert "LTR" in printed
+    assert "[92.1]" in printed
+    markdown = (output(settings) / "report.md").read_text()
+    assert "| MLM + NSP |" in markdown
+    assert "mimetic" in markdown  # the initialization is named in every table
+    for name, value in to_table(LEVELS["demo"].optimizer).items():
+        assert f"{name} {value}" in record["setup"]["optimizer"]
+    assert (output(settings) / "plot.png").stat().st_size > 1_000
+
+
+def test_each_claim_has_one_sentence_with_verdict_and_interval(finished_run: tuple[ExperimentSettings, str]) -> None:
+    settings, printed = finished_run
+    claims = read_json(output(settings) / "report.json")["claims"]
+    every, words = ["sst2", "conll2003"], ["conll2003"]
+    assert [claim["columns"] for claim in claims] == [every, words, words, ["sst2"], every]
+    for claim in claims:
+        low, mean, high, p = (claim["difference"][name] for name in ("low", "mean", "high", "p"))
+        assert low <= mean <= high
+        assert (p < 0.05) == (low > 0 or high < 0)
+        assert format_p(p) in printed
+        assert claim["verdict"] == ("shown" if low > 0 else "reversed" if high < 0 else "not shown")
+        assert f"{claim['text']}: {claim['verdict']} at this budget" in printed
+    assert "variance between seeds of" not in printed
+    assert [claim["paper_columns"] for claim in claims][:2] == [["sst2"], []]
+    assert claims[0]["paper"] is not None
+
+
+def test_the_report_has_the_differences_of_all_rows_from_the_first(
+    finished_run: tuple[ExperimentSettings, str],
+) -> None:
+    settings, _ = finished_run
+    record = read_json(output(settings) / "report.json")
+    rows = ["MLM", "LTR", "LTR + BiLSTM", "LTR + RTL"]
+    assert [(one["row"], one["from"], one["column"]) for one in record["differences"]] == [
+        (row, "MLM + NSP", column) for row in rows for column in ("sst2", "conll2003", "mean")
+    ]
+    means = {(cell["row"], cell["column"]): cell["mean"] for cell in record["cells"]}
+    one, other, mean = record["differences"][:3]
+    assert one["mean"] == pytest.approx(means["MLM", "sst2"] - means["MLM + NSP", "sst2"])
+    assert mean["mean"] == pytest.approx((one["mean"] + other["mean"]) / 2)
+    assert all(one["low"] <= one["mean"] <= one["high"] and 0 < one["p"] <= 1 for one in record["differences"])
+    markdown = (output(settings) / "report.md").read_text()
+    assert "Differences from MLM + NSP:" in markdown
+    assert f"| MLM | {100 * one['mean']:+.1f} ({100 * one['low']:+.1f} to {100 * one['high']:+.1f})" in markdown
+
+
+def test_a_pretraining_that_learned_token_frequencies_alone_is_reported(
+    finished_run: tuple[ExperimentSettings, str],
+) -> None:
+    settings, printed = finished_run
+    found = results(settings)
+    pretrainings = {job.name: found[job.key] for job in all_jobs(plan_of(settings).jobs) if not job.parents}
+    warned = {note.split(":")[0] for note in read_json(output(settings) / "report.json")["notes"] if "entropy" in note}
+    assert warned == {"pre-train mlm", "pre-train mlm+nsp"}  # in 20 steps, LTR and RTL learn the adjacent words
+    for name in warned:
+        assert f"{name}: the held-out loss of {pretrainings[name]['mlm_loss']:.2f}" in printed
+    assert "near that of the token frequencies" in printed
+
+
+def test_report_only_prints_what_is_finished(finished_run: tuple[ExperimentSettings, str], make: Make) -> None:
+    settings, _ = finished_run
+    printed = run_experiment(make(settings.work, seeds=3, report_only=True), columns=140)
+    assert "incomplete: 20 of 30 results" in printed
+    run_experiment(settings)
+
+
+def test_a_second_experiment_shares_the_pre_trainings(
+    finished_run: tuple[ExperimentSettings, str], make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, _ = finished_run
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a pre-training that exists is done again")
+
+    monkeypatch.setattr(jobs, "pretrain", fail)
+    figure = make(settings.work, "figure5", seeds=1, tasks=("sst2",))
+    printed = run_experiment(figure)
+    assert printed.count("95 % interval without the variance between seeds of ") == 3
+    record = read_json(output(figure) / "report.json")
+    assert [cell["row"] for cell in record["cells"]][:2] == ["MLM, 2 steps", "MLM, 4 steps"]
+    assert record["finished"] == record["total"] == 20
+    last = {cell["row"]: cell["scores"][0] for cell in record["cells"]}["LTR, 20 steps"]
+    table5 = read_json(output(settings) / "report.json")["cells"]
+    assert last == next(c["scores"][0] for c in table5 if (c["row"], c["column"]) == ("LTR", "sst2"))
+
+
+def test_a_finished_experiment_runs_nothing(
+    finished_run: tuple[ExperimentSettings, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, _ = finished_run
+    before = (output(settings) / "report.json").read_bytes()
+    for name in ("pretrain", "finetune"):
+        monkeypatch.setattr(jobs, name, None)
+    run_experiment(settings)
+    assert (output(settings) / "report.json").read_bytes() == before
+
+
+def test_killed_experiments_end_with_the_same_bits(
+    finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path
+) -> None:
+    unbroken, _ = finished_run
+    broken = make(tmp_path / "work", seeds=1, tasks=("sst2",))
+    rng, kills = random.Random(0), 0
+    while True:
+        process = start_process(experiment, broken)
+        if kills < 3:
+            before = len(list(broken.work.glob("jobs/*/result.json")))
+            while process.is_alive() and len(list(broken.work.glob("jobs/*/result.json"))) <= before:
+                time.sleep(0.01)
+            process.join(rng.random())
+        else:
+            process.join()
+        if process.exitcode is None:
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        kills += 1
+    assert kills
+    assert results(broken).items() <= results(unbroken).items()
+    for job in all_jobs(plan_of(broken).jobs):
+        if isinstance(job, PretrainJob):
+            folders = [JobRunner(settings.work.resolve()).run_folder(job) / "model" for settings in (unbroken, broken)]
+            assert same_weights(*folders)
+    assert not list(broken.work.rglob(".*.part-*"))
+
+
+def test_a_begun_job_of_a_moved_work_folder_starts_again(
+    finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path
+) -> None:
+    unbroken, _ = finished_run
+    first = make(tmp_path / "first", seeds=1, tasks=("sst2",))
+    job = next(job for job in plan_of(first).jobs if isinstance(job, FinetuneJob))
+    work = JobRunner(first.work.resolve())
+    work.run_all(job.parents, Console(quiet=True))
+    settings = replace(job.settings, run=work.run_folder(job), model=str(work.run_folder(job.parents[0]) / "model"))
+    finetune(settings, Console(quiet=True))  # as if killed before its result was written
+    first.work.rename(tmp_path / "second")
+    second = make(tmp_path / "second", seeds=1, tasks=("sst2",))
+    run_experiment(second)
+    assert results(second).items() <= results(unbroken).items()
+
+
+def test_a_begun_pre_training_continues_with_a_moved_store(
+    finished_run: tuple[ExperimentSettings, str],
+    make: Make,
+    tmp_path: Path,
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unbroken, _ = finished_run
+    moved = make(tmp_path / "work", seeds=1, tasks=("sst2",), store=tmp_path / "store")
+    shutil.copytree(store, tmp_path / "store")
+    job = next(job for job in all_jobs(plan_of(moved).jobs) if isinstance(job, PretrainJob))
+    run = JobRunner(moved.work.resolve()).run_folder(job)
+    pretrain(replace(job.settings, run=run, store=store), Console(quiet=True))  # as if killed before its result
+    resumed = []
+
+    def record(settings: PretrainSettings, console: Console) -> None:
+        resumed.append(settings.resume)
+        pretrain(settings, console)
+
+    monkeypatch.setattr(jobs, "pretrain", record)
+    JobRunner(moved.work.resolve()).run_all([job], Console(quiet=True))
+    assert resumed == [True]
+    assert results(moved)[job.key] == results(unbroken)[job.key]
+
+
+def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path) -> None:
+    unbroken, _ = finished_run
+    settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
+    processes = [start_process(experiment, settings) for _ in range(2)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert results(settings).items() <= results(unbroken).items()
+    for job in plan_of(settings).jobs:  # each run was started once
+        log = (JobRunner(settings.work.resolve()).folder(job) / "log.txt").read_text()
+        assert log.count("Scores after step") == 1
+
+
+def test_the_processes_of_torchrun_share_the_jobs(
+    finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path
+) -> None:
+    unbroken, _ = finished_run
+    settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["-m", "--", "bertwright", "experiment", "table5", "--store", str(settings.store), "--data"]
+    options = (
+        f"{settings.data} --work {settings.work} --seeds 1 --tasks sst2 --steps 20 --limit 60 --word-task-limit 40"
+    )
+    device = ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
+    done = subprocess.run(
+        [*launcher, *command, *options.split(), *device], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert results(settings).items() <= results(unbroken).items()
+    assert done.stdout.count("Table 5: pre-training objectives: 11 jobs") == 1
+    assert done.stdout.count("report.json") == 1
+    for job in plan_of(settings).jobs:  # each run was started once
+        log = (JobRunner(settings.work.resolve()).folder(job) / "log.txt").read_text()
+        assert log.count("Scores after step") == 1
+
+
+def test_what_a_killed_process_left_is_deleted(finished_run: tuple[ExperimentSettings, str], tmp_path: Path) -> None:
+    settings, _ = finished_run
+    work = JobRunner(shutil.copytree(settings.work, tmp_path / "work"))
+    job = next(one for one in plan_of(settings).jobs if isinstance(one, FinetuneJob))
+    left = work.run_folder(job) / ".model.part-1-1"
+    left.mkdir()
+    run_experiment(replace(settings, work=work.path))
+    assert not left.exists()
+
+
+def test_finished_jobs_keep_scores_of_the_last_step_but_no_fine_tuned_weights(
+    finished_run: tuple[ExperimentSettings, str],
+) -> None:
+    settings, _ = finished_run
+    runner = JobRunner(settings.work.resolve())
+    for job in all_jobs(plan_of(settings).jobs):
+        run = runner.run_folder(job)
+        assert bool([*run.rglob("*.safetensors")]) == isinstance(job, PretrainJob | ComposeJob)
+        if isinstance(job, FinetuneJob):
+            report, result = read_json(run / "report.json"), runner.result(job)
+            assert report["best_step"] == report["steps"]
+            assert result is not None
+            assert result.scores["dev"] == report["scores"]["dev"][report["metric"]]
+            assert result.environment["dtype"] == "float32"
