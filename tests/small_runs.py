@@ -70,7 +70,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path) -> 
     return folder / "store"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_settings(store: Path) -> Callable[..., PretrainSettings]:
     """Return a function from changed fields to the settings of a run on `store`."""
 

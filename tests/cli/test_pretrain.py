@@ -27,15 +27,13 @@ from safetensors.torch import load_file, save_file
 
 import bertwright
 from bertwright.corpus.documents import CorpusSettings
-from bertwright.files import lock_folder
 from bertwright.interop.huggingface import load_config, load_model, save_model
-from bertwright.models.config import SIZES, BertConfig
+from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining import run as run_module
 from bertwright.pretraining.data import StoreExamples
 from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.pretraining.objectives.bert_objective import new_bert
 from bertwright.pretraining.run import PretrainRun, open_run, pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.settings import write_settings
@@ -56,6 +54,38 @@ Make = Callable[..., PretrainSettings]
 run_pretrain = partial(run_and_capture, pretrain, columns=120)
 
 
+@pytest.fixture(scope="session")
+def finished_run(make_settings: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; tests copy it."""
+    settings = make_settings(tmp_path_factory.mktemp("finished") / "run")
+    run_pretrain(settings)
+    return settings.run
+
+
+@pytest.fixture
+def finished(make_settings: Make, finished_run: Path, tmp_path: Path) -> PretrainSettings:
+    """Settings to resume a copy of the finished run."""
+    return make_settings(shutil.copytree(finished_run, tmp_path / "run"), resume=True)
+
+
+@pytest.fixture
+def unfinished(finished: PretrainSettings) -> PretrainSettings:
+    """Settings to resume a copy of the run whose model has not been written yet."""
+    shutil.rmtree(finished.run / "model")
+    return finished
+
+
+def open_cpu(settings: PretrainSettings, console: Console | None = None, **ranks: int) -> PretrainRun:
+    """Open a run on the CPU."""
+    context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, **ranks)
+    return open_run(settings, context, console or Console(file=StringIO()))
+
+
+def read_evaluations(run: Path) -> list[dict[str, Any]]:
+    """Read the records of the evaluations on held-out documents."""
+    return [record for record in read_metrics(run) if record["kind"] == "held_out"]
+
+
 def context_settings(make_settings: Make, run: Path, steps: int) -> PretrainSettings:
     """Return settings with which a tiny model learns to use context after some hundred steps."""
     return make_settings(
@@ -74,7 +104,7 @@ def context_settings(make_settings: Make, run: Path, steps: int) -> PretrainSett
 def test_validation_loss_falls_within_a_hundred_steps(tmp_path: Path, make_settings: Make) -> None:
     settings = context_settings(make_settings, tmp_path / "run", steps=100)
     printed = run_pretrain(settings)
-    before, after = [record for record in read_metrics(settings.run) if record["kind"] == "held_out"]
+    before, after = read_evaluations(settings.run)
     assert after["mlm_loss"] < before["mlm_loss"] - 0.5
     assert "next-sentence accuracy" in printed
     assert re.search(r"^[\d,]+ examples per epoch; [\d,]+ steps are ", printed, re.MULTILINE)
@@ -85,7 +115,7 @@ def test_model_learns_from_context_and_fills_masks(tmp_path: Path, make_settings
     # After 800 steps, each seed predicts the location with 0.9; after 500, some still guess.
     settings = context_settings(make_settings, tmp_path / "run", steps=800)
     run_pretrain(settings)
-    before, after = [record for record in read_metrics(settings.run) if record["kind"] == "held_out"]
+    before, after = read_evaluations(settings.run)
     assert after["mlm_loss"] < before["mlm_loss"] / 2
     # Five of the nine tokens per sentence are always the same; the others are one of five each, without context.
     assert after["mlm_accuracy"] > (5 + 4 * 0.2) / 9 + 0.1
@@ -96,16 +126,15 @@ def test_model_learns_from_context_and_fills_masks(tmp_path: Path, make_settings
         assert model.fill_mask(text).masks[0][0].token == location
 
 
-def test_run_folder_has_the_documented_files(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run")
-    run_pretrain(settings)
+def test_run_folder_has_the_documented_files(finished: PretrainSettings) -> None:
+    settings = finished
     names = {path.name for path in settings.run.iterdir()}
     assert names >= {"settings.toml", "checkpoints", "metrics.jsonl", "tensorboard", "loss.png", "report.json", "model"}
     assert [path.name for path in sorted((settings.run / "checkpoints").iterdir())] == [
         "step-00000008",
         "step-00000012",
     ]
-    assert read_run_settings(PretrainSettings, settings.run) == replace(settings, resume=True)
+    assert replace(read_run_settings(PretrainSettings, settings.run), run=settings.run) == settings
     train = [record for record in read_metrics(settings.run) if record["kind"] == "train"]
     assert [record["step"] for record in train] == [
         3,
@@ -116,7 +145,7 @@ def test_run_folder_has_the_documented_files(tmp_path: Path, make_settings: Make
         12,
     ]  # a record also ends at each checkpoint, every 4 steps
     assert all(record["tokens_per_second"] > 0 and 0 < record["utilization"] < 2 for record in train)
-    assert [record["step"] for record in read_metrics(settings.run) if record["kind"] == "held_out"] == [0, 6, 12]
+    assert [record["step"] for record in read_evaluations(settings.run)] == [0, 6, 12]
     assert list((settings.run / "tensorboard").glob("events.*"))
 
 
@@ -177,8 +206,7 @@ def test_estimate_counts_the_steps_and_evaluations_of_each_phase(
     monkeypatch.setattr(run_module, "time_steps", lambda _training, _context, first: seconds[first])
     monkeypatch.setattr(PretrainRun, "time_evaluation", lambda _, data: {32: 1e4, 64: 1e6}[data.settings.max_length])
     settings = make_settings(tmp_path / "run", eval_every=5)  # at 0, 5, 10 and 12, of which two are in the long phase
-    context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
-    run = open_run(settings, context, Console(quiet=True))
+    run = open_cpu(settings)
     evaluations = 4 * 1e4 + 2 * 1e6
     assert run.estimate_cost() == CostEstimate(12, 9 * 1.0 + 3 * 100.0 + evaluations, evaluations)
 
@@ -186,24 +214,21 @@ def test_estimate_counts_the_steps_and_evaluations_of_each_phase(
 def test_only_the_main_process_watches_for_a_plateau(
     tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, console = make_settings(tmp_path / "run"), Console(quiet=True)
-    context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, rank=1, world_size=2)
+    run = open_cpu(make_settings(tmp_path / "run"), rank=1, world_size=2)
     monkeypatch.setattr(StoreExamples, "measure_baseline", lambda _: pytest.fail("read the store"))
-    assert open_run(settings, context, console).spec().diagnose is None
+    assert run.spec().diagnose is None
 
 
-def test_transformers_computes_the_same_with_the_result(tmp_path: Path, make_settings: Make) -> None:
+def test_transformers_computes_the_same_with_the_result(finished_run: Path) -> None:
     from transformers import AutoTokenizer, BertForPreTraining
 
-    settings = make_settings(tmp_path / "run")
-    run_pretrain(settings)
-    theirs = BertForPreTraining.from_pretrained(settings.run / "model").eval()
+    theirs = BertForPreTraining.from_pretrained(finished_run / "model").eval()
     text = "the fish sees the [MASK] in the river ."
-    encoded = AutoTokenizer.from_pretrained(settings.run / "model")(text, return_tensors="pt")
-    position = encoded["input_ids"][0].tolist().index(bertwright.load(settings.run / "model").tokenizer.mask_id)
+    encoded = AutoTokenizer.from_pretrained(finished_run / "model")(text, return_tensors="pt")
+    position = encoded["input_ids"][0].tolist().index(bertwright.load(finished_run / "model").tokenizer.mask_id)
     with torch.no_grad():
         expected = theirs(**encoded).prediction_logits[0, position].softmax(-1).topk(5)
-    ours = bertwright.load(settings.run / "model").fill_mask(text).masks[0]
+    ours = bertwright.load(finished_run / "model").fill_mask(text).masks[0]
     assert [candidate.probability for candidate in ours] == pytest.approx(expected.values.tolist(), rel=1e-4)
 
 
@@ -225,20 +250,13 @@ def test_padded_batches_change_the_result_only_by_rounding(tmp_path: Path, make_
         assert other["mlm_loss"] == pytest.approx(one["mlm_loss"], rel=1e-4)
 
 
-def test_last_phase_has_long_sequences(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run", log_every=1)
-    assert [(phase.first, phase.end, phase.data.max_length) for phase in settings.phases] == [(0, 9, 32), (9, 12, 64)]
-    printed = run_pretrain(settings)
-    assert "Steps 9 to 12, length 64" in printed
-
-
 def test_last_phase_is_evaluated_at_both_lengths(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", eval_every=3)
+    assert [(phase.first, phase.end, phase.data.max_length) for phase in settings.phases] == [(0, 9, 32), (9, 12, 64)]
     printed = run_pretrain(settings)
-    records = {record["step"]: record for record in read_metrics(settings.run) if record["kind"] == "held_out"}
+    records = {record["step"]: record for record in read_evaluations(settings.run)}
     assert [step for step, record in records.items() if "long_mlm_loss" in record] == [12]
-    context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
-    run = open_run(replace(settings, resume=True), context, Console(quiet=True))
+    run = open_cpu(replace(settings, resume=True))
     for prefix, data in zip(("", "long_"), run.held_out, strict=True):
         expected = evaluate(settings.objective, run.model, data.validation_batches(settings.eval_sequences))
         assert records[12][f"{prefix}mlm_loss"] == pytest.approx(expected["mlm_loss"], rel=1e-6)
@@ -292,8 +310,8 @@ def test_run_with_init_starts_from_its_weights(tmp_path: Path, make_settings: Ma
     run_pretrain(first)
     second = make_settings(tmp_path / "second", model=ModelSettings(init=str(tmp_path / "first" / "model")))
     run_pretrain(second)
-    last = [record for record in read_metrics(first.run) if record["kind"] == "held_out"][-1]
-    start = next(record for record in read_metrics(second.run) if record["kind"] == "held_out")
+    last = read_evaluations(first.run)[-1]
+    start = read_evaluations(second.run)[0]
     assert start["mlm_loss"] == pytest.approx(last["mlm_loss"], rel=1e-5)
 
 
@@ -348,62 +366,6 @@ def test_missing_heads_of_init_are_reported(tmp_path: Path, make_settings: Make,
     assert "no pooler" not in printed
 
 
-def test_unset_model_settings_are_those_of_the_paper() -> None:
-    assert ModelSettings().config(30_000, causal=False) == BertConfig.from_size("base", 30_000)
-    custom = ModelSettings("tiny", hidden_size=64, max_positions=32, hidden_dropout=0.2, activation="gelu_tanh")
-    assert custom.config(30_000, causal=True) == BertConfig.from_size(
-        "tiny", 30_000, is_causal=True, hidden_size=64, intermediate_size=256, max_positions=32, hidden_dropout=0.2,
-        activation="gelu_tanh", initializer_range=0.02 * 12**0.5,
-    )  # fmt: skip
-
-
-def test_initial_weights_of_small_models_have_a_larger_deviation() -> None:
-    ranges = {size: ModelSettings(size).config(100, causal=False).initializer_range for size in SIZES}
-    rounded = {size: round(value, 4) for size, value in ranges.items()}
-    expected = {"tiny": 0.049, "mini": 0.0346, "small": 0.0245, "medium": 0.0245, "base": 0.02, "large": 0.02}
-    assert rounded == expected
-    config = ModelSettings("mini", initializer_range=0.02).config(1_000, causal=False)
-    assert config.initializer_range == 0.02
-    for size in ("mini", "base"):  # of the product with a normalized state; 0.88: truncated at two deviations
-        config = ModelSettings(size).config(1_000, causal=False)
-        weight = BertForPretraining(config).state_dict()["encoder.layers.0.qkv.weight"]
-        state = torch.nn.functional.layer_norm(torch.randn(config.hidden_size), (config.hidden_size,))
-        assert (weight @ state).std() == pytest.approx(0.02 * 768**0.5 * 0.88, rel=0.1)
-
-
-def test_small_models_have_mimetic_initial_weights_and_those_of_the_paper_do_not() -> None:
-    def is_mimetic(settings: ModelSettings, causal: bool = False) -> bool:
-        config = replace(settings.config(100, causal), num_layers=1)
-        model = new_bert(settings, config, seed=3)
-        queries, keys, _ = model.encoder.layers[0].qkv.weight.chunk(3)
-        return bool(torch.allclose(queries.norm(), keys.norm(), rtol=1e-5))  # keys are queries, rotated
-
-    assert {size: is_mimetic(ModelSettings(size)) for size in SIZES} == {
-        "tiny": True, "mini": True, "small": True, "medium": True, "base": False, "large": False
-    }  # fmt: skip
-    assert is_mimetic(ModelSettings("base", init_scheme="mimetic"))
-    assert not is_mimetic(ModelSettings("tiny", init_scheme="normal"))
-    assert is_mimetic(ModelSettings("tiny"), causal=True)  # objectives are compared from the same initial weights
-    assert not is_mimetic(ModelSettings("tiny", sinusoidal_positions=True))
-    with pytest.raises(ValueError, match="sinusoidal_positions, init_scheme mimetic"):
-        ModelSettings("tiny", sinusoidal_positions=True, init_scheme="mimetic")
-
-
-def test_shape_beside_init_is_rejected() -> None:
-    message = r"^size = 'tiny', num_layers = 3: the model to start from, folder, has its own; omit it"
-    with pytest.raises(ValueError, match=message):
-        ModelSettings(size="tiny", init="folder", num_layers=3, hidden_dropout=0.0)
-    for name, value in (
-        ("hidden_size", 64),
-        ("max_positions", 512),
-        ("activation", "gelu"),
-        ("initializer_range", 0.02),
-        ("init_scheme", "normal"),
-    ):
-        with pytest.raises(ValueError, match=f"{name} = {value!r}: the model to start from"):
-            ModelSettings(init="folder", **{name: value})  # type: ignore[arg-type]
-
-
 # Resuming
 
 
@@ -440,17 +402,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def test_resumed_run_ends_with_the_same_bits(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "unbroken")
-    run_pretrain(settings)
-    shutil.copytree(settings.run, tmp_path / "resumed")
-    shutil.rmtree(tmp_path / "resumed" / "model")
-    shutil.rmtree(tmp_path / "resumed" / "checkpoints" / "step-00000012")
-    printed = run_pretrain(replace(settings, run=tmp_path / "resumed", resume=True))
-    assert "Resuming after step 8" in printed
-    assert same_weights(settings.run / "model", tmp_path / "resumed" / "model")
-    again = run_pretrain(replace(settings, run=tmp_path / "resumed", resume=True))
-    assert "finished already" in again
+def test_resumed_run_ends_with_the_same_bits(unfinished: PretrainSettings, finished_run: Path) -> None:
+    shutil.rmtree(unfinished.run / "checkpoints" / "step-00000012")
+    assert "Resuming after step 8" in run_pretrain(unfinished)
+    assert same_weights(finished_run / "model", unfinished.run / "model")
+    assert "finished already" in run_pretrain(unfinished)
 
 
 def test_run_killed_at_its_end_writes_its_report_on_resume(
@@ -468,13 +424,13 @@ def test_run_killed_at_its_end_writes_its_report_on_resume(
     assert {"model", "loss.png", "report.json"} <= {path.name for path in settings.run.iterdir()}
 
 
-def test_store_may_be_moved_but_not_changed(tmp_path: Path, make_settings: Make, vocabulary_folder: Path) -> None:
-    settings = make_settings(tmp_path / "run")
-    run_pretrain(settings)
-    shutil.rmtree(settings.run / "model")
+def test_store_may_be_moved_but_not_changed(
+    unfinished: PretrainSettings, tmp_path: Path, vocabulary_folder: Path
+) -> None:
+    settings = unfinished
     assert settings.store is not None
     moved = shutil.copytree(settings.store, tmp_path / "moved")
-    run_pretrain(replace(settings, resume=True, store=moved))
+    run_pretrain(replace(settings, store=moved))
     assert (settings.run / "model").is_dir()
 
     shutil.rmtree(settings.run / "model")
@@ -483,7 +439,7 @@ def test_store_may_be_moved_but_not_changed(tmp_path: Path, make_settings: Make,
     corpus = CorpusSettings((str(tmp_path / "other.txt"),))
     build(tmp_path / "other", corpus, Tokenizer.load(vocabulary_folder), BuildSettings(held_out=0.1, workers=1))
     with pytest.raises(ValueError, match=r"other: .* changed since"):
-        pretrain(replace(settings, resume=True, store=tmp_path / "other"))
+        pretrain(replace(settings, store=tmp_path / "other"))
 
 
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--standalone"]
@@ -555,9 +511,8 @@ def test_two_ranks_compute_the_same_as_one(tmp_path: Path, make_settings: Make, 
 # Misuse and faults
 
 
-def test_folder_with_a_run_is_rejected(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run")
-    run_pretrain(settings)
+def test_folder_with_a_run_is_rejected(finished: PretrainSettings) -> None:
+    settings = replace(finished, resume=False)
     message = "already holds a run; resume it with --resume, or name another"
     with pytest.raises(ValueError, match=message):
         pretrain(settings)
@@ -566,22 +521,18 @@ def test_folder_with_a_run_is_rejected(tmp_path: Path, make_settings: Make) -> N
         pretrain(settings)
 
 
-def test_resumed_run_with_other_settings_is_rejected(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run")
-    run_pretrain(settings)
-    changed = replace(settings, resume=True, optimizer=OptimizerSettings(learning_rate=1.0))
+def test_resumed_run_with_other_settings_is_rejected(finished: PretrainSettings) -> None:
+    changed = replace(finished, optimizer=OptimizerSettings(learning_rate=1.0))
     with pytest.raises(ValueError, match=r"optimizer.learning_rate was 0.003, now 1.0"):
         pretrain(changed)
-    run_pretrain(replace(settings, resume=True, keep_last=1, log_every=50))
+    run_pretrain(replace(finished, keep_last=1, log_every=50))
 
 
-def test_settings_changed_on_resume_are_saved(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run")
-    run_pretrain(settings)
-    shutil.rmtree(settings.run / "model")
+def test_settings_changed_on_resume_are_saved(unfinished: PretrainSettings, tmp_path: Path) -> None:
+    settings = unfinished
     assert settings.store is not None
     moved = shutil.copytree(settings.store, tmp_path / "moved")
-    now = replace(settings, resume=True, store=moved, keep_last=1, log_every=50)
+    now = replace(settings, store=moved, keep_last=1, log_every=50)
     run_pretrain(now)
     assert read_run_settings(PretrainSettings, settings.run) == now
     assert "resume = false" in (settings.run / "settings.toml").read_text()
@@ -637,8 +588,7 @@ def test_the_long_phase_has_its_own_share_of_predicted_tokens(tmp_path: Path, ma
     long = LongPhase(long_ratio=0.5, long_length=32, long_mlm_probability=0.15)
     settings = make_settings(tmp_path / "run", long=long)
     settings = replace(settings, data=replace(settings.data, mlm_probability=0.4))
-    context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
-    run = open_run(settings, context, Console(file=StringIO()))
+    run = open_cpu(settings)
     for data, share in zip(run.train, (0.4, 0.15), strict=True):
         batch = next(iter(data.validation_batches(64)))
         assert batch.num_predictions / batch.packing.lengths.sum() == pytest.approx(share, abs=0.2 * share)
@@ -646,20 +596,8 @@ def test_the_long_phase_has_its_own_share_of_predicted_tokens(tmp_path: Path, ma
 
 def test_batch_smaller_than_the_number_of_ranks_is_rejected(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", long=LongPhase(long_ratio=0.25, long_length=64, long_batch_size=3))
-    context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, rank=0, world_size=4)
     with pytest.raises(ValueError, match="batch_size is 3, less than the 4 ranks"):
-        open_run(settings, context, Console(file=StringIO()))
-
-
-def test_resume_of_a_missing_run_is_rejected(tmp_path: Path, make_settings: Make) -> None:
-    with pytest.raises(ValueError, match="no run to resume"):
-        pretrain(make_settings(tmp_path / "run", resume=True))
-
-
-def test_second_run_in_a_locked_folder_is_rejected(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run")
-    with lock_folder(settings.run), pytest.raises(ValueError, match="another process is writing there"):
-        pretrain(settings)
+        open_cpu(settings, rank=0, world_size=4)
 
 
 def test_missing_store_is_rejected(tmp_path: Path, make_settings: Make) -> None:
@@ -699,43 +637,36 @@ def test_diverged_run_with_finite_weights_is_reported(tmp_path: Path, make_setti
     assert "has diverged" not in run_pretrain(make_settings(tmp_path / "tame", steps=30))
 
 
-def test_altered_length_of_a_run_names_its_settings(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run")
-    run_pretrain(settings)
-    shutil.rmtree(settings.run / "model")
-    path = settings.run / "settings.toml"
+def test_altered_length_of_a_run_names_its_settings(unfinished: PretrainSettings) -> None:
+    path = unfinished.run / "settings.toml"
     path.write_text(re.sub(r"(?m)^max_length = .*", "max_length = 512", path.read_text()))
     with pytest.raises(ValueError, match=r"run/settings\.toml: max_length = 512"):
-        pretrain(replace(read_run_settings(PretrainSettings, settings.run), resume=True))
+        pretrain(replace(read_run_settings(PretrainSettings, unfinished.run), run=unfinished.run))
 
 
-def test_damaged_checkpoint_is_named(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run")
-    run_pretrain(settings)
-    shutil.rmtree(settings.run / "model")
+def test_damaged_checkpoint_is_named(unfinished: PretrainSettings) -> None:
+    settings = unfinished
     file = settings.run / "checkpoints" / "step-00000012" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-7])
     with pytest.raises(ValueError, match=r"step-00000012/model.safetensors: expected .* bytes.*delete .*step-00000012"):
-        pretrain(replace(settings, resume=True))
+        pretrain(settings)
     shutil.rmtree(file.parent)  # the fix in the message
-    run_pretrain(replace(settings, resume=True))
+    run_pretrain(settings)
     assert (settings.run / "model").is_dir()
 
 
-def test_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run")
-    run_pretrain(settings)
-    shutil.rmtree(settings.run / "model")
+def test_full_disk_while_saving_loses_nothing(unfinished: PretrainSettings) -> None:
+    settings = unfinished
     shutil.rmtree(settings.run / "checkpoints" / "step-00000012")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # like a full disk: writes beyond it fail
     try:
         with pytest.raises(OSError, match=r"not written|could not be written|[Tt]oo large"):
-            pretrain(replace(settings, resume=True), Console(file=StringIO()))
+            pretrain(settings, Console(file=StringIO()))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path.name for path in (settings.run / "checkpoints").iterdir()] == ["step-00000008"]
-    run_pretrain(replace(settings, resume=True))
+    run_pretrain(settings)
     assert (settings.run / "model").is_dir()
 
 
@@ -744,8 +675,6 @@ def test_full_disk_while_saving_loses_nothing(tmp_path: Path, make_settings: Mak
     [
         ({"steps": 0}, "steps: expected at least 1, got 0"),
         ({"micro_batch_size": 0}, "micro_batch_size: expected at least 1, got 0"),
-        ({"long": LongPhase(0.5, 64, long_batch_size=0)}, "batch_size: expected 1 to"),
-        ({"long": LongPhase(0.5, 64, long_mlm_probability=1.5)}, "mlm_probability: .*got 1.5"),
         ({"long": LongPhase(0.5, 512)}, "max_length = 512: the model has 64 positions"),
         ({"model": ModelSettings(size="tiny", hidden_size=30, num_heads=4)}, "multiple of num_heads"),
     ],
@@ -757,11 +686,8 @@ def test_impossible_settings_are_rejected(
         pretrain(make_settings(tmp_path / "run", **changes))
 
 
-def test_init_with_another_vocabulary_is_rejected(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run")
-    run_pretrain(settings)
-    other = tmp_path / "other"
-    shutil.copytree(settings.run / "model", other)
+def test_init_with_another_vocabulary_is_rejected(tmp_path: Path, make_settings: Make, tiny_bert: Path) -> None:
+    other = shutil.copytree(tiny_bert, tmp_path / "other")
     for name in ("vocab.txt", "tokenizer.json"):
         text = (other / name).read_text()
         (other / name).write_text(text.replace("bear", "boar"))

@@ -19,7 +19,7 @@ def sample_epoch(
 ) -> Segments:
     """Sample the pairs of a whole epoch, in document order."""
     plan = ExampleIndex.of(store, max_num_tokens)
-    examples = np.arange(plan.examples_per_epoch)
+    examples = np.arange(plan.document_examples[-1])
     phases = np.full(len(examples), derive_key(1, epoch), dtype=np.uint64)
     return sample_pairs(plan, plan.locate(examples, phases, 2), short_seq_prob, make_rng(1, epoch))
 
@@ -119,7 +119,7 @@ def test_margins_of_a_document_are_as_frequent_as_its_middle(make_store) -> None
     lengths = np.random.default_rng(1).integers(5, 25, size=400)
     store = make_store([[[7] * length for length in lengths]])
     plan = ExampleIndex.of(store, MAX_NUM_TOKENS)
-    examples = np.arange(plan.examples_per_epoch)
+    examples = np.arange(plan.document_examples[-1])
     changes = np.zeros(store.num_tokens + 1)
     epochs = 300
     for epoch in range(epochs):
@@ -136,7 +136,7 @@ def test_margins_of_a_document_are_as_frequent_as_its_middle(make_store) -> None
 def test_sentence_longer_than_an_example_is_read_to_its_end(make_store) -> None:
     store = make_store([[[7] * 1000], [[8] * 5]])
     plan = ExampleIndex.of(store, MAX_NUM_TOKENS)
-    examples = np.arange(plan.examples_per_epoch)
+    examples = np.arange(plan.document_examples[-1])
     chunks = plan.locate(examples, np.full(len(examples), derive_key(3), dtype=np.uint64), 1)
     segments = sample_singles(plan, chunks, 0.0, make_rng(3))
     assert segments.a_ends[: round(1000 / MAX_NUM_TOKENS)].max() > 1000 - MAX_NUM_TOKENS
@@ -172,7 +172,7 @@ def test_random_sentences_of_the_corpus_are_equally_likely(make_store) -> None:
     plan = ExampleIndex.of(store, MAX_NUM_TOKENS)
     chosen = []
     for epoch in range(2000):
-        last = np.array([plan.examples_per_epoch - 1])
+        last = np.array([plan.document_examples[-1] - 1])
         chunks = plan.locate(last, np.array([derive_key(4, epoch)], dtype=np.uint64), 2)
         segments = sample_pairs(plan, chunks, 0.0, make_rng(4, epoch))
         chosen.append(documents_of(store, segments.b_starts)[0])
@@ -181,7 +181,7 @@ def test_random_sentences_of_the_corpus_are_equally_likely(make_store) -> None:
 
 def test_singles_are_consecutive_tokens(mixed_store) -> None:
     plan = ExampleIndex.of(mixed_store, 62)
-    examples = np.arange(plan.examples_per_epoch)
+    examples = np.arange(plan.document_examples[-1])
     chunks = plan.locate(examples, np.full(len(examples), derive_key(5), dtype=np.uint64), 1)
     segments = sample_singles(plan, chunks, 0.0, make_rng(5))
     lengths = segments.a_ends - segments.a_starts

@@ -110,7 +110,7 @@ def test_short_seq_prob_of_a_fifth_gives_the_share_of_google_at_128_tokens(make_
     expected = share_below(125, np.array([example.num_tokens for example in simulate(documents, 125)]))
     store = make_store([[[7] * length for length in document] for document in documents])
     index = ExampleIndex.of(store, 125)
-    examples = np.arange(index.examples_per_epoch)
+    examples = np.arange(index.document_examples[-1])
     shares = {}
     for short_seq_prob in (0.1, 0.2):
         phases = np.full(len(examples), derive_key(1, 0), dtype=np.uint64)

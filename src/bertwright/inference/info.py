@@ -20,6 +20,8 @@ from bertwright.interop.model_files import CHECKSUMS, is_run
 from bertwright.models.config import BertConfig
 from bertwright.models.representations import expand_representations
 from bertwright.models.text_encoder import EncoderConfig
+from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.objectives.registry import find_objective
 from bertwright.settings import read_toml
 from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task import AnyTask
@@ -221,8 +223,9 @@ def _score_fields(run: Path, metric: str | None) -> dict[str, str]:
     """Return the last held-out loss of pre-training, or the best dev score by a task's metric."""
     records, fields = read_metrics(run), dict[str, Any]()
     if held_out := [record for record in records if record["kind"] == "held_out"]:
-        last = held_out[-1]
-        fields["held out"] = f"loss {last['mlm_loss']:.3f} after step {last['step']:,}"
+        data, last = read_toml(run / "settings.toml").get("data", {}), held_out[-1]
+        loss_metric = find_objective(data.get("objective", DataSettings.objective)).loss_metric
+        fields["held out"] = f"loss {last[loss_metric]:.3f} after step {last['step']:,}"
     if metric is not None and (dev := [record for record in records if record["kind"] == "dev"]):
         best = max(dev, key=lambda record: float(record[metric]))
         fields["best on dev"] = f"{metric} {best[metric]:.4f} after step {best['step']:,}"

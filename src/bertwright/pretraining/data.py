@@ -205,7 +205,7 @@ class StoreExamples(Generic[B]):
             )
         if store.num_sentences < objective.min_sentences:
             raise OneSentenceError(
-                f"{store.folder}: {store.num_sentences} sentence(s), next-sentence prediction needs pairs; "
+                f"{store.folder}: {store.num_sentences} sentence(s), --objective {objective.name} needs pairs; "
                 "use more text, or --objective mlm"
             )
         self.store = store
@@ -214,16 +214,13 @@ class StoreExamples(Generic[B]):
         self._sequence_layout = tokenizer.layout
         self._vocab = MaskingVocab.of(tokenizer)
         self._index = ExampleIndex.of(store, objective.max_num_tokens(settings))
+        self.examples_per_epoch = int(self._index.document_examples[-1])
+        """Number of examples in one pass over the documents."""
 
     @property
     def name(self) -> str:
         """Name of the store: train or held_out."""
         return self.store.folder.name
-
-    @property
-    def examples_per_epoch(self) -> int:
-        """Number of examples in one pass over the documents."""
-        return self._index.examples_per_epoch
 
     def batches_for_step(
         self, step: int, rank: int = 0, world_size: int = 1, micro_batch_size: int | None = None

@@ -71,11 +71,6 @@ class ExampleIndex:
         document_examples = offsets_from_lengths(counts)
         return cls(store.sentence_starts, store.document_starts, document_tokens, document_examples, max_num_tokens)
 
-    @property
-    def examples_per_epoch(self) -> int:
-        """Number of examples in one pass over the documents."""
-        return int(self.document_examples[-1])
-
     def locate(self, examples: np.ndarray, phase_keys: np.ndarray, keep_sentences: int) -> ExampleStarts:
         """Return the starts of examples of an epoch.
 
