@@ -31,7 +31,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 from helpers import read_output, text_console
 
 
-class NeighborModel(nn.Module):
+class AdjacentModel(nn.Module):
     def __init__(self, config, seed=0):
         super().__init__()
         torch.manual_seed(seed)
@@ -39,7 +39,7 @@ class NeighborModel(nn.Module):
         self.after, self.before = (nn.Linear(config.hidden_size, config.vocab_size) for _ in range(2))
 
 
-class NeighborBatch(NamedTuple):
+class AdjacentBatch(NamedTuple):
     input: TokenBatch
     pairs_of_step: int
 
@@ -51,10 +51,10 @@ class NeighborBatch(NamedTuple):
         return self._replace(input=self.input.to(device))
 
 
-class NeighborLM(StoreObjective):
+class AdjacentLM(StoreObjective):
     """Predict the token after and the token before each token."""
 
-    name = "neighbors"
+    name = "adjacent"
     columns = (
         Column("after_loss", "next token (nats)", "{:.3f}", "next token {:.3f}", "next {:.3f}", is_plotted=True),
         Column("before_loss", "previous token (nats)", "{:.3f}", "previous token {:.3f}", is_plotted=True),
@@ -64,10 +64,10 @@ class NeighborLM(StoreObjective):
         self.kill_after, self.calls = kill_after, itertools.count(1)
 
     def make_batches(self, step, micro_batches):
-        return [NeighborBatch(step.pack(rows, step.ids)[1], step.num_predictions) for rows in micro_batches]
+        return [AdjacentBatch(step.pack(rows, step.ids)[1], step.num_predictions) for rows in micro_batches]
 
     def new_model(self, settings, vocab_size, seed):
-        return NeighborModel(settings.config(vocab_size, causal=False), seed)
+        return AdjacentModel(settings.config(vocab_size, causal=False), seed)
 
     def load_model(self, folder, settings, tokenizer, is_checkpoint):
         model = self.new_model(settings, tokenizer.vocab_size, 0)
@@ -92,13 +92,13 @@ class NeighborLM(StoreObjective):
 
 
 def pretrain_toy(settings: PretrainSettings, kill_after: int = 0) -> str:
-    OBJECTIVES["neighbors"], console = NeighborLM(kill_after), text_console()
+    OBJECTIVES["adjacent"], console = AdjacentLM(kill_after), text_console()
     pretrain(settings, console)
     return read_output(console)
 
 
 def test_toy_objective_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(OBJECTIVES, "neighbors", NeighborLM())
+    monkeypatch.setitem(OBJECTIVES, "adjacent", AdjacentLM())
     words = "the sees in forest river bear wolf hare deer seal lynx".split()
     tokenizer = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], lowercase=True)
     pairs = itertools.product(words[5:], words[5:])
@@ -109,7 +109,7 @@ def test_toy_objective_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path
     def settings(name: str, resume: bool = False) -> PretrainSettings:
         return PretrainSettings(
             tmp_path / name, tmp_path / "store", resume, steps=40, save_every=5, eval_every=10, log_every=5,
-            model=ModelSettings("tiny", max_positions=16), data=DataSettings(16, 8, "neighbors"),
+            model=ModelSettings("tiny", max_positions=16), data=DataSettings(16, 8, "adjacent"),
             long=LongPhase(0), optimizer=OptimizerSettings(1e-2), device=DeviceSettings("cpu", "float32", 1),
         )  # fmt: skip
 
