@@ -43,6 +43,7 @@ from bertwright.inference.feature_cache import (
 )
 from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
+from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.metrics.tag_schemes import split_tag
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
@@ -154,9 +155,12 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Cons
         raise ValueError(f"{task.kind}: reads the states of all tokens, too many to cache; fine-tune the model instead")
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
     splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items()]
-    run = ProbeRun(settings, context, console, task, encoder.to(context.device), tokenizer, splits, representations)
+    modules = read_sentence_modules(folder) if task.head.reads_sequence_state else None
+    modes = modules.modes if modules else ()
+    encoder.to(context.device)
+    run = ProbeRun(settings, context, console, task, encoder, tokenizer, splits, representations, modes)
     if cached := [split for split in splits if run.features_folder(split).exists()]:
-        model = encoder_digest(run.encoder)
+        model = encoder_digest(run.encoder, run.modes)
         for split in cached:
             check_cache_key(run.features_folder(split), model, input_digest(split.encoded))
     return run
@@ -174,6 +178,8 @@ class ProbeRun:
     tokenizer: Tokenizer
     splits: list[SplitData]
     representations: Mapping[str, Representation]
+    modes: tuple[str, ...]
+    """Pooling of a sentence-transformers folder, for tasks that read one state per text; else empty."""
 
     def run(self) -> list[ProbeRow]:
         """Compute the features, train the heads, print and return the table."""
@@ -203,7 +209,7 @@ class ProbeRun:
         lstm = f"{head.lstm_layers}-layer BiLSTM of {head.lstm_size}, " if head.lstm_layers else ""
         fields = {
             "task": f"{settings.task.task} ({self.task.kind}), best by {self.task.metric}",
-            "frozen": f"{config}, from {settings.model}",
+            "frozen": f"{config}, from {settings.model}" + "".join(f", {mode} pooling" for mode in self.modes),
         }
         fields |= {
             split.name: f"{len(split.examples):,} examples, {len(split.encoded.positions):,} states"
@@ -224,7 +230,9 @@ class ProbeRun:
         layers = {layer for name in self.representations for layer in self.layers(name)}
         with item_progress(self.console, f"features of {split.name}", split.encoded.num_items) as advance:
             folder, pooled = self.features_folder(split), self.task.head.reads_sequence_state
-            return load_or_compute_features(self.encoder, split.encoded, sorted(layers), folder, advance, pooled)
+            return load_or_compute_features(
+                self.encoder, split.encoded, sorted(layers), folder, advance, pooled, self.modes
+            )
 
     def features_folder(self, split: SplitData) -> Path:
         """Return the cache folder of a split."""
@@ -256,7 +264,7 @@ class ProbeRun:
         return FeatureHeadConfig(
             num_layers=len(self.layers(name)),
             weighted=self.representations[name].weighted,
-            hidden_size=self.encoder.config.hidden_size,
+            hidden_size=max(1, len(self.modes)) * self.encoder.config.hidden_size,
             outputs=head.outputs,
             lstm_size=settings.lstm_size,
             lstm_layers=settings.lstm_layers if head.kind == "token" else 0,

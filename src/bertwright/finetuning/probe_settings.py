@@ -71,7 +71,7 @@ class ProbeSettings:
     """Output size of the BiLSTM, both directions together (paper: "768-dimensional")."""
     lstm_layers: int = 2
     """Layers of the BiLSTM (paper: 2), which only tagging has. A text has a single vector, the state of [CLS] or, in a
-    left-to-right model, of the last token; a linear layer reads it."""
+    left-to-right model, of the last token, or as a sentence-transformers folder pools; a linear layer reads it."""
     dropout: float = 0.3
     """Dropout before, between and after the layers of the BiLSTM (the paper names no value)."""
     device: DeviceSettings = field(default_factory=DeviceSettings)

@@ -55,6 +55,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
         check_model(settings.source)
     from bertwright.interop import google  # imports torch, which takes longer than the checks above
     from bertwright.interop.huggingface import save_model
+    from bertwright.interop.sentence_modules import read_sentence_modules
     from bertwright.tasks.task_io import describe_head, save_task_folder
     from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -67,16 +68,19 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     checkpoint = google.read_checkpoint(folder, settings.labels) if from_google else None
     tokenizer = Tokenizer.load(folder / google.VOCABULARY if checkpoint else folder, settings.lowercase)
     loaded, task = _load_google(checkpoint) if checkpoint else _load(folder)
+    modules = read_sentence_modules(folder)
     if settings.format == "google":
         record = task and describe_head(task)
         google.save_checkpoint(settings.output, loaded.model, tokenizer, record, loaded.missing_heads)
     elif task:
         save_task_folder(settings.output, task, tokenizer)
     else:
-        save_model(settings.output, loaded.model, tokenizer, loaded.missing_heads)
+        save_model(settings.output, loaded.model, tokenizer, loaded.missing_heads, modules)
     purpose = f", for {task.task.kind}" if task else ""
     say(console, f"{settings.output}: written, {loaded.model.num_parameters:,} parameters{purpose}")
     if settings.format == "google":
+        if modules:
+            notice(console, f"{settings.source}: Google's format has no place for its modules ({modules.description})")
         say(console, f"for Google's scripts: {' '.join(_google_flags(task, tokenizer))}")
     if checkpoint and checkpoint.ignored:
         say(console, f"{source}: {len(checkpoint.ignored)} variables of its training are not part of the model")

@@ -24,7 +24,9 @@ from bertwright.training.optimizer_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from bertwright.inference.model import Bert
+    from bertwright.tasks.input_counts import InputCounts
 
+BATCH_TOKENS = 8_192  # bounds memory and changes no result
 TEXT_COLUMNS, COSINE_COLUMNS = 36, 8  # terminal columns
 
 
@@ -48,13 +50,18 @@ class EmbedSettings:
     """On bytes that are invalid in the encoding: stop with their location, or read each as U+FFFD."""
     output: Path | None = None
     """New .npy file for the vectors, N × H float32."""
-    pooling: Literal["mean", "cls", "max"] = "mean"
+    pooling: Literal["mean", "cls", "max"] | None = None
     """mean or max over all tokens; cls: the state of [CLS], or of a left-to-right model, whose [CLS] sees only itself,
-    that of the last token."""
-    normalize: bool = True
-    """Scale every vector to length 1, so that dot products are cosines."""
+    that of the last token. Unset: as the model's folder says if sentence-transformers wrote it (with its further
+    layers, prompt and longest text), else mean."""
+    normalize: bool | None = None
+    """Scale every vector to length 1, so that dot products are cosines. Unset: as
+    that folder says, else True."""
     max_length: int | None = None
-    """Longest window in tokens; longer texts are read in several. Unset: the model's positions."""
+    """Longest window in tokens; longer texts are read in several, or truncated if the folder has its own pooling.
+    Unset: the folder's, else the model's positions."""
+    prompt_name: str | None = None
+    """Name of a prompt in a sentence-transformers folder, such as query, that comes before each text."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
@@ -106,23 +113,34 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
     files = list_corpus_files(settings.corpus) if settings.inputs not in ((), (STDIN,)) else []
     texts = expand_stdin(settings.texts, settings.codec) if settings.texts else []
     settings.check_number_of_texts(len(texts))
-    from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
+    from bertwright.inference.model import (  # imports torch, which takes longer than the checks above
+        embedding_warnings,
+        load,
+    )
+    from bertwright.tasks.input_counts import InputCounts
     from bertwright.tasks.prediction import split_into_chunks
     from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:
+        counts = InputCounts()
         model = load(folder, context.device, context.dtype)
         if settings.output is None:
-            _print_cosines(console, texts, _embed(model, texts, settings))
+            _print_cosines(console, texts, _embed(model, texts, settings, counts))
         else:
+            size = model.vector_size(settings.pooling)
             source = _read_files(settings, files, console) if settings.inputs else iter(texts)
-            blocks = (_embed(model, chunk, settings) for chunk in split_into_chunks(source))
-            number = _write_npy(settings.output, blocks, model.config.hidden_size)
-            say(console, f"{settings.output}: {number:,} vectors of {model.config.hidden_size} numbers")
+            blocks = (_embed(model, chunk, settings, counts) for chunk in split_into_chunks(source))
+            number = _write_npy(settings.output, blocks, size)
+            say(console, f"{settings.output}: {number:,} vectors of {size} numbers")
+    for warning in embedding_warnings(counts):
+        notice(console, warning)
 
 
-def _embed(model: Bert, texts: Sequence[str], settings: EmbedSettings) -> NDArray[np.float32]:
-    return model.embed(texts, settings.pooling, settings.normalize, max_length=settings.max_length)
+def _embed(model: Bert, texts: Sequence[str], settings: EmbedSettings, counts: InputCounts) -> NDArray[np.float32]:
+    options = (settings.pooling, settings.normalize, BATCH_TOKENS, settings.max_length, settings.prompt_name)
+    vectors, more = model.embed_and_count(texts, *options)
+    counts.add(more)
+    return vectors
 
 
 def _read_files(settings: EmbedSettings, files: Sequence[InputFile], console: Console) -> Iterator[str]:

@@ -61,6 +61,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     # These import torch, which takes longer than the checks above.
     from bertwright.inference.trained_models import load_for_task
     from bertwright.tasks.ensemble import predict_ensemble
+    from bertwright.tasks.input_counts import InputCounts
     from bertwright.training.context import execution_context
 
     with (
@@ -83,6 +84,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     heading(console, f"{name} on {len(examples):,} examples")
     warnings = notices + task.warnings(examples, settings.inputs)
     warnings += task.truncation_warnings(len(examples), encoded.truncated, model.config.max_positions)
+    warnings += InputCounts.count(len(examples), encoded, model.tokenizer).vocabulary_warnings()
     for warning in warnings + task.single_class_warnings(predictions):
         notice(console, warning)
     _print_scores(console, task, examples, predictions, scores)

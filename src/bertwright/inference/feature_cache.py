@@ -34,6 +34,7 @@ from bertwright.files import (
     remove_stale_parts,
     write_json,
 )
+from bertwright.inference.pooling import pool_states
 from bertwright.io.npy import NpyWriter
 from bertwright.models.heads import BatchPredictor, TaskBatch
 from bertwright.models.text_encoder import TextEncoder
@@ -50,8 +51,12 @@ HEADER = "features.json"
 class LayerStates(BatchPredictor):
     """An encoder that outputs the states of several layers, concatenated, in a model that `predict_logits` can run."""
 
-    def __init__(self, encoder: TextEncoder, layers: Sequence[int], pooled: bool = False) -> None:
+    def __init__(
+        self, encoder: TextEncoder, layers: Sequence[int], pooled: bool = False, modes: Sequence[str] = ()
+    ) -> None:
         """Select K `layers`, in ascending order. `pooled`: one state per sequence.
+
+        `modes`: how that state is pooled in each layer (`pool_states`); none: at the encoder's pooled positions.
 
         Raises ValueError for a layer that the encoder does not have.
         """
@@ -61,15 +66,24 @@ class LayerStates(BatchPredictor):
             raise ValueError(f"layers: expected ascending numbers from 0 (embeddings) to {last}, got {[*layers]}")
         self.layers = tuple(layers)
         self.pooled = pooled
+        self.modes = tuple(modes) if pooled else ()
         self.training = encoder.training  # its own flag alone: the encoder's mode stays
 
     @property
     def num_outputs(self) -> int:
         """Numbers per position, K · H."""
-        return len(self.layers) * self.config.hidden_size
+        return len(self.layers) * self.state_size
+
+    @property
+    def state_size(self) -> int:
+        """Numbers per position and layer: H, or H for each pooling mode."""
+        return max(1, len(self.modes)) * self.config.hidden_size
 
     def predict_batch(self, batch: TaskBatch) -> Tensor:
         """Compute the states R × K·H float32 at the positions of a batch; if `pooled`, at the pooled positions."""
+        if self.modes:
+            states = self.encoder.hidden_states(batch.input, self.layers)
+            return torch.cat([pool_states(state, batch.packing, self.modes) for state in states], dim=1)
         positions = batch.positions
         if self.pooled and self.config.is_causal:
             positions = self.encoder.pooled_positions(batch.packing)
@@ -129,6 +143,7 @@ def load_or_compute_features(
     folder: Path,
     advance: Callable[[int], None] | None = None,
     pooled: bool = False,
+    modes: Sequence[str] = (),
 ) -> Features:
     """Open the features in `folder`; compute them first if the folder is absent or lacks one of these layers.
 
@@ -136,14 +151,14 @@ def load_or_compute_features(
     `advance` is called with a number of items when they are done. Raises ValueError if the folder has features of
     another model or other data, if they are damaged, or if the encoder lacks a layer; OSError if the disk is full.
     """
-    states = LayerStates(encoder, layers, pooled)
-    model, data = encoder_digest(encoder), input_digest(encoded)
+    states = LayerStates(encoder, layers, pooled, modes)
+    model, data = encoder_digest(encoder, states.modes), input_digest(encoded)
     with lock_folder(folder.parent):
         remove_stale_parts(folder.parent)
         header = check_cache_key(folder, model, data)
         if header is None or not {*layers} <= {*header.layers}:
             cached = header.layers if header else ()
-            states = LayerStates(encoder, sorted({*layers, *cached}), pooled)
+            states = LayerStates(encoder, sorted({*layers, *cached}), pooled, modes)
             header = _compute(folder, Header(model, data, states.layers), states, encoded, advance)
     stored = _map_layers(folder, header.layers)
     if _digest_layers(folder, header.layers) != header.states:
@@ -178,9 +193,9 @@ def check_cache_key(folder: Path, model: str, data: str) -> Header | None:
     raise ValueError(f"{folder}: holds features of {difference}; delete it, or choose another folder")
 
 
-def encoder_digest(encoder: TextEncoder) -> str:
+def encoder_digest(encoder: TextEncoder, modes: Sequence[str] = ()) -> str:
     """Digest everything that determines the encoder's states for given tokens on one device, without dropout."""
-    constants = (encoder.config, encoder.compute_dtype)
+    constants = (encoder.config, encoder.compute_dtype, *modes)
     weights = (f"{name} {_digest(tensor.cpu().numpy())}" for name, tensor in encoder.state_dict().items())
     return digest_bytes(repr(constants).encode(), *(weight.encode() for weight in weights))
 
@@ -199,11 +214,10 @@ def _compute(
     folder: Path, header: Header, states: LayerStates, encoded: Encoded, advance: Callable[[int], None] | None
 ) -> Header:
     """Write a cache with the layers of the header, in place of an older one; return the header with its digest."""
-    hidden_size = states.config.hidden_size
     with atomic_folder(folder) as temporary, attach_filename(folder):
         with ExitStack() as stack:
             paths = [_layer_file(temporary, layer) for layer in header.layers]
-            files = [stack.enter_context(NpyWriter(path, np.float16, (hidden_size,))) for path in paths]
+            files = [stack.enter_context(NpyWriter(path, np.float16, (states.state_size,))) for path in paths]
             for block in _split_into_blocks(encoded):
                 computed = predict_logits(states, block, advance)
                 if np.abs(computed).max(initial=0) > np.finfo(np.float16).max:

@@ -250,6 +250,7 @@ def _answer(
     """Return one model's answers in GLUE's words, by file."""
     from bertwright.inference.model import load
     from bertwright.models.heads import EncoderForTask
+    from bertwright.tasks.input_counts import InputCounts
     from bertwright.tasks.prediction import predict_chunks
     from bertwright.training.loop import DivergedError
 
@@ -258,18 +259,20 @@ def _answer(
     answers: dict[str, list[str]] = {}
     for file, path, task, rows in test_files:
         predictions = answers[file.name] = []
-        truncated = 0
+        counts = InputCounts()
         with item_progress(console, file.name, rows) as advance:
             try:
                 for chunk in predict_chunks(bert.model, task, bert.tokenizer, task.read(str(path), labeled=False)):
                     predictions += [_format_answer(prediction, file) for prediction in chunk.predictions]
-                    truncated += chunk.truncated
+                    counts.add(chunk.counts)
                     advance(len(chunk.examples))
             except DivergedError as error:  # numbers that are not finite: add the model's name
                 raise ValueError(f"{model}: {error}") from None
-        if truncated:
-            share = f"{truncated:,} of {rows:,} examples"
+        if counts.truncated:
+            share = f"{counts.truncated:,} of {rows:,} examples"
             notice(console, f"{file.name}: {share} lose tokens; {model} reads {task.max_length} of each")
+        for warning in counts.vocabulary_warnings():
+            notice(console, f"{file.name}: {warning}")
     return answers
 
 

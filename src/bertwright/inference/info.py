@@ -16,7 +16,8 @@ from bertwright.inference.feature_cache import HEADER, cache_info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.checksums import read_checksums
 from bertwright.interop.huggingface import load_config, load_model
-from bertwright.interop.model_files import CHECKSUMS, is_run
+from bertwright.interop.model_files import CHECKSUMS, MODULES, is_run, model_folder
+from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.models.config import BertConfig
 from bertwright.models.representations import expand_representations
 from bertwright.models.text_encoder import EncoderConfig
@@ -72,8 +73,8 @@ def _describe(folder: Path, verify: bool) -> Description:
         return _describe_run(folder, verify)
     if (folder / "settings.toml").is_file() and (series := _recognize_series(folder)) is not None:
         return _describe_series(folder, *series)
-    if (folder / "config.json").is_file():
-        return _describe_model(folder)
+    if (folder / "config.json").is_file() or (folder / MODULES).is_file():
+        return _describe_model(model_folder(folder))
     if (folder / "vocab.txt").is_file() or (folder / "tokenizer.json").is_file():
         return Description("vocabulary", _vocabulary_fields(folder))
     raise ValueError(
@@ -118,6 +119,8 @@ def _describe_model(folder: Path) -> Description:
     else:
         loaded = load_model(folder, heads="optional")
         fields["parameters"] = f"{loaded.model.num_parameters:,}"
+        if modules := read_sentence_modules(folder):
+            fields["text vectors"] = modules.description
         fields["missing heads"] = ", ".join(loaded.missing_heads) or "none"
     has_checksums = bool(read_checksums(folder))
     fields |= _vocabulary_fields(folder)

@@ -22,14 +22,23 @@ from bertwright.inference.examples import (
 )
 from bertwright.inference.feature_cache import compute_word_features
 from bertwright.inference.fill_mask import MaskPrediction, predict_masks
-from bertwright.inference.pooling import NUM_SPECIAL, Pooling, Vectors, compute_vectors, normalize_vectors
+from bertwright.inference.pooling import (
+    NUM_SPECIAL,
+    Pooling,
+    Vectors,
+    compute_sentence_vectors,
+    compute_vectors,
+    normalize_vectors,
+)
 from bertwright.inference.sentence_pairs import predict_next_sentences
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
+from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel, is_untrained
 from bertwright.tasks.classification import TextTask
 from bertwright.tasks.collation import check_segments
+from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.multiple_choice import ChoicePrediction, MultipleChoice
 from bertwright.tasks.prediction import predict_chunks, split_into_chunks
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
@@ -58,12 +67,17 @@ class Bert:
     """
 
     def __init__(
-        self, model: EncoderModel | TaskModel, tokenizer: Tokenizer, missing_heads: Sequence[str] = ()
+        self,
+        model: EncoderModel | TaskModel,
+        tokenizer: Tokenizer,
+        missing_heads: Sequence[str] = (),
+        modules: SentenceModules | None = None,
     ) -> None:
         """Combine a pre-trained model, or a fine-tuned model and its task, with its tokenizer.
 
-        `missing_heads`: heads of `model` with random weights, as in `interop.huggingface.LoadResult`. Raises ValueError
-        if the vocabulary or the task does not fit the model.
+        `missing_heads`: heads of `model` with random weights, as in `interop.huggingface.LoadResult`. `modules`: how
+        `embed` computes vectors, of a sentence-transformers folder. Raises ValueError if the vocabulary or the task
+        does not fit the model.
         """
         self.task_model = model if isinstance(model, TaskModel) else None
         network: EncoderModel = model.model if isinstance(model, TaskModel) else model
@@ -76,6 +90,7 @@ class Bert:
         self.tokenizer = tokenizer
         self.config = network.config
         self.missing_heads = tuple(missing_heads)
+        self.sentence_modules = modules
 
     @property
     def task(self) -> AnyTask | None:
@@ -117,6 +132,7 @@ class Bert:
             )
         if not 1 <= top_k <= self.tokenizer.vocab_size:
             raise ValueError(f"top_k: expected 1 to {self.tokenizer.vocab_size}, the vocabulary's size, got {top_k}")
+        self._warn_of_vocabulary(checked)
         return predict_masks(self.model, self.tokenizer, checked, top_k)
 
     @overload
@@ -144,6 +160,7 @@ class Bert:
                 f"this {self.model.config.direction} model was pre-trained without next-sentence prediction; call "
                 "next_sentence on a model that was pre-trained with --objective mlm+nsp"
             )
+        self._warn_of_vocabulary(firsts + seconds)
         return predict_next_sentences(self.model, self.tokenizer, firsts, seconds)
 
     @torch.inference_mode()
@@ -158,6 +175,7 @@ class Bert:
         if not isinstance(encoder, BertEncoder):
             raise ValueError(f"attention: expected a BERT, got a model of type {encoder.model_type}")
         texts = [check_text(text, "text")] + ([] if text_pair is None else [check_text(text_pair, "text_pair")])
+        self._warn_of_vocabulary(texts)
         segments = [self.tokenizer.encode_ids([one]).ids[1:-1] for one in texts]  # of each, without [CLS] and [SEP]
         batch = pack_segments(segments, self.tokenizer)
         check_segments(np.arange(len(segments)), encoder.config)
@@ -169,16 +187,21 @@ class Bert:
         tokens = tuple(self.tokenizer.token(token) for token in batch.input_ids.tolist())
         return Attention(tokens, compute_attention_weights(encoder, batch.to(self.device)))
 
-    @torch.inference_mode()
     def embed(
         self,
         texts: str | Sequence[str],
-        pooling: Pooling = "mean",
-        normalize: bool = True,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
         batch_tokens: int = 8192,
         max_length: int | None = None,
+        prompt_name: str | None = None,
     ) -> Vectors:
         """Compute one vector per text: N × H float32 for a list of N texts, H float32 for one text.
+
+        A folder of sentence-transformers has its own pooling, further layers, normalization, prompts and longest text;
+        they are the default, with the vectors of that library. `prompt_name`: one of its prompts, which comes before
+        each text; None: its default. A `pooling` replaces all of them, `normalize` the normalization. None for other
+        folders: "mean" and True.
 
         `pooling`: "mean" or "max" over the states of all tokens, including [CLS] and [SEP], or "cls", the state of
         [CLS]. In a left-to-right model, [CLS] sees only itself, so "cls" is the state of the last token.
@@ -189,10 +212,31 @@ class Bert:
 
         Raises ValueError for other values of these parameters, and for a value that is not a text.
         """
-        if isinstance(texts, str):
-            vector: Vectors = self.embed([texts], pooling, normalize, batch_tokens, max_length)[0]
-            return vector
-        max_positions = self.config.max_positions
+        single = isinstance(texts, str)
+        vectors, counts = self.embed_and_count(
+            [texts] if isinstance(texts, str) else texts, pooling, normalize, batch_tokens, max_length, prompt_name
+        )
+        for warning in embedding_warnings(counts):
+            warnings.warn(warning, stacklevel=3)
+        return vectors[0] if single else vectors
+
+    @torch.inference_mode()
+    def embed_and_count(
+        self,
+        texts: Sequence[str],
+        pooling: Pooling | None,
+        normalize: bool | None,
+        batch_tokens: int,
+        max_length: int | None,
+        prompt_name: str | None,
+    ) -> tuple[Vectors, InputCounts]:
+        """Compute the vectors of `embed` without its warnings, which belong to all chunks of a file together."""
+        max_positions, modules = self.config.max_positions, self.choose_modules(pooling)
+        if modules and max_length is None:
+            max_length = min(modules.max_length or max_positions, max_positions)
+        if prompt_name is not None and modules is None:
+            raise ValueError("prompt_name: this model has no prompts of its own, or pooling replaces its modules")
+        pooling = pooling or "mean"
         max_length = max_positions if max_length is None else max_length
         if pooling not in ("mean", "cls", "max"):
             raise ValueError(f"pooling: expected 'mean', 'cls' or 'max', got {pooling!r}")
@@ -201,10 +245,30 @@ class Bert:
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens: expected at least 1, got {batch_tokens}")
         checked = _check_texts(texts)
-        if not checked:
-            return np.empty((0, self.config.hidden_size), dtype=np.float32)
-        vectors = compute_vectors(self.model.encoder, self.tokenizer, checked, pooling, max_length, batch_tokens)
-        return normalize_vectors(vectors) if normalize else vectors
+        encoder, tokenizer = self.model.encoder, self.tokenizer
+        if modules:
+            prompt = modules.prompt(prompt_name)
+            vectors, encoded = compute_sentence_vectors(
+                encoder, tokenizer, checked, modules, prompt, normalize, max_length, batch_tokens
+            )
+        else:
+            vectors, encoded = compute_vectors(encoder, tokenizer, checked, pooling, max_length, batch_tokens)
+            normalize = normalize is not False
+        counts = InputCounts.count(len(checked), encoded, tokenizer)
+        return normalize_vectors(vectors) if normalize else vectors, counts
+
+    def choose_modules(self, pooling: Pooling | None) -> SentenceModules | None:
+        """Return the folder's own modules unless `pooling` replaces them. Raises ValueError for unsupported ones."""
+        if pooling is not None or self.sentence_modules is None:
+            return None
+        if self.sentence_modules.unsupported:
+            raise ValueError(f"{self.sentence_modules.unsupported}; a pooling of your choice needs no modules")
+        return self.sentence_modules
+
+    def vector_size(self, pooling: Pooling | None = None) -> int:
+        """Return the numbers per vector of `embed`."""
+        modules, hidden_size = self.choose_modules(pooling), self.config.hidden_size
+        return modules.vector_size(hidden_size) if modules else hidden_size
 
     @overload
     def classify(self, texts: Text) -> Any: ...
@@ -325,9 +389,13 @@ class Bert:
         positive = [layer % (last + 1) for layer in layers]
         computed = sorted({*positive})
         vectors: list[Vectors] = []
+        counts = InputCounts()
         for chunk in split_into_chunks(examples):
             encoded = task.encode(chunk, self.tokenizer, labeled=False)
+            counts.add(InputCounts.count(len(chunk), encoded, self.tokenizer))
             vectors += compute_word_features(self.model.encoder, encoded, len(chunk), computed)
+        for warning in counts.vocabulary_warnings():
+            warnings.warn(warning, stacklevel=2)
         return [of_text[:, [computed.index(layer) for layer in positive]] for of_text in vectors]
 
     def save(self, folder: Path | str) -> None:
@@ -338,7 +406,13 @@ class Bert:
         if self.task_model is not None:
             save_task_folder(Path(folder), self.task_model, self.tokenizer)
         else:
-            save_model(Path(folder), self.model, self.tokenizer, self.missing_heads)
+            save_model(Path(folder), self.model, self.tokenizer, self.missing_heads, self.sentence_modules)
+
+    def _warn_of_vocabulary(self, texts: Sequence[str]) -> None:
+        """Warn if the vocabulary was not made for these texts."""
+        ids = self.tokenizer.encode_ids(texts).ids
+        for warning in InputCounts.count_ids(len(texts), ids, self.tokenizer).vocabulary_warnings():
+            warnings.warn(warning, stacklevel=4)  # the caller of the public method, which runs in inference mode
 
     def _check_task(self, method: str, task_type: type[T], kind: str) -> T:
         """Return the model's task. Raises ValueError, naming the method and a `kind` that has it, for other types."""
@@ -352,12 +426,20 @@ class Bert:
     def _predict(self, task: Task[E, P], examples: Sequence[E]) -> Iterator[P]:
         """Yield one prediction per example, then warn if examples were truncated."""
         assert isinstance(self.model, EncoderForTask)
-        truncated = 0
+        counts = InputCounts()
         for chunk in predict_chunks(self.model, task, self.tokenizer, examples):
             yield from chunk.predictions
-            truncated += chunk.truncated
-        for warning in task.truncation_warnings(len(examples), truncated, self.config.max_positions):
+            counts.add(chunk.counts)
+        notes = task.truncation_warnings(counts.examples, counts.truncated, self.config.max_positions)
+        for warning in notes + counts.vocabulary_warnings():
             warnings.warn(warning, stacklevel=3)  # points to the caller of the public method
+
+
+def embedding_warnings(counts: InputCounts) -> list[str]:
+    """Describe how texts did not suit a model whose vectors were computed."""
+    share = f"{counts.truncated:,} of {counts.examples:,} texts lose tokens, as with sentence-transformers; "
+    truncated = [f"{share}a pooling of your choice reads them whole"] if counts.truncated else []
+    return truncated + counts.vocabulary_warnings()
 
 
 def _check_texts(values: Any) -> list[str]:
@@ -393,7 +475,7 @@ def load(
         bert = Bert(task_model, tokenizer)
     else:
         loaded = load_model(folder, heads="optional")
-        bert = Bert(loaded.model, tokenizer, loaded.missing_heads)
+        bert = Bert(loaded.model, tokenizer, loaded.missing_heads, read_sentence_modules(folder))
     bert.model.to(checked_device)
     bert.model.encoder.compute_dtype = compute_dtype
     return bert

@@ -1,7 +1,8 @@
 """Text vectors: texts of any length, in any order, in packed batches under a token budget.
 
 A text longer than the model's positions is split into windows of equal length. All of them are read and pooled
-together: no token is dropped, and a vector does not depend on the other texts or their order.
+together: no token is dropped, and a vector does not depend on the other texts or their order. With the modules of a
+sentence-transformers folder, a text is truncated where that library does it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertwright.models.packing import PackedInput
+from bertwright.interop.sentence_modules import SentenceModules
+from bertwright.models.packing import PackedInput, Packing
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.ragged import Ragged, offsets_from_lengths, positions_from_lengths
 from bertwright.tasks.prediction import prediction_batches
+from bertwright.tasks.task import Encoded
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -46,18 +49,49 @@ def compute_vectors(
     pooling: Pooling,
     max_length: int,
     batch_tokens: int,
-) -> Vectors:
-    """Compute one vector per text, N × H; parameters as in `Bert.embed`."""
+) -> tuple[Vectors, Encoded]:
+    """Compute one vector per text, N × H, and return the tokens, too; parameters as in `Bert.embed`."""
     tokens = tokenizer.encode_ids(texts)
     windows = split_into_windows(tokens, max_length)
     content = SegmentTokens(tokens.ids, windows.starts, windows.sizes)
     encoded = encode_segments([content], NO_LABELS, tokenizer, max_length)
-    pooled = np.empty((len(windows.starts), encoder.config.hidden_size), dtype=np.float32)  # P H
+    pooled = pool_sequences(encoder, encoded, (pooling,), batch_tokens)
+    return merge_windows(pooled, windows, pooling), encoded
+
+
+def compute_sentence_vectors(
+    encoder: TextEncoder,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    modules: SentenceModules,
+    prompt: str,
+    normalize: bool | None,
+    max_length: int,
+    batch_tokens: int,
+) -> tuple[Vectors, Encoded]:
+    """Compute one vector per text as sentence-transformers does; also return the tokens that the model has read."""
+    texts = [prompt + text for text in texts]
+    if modules.lowercase:  # character by character, as `tokenizers` does it
+        texts = ["".join(map(str.lower, text)) for text in texts]
+    tokens = tokenizer.encode_ids([*texts, prompt])
+    sizes = np.diff(tokens.offsets) - NUM_SPECIAL
+    content = SegmentTokens(tokens.ids, tokens.offsets[:-2] + 1, sizes[:-1])
+    encoded = encode_segments([content], NO_LABELS, tokenizer, max_length)
+    skip = 0 if modules.include_prompt or not prompt else min(int(sizes[-1]) + 1, max_length - 1)  # with [CLS]
+    pooled = pool_sequences(encoder, encoded, modules.modes, batch_tokens, skip)
+    return modules.apply_layers(torch.from_numpy(pooled), normalize).numpy(), encoded
+
+
+def pool_sequences(
+    encoder: TextEncoder, encoded: Encoded, modes: Sequence[str], batch_tokens: int, skip: int = 0
+) -> Vectors:
+    """Compute the vector of each sequence, one mode after the other, without its first `skip` tokens."""
+    pooled = np.empty((len(encoded.lengths), len(modes) * encoder.config.hidden_size), dtype=np.float32)
     for indices, batch in prediction_batches(encoder, encoder.config, encoded, batch_tokens):
-        vectors = pool(encoder, batch.input, pooling)
+        vectors = pool(encoder, batch.input, modes, skip)
         check_finite_outputs(bool(vectors.isfinite().all()))
         pooled[indices] = vectors.cpu().numpy()
-    return merge_windows(pooled, windows, pooling)
+    return pooled
 
 
 def split_into_windows(encoded: Ragged, max_length: int) -> Windows:
@@ -70,16 +104,39 @@ def split_into_windows(encoded: Ragged, max_length: int) -> Windows:
     return Windows(starts, size + (index < remainder), offsets_from_lengths(counts)[:-1])
 
 
-def pool(encoder: TextEncoder, batch: PackedInput, pooling: Pooling) -> Tensor:
-    """Compute one vector per sequence, B × H float32: the mean or maximum over its tokens, or its [CLS] state.
+def pool(encoder: TextEncoder, batch: PackedInput, modes: Sequence[str], skip: int = 0) -> Tensor:
+    """Compute one vector per sequence, B × modes·H float32, as `pool_states` does.
 
-    "cls" is the state at `TextEncoder.pooled_positions`. In a left-to-right encoder this is the last token.
+    "cls" by itself is the state at `TextEncoder.pooled_positions`. In a left-to-right encoder this is the last token.
     """
-    if pooling == "cls":
+    if tuple(modes) == ("cls",) and not skip:
         cls: Tensor = encoder(batch, encoder.pooled_positions(batch.packing))
         return cls.float()
-    hidden: Tensor = encoder(batch)
-    return torch.segment_reduce(hidden.float(), pooling, offsets=batch.packing.cu_seqlens.long(), axis=0)
+    return pool_states(encoder(batch), batch.packing, modes, skip)
+
+
+def pool_states(hidden: Tensor, packing: Packing, modes: Sequence[str], skip: int = 0) -> Tensor:
+    """Pool the states T × H of packed sequences to B × modes·H float32, without the first `skip` tokens of each."""
+    hidden, number, lengths = hidden.float(), packing.position_ids + 1, packing.cu_seqlens.diff()
+    if skip:
+        hidden, number, lengths = hidden[number > skip], number[number > skip], (lengths - skip).clamp(min=0)
+    ends = lengths.long().cumsum(0)
+    offsets = torch.cat([ends.new_zeros(1), ends])
+
+    def reduce(values: Tensor, how: str) -> Tensor:
+        return torch.segment_reduce(values, how, offsets=offsets, axis=0)
+
+    def pool_mode(mode: str) -> Tensor:
+        if mode in ("cls", "lasttoken"):
+            return hidden[offsets[:-1] if mode == "cls" else ends - 1]
+        if mode == "mean_sqrt_len_tokens":
+            return reduce(hidden, "sum") / lengths[:, None].sqrt()
+        if mode == "weightedmean":
+            weights = number[:, None].float()
+            return reduce(hidden * weights, "sum") / reduce(weights, "sum")
+        return reduce(hidden, mode)
+
+    return torch.cat([pool_mode(mode) for mode in modes], dim=1)
 
 
 def merge_windows(pooled: Vectors, windows: Windows, pooling: Pooling) -> Vectors:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -24,21 +23,18 @@ from bertwright.inference.predict_outputs import PredictedExample, open_output, 
 from bertwright.inference.predict_settings import STANDARD_OUTPUT, PredictSettings
 from bertwright.inference.trained_models import LoadedModels, load_for_task
 from bertwright.io.decoding import STDIN
+from bertwright.tasks.classification import TextTask
 from bertwright.tasks.ensemble import predict_ensemble
+from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.prediction import PredictedChunk, predict_chunks
 from bertwright.tasks.presentation import DisplayTable
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import NATIVE_SUFFIXES
 from bertwright.training.context import execution_context
 
-
-@dataclass
-class Counts:
-    """Numbers of examples, for the report at the end."""
-
-    examples: int = 0
-    truncated: int = 0
-    """Examples that lost tokens."""
+# Labels of models for pairs: inference, paraphrases, relevance.
+PAIR_LABELS = {"entailment", "neutral", "contradiction", "not_entailment", "equivalent", "not_equivalent", "duplicate"}
+PAIR_LABELS |= {"not_duplicate", "paraphrase", "not_paraphrase", "relevant", "not_relevant", "irrelevant"}
 
 
 def predict(settings: PredictSettings, console: Console | None = None) -> None:
@@ -59,7 +55,7 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
         else:
             counts = _predict_files(settings, models, console)
     warnings = models.task.truncation_warnings(counts.examples, counts.truncated, models.first.config.max_positions)
-    for warning in models.notices + warnings:
+    for warning in models.notices + warnings + counts.vocabulary_warnings() + _pair_notes(settings, models):
         notice(console, warning)
     for text in filter(os.path.isfile, settings.texts):  # unlike Path, it accepts a text of any length
         notice(
@@ -68,16 +64,26 @@ def predict(settings: PredictSettings, console: Console | None = None) -> None:
         )
 
 
-def _predict_texts(settings: PredictSettings, models: LoadedModels, console: Console) -> Counts:
+def _pair_notes(settings: PredictSettings, models: LoadedModels) -> list[str]:
+    """Warn that two texts were scored singly by a model that may be for pairs, which its folder does not say."""
+    task, model = models.task, models.members[0]
+    if not (model.inferred and isinstance(task, TextTask) and task.text_pair is None and len(settings.texts) == 2):
+        return []
+    if not (task.is_regression or PAIR_LABELS.issuperset(name.lower() for name in task.label_names)):
+        return []
+    return ["the two texts were scored singly; if this model is for pairs, score them together: --text-pair b"]
+
+
+def _predict_texts(settings: PredictSettings, models: LoadedModels, console: Console) -> InputCounts:
     """Print the predictions of the texts of the command line."""
-    counts, examples = Counts(), examples_from_arguments(settings, models.task)
+    counts, examples = InputCounts(), examples_from_arguments(settings, models.task)
     with item_progress(console, "predicting", len(examples)) as advance:
         predicted = list(_predict_all(models, examples, counts, advance))
     _print_tables(console, models.task.display(predicted))
     return counts
 
 
-def _predict_files(settings: PredictSettings, models: LoadedModels, console: Console) -> Counts:
+def _predict_files(settings: PredictSettings, models: LoadedModels, console: Console) -> InputCounts:
     """Write the predictions of the examples in files or on standard input."""
     assert settings.output is not None
     task = models.task
@@ -87,7 +93,7 @@ def _predict_files(settings: PredictSettings, models: LoadedModels, console: Con
         record = _predict_first_record(settings, models)
         if clash := [name for name in settings.keep_columns if name in record]:
             raise ValueError(f"--keep-columns {clash[0]}: predictions have a field of that name; rename the column")
-    counts, started = Counts(), time.perf_counter()
+    counts, started = InputCounts(), time.perf_counter()
     with item_progress(console, "predicting", total) as advance, open_output(settings.output) as file:
         pairs = _predict_all(models, read_examples(settings, task), counts, advance)
         rows = zip(pairs, read_passthrough(settings, task), strict=bool(settings.keep_columns))
@@ -102,13 +108,12 @@ def _predict_files(settings: PredictSettings, models: LoadedModels, console: Con
 
 
 def _predict_all(
-    models: LoadedModels, examples: Iterable[Any], counts: Counts, advance: ProgressCallback
+    models: LoadedModels, examples: Iterable[Any], counts: InputCounts, advance: ProgressCallback
 ) -> Iterator[tuple[Any, Any]]:
     """Yield each example with its prediction, in order; add each chunk to `counts`, and report it to `advance`."""
     for chunk in _predict_chunks(models, examples):
         yield from zip(chunk.examples, chunk.predictions, strict=True)
-        counts.examples += len(chunk.examples)
-        counts.truncated += chunk.truncated
+        counts.add(chunk.counts)
         advance(len(chunk.examples))
 
 

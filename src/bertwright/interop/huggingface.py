@@ -20,6 +20,7 @@ from bertwright.interop.architectures import ARCHITECTURES, Architecture, archit
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.model_files import CONFIG, WEIGHTS, locate_config, new_folder
+from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, EncoderModel, LinearHead, TaskHead
@@ -313,12 +314,19 @@ def to_hf_weights(model: EncoderModel, missing_heads: Sequence[str] = ()) -> dic
     return tensors
 
 
-def write_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer, missing_heads: Sequence[str] = ()) -> None:
+def write_model(
+    folder: Path,
+    model: EncoderModel,
+    tokenizer: Tokenizer,
+    missing_heads: Sequence[str] = (),
+    modules: SentenceModules | None = None,
+) -> None:
     """Write a model's files and their checksums into an existing folder; each file is whole or absent.
 
-    `missing_heads`: as in `LoadResult`; the folder will also lack them.
+    `missing_heads`: as in `LoadResult`; the folder will also lack them. `modules`: of the source.
     """
     _write(folder, model, tokenizer, {}, missing_heads)
+    write_sentence_modules(folder, modules)
     write_checksums(folder)
 
 
@@ -359,7 +367,13 @@ def _write(
     write_weights(folder / WEIGHTS, to_hf_weights(model, missing_heads))
 
 
-def save_model(folder: Path, model: EncoderModel, tokenizer: Tokenizer, missing_heads: Sequence[str] = ()) -> None:
+def save_model(
+    folder: Path,
+    model: EncoderModel,
+    tokenizer: Tokenizer,
+    missing_heads: Sequence[str] = (),
+    modules: SentenceModules | None = None,
+) -> None:
     """Write a new model folder, whole or not at all; see `write_model`. Raises ValueError if the path exists."""
     with new_folder(folder) as temporary:
-        write_model(temporary, model, tokenizer, missing_heads)
+        write_model(temporary, model, tokenizer, missing_heads, modules)

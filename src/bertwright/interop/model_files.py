@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bertwright.files import atomic_folder, digest_bytes, digest_file
+from bertwright.files import atomic_folder, digest_bytes, digest_file, read_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
+MODULES = "modules.json"  # see interop/sentence_modules.py
 CHECKSUMS = "checksums.json"  # see interop/checksums.py
 CLASSES = "classes.json"  # the values of y behind the label names, for a classifier of `estimators`
 DOWNLOADED = [
@@ -28,6 +29,12 @@ DOWNLOADED = [
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
+    MODULES,
+    "config_sentence_transformers.json",
+    "sentence_*_config.json",
+    "[0-9]*_*/*.json",  # folders of modules
+    "[0-9]*_*/*.safetensors",
+    "[0-9]*_*/vocab.txt",
 ]
 
 # Modules that take long to import are imported on use: the commands before pre-training use this module too.
@@ -63,9 +70,21 @@ def model_folder(name: str | Path | None) -> Path:
     if folder.is_file():
         raise ValueError(f"{name}: expected a model folder, a run folder or a hub name, got a file")
     if not folder.is_dir():
-        return _download(str(name))
+        folder = _download(str(name))
+        return _transformer_folder(folder)
+    folder = _transformer_folder(folder)
     locate_config(folder)
     return folder
+
+
+def _transformer_folder(folder: Path) -> Path:
+    """Return the folder with the configuration: in old layouts of sentence-transformers, one inside the folder."""
+    if (folder / CONFIG).is_file() or not (folder / MODULES).is_file():
+        return folder
+    try:
+        return folder / str(read_json(folder / MODULES)[0]["path"])
+    except (LookupError, TypeError):
+        raise ValueError(f"{folder / MODULES}: expected a list of modules with their path") from None
 
 
 def locate_config(folder: Path) -> Path:
@@ -89,7 +108,7 @@ def digest_model(name: str | Path | None) -> str:
     """Digest the files of the model that a name refers to now, with its tokenizer; a run or the hub may change them."""
     folder = model_folder(name)
     files = sorted({file for pattern in DOWNLOADED for file in folder.glob(pattern)} - {folder / CHECKSUMS})
-    return digest_bytes(*(f"{file.name} {digest_file(file)}".encode() for file in files))
+    return digest_bytes(*(f"{file.relative_to(folder)} {digest_file(file)}".encode() for file in files))
 
 
 def _find_checkpoint(run: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -29,16 +30,33 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         for name in sorted({Path(str(file)).name for file in index["weight_map"].values()}):
             tensors |= read_safetensors(folder / name)
         return folder / SHARDS, tensors
-    if (pickle := folder / "pytorch_model.bin").is_file():
-        conversion = (
-            "import torch, safetensors.torch as s; s.save_file({n: t.clone() for n, t in "
-            f"torch.load({str(pickle)!r}, weights_only=True).items()}}, {str(folder / WEIGHTS)!r})"
-        )
-        raise ValueError(
-            f"{pickle}: a pickle can run any code when it is read, so bertwright does not read it; if you trust this "
-            f"file, convert it once: python -c {shlex.quote(conversion)}"
-        )
-    raise ValueError(f"{folder}: no {WEIGHTS} and no {SHARDS}")
+    raise ValueError(_explain_missing_weights(folder))
+
+
+def _explain_missing_weights(folder: Path) -> str:
+    """Return what a folder without safetensors has instead, and how to convert it."""
+    on_hub = re.search(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)(.*)", folder.as_posix())
+    pickles = sorted(folder.glob("pytorch_model*.bin"))
+    if pickles:
+        place, files, imports = str(pickles[0]), repr([*map(str, pickles)]), ""
+    elif on_hub:  # whose pickles are not downloaded
+        owner, name, revision, inside = on_hub.groups()
+        place, imports = f"{owner}/{name} on the hub has no {WEIGHTS}", "import huggingface_hub as h; "
+        pickle = f"{inside.strip('/')}/pytorch_model.bin".strip("/")
+        files = f"[h.hf_hub_download({f'{owner}/{name}'!r}, {pickle!r}, revision={revision!r})]"
+        place += f"; older models have {pickle}"
+    else:
+        others = [file.name for file in folder.glob("*") if file.suffix in (".h5", ".msgpack", ".onnx", ".ot")]
+        hint = f"; {others[0]} is not read, convert it with transformers (save_pretrained)" if others else ""
+        return f"{folder}: no {WEIGHTS} and no {SHARDS}{hint}"
+    conversion = (
+        f"{imports}import torch, safetensors.torch as s; s.save_file({{n: t.clone() for f in {files} for n, t in "
+        f"torch.load(f, weights_only=True).items()}}, {str(folder / WEIGHTS)!r})"
+    )
+    return (
+        f"{place}: a pickle can run any code when it is read, so bertwright does not read it; if you trust this "
+        f"file, convert it once: python -c {shlex.quote(conversion)}"
+    )
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from bertwright.models.heads import BatchPredictor, EncoderForTask, TaskBatch
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.permutation import token_budget_batches
 from bertwright.tasks.collation import check_segments, collate
+from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.task import Encoded, Ints, Outputs, Task
 from bertwright.training.loop import check_finite_outputs, evaluation_mode
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -32,8 +33,8 @@ class PredictedChunk(NamedTuple, Generic[E, P]):
 
     examples: list[E]
     predictions: list[P]
-    truncated: int
-    """Number of examples that lost tokens."""
+    counts: InputCounts
+    """What the model has read."""
 
 
 def predict_chunks(
@@ -49,7 +50,8 @@ def predict_chunks(
     compute = partial(predict_logits, model) if isinstance(model, EncoderForTask) else model
     for chunk in split_into_chunks(examples):
         encoded = task.encode(chunk, tokenizer, labeled=False)
-        yield PredictedChunk(chunk, task.decode(chunk, encoded, compute(encoded)), encoded.truncated)
+        counts = InputCounts.count(len(chunk), encoded, tokenizer)
+        yield PredictedChunk(chunk, task.decode(chunk, encoded, compute(encoded)), counts)
 
 
 def split_into_chunks(examples: Iterable[E]) -> Iterator[list[E]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from bertwright.files import digest_bytes, digest_file
 from bertwright.io.sources import HF_SCHEME, expand_files, resolve_files
+from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.splits import sample_examples, train_validation_split
 from bertwright.tasks.task import AnyTask, Encoded
@@ -90,6 +91,7 @@ def data_warnings(
     warnings = [f"{train.name}: {note}" for note in task.vocabulary_warnings(train.examples, tokenizer)]
     for split in splits:
         notes = task.truncation_warnings(len(split.examples), split.encoded.truncated, max_positions)
+        notes += InputCounts.count(len(split.examples), split.encoded, tokenizer).vocabulary_warnings()
         notes += task.encoding_warnings(split.encoded)
         notes += task.warnings(split.examples, settings.files(split.name))
         warnings += [f"{split.name}: {note}" for note in notes]

@@ -141,6 +141,10 @@ class Tokenizer:
 
     def is_continuation(self) -> npt.NDArray[np.bool_]:
         """Return for every id whether its token continues a word (starts with ##)."""
+        return self._continues
+
+    @cached_property
+    def _continues(self) -> npt.NDArray[np.bool_]:
         return np.array([token.startswith(CONTINUATION) and token != CONTINUATION for token in self._tokens])
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:

@@ -66,8 +66,8 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
     """Open a folder, a tokenizer.json or a vocab.txt; `lowercase` overrides the files unless it is None."""
     if path.is_dir():
         files = [file for name in ("tokenizer.json", "vocab.txt") if (file := path / name).is_file()]
-        if not files and (pieces := [*path.glob("*.model")]):
-            raise FileNotFoundError(f"{pieces[0]}: SentencePiece; expected WordPiece in tokenizer.json or vocab.txt")
+        if not files and (others := [*path.glob("*.model")]):
+            raise FileNotFoundError(f"{others[0]}: SentencePiece; expected WordPiece in tokenizer.json or vocab.txt")
         if not files:
             raise FileNotFoundError(
                 f"{path}: neither tokenizer.json nor vocab.txt is there; name the folder of a vocabulary or of a model"
@@ -255,6 +255,10 @@ def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.To
     description = read_json(path)
     _check_ids(path, description)
     normalizer = description.get("normalizer") if isinstance(description, dict) else None
+    parts = normalizer.get("normalizers") if isinstance(normalizer, dict) else None
+    if parts and parts[0] == {"type": "Lowercase"} and [part.get("type") for part in parts[1:]] == ["BertNormalizer"]:
+        # sentence-transformers adds it for its own do_lower_case, and transformers ignores it.
+        normalizer = description["normalizer"] = parts[1]
     # If so, transformers takes only the vocabulary from the file and builds BERT's own tokenizer around it.
     rebuilt = config.get("tokenizer_class") not in GENERIC_CLASSES and (
         "tokenizer_class" in config or path.with_name("config.json").is_file()
@@ -363,10 +367,10 @@ def validate_backend(backend: tokenizers.Tokenizer, source: str) -> list[str]:
     missing = [token for token in SPECIAL_TOKENS if token not in ids]
     if missing:
         raise ValueError(f"{source}: no {' '.join(missing)}; a BERT vocabulary has {' '.join(SPECIAL_TOKENS)}")
-    pieces = sum(token.startswith(SENTENCEPIECE) and token != SENTENCEPIECE for token in ids)
-    if pieces > sum(token.startswith(CONTINUATION) for token in ids):
+    starts = sum(token.startswith(SENTENCEPIECE) and token != SENTENCEPIECE for token in ids)
+    if starts > sum(token.startswith(CONTINUATION) for token in ids):
         raise ValueError(
-            f"{source}: a SentencePiece vocabulary ({pieces:,} tokens start with {SENTENCEPIECE}, which marks a word), "
+            f"{source}: a SentencePiece vocabulary ({starts:,} tokens start with {SENTENCEPIECE}, which marks a word), "
             f"as KoBERT has; expected WordPiece, with {CONTINUATION} inside words; take a model with such a vocabulary"
         )
     tokens = [""] * (max(ids.values()) + 1)

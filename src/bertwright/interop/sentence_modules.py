@@ -1,0 +1,257 @@
+"""Folders of sentence-transformers: `modules.json` names what turns a BERT's states into the vector of a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertwright.files import read_json, write_json
+from bertwright.interop.model_files import MODULES
+from bertwright.interop.weights import read_weights
+
+SETTINGS = "config_sentence_transformers.json"
+TRANSFORMER_SETTINGS = "sentence_bert_config.json"
+CARRIED_SUFFIXES = (".json", ".safetensors", ".txt")
+# Pooling modes, and their names in folders of before sentence-transformers 5.4; vectors of several are concatenated.
+LEGACY_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU", "ELU", "Mish", "Softplus")
+VECTOR = "sentence_embedding"
+
+
+class UnsupportedModuleError(ValueError):
+    """A module that is not computed here."""
+
+
+@dataclass(frozen=True)
+class SentenceModules:
+    """The modules of a folder, and the files that describe them."""
+
+    modes: tuple[str, ...] = ()
+    """Pooling modes; the vectors of several are concatenated."""
+    include_prompt: bool = True
+    """Whether the tokens of a prompt are pooled, too."""
+    layers: tuple[Callable[[Tensor], Tensor], ...] = ()
+    """Modules after the pooling, N × H to N × size."""
+    size: int | None = None
+    """Numbers per vector; None: as many as the pooling gives."""
+    max_length: int | None = None
+    """Longest sequence in tokens, at whose end a text is truncated; None: the model's positions."""
+    lowercase: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    """Name of the prompt that texts get if none is chosen."""
+    description: str = ""
+    unsupported: str = ""
+    """Why vectors cannot be computed as the folder says; empty if they can."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """The files that a saved model needs, by their path in the folder."""
+
+    @torch.inference_mode()
+    def apply_layers(self, vectors: Tensor, normalize: bool | None) -> Tensor:
+        """Apply the modules after the pooling to N vectors; `normalize` False omits the normalization among them."""
+        for layer in self.layers:
+            if normalize is not False or layer is not nn.functional.normalize:
+                vectors = layer(vectors)
+        return vectors[:, : self.size]
+
+    def vector_size(self, hidden_size: int) -> int:
+        """Return the numbers per vector of a model with this hidden size."""
+        return len(self.modes) * hidden_size if self.size is None else self.size
+
+    def prompt(self, name: str | None) -> str:
+        """Return the text of a prompt; None: of the default one. Raises ValueError for a name that the folder lacks."""
+        name = self.default_prompt if name is None else name
+        if name is not None and name not in self.prompts:
+            raise ValueError(f"prompt_name: expected one of {', '.join(self.prompts) or '(none)'}, got {name!r}")
+        return "" if name is None else self.prompts[name]
+
+
+class Dense(nn.Module):
+    """A linear layer with an activation function and, if the folder says so, a residual connection."""
+
+    def __init__(self, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Build the layer of a `2_Dense/config.json`."""
+        super().__init__()
+        self.weight = tensors["linear.weight"].float()
+        self.bias = tensors["linear.bias"].float() if values.get("bias", True) else None
+        self.activation = getattr(nn, _activation_name(values))()
+        self.has_residual = values.get("use_residual", False)
+        self.residual = tensors.get("residual.weight")
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Transform N × H vectors to N × out_features."""
+        output: Tensor = self.activation(nn.functional.linear(vectors, self.weight, self.bias))
+        if not self.has_residual:
+            return output
+        return output + (vectors if self.residual is None else vectors @ self.residual.float().T)
+
+
+def read_sentence_modules(folder: Path) -> SentenceModules | None:
+    """Read the modules of a model folder of sentence-transformers; None for other folders.
+
+    `folder`: the folder with `config.json`; in old layouts, `modules.json` is in the folder above. A module that is not
+    supported is named in the result. Raises ValueError, naming the file, for damaged files.
+    """
+    root = folder if (folder / MODULES).is_file() else folder.parent
+    path = root / MODULES
+    if not path.is_file():
+        return None
+    listed = read_json(path)
+    try:
+        modules = [(str(module["type"]), PurePosixPath(module["path"])) for module in listed]
+    except (KeyError, TypeError):
+        modules = []
+    if not modules or any(name.is_absolute() or ".." in name.parts for _, name in modules):
+        raise ValueError(f"{path}: expected a list of modules with their type and their path inside the folder")
+    if root / modules[0][1] != folder:
+        return None  # of another model, which lies around this one
+    files = dict(_carried_files(root, modules))
+    settings = _read_object(root / SETTINGS)
+    transformer = _read_transformer_settings(folder)
+    limit = transformer.get("max_seq_length") or _read_object(folder / "tokenizer_config.json").get("model_max_length")
+    prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
+    read = SentenceModules(
+        max_length=int(limit) if isinstance(limit, int | float) and limit > 0 else None,
+        lowercase=bool(transformer.get("do_lower_case", False)),
+        prompts=prompts,
+        default_prompt=settings.get("default_prompt_name"),
+        files=files | {TRANSFORMER_SETTINGS: json.dumps(transformer | {"max_seq_length": limit}, indent=2).encode()},
+    )
+    try:
+        _check_settings(root / SETTINGS, settings, transformer)
+        return _add_modules(read, root, modules, settings.get("truncate_dim"))
+    except UnsupportedModuleError as error:
+        return replace(read, unsupported=str(error), description=f"not supported: {error}")
+
+
+def write_sentence_modules(folder: Path, modules: SentenceModules | None) -> None:
+    """Write the files of the modules beside a model, so that sentence-transformers computes the same vectors."""
+    for name, content in (modules.files if modules else {}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    if modules:
+        listed = json.loads(modules.files[MODULES])
+        listed[0]["path"] = ""  # old layouts: in a folder of its own
+        write_json(folder / MODULES, listed)
+
+
+def _carried_files(root: Path, modules: Sequence[tuple[str, PurePosixPath]]) -> Iterator[tuple[str, bytes]]:
+    yield MODULES, (root / MODULES).read_bytes()
+    if (root / SETTINGS).is_file():
+        yield SETTINGS, (root / SETTINGS).read_bytes()
+    for _, name in modules[1:]:
+        for path in sorted((root / name).rglob("*") if name.parts else ()):
+            if path.is_file() and path.suffix in CARRIED_SUFFIXES:
+                yield path.relative_to(root).as_posix(), path.read_bytes()
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an empty one if the file is absent."""
+    content = read_json(path) if path.is_file() else {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected an object, got {type(content).__name__}")
+    return content
+
+
+def _read_transformer_settings(folder: Path) -> dict[str, Any]:
+    """Read the settings of the Transformer module, whose file older releases named after other models, too."""
+    paths = [folder / TRANSFORMER_SETTINGS, *sorted(folder.glob("sentence_*_config.json"))]
+    return next(filter(None, map(_read_object, paths)), {})
+
+
+def _check_settings(path: Path, settings: Mapping[str, Any], transformer: Mapping[str, Any]) -> None:
+    """Raise UnsupportedModuleError for models that are no SentenceTransformer over the last layer's states."""
+    if (kind := settings.get("model_type", "SentenceTransformer")) != "SentenceTransformer":
+        raise UnsupportedModuleError(f"{path}: expected a SentenceTransformer, got a {kind}")
+    task = transformer.get("transformer_task", "feature-extraction")
+    text = (transformer.get("modality_config") or {}).get("text", {})
+    output = text.get("method_output_name", "last_hidden_state") if isinstance(text, dict) else text
+    if task != "feature-extraction" or output != "last_hidden_state":
+        raise UnsupportedModuleError(f"{path.with_name(TRANSFORMER_SETTINGS)}: {task} from {output} is not supported")
+
+
+def _add_modules(
+    read: SentenceModules, root: Path, modules: Sequence[tuple[str, PurePosixPath]], truncate: int | None
+) -> SentenceModules:
+    """Return the modules with pooling and layers. Raises UnsupportedModuleError, naming the module."""
+    words: list[str] = []
+    layers: list[Callable[[Tensor], Tensor]] = []
+    for number, (kind, name) in enumerate(modules):
+        package, _, short = kind.rpartition(".")
+        config = root / name / "config.json"
+        values = _read_object(config) if number else {}
+        known = package.startswith("sentence_transformers") or kind == short
+        ends = {values.get(key) or VECTOR for key in ("module_input_name", "module_output_name")}
+        if known and number == 0 and short in ("Transformer", "BERT"):
+            continue
+        if known and number == 1 and short == "Pooling":
+            read = replace(read, modes=_read_modes(config, values), include_prompt=values.get("include_prompt", True))
+            words.append(f"{' and '.join(read.modes)} pooling")
+        elif (
+            not known
+            or not read.modes
+            or ends != {VECTOR}
+            or short not in ("Dense", "LayerNorm", "Normalize", "Dropout")
+        ):
+            raise UnsupportedModuleError(
+                f"{root / MODULES}: module {number} is {kind}; expected Transformer, Pooling, then Dense, LayerNorm, "
+                "Normalize or Dropout of sentence-transformers"
+            )
+        elif short == "Normalize":
+            layers.append(nn.functional.normalize)
+            words.append("normalized")
+        elif short != "Dropout":
+            layers.append(_read_layer(root / name, short, values))
+            words.append(f"{short} to {values['out_features']}" if short == "Dense" else short)
+            read = replace(read, size=values.get("out_features", read.size))
+    if not read.modes:
+        raise UnsupportedModuleError(f"{root / MODULES}: expected a Pooling module, got none")
+    if truncate is not None:
+        read = replace(read, size=truncate)
+        words.append(f"the first {truncate} numbers")
+    words += [f"at most {read.max_length:,} tokens"] if read.max_length else []
+    words += [f"prompts {', '.join(read.prompts)}"] if any(read.prompts.values()) else []
+    return replace(read, layers=tuple(layers), description=", ".join(words))
+
+
+def _read_modes(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
+    given = values.get("pooling_mode") or [mode for name, mode in LEGACY_MODES.items() if values.get(name)] or "mean"
+    modes = (given,) if isinstance(given, str) else tuple(given)
+    if unknown := [mode for mode in modes if mode not in LEGACY_MODES.values()]:
+        raise UnsupportedModuleError(
+            f"{path}: pooling_mode: expected {', '.join(LEGACY_MODES.values())}, got {unknown[0]}"
+        )
+    return modes
+
+
+def _activation_name(values: Mapping[str, Any]) -> str:
+    name = values.get("activation_function", "torch.nn.modules.activation.Tanh")
+    return "Identity" if name is None else str(name).rpartition(".")[2]
+
+
+def _read_layer(folder: Path, kind: str, values: Mapping[str, Any]) -> Callable[[Tensor], Tensor]:
+    """Read the weights of a Dense or LayerNorm module. Raises ValueError for files that are missing or do not fit."""
+    if kind == "Dense" and (name := _activation_name(values)) not in ACTIVATIONS:
+        raise UnsupportedModuleError(f"{folder / 'config.json'}: activation_function: {name} is not supported")
+    path, tensors = read_weights(folder)
+    try:
+        if kind == "Dense":
+            return Dense(values, tensors)
+        layer = nn.LayerNorm(values["dimension"])
+        layer.load_state_dict({name.removeprefix("norm."): tensor.float() for name, tensor in tensors.items()})
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"{path}: the weights of {kind} do not fit its {folder / 'config.json'} ({error})") from None
+    return layer
