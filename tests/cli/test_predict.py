@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,21 @@ def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder
         predict(PredictSettings(model, inputs=(str(path),), output=output, overrides=overrides, device=CPU), console)
         predict(PredictSettings(model, (long, "the bear", long), overrides=overrides, device=CPU), console)
         assert read_output(console).count(warning) == 3
+
+
+@pytest.mark.parametrize("labels", [("LABEL_0",), ("Entailment", "neutral"), ("good", "bad")])
+def test_two_texts_for_a_model_that_may_be_for_pairs_are_said_to_be_scored_singly(
+    tmp_path: Path, vocabulary_folder: Path, console: Console, labels: tuple[str, ...]
+) -> None:
+    task = Regression() if len(labels) == 1 else replace(CLASSES, labels=labels)
+    _, model = save_random_model(vocabulary_folder, task, tmp_path / "model")
+    (tmp_path / "model/task.json").unlink()
+    (tmp_path / "model/checksums.json").unlink()
+    predict(PredictSettings(model, ("the bear", "the deer"), device=CPU), console)
+    predict(PredictSettings(model, ("the bear",), device=CPU), console)
+    options = TaskOptions(text_pair="b")
+    predict(PredictSettings(model, ("the bear", "the deer"), overrides=options, device=CPU), console)
+    assert read_output(console).count("--text-pair b") == (0 if "good" in labels else 1)
 
 
 def test_truncation_warning_names_the_setting_unless_the_model_has_no_more_positions() -> None:

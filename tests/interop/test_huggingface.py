@@ -321,6 +321,24 @@ def test_pickle_is_never_read_and_the_message_has_a_command_that_converts_it(fol
     assert same(load_model(folder).model, random_model())
 
 
+def test_a_hub_model_without_safetensors_has_a_command_that_downloads_and_converts(folder, tmp_path, monkeypatch):
+    snapshot = tmp_path / "models--acme--bert-ko/snapshots/abc123"
+    snapshot.parent.mkdir(parents=True)
+    folder.rename(snapshot)
+    tensors = load_file(snapshot / "model.safetensors")
+    torch.save(tensors, tmp_path / "pickle")
+    (snapshot / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"acme/bert-ko on the hub .*pytorch_model\.bin.*convert it once") as caught:
+        load_model(snapshot)
+    asked = []
+    monkeypatch.setattr(
+        "huggingface_hub.hf_hub_download", lambda *name, **at: asked.append((name, at)) or tmp_path / "pickle"
+    )
+    exec(shlex.split(str(caught.value).partition("convert it once: ")[2])[2], {})
+    assert asked == [(("acme/bert-ko", "pytorch_model.bin"), {"revision": "abc123"})]
+    assert same(load_model(snapshot).model, random_model())
+
+
 def test_folder_without_a_model_is_rejected(tmp_path, folder):
     with pytest.raises(ValueError, match=r"no config\.json"):
         load_model(tmp_path)

@@ -15,10 +15,14 @@ from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
 
 import bertwright
+from bertwright.finetuning.probe import probe
+from bertwright.finetuning.probe_settings import ProbeSettings
 from bertwright.inference.convert import ConvertSettings, convert
 from bertwright.inference.embed import EmbedSettings, embed
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
+from bertwright.tasks.presets import TaskSettings
+from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from helpers import read_output
 
@@ -175,3 +179,19 @@ def test_damaged_modules_name_their_file(base: Path, tmp_path: Path) -> None:
     (folder / "2_Dense/model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"2_Dense/pytorch_model\.bin: a pickle"):
         bertwright.load(folder, device="cpu")
+
+
+def test_probe_reads_the_folder_s_own_pooling_of_each_layer(base: Path, tmp_path: Path, console: Console) -> None:
+    folder = build(base, tmp_path / "x", st.Pooling(12, ("max", "mean")))
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "a b c\tx\nc c\ty\nb a b\tx\nc a\ty\n")
+    task = TaskSettings("classification", train=(f"{tmp_path}/train.tsv",), dev=(f"{tmp_path}/dev.tsv",))
+    settings = ProbeSettings(
+        tmp_path / "run", task, str(folder), representations=("last",), seeds=(0,), epochs=1,
+        device=DeviceSettings("cpu", "float32", 1),
+    )  # fmt: skip
+    probe(settings, console)
+    stored = np.load(tmp_path / "run/features/train/layer-02.npy").astype(np.float32)
+    tokens = SentenceTransformer(str(folder), device="cpu").encode(["a b c", "c c", "b a b", "c a"])
+    np.testing.assert_allclose(stored, tokens, atol=2e-3)
+    assert "max pooling, mean pooling" in " ".join(read_output(console).split())

@@ -217,7 +217,7 @@ class Bert:
             [texts] if isinstance(texts, str) else texts, pooling, normalize, batch_tokens, max_length, prompt_name
         )
         for warning in embedding_warnings(counts):
-            warnings.warn(warning, stacklevel=3)
+            warnings.warn(warning, stacklevel=2)
         return vectors[0] if single else vectors
 
     @torch.inference_mode()
