@@ -6,6 +6,7 @@ from .corpus.survey_report import survey as survey
 from .experiments.experiment import experiment as experiment
 from .experiments.experiment_settings import ExperimentSettings as ExperimentSettings
 from .finetuning.estimators import BertClassifier as BertClassifier
+from .finetuning.estimators import BertEmbedder as BertEmbedder
 from .finetuning.estimators import BertRegressor as BertRegressor
 from .finetuning.estimators import BertTagger as BertTagger
 from .finetuning.grid import grid as grid

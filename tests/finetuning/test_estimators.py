@@ -28,6 +28,7 @@ import torch
 from rich.console import Console
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -38,7 +39,7 @@ import bertwright
 from bertwright.files import read_json
 from bertwright.finetuning import estimators
 from bertwright.finetuning import run as finetuning
-from bertwright.finetuning.estimators import BertClassifier, BertEstimator, BertRegressor, BertTagger
+from bertwright.finetuning.estimators import BertClassifier, BertEmbedder, BertEstimator, BertRegressor, BertTagger
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.convert import ConvertSettings, convert
 from bertwright.interop.huggingface import save_model
@@ -260,7 +261,7 @@ def test_defaults_equal_those_of_finetune() -> None:
             assert parameter.default == expected[name], name
 
 
-@every_kind
+@pytest.mark.parametrize("kind", [*KINDS, BertEmbedder])
 @pytest.mark.parametrize(
     "check",
     [
@@ -333,6 +334,34 @@ def test_labels_of_any_magnitude_are_learned(bert: str) -> None:
         BertRegressor(bert, **QUICK).fit(TRAIN.texts, prices).score(TEST.texts, np.where(TEST.good, 21_000.0, 20_000.0))
         > 0.8
     )
+
+
+# --- The transformer
+
+
+def test_embedder_gives_the_vectors_of_embed_to_any_classifier(bert: str) -> None:
+    embedder = BertEmbedder(bert, pooling="max", normalize=False, device="cpu", dtype="float32")
+    expected = bertwright.load(bert, "cpu").embed(TEST.texts, "max", normalize=False)
+    assert (embedder.fit_transform(TEST.texts) == expected).all()
+    assert embedder.get_feature_names_out().tolist() == [f"bertembedder{index}" for index in range(32)]
+    for round_trip in (pickle.dumps(embedder), pickle.dumps(embedder.fit())):
+        assert (pickle.loads(round_trip).transform(polars.Series(TEST.texts)) == expected).all()
+    pipeline = make_pipeline(embedder, LogisticRegression(C=100, max_iter=1000))
+    search = GridSearchCV(pipeline, {"bertembedder__pooling": ["cls", "max"]}, cv=2).fit(TRAIN.texts, TRAIN.good)
+    assert search.score(TEST.texts, TEST.good) > 0.9
+
+
+def test_embedder_is_a_transformer_of_text_that_must_be_fitted(bert: str) -> None:
+    tags = get_tags(BertEmbedder(bert))
+    assert (tags.input_tags.string, tags.target_tags.required) == (True, False)
+    assert tags.transformer_tags is not None
+    with pytest.raises(NotFittedError):
+        BertEmbedder(bert).transform(["the film"])
+    for wrong, message in (([], "X: expected at least one"), ([3], "expected"), ("the film", "X")):
+        with pytest.raises(ValueError, match=message):
+            BertEmbedder(bert).fit().transform(wrong)
+    with pytest.raises(ValueError, match="pooling"):
+        BertEmbedder(bert, pooling="sum").fit().transform(["the film"])  # type: ignore[arg-type]
 
 
 # --- Folders and pickles

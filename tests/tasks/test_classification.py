@@ -450,3 +450,14 @@ def test_labels_of_a_single_example_each_are_reported() -> None:
     (note,) = Classification(labels=tuple(labels)).warnings(examples)
     assert note.startswith("30 labels in 30 examples: is 'label' the right column?")
     assert Classification(labels=tuple(labels)).warnings([*examples, *examples]) == []
+
+
+def test_prediction_has_the_probability_of_its_label_and_a_short_text() -> None:
+    shares = {f"intent {number}": number / 10 for number in range(5)}
+    prediction = LabelPrediction("intent 4", shares)
+    assert prediction.probability == 0.4
+    assert prediction.top(2) == [("intent 4", 0.4), ("intent 3", 0.3)]
+    assert len(prediction.top(99)) == 5
+    many = LabelPrediction("intent 4", shares | {f"other {number}": 0.0 for number in range(700)})
+    assert "'intent 4': 0.4" in repr(many)
+    assert len(repr(many)) < 120

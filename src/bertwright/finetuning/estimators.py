@@ -1,7 +1,8 @@
-"""scikit-learn estimators for raw text: `BertClassifier`, `BertRegressor` and `BertTagger`.
+"""scikit-learn estimators for raw text: `BertClassifier`, `BertRegressor`, `BertTagger`, `BertEmbedder`.
 
     classifier = BertClassifier("run/model", epochs=2).fit(texts, labels)
     classifier.predict(["A joy from start to end."])
+    make_pipeline(BertEmbedder("run/model"), LogisticRegression()).fit(texts, labels)
 
 `fit` calls `bertwright.finetune` with a temporary run folder; call that function yourself if you want scores, plots and
 checkpoints. Its notices, such as about truncated texts, become Python warnings. A fitted estimator is pickled as the
@@ -20,7 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from rich.console import Console
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    RegressorMixin,
+    TransformerMixin,
+)
 from sklearn.utils import assert_all_finite, check_array, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -29,18 +36,68 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.inference.examples import abbreviate, check_text, check_words, text_example, to_list
 from bertwright.inference.model import Bert, Text, load
-from bertwright.interop.model_files import CLASSES, model_folder, new_folder
+from bertwright.inference.pooling import Pooling
+from bertwright.interop.model_files import CLASSES, model_folder
 from bertwright.io.tables import format_label
 from bertwright.settings import from_table
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.conll import TagExample
-from bertwright.tasks.task_io import write_task_folder
 from bertwright.training.context import select_device, select_dtype
 from bertwright.training.optimizer_settings import DeviceSettings
 
 
-class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """The base of the estimators: parameters, fine-tuning, and saving as a model folder.
+class BertOnDevice(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """The base of all estimators: a fitted `Bert`, its device, and saving as a model folder."""
+
+    device: str
+    dtype: str
+    threads: int | None = None
+    model_: Bert
+
+    def save(self, folder: str | Path) -> None:
+        """Write a new Hugging Face folder, atomically. Raises ValueError if the path already exists."""
+        check_is_fitted(self, "model_")
+        self.model_.save(folder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "model_" in state:
+            with TemporaryDirectory(prefix="bertwright-") as folder:
+                self.save(Path(folder) / "model")
+                state["model_"] = {path.name: path.read_bytes() for path in (Path(folder) / "model").iterdir()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "model_" in state:
+            with TemporaryDirectory(prefix="bertwright-") as folder:
+                for name, content in state["model_"].items():
+                    (Path(folder) / name).write_bytes(content)
+                state = state | {"model_": load(folder, "cpu")}
+        super().__setstate__(state)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+    @property
+    def _device(self) -> dict[str, Any]:
+        """The parameters of a `DeviceSettings`."""
+        threads = torch.get_num_threads() if self.threads is None else self.threads
+        return _table({"device": self.device, "dtype": self.dtype, "threads": threads})
+
+    def _on_device(self) -> Bert:
+        """Return the fitted model on the device of the parameters. Raises NotFittedError before `fit`."""
+        check_is_fitted(self, "model_")
+        settings = from_table(DeviceSettings, self._device, type(self).__name__)
+        self.model_.model.to(select_device(settings))
+        self.model_.model.encoder.compute_dtype = getattr(torch, select_dtype(settings))
+        return self.model_
+
+
+class BertEstimator(BertOnDevice):
+    """The base of the estimators that fine-tune: their parameters, and the call of `finetune`.
 
     - `model`: the pre-trained BERT to start from: a model folder, a run's folder, or a hub name.
     - `max_length`: maximum tokens per sequence; by default 128, or the model's positions if they are fewer.
@@ -55,7 +112,6 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     kind: ClassVar[str]
     """The task type."""
-    model_: Bert
 
     def __init__(
         self,
@@ -105,37 +161,8 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             raise ValueError(f"{folder}: {cls.__name__} needs a model for {cls.kind}, got one for {kind}")
         return estimator
 
-    def save(self, folder: str | Path) -> None:
-        """Write a new Hugging Face folder, atomically. Raises ValueError if the path already exists."""
-        check_is_fitted(self, "model_")
-        with new_folder(Path(folder)) as temporary:
-            self._write(temporary)
-
-    def _write(self, folder: Path) -> None:
-        """Write the fitted model into an existing folder."""
-        assert self.model_.task_model is not None
-        write_task_folder(folder, self.model_.task_model, self.model_.tokenizer)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = dict(super().__getstate__())
-        if "model_" in state:
-            with TemporaryDirectory(prefix="bertwright-") as folder:
-                self._write(Path(folder))
-                state["model_"] = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "model_" in state:
-            with TemporaryDirectory(prefix="bertwright-") as folder:
-                for name, content in state["model_"].items():
-                    (Path(folder) / name).write_bytes(content)
-                state = state | {"model_": load(folder, "cpu")}
-        super().__setstate__(state)
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.two_d_array = False
         tags.target_tags.required = True
         return tags
 
@@ -167,20 +194,6 @@ class BertEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             "optimizer": _table({"learning_rate": self.learning_rate}),
             "device": self._device,
         }
-
-    @property
-    def _device(self) -> dict[str, Any]:
-        """The parameters of a `DeviceSettings`."""
-        threads = torch.get_num_threads() if self.threads is None else self.threads
-        return _table({"device": self.device, "dtype": self.dtype, "threads": threads})
-
-    def _on_device(self) -> Bert:
-        """Return the fitted model on the device of the parameters. Raises NotFittedError before `fit`."""
-        check_is_fitted(self, "model_")
-        settings = from_table(DeviceSettings, self._device, type(self).__name__)
-        self.model_.model.to(select_device(settings))
-        self.model_.model.encoder.compute_dtype = getattr(torch, select_dtype(settings))
-        return self.model_
 
 
 class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
@@ -279,6 +292,49 @@ class BertTagger(BertEstimator):
         bert = self._on_device()
         assert bert.task is not None
         return bert.task.score(examples, bert.tag([example.words for example in examples]))[bert.task.metric]
+
+
+class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BertOnDevice):  # type: ignore[misc]
+    """Transformer of texts to vectors, as `Bert.embed` computes them: the features of any classifier.
+
+    X: N texts in a list, an array or a column of a data frame. `fit` loads the model and learns nothing. `model`,
+    `device` and `dtype`: as for `BertClassifier`; the other parameters: as for `Bert.embed`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        max_length: int | None = None,
+        prompt_name: str | None = None,
+        device: str = DeviceSettings.device,
+        dtype: str = DeviceSettings.dtype,
+    ) -> None:
+        self.model = model
+        self.pooling = pooling
+        self.normalize = normalize
+        self.max_length = max_length
+        self.prompt_name = prompt_name
+        self.device = device
+        self.dtype = dtype
+
+    def fit(self, X: Any = None, y: Any = None) -> Self:
+        """Load the model. Raises ValueError for a folder that `load` rejects."""
+        self.model_ = load(self.model, "cpu")
+        return self
+
+    def transform(self, X: Any) -> npt.NDArray[np.float32]:
+        """Compute the vector of each text, N × H. Raises ValueError for an invalid X or parameter."""
+        bert = self._on_device()
+        texts = _to_list(X, "X")
+        return bert.embed(texts, self.pooling, self.normalize, max_length=self.max_length, prompt_name=self.prompt_name)
+
+    @property
+    def _n_features_out(self) -> int:
+        """Numbers per vector: scikit-learn names the columns by it."""
+        return self.model_.vector_size(self.pooling)
 
 
 def _table(values: Mapping[str, Any]) -> dict[str, Any]:

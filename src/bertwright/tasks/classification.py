@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 MAX_NUMBER = float(np.finfo(np.float32).max)  # of a label: losses are float32
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 SHOWN_LABELS = 20  # in a message
+REPR_LABELS = 3  # in the text of a prediction
 MAX_TABLE_LABELS = 30  # labels of a confusion table
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 SEP = SPECIAL_TOKENS[3]
@@ -191,6 +192,20 @@ class LabelPrediction(NamedTuple):
     probabilities: dict[str, float]
     """Of every label, in the order of the task's labels; their sum is 1."""
 
+    @property
+    def probability(self) -> float:
+        """The probability of the label."""
+        return self.probabilities[self.label]
+
+    def top(self, k: int = 5) -> list[tuple[str, float]]:
+        """Return the `k` most probable labels with their probabilities, from the most probable one on."""
+        return sorted(self.probabilities.items(), key=lambda item: -item[1])[:k]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{label!r}: {share:.4f}" for label, share in self.top(REPR_LABELS))
+        more = len(self.probabilities) - REPR_LABELS
+        return f"LabelPrediction({self.label!r}, {{{shown}{f', … {more} more' if more > 0 else ''}}})"
+
 
 @dataclass(frozen=True)
 class Classification(TextTask[str, LabelPrediction]):
@@ -327,10 +342,10 @@ class Classification(TextTask[str, LabelPrediction]):
 
     def to_record(self, example: TextExample[str], prediction: LabelPrediction) -> dict[str, Any]:
         shares = {f"p({label})": share for label, share in prediction.probabilities.items()}
-        return {"label": prediction.label, "probability": prediction.probabilities[prediction.label]} | shares
+        return {"label": prediction.label, "probability": prediction.probability} | shares
 
     def display(self, predicted: Sequence[tuple[TextExample[str], LabelPrediction]]) -> list[DisplayTable]:
-        rows = [(str(example), guess.label, f"{guess.probabilities[guess.label]:.1%}") for example, guess in predicted]
+        rows = [(str(example), guess.label, f"{guess.probability:.1%}") for example, guess in predicted]
         return [DisplayTable(("text", "label", "probability"), rows)]
 
 

@@ -61,6 +61,11 @@ class ChoicePrediction(NamedTuple):
     probabilities: tuple[float, ...]
     """Of each ending; their sum is 1."""
 
+    @property
+    def probability(self) -> float:
+        """The probability of the choice."""
+        return self.probabilities[self.choice]
+
 
 @dataclass(frozen=True)
 class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
@@ -211,8 +216,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     def to_record(self, example: ChoiceExample, prediction: ChoicePrediction) -> dict[str, Any]:
         """Convert a choice; endings are counted from `first_label`, also if the labels are letters."""
         shares = {f"p({number})": share for number, share in enumerate(prediction.probabilities, self.first_label)}
-        best = prediction.probabilities[prediction.choice]
-        return {"choice": prediction.choice + self.first_label, "probability": best} | shares
+        return {"choice": prediction.choice + self.first_label, "probability": prediction.probability} | shares
 
     def display(self, predicted: Sequence[tuple[ChoiceExample, ChoicePrediction]]) -> list[DisplayTable]:
         """Format each choice as a table of its endings."""
