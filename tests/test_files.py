@@ -56,6 +56,29 @@ def test_atomic_folder_appears_complete_or_not_at_all(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "file").read_text() == "x"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no umask")
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077, 0o002])
+def test_files_have_the_permissions_of_the_umask(tmp_path: Path, umask: int) -> None:
+    """Writers such as safetensors rename a file of their own, which its owner alone can read."""
+
+    def write(path: Path) -> None:
+        path.with_suffix(".own").write_text("x")
+        path.with_suffix(".own").chmod(0o600)
+        path.with_suffix(".own").replace(path)
+
+    before = os.umask(umask)
+    try:
+        with atomic_file(tmp_path / "a.txt") as temporary:
+            write(temporary)
+        with atomic_folder(tmp_path / "b") as temporary:
+            (temporary / "c").mkdir()
+            write(temporary / "c" / "d.txt")
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "a.txt", tmp_path / "b" / "c" / "d.txt")]
+    assert modes == [0o666 & ~umask] * 2
+
+
 def test_interrupted_removal_leaves_a_temporary_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").write_text("x")

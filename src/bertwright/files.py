@@ -64,7 +64,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
     temporary = _temporary(path)
     try:
         with attach_filename(path):
+            temporary.touch()
+            mode = temporary.stat().st_mode
             yield temporary
+            if temporary.stat().st_mode != mode:  # safetensors gives the owner alone access, whatever the umask says
+                temporary.chmod(mode)
             sync(temporary)
             temporary.replace(path)
             sync(path.parent)
@@ -96,7 +100,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         with attach_filename(path):
+            mode = temporary.stat().st_mode & 0o666
             for written in [*sorted(temporary.rglob("*")), temporary]:
+                if written.is_file() and written.stat().st_mode & 0o777 != mode:  # as in atomic_file
+                    written.chmod(mode)
                 sync(written)
             try:
                 temporary.rename(path)
@@ -270,6 +277,5 @@ def new_file(path: Path) -> Iterator[Path]:
         raise ValueError("-: expected the name of a file; this result is not written to standard output")
     check_absent(path)
     with atomic_file(path) as temporary:
-        temporary.touch()
         yield temporary
         check_absent(path)

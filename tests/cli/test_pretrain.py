@@ -355,6 +355,18 @@ def test_model_larger_than_memory_is_rejected(tmp_path: Path, make_settings: Mak
     assert not (settings.run / "settings.toml").exists()
 
 
+@pytest.mark.parametrize("layout", ["", "0_Transformer"])
+def test_init_from_a_sentence_embedding_model_is_reported(
+    tmp_path: Path, make_settings: Make, tiny_bert: Path, layout: str
+) -> None:
+    shutil.copytree(tiny_bert, tmp_path / "init" / layout)
+    (tmp_path / "init" / "modules.json").write_text(json.dumps([{"path": layout}]))
+    init = ModelSettings(init=str(tmp_path / "init" / layout))
+    printed = " ".join(run_pretrain(make_settings(tmp_path / "run", steps=1, model=init)).split())
+    assert "trained for sentence embeddings (modules.json)" in printed
+    assert "sentence-transformers" in printed
+
+
 def test_missing_heads_of_init_are_reported(tmp_path: Path, make_settings: Make, tiny_bert: Path) -> None:
     init = shutil.copytree(tiny_bert, tmp_path / "init")
     (init / "checksums.json").unlink()

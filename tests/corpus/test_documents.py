@@ -27,7 +27,7 @@ from bertwright.corpus.documents import (
     read_shard,
     shard_corpus,
 )
-from bertwright.io import decoding, lines, sources
+from bertwright.io import conll_lines, decoding, lines, sources
 from bertwright.io.decoding import ReadStats
 from bertwright.io.sources import InputFile, check_unique
 
@@ -599,3 +599,26 @@ def test_zst_of_several_and_skippable_frames_is_read_and_checked_to_its_end(tmp_
         path.write_bytes(whole[:-missing])
         with pytest.raises(ValueError, match=r"a\.txt\.zst: truncated"):
             texts(path)
+
+
+@pytest.mark.parametrize("limit", ["MAX_LINES", "MAX_CHARACTERS"])
+@pytest.mark.parametrize("suffix", [".conll", ".conllu"])
+def test_endless_sentence_of_conll_is_an_error_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, limit: str
+) -> None:
+    monkeypatch.setattr(conll_lines, limit, 5)
+    path = tmp_path / f"a{suffix}.zst"
+    path.write_bytes(zstandard.compress(b"1\ta\t_\n\n1\tb\t_\n" + b"2\tb\t_\n" * 10))
+    line = {"MAX_LINES": 8, "MAX_CHARACTERS": 4}[limit]
+    with pytest.raises(ValueError, match=rf"a{suffix}\.zst, line {line}: a sentence of more than"):
+        list(read(CorpusSettings((str(path),))))
+
+
+def test_endless_number_of_short_sentences_of_conll_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "MAX_CHARACTERS", 100)
+    path = tmp_path / "a.conll"
+    path.write_text("a\n\n" * 50)
+    with pytest.raises(ValueError, match="a document of more than"):
+        list(read(CorpusSettings((str(path),))))

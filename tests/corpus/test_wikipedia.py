@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import time
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -10,6 +11,7 @@ import mwparserfromhell
 import pytest
 
 import bertwright
+from bertwright.corpus import wikipedia
 from bertwright.corpus.documents import CorpusSettings, Document, read, read_shard, shard_corpus
 from bertwright.corpus.wikipedia import extract_text
 from bertwright.io.decoding import ReadStats
@@ -36,7 +38,7 @@ The districts are:
 Its [http://seoul.go.kr city hall] stands<br/>near http://example.org Alien: Covenant, see [[Alien: Covenant]]. <math>x^2</math>
 __NOTOC__ [[Category:Capitals]] [[de:Seoul]]
 """  # noqa: E501
-SEOUL_TEXT = """Seoul (founded 1394) is the capital of South Korea.
+SEOUL_TEXT = """Seoul (서울; founded 1394) is the capital of South Korea.
 
 It has many palaces & gates now; H2O.
 
@@ -114,12 +116,13 @@ def test_shards_of_a_dump_yield_the_documents_of_the_whole(tmp_path: Path, targe
     ("wikitext", "text"),
     [
         ("A ''very'' '''bold''' word.", "A very bold word."),
-        ("One {{a|{{b}}}} two {{{c}}}.", "One two."),
+        ("One {{lang|fr|{{nowrap|deux trois}}}} two {{{c}}}.", "One deux trois two."),
+        ("Called ''''x''''' and '''y''.", "Called 'x and y."),
         ("See [[:Category:Cats]] and [[Cat#Food|food]].", "See Category:Cats and food."),
         ("<blockquote>Said so.</blockquote><gallery>a.jpg</gallery>", "Said so."),
         ("Broken {| class=x\n| cell\n! head\nText.", "Broken {| class=x\n\nText."),
         ("First.\nSecond.\n\n\nThird.", "First.\n\nSecond.\n\nThird."),
-        ("Open [[link and '' style <ref>.", "Open [[link and '' style <ref>."),
+        ("Open [[link and '' style <ref>.", "Open [[link and style <ref>."),
         ("Said.<ref name=a/> Done.<REF\nname='b'>{{cite|a=<b>x</b>}}</REF >", "Said. Done."),
         ("123 — 456", ""),
         ("", ""),
@@ -127,6 +130,104 @@ def test_shards_of_a_dump_yield_the_documents_of_the_whole(tmp_path: Path, targe
 )
 def test_extract_text_of_markup(wikitext: str, text: str) -> None:
     assert extract_text(wikitext) == text
+
+
+@pytest.mark.parametrize(
+    ("wikitext", "text"),
+    [
+        ("It is {{convert|3|to|5|ft|m|abbr=on}} deep.", "It is 3 to 5 ft deep."),
+        ("About {{formatnum:1300}} people {{circa|1874}}.", "About 1300 people c. 1874."),
+        ("A {{nowrap|1=big {{abbr|St.|Saint}} mill}} {{ndash}} old.", "A big St. mill – old."),
+        ("{{lang-ru|Москва|Moskva}} and {{langx|fr|eau}} and {{transl|ja|ISO|mizu}}.", "Москва and eau and mizu."),
+        ("{{frac|1|2}} of {{val|1.5|u=kg}}, <code>x</code>.", "1/2 of 1.5 kg, x."),
+        ("The mill is {{unknown|a}} long. It is old.", "It is old."),
+        ("Let <math>x</math> be a number. It is <chem>H2O</chem>. Yes.", "Yes."),
+        ("{{PAGENAME}} is a river. It is long.", "It is long."),
+        ("방앗간은 {{모름}}이다. 오래되었다.", "오래되었다."),
+        ("東京は{{不明}}である。古い。", "古い。"),
+        (
+            "{{Box}}The mill{{x}} is old.{{x}} It {{citation needed}} stands. {{x}} Yes.",
+            "The mill is old. It stands. Yes.",
+        ),
+        ("{{hatnote}} The mill (from {{unknown}}; old) is old.", "The mill (from; old) is old."),
+    ],
+)
+def test_templates_keep_their_words_or_the_sentence_is_dropped(wikitext: str, text: str) -> None:
+    assert extract_text(wikitext) == text
+
+
+@pytest.mark.parametrize(
+    ("link", "text"),
+    [
+        ("[[Alien:Covenant]]", "Alien:Covenant"),
+        ("[[Re:Zero|the series]]", "the series"),
+        ("[[wikt:mill|mill]]", "mill"),
+        ("[[Wikipedia:Style|style]]", "style"),
+        ("[[:Category:Cats|cats]]", "cats"),
+        ("[[file:a.jpg|thumb|A cat]]", ""),
+        ("[[Foto:a.jpg|thumb|A cat]]", ""),
+        ("[[분류:강]]", ""),
+        ("[[zh-min-nan:Hoa]]", ""),
+    ],
+)
+def test_links_with_a_colon_keep_their_words(link: str, text: str) -> None:
+    assert extract_text(f"See {link} now.") == f"See {text} now.".replace("  ", " ")
+
+
+@pytest.mark.parametrize(
+    "opening",
+    ["<ref>", "{{a|", "{{#if:|", "{{{a|", "[[a|", "[ftp://x ", "<b>", "<b a='", "{|\n|a\n", "<!-- a", "''a'''b"],
+)
+def test_unclosed_markup_takes_linear_time(opening: str) -> None:
+    started = time.process_time()
+    text = extract_text(f"The mill. {opening * 20_000}")
+    assert time.process_time() - started < 3  # from 9 seconds to minutes before
+    assert text == "" or opening == "''a'''b"
+
+
+def test_some_unclosed_markup_leaves_the_text() -> None:
+    text = "The mill <b>is {{a| old. [[It" + " stands." * 10_000
+    assert extract_text(text) == text
+
+
+NAMESPACES = (
+    '<namespaces><namespace key="0" /><namespace key="1">Talk</namespace><namespace key="6">Datei</namespace>'
+    '<namespace key="10" case="first-letter">Vorlage</namespace><namespace key="14">Luokka</namespace></namespaces>'
+)
+
+
+@pytest.mark.parametrize("target_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("listed", [True, False])
+def test_dump_without_namespaces_of_pages_reads_them_from_titles(
+    tmp_path: Path, listed: bool, target_bytes: int
+) -> None:
+    skipped = ["Talk:Mill", "Vorlage:Box"] if listed else ["Talk:Mill", "Template:Box", "User talk:Ann", "분류:강"]
+    titles = ["Mill", *skipped, "Alien: Covenant", "Re:Zero"]
+    pages = "".join(make_page(title, f"About {title}.").replace("<ns>0</ns>", "") for title in titles)
+    path = tmp_path / "wiki.xml"
+    head = HEAD.replace("</siteinfo>", NAMESPACES * listed + "</siteinfo>")
+    path.write_text(f"{head}{pages}</mediawiki>\n", encoding="utf-8")
+    settings = CorpusSettings((str(path),))
+    shards = shard_corpus(settings, target_bytes)
+    assert [document.text for shard in shards for document in read_shard(settings, shard)] == [
+        f"About {title}." for title in ("Mill", "Alien: Covenant", "Re:Zero")
+    ]
+
+
+def test_links_to_files_are_known_by_the_namespaces_of_the_dump(tmp_path: Path) -> None:
+    path = tmp_path / "wiki.xml"
+    page = make_page("A", "One. [[Luokka:X]] [[Datei:x|y]]")
+    path.write_text(HEAD.replace("</siteinfo>", NAMESPACES + "</siteinfo>") + page + "</mediawiki>\n")
+    assert [document.text for document in texts(path)] == ["One."]
+
+
+@pytest.mark.parametrize("token", ["<mediawiki x='", "<mediawiki><!-- ", "<mediawiki><"])
+def test_endless_xml_token_is_an_error(token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wikipedia, "MAX_SILENT", 1 << 20)
+    path = tmp_path / "wiki.xml"
+    path.write_text(token + "a" * (4 << 20))
+    with pytest.raises(ValueError, match=r"wiki\.xml, line 1: a tag or comment of more than"):
+        texts(path)
 
 
 def test_article_on_which_the_parser_fails_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertwright.io import conll_lines
 from bertwright.metrics.tag_schemes import detect_scheme, find_spans
 from bertwright.tasks.conll import TagExample, read_sentences, to_conll, with_document_context
 from bertwright.tasks.tagging import Tagging
@@ -448,3 +449,11 @@ def test_words_with_spaces_are_reported(tmp_path: Path) -> None:
     (example,) = Tagging().read(str(path))
     (note,) = Tagging(labels=("O", "B-X"), scheme="iob2").warnings([example])
     assert "words contain spaces, such as 'the bear sees'" in note
+
+
+def test_endless_sentence_is_an_error_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conll_lines, "MAX_LINES", 5)
+    path = tmp_path / "a.conll"
+    path.write_text("a\tO\n\n" + "b\tO\n" * 10)
+    with pytest.raises(ValueError, match=r"a\.conll, line 8: a sentence of more than 5 lines"):
+        list(read_sentences(str(path), None, None, labeled=True))

@@ -55,6 +55,10 @@ def test_latest_is_the_newest_checkpoint_and_old_ones_are_deleted(tmp_path: Path
         ),
         (lambda f: (f.parent / "state.json").write_text('{"step": 1}'), r"state.json: damaged.*; start again"),
         (
+            lambda f: (f.parent / "state.json").write_text('{"files": {"a": {"bytes": 1e400, "digest": ""}}}'),
+            r"state.json: damaged.*; start again",
+        ),
+        (
             lambda f: (f.parent / "state.json").write_text('{"step": 1, "files": {}, "environment": 3}'),
             r"state.json: damaged.*; start again",
         ),

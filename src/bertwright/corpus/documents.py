@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple
 
-from bertwright.corpus.wikipedia import read_articles
-from bertwright.io.conll_lines import is_comment, split_cells, starts_document
+from bertwright.corpus.wikipedia import read_articles, read_namespaces
+from bertwright.io.conll_lines import check_sentence_size, is_comment, split_cells, starts_document
 from bertwright.io.decoding import (
     BLOCK,
     FIX_CORPUS,
@@ -30,6 +30,7 @@ DUMP_FORMAT = ".xml"  # suffix of Wikipedia dumps
 CORPUS_FORMATS = (*FORMATS, *CONLL_FORMATS, DUMP_FORMAT)
 CONLL_VERSION = 2  # raised with every change of what is read from .conllu and .conll; a token store records it
 NUMBERED_COLUMNS = 6  # with fewer columns, "1" is a word; files that number their words have ten or more
+SENTENCE_COST = 16  # bytes of memory of a sentence besides its text
 FILES_PER_SHARD = 1_000  # opening a small file takes longer than reading it, and workers share the opening
 
 BLANK_LINE = re.compile(r"\n\s*\n")
@@ -254,7 +255,8 @@ def _read_file(file: InputFile, settings: CorpusSettings, stats: ReadStats, span
     blocks = decode_blocks(file, settings.codec, stats, span.start, span.end)
     if file.format == DUMP_FORMAT:
         is_complete = span.end in (None, file.size)
-        return _tidy(file, stats, read_articles(file.path, blocks, span.line, is_complete))
+        namespaces = read_namespaces(next(iter(decode_blocks(file, settings.codec, ReadStats())), ""))
+        return _tidy(file, stats, read_articles(file.path, blocks, span.line, is_complete, namespaces))
     if file.format in CONLL_FORMATS:
         return _tidy(file, stats, _conll_documents(file, split_lines(file.path, blocks, span.line)))
     if file.document_unit == "line":
@@ -318,15 +320,15 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
     """
     sentences: list[str] = []
     words: list[str] = []  # lines of one sentence
-    text, size, first = "", 0, 1
+    text, size, sentence_size, first = "", 0, 0, 1
     join = _join_conllu if file.format == ".conllu" else _join_columns
 
     def finish_sentence() -> None:
-        nonlocal text, size
+        nonlocal text, size, sentence_size
         if sentence := text or join(words):
             sentences.append(sentence)
-            size += len(sentence)
-        text = ""
+            size += len(sentence) + SENTENCE_COST
+        text, sentence_size = "", 0
         words.clear()
 
     for number, line in numbered:
@@ -341,6 +343,8 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
             text = found[1].strip()
         else:
             words.append(line.rstrip("\r"))
+            sentence_size += len(line)
+            check_sentence_size(file.path, number, len(words), sentence_size)
         if size > MAX_CHARACTERS:
             raise ValueError(_too_long(file, "document", "mark where documents start with # newdoc"))
     finish_sentence()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from bertwright.corpus.documents import Document
+if TYPE_CHECKING:
+    from bertwright.corpus.documents import Document
 
 RULES_VERSION = 2  # raised with every change of the output; a token store records it
 LONGEST = 10_000  # characters; text without sentence ends (tables, base64) is cut here, at white space if possible

@@ -3,29 +3,89 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from html import unescape
 from typing import Any
 from xml.parsers import expat
 
+from bertwright.corpus.sentences import split_sentences
 from bertwright.io.lines import MAX_CHARACTERS
 
 ROOT = "mediawiki"  # the element around a whole dump
-ARTICLE_NAMESPACE = "0"
-FIELDS = ("ns", "text")  # elements of a page that are read
+ARTICLE, FILE, CATEGORY = "0", "6", "14"  # keys of namespaces
+FIELDS = ("ns", "title", "text")  # elements of a page that are read
+MAX_SILENT = 1 << 26  # characters of XML without an element or a text; expat takes quadratic time for a longer token
+
+NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^<>]*>([^<>]+)</namespace>')
+# Names by key, in lower case, for dumps that list none.
+NAMESPACES = {
+    **dict.fromkeys("media special talk user wikipedia mediawiki template help portal module draft".split(), "other"),
+    **dict.fromkeys("file image datei bild fichier archivo 파일 ファイル 文件 файл".split(), FILE),
+    **dict.fromkeys("category kategorie catégorie categoría categoria 분류 分类 分類 категория".split(), CATEGORY),
+}
 
 INLINE_TAGS = frozenset(
-    "abbr b bdi big blockquote center cite del dfn div em font i ins kbd nowiki p poem q s samp small span strong sub "
-    "sup tt u var".split()
-)  # their content belongs to the running text; other tags are dropped with their content, such as ref, table, math
+    "abbr b bdi big blockquote center cite code del dfn div em font i ins kbd nowiki p poem q s samp small span strong "
+    "sub sup tt u var".split()
+)  # their content belongs to the running text; other tags are dropped with their content, such as ref and table
+FORMULA_TAGS = frozenset("math chem ce score hiero".split())
 LIST_ITEMS = frozenset("li dd dt".split())
-LIST_MARK = "\ue000"  # a private-use character that replaces the mark of a list item
+# Private-use characters: the mark of a list item; the place of a template or formula that cannot be read.
+LIST_MARK, GAP = "\ue000", "\ue001"
 
-# A link to a file, a category, another language or another wiki. In titles such as "Alien: Covenant" a space follows.
-OTHER_NAMESPACE = re.compile(r"[^\s:]+:\S")
+# Templates that show one of their values: its number from 0 or, negative, from the last.
+SHOWN_VALUE = {
+    **dict.fromkeys(
+        "nowrap nobr nobreak abbr small big smaller larger smallcaps sc em strong mvar math nihongo ill link-en lien "
+        "ruby 한자 루비 仮リンク".split(),
+        0,
+    ),
+    **dict.fromkeys("lang langx llang langue zh-lang".split(), 1),
+    **dict.fromkeys(["transl", "transliteration", "translit", "color", "font color"], -1),
+}
+# Templates that show text before their values, which are joined.
+SHOWN_PREFIX = {
+    **dict.fromkeys("circa c. ca. ca".split(), "c. "),
+    **dict.fromkeys("floruit fl.".split(), "fl. "),
+    "as of": "As of ",
+    **dict.fromkeys("unité nombre nb".split(), ""),
+}
+SYMBOLS = {"'": "'", "!": "|", "=": "=", "nbsp": " ", "spaces": " ", "·": " · "} | dict.fromkeys(
+    ["ndash", "–", "snd", "spaced ndash", "mdash", "—", "snds"], " – "
+)
+SHOWN_FUNCTION = re.compile(r"\s*(?:formatnum|lc|uc|lcfirst|ucfirst)\s*:(.*)", re.DOTALL | re.IGNORECASE)
+REFERENCE_TEMPLATE = re.compile(
+    r"(?:cite|citation|sfn|efn|refn?|rp?|cn|fact|anchor|coord|clear|clarify|who|when|which|by whom|dubious|update|"
+    r"dead link|isbn|출처|각주|주석|要出典)\b.*|.* needed"
+)
+QUANTITY = re.compile(r"[-+−]?[\d.,/+]+")
+
+LANGUAGE = re.compile(r"(?:[a-z]{2,3}|simple)(?:-[a-z]+)*")
+MEDIA = re.compile(r".*\.(?:jpe?g|png|svg|gif|tiff?|webp|og[agv]|web[mp]|pdf|djvu|mp[34]|wav)", re.IGNORECASE)
 # Half of the markup of an article; removed first, since the parser takes most of the time.
 REFERENCE = re.compile(r"<ref\b[^<>]*/>|<ref\b[^<>]*>.*?</ref\s*>", re.DOTALL | re.IGNORECASE)
+STYLE = re.compile(r"'{2,}")  # of four apostrophes, one is text, and of more than five all but five
+REFERENCE_END = re.compile(r"</ref\s*>", re.IGNORECASE)
+
+# The parser reads from each opening without an end to the end of the page, 2 million characters per second.
+MAX_UNFINISHED = 10_000_000
+MARKUP = re.compile(
+    r"(?P<open>\{\{|\[\[|<!--|\[(?=[a-z+.-]{2,20}:|//)|^[ \t:]*+\{\|)|(?P<close>\}\}|\]\]?|-->|^[ \t]*+\|\}(?!\}))"
+    r"|<(?P<end>/?)(?P<tag>[a-z]++)[^<>]*+>?|(?P<line>\n)",
+    re.MULTILINE | re.IGNORECASE,
+)
+CLOSES = {"}}": "{{", "]]": "[[", "]": "[", "-->": "<!--", "|}": "{|"}
+SINGLE_TAGS = frozenset("br wbr hr meta link img li dd dt th td tr".split())
+
 BEHAVIOUR_SWITCH = re.compile(r"__[A-Z]+__")
+IN_BRACKETS = re.compile(rf"\([^()]*{GAP}[^()]*\)")
+GAP_IN_BRACKETS = re.compile(rf"(?:[,;:]\s*)?{GAP}")
+# A gap that is no part of a sentence: before the first one, at the end of a word, or after a sentence.
+FREE_GAP = re.compile(
+    rf"^(?:{GAP}\s*+)++(?![a-zß-ÿα-ωа-я])|(?<=[^\s(\[\"'“‘«„「『—–]){GAP}+(?!\w)|(?<=[.!?。！？])\s+{GAP}"
+)
 # Brackets after a template in them was removed: "Seoul (; born 1394)".
 EMPTY_BRACKETS = re.compile(r"\([,;:\s]*\)")
 BRACKET_START = re.compile(r"\(\s*(?:[,;:]\s*)+")
@@ -33,16 +93,32 @@ SPACES = re.compile(r"[ \t\xa0]+")
 SPACE_BEFORE_MARK = re.compile(r" (?=[,.;)](?:\s|$))")
 
 
+def read_namespaces(head: str) -> dict[str, str]:
+    """Return the names of the namespaces that the beginning of a dump lists, in lower case, with their keys.
+
+    >>> read_namespaces('<namespace key="0" /><namespace key="1" case="first-letter">Talk</namespace>')
+    {'talk': '1'}
+    """
+    return {unescape(name).lower(): key for key, name in NAMESPACE.findall(head)}
+
+
 def read_articles(
-    path: str, blocks: Iterable[str], line: int = 1, is_complete: bool = True
+    path: str,
+    blocks: Iterable[str],
+    line: int = 1,
+    is_complete: bool = True,
+    namespaces: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[int, str]]:
     """Yield line and text of each article of a dump, or of a slice of one that starts and ends between pages.
 
-    Redirects and pages of other namespaces (talk, files, categories, templates) are skipped. `line` is the number of
-    the first line; if it is not 1, the beginning of the dump is missing. `is_complete`: the end of the dump is there.
-    Memory is bounded by the longest page. Raises ValueError for text that is not the XML of a dump.
+    Redirects and pages of other namespaces (talk, files, categories, templates) are skipped; in dumps without `<ns>`
+    the prefix of a title tells, by the `namespaces` of the dump. `line` is the number of the first line; if it is not
+    1, the beginning of the dump is missing. `is_complete`: the end of the dump is there. Memory is bounded by the
+    longest page. Raises ValueError for text that is not the XML of a dump.
     """
-    pages = _PageParser()
+    pages = _PageParser(namespaces or NAMESPACES)
+    hidden = frozenset(name for name, key in (NAMESPACES | dict(pages.namespaces)).items() if key in (FILE, CATEGORY))
+    silent = 0
     parser = expat.ParserCreate()
     parser.buffer_text = True
     parser.StartElementHandler = lambda name, _: pages.start(name, parser.CurrentLineNumber + line - 1)
@@ -52,9 +128,16 @@ def read_articles(
         if line > 1:
             parser.Parse(f"<{ROOT}>", False)
         for block in blocks:
+            events = pages.events
             parser.Parse(block, False)
+            silent = 0 if pages.events > events else silent + len(block)
+            if silent > MAX_SILENT:
+                raise ValueError(
+                    f"{path}, line {parser.CurrentLineNumber + line - 1}: a tag or comment of more than "
+                    f"{MAX_SILENT:,} characters; is this a Wikipedia dump?"
+                )
             for number, wikitext in pages.take():
-                yield number, extract_text(wikitext)
+                yield number, extract_text(wikitext, hidden)
             if pages.size > MAX_CHARACTERS:
                 raise ValueError(
                     f"{path}: a page of more than {MAX_CHARACTERS:,} characters; is this a Wikipedia dump?"
@@ -81,7 +164,11 @@ class _NotADumpError(Exception):
 class _PageParser:
     """Collector of articles from the events of an XML parser."""
 
+    namespaces: Mapping[str, str]
+    """Keys of namespaces by name, in lower case."""
     articles: list[tuple[int, str]] = field(default_factory=list)
+    events: int = 0
+    """Number of elements and texts so far."""
     size: int = 0
     """Characters of the page so far."""
     path: list[str] = field(default_factory=list)
@@ -95,6 +182,7 @@ class _PageParser:
         if not self.path and name != ROOT:
             raise _NotADumpError(name)
         self.path.append(name)
+        self.events += 1
         if name == "page":
             self.first_line, self.is_redirect, self.size = line, False, 0
             self.content = {name: [] for name in FIELDS}
@@ -107,13 +195,21 @@ class _PageParser:
         if self.path[-1] in FIELDS and "page" in self.path:
             self.content[self.path[-1]].append(text)
         self.size += len(text)
+        self.events += 1
 
     def end(self, name: str) -> None:
         self.path.pop()
+        self.events += 1
         if name == "page":
             self.size = 0
-            if not self.is_redirect and "".join(self.content["ns"]).strip() == ARTICLE_NAMESPACE:
+            if not self.is_redirect and self._namespace() == ARTICLE:
                 self.articles.append((self.first_line, "".join(self.content["text"])))
+
+    def _namespace(self) -> str:
+        """Return the key of the page's namespace; a dump of before 2011 has it in the title only."""
+        prefix = _prefix("".join(self.content["title"]))
+        in_title = "other" if prefix.endswith(" talk") else self.namespaces.get(prefix, ARTICLE)
+        return "".join(self.content["ns"]).strip() or in_title
 
     def take(self) -> list[tuple[int, str]]:
         """Return the articles since the last call."""
@@ -121,28 +217,70 @@ class _PageParser:
         return taken
 
 
-def extract_text(wikitext: str) -> str:
+def _prefix(title: str) -> str:
+    """Return the part of a title before its first colon, in lower case; "" if it has none."""
+    prefix, colon, _ = title.partition(":")
+    return prefix.replace("_", " ").strip().lower() if colon else ""
+
+
+HIDDEN = frozenset(name for name, key in NAMESPACES.items() if key in (FILE, CATEGORY))
+
+
+def extract_text(wikitext: str, hidden: frozenset[str] = HIDDEN) -> str:
     r"""Extract the running text of a page: paragraphs, with a blank line between them.
 
-    Dropped are headings, lists, tables, templates, references, formulas, images and links to other wikis; and lines
-    that end with a colon, which usually introduce a list.
+    Dropped are headings, lists, tables, references, images and links to other languages; lines that end with a colon,
+    which usually introduce a list; and sentences with a formula or a template whose words are not known. `hidden`:
+    names of namespaces, in lower case, whose links show nothing. A page with so much unclosed markup that the parser
+    would take minutes has no text.
 
     >>> extract_text("'''Seoul''' ({{lang|ko|서울}}) is the [[capital city|capital]].<ref>x</ref>\n* a list")
-    'Seoul is the capital.'
+    'Seoul (서울) is the capital.'
     """
     import mwparserfromhell  # used by this format only
 
+    last = max((match.end() for match in REFERENCE_END.finditer(wikitext)), default=0)
+    # Without an end further on, REFERENCE would read the rest of the page from each opening.
+    wikitext = REFERENCE.sub("", wikitext[:last]) + wikitext[last:]
+    wikitext = STYLE.sub(lambda match: "'" * max(len(match[0]) - 5, len(match[0]) == 4), wikitext)
+    if _unfinished(wikitext) > MAX_UNFINISHED:
+        return ""
     try:
-        code = mwparserfromhell.parse(REFERENCE.sub("", wikitext))
+        code = mwparserfromhell.parse(wikitext)
     except mwparserfromhell.parser.ParserError:  # a defect of the parser: the article counts as an empty document
         return ""
-    rendered = BEHAVIOUR_SWITCH.sub("", _render(code))
+    rendered = BEHAVIOUR_SWITCH.sub("", _render(code, hidden))
     paragraphs = (_tidy(line) for line in rendered.split("\n") if LIST_MARK not in line)
     return "\n\n".join(line for line in paragraphs if _is_running_text(line))
 
 
-def _render(code: Any) -> str:
-    """Return the text of parsed wikitext; list items start with LIST_MARK."""
+def _unfinished(wikitext: str) -> int:
+    r"""Return the sum of the distances from each opening without an end to the end of the page.
+
+    >>> _unfinished("{{a}} [[b {{c}}"), _unfinished("<b>x</b><br>"), _unfinished("[ftp://x y\n[//x]")
+    (9, 0, 10)
+    """
+    openings: dict[str, list[int]] = defaultdict(list)
+    total = 0
+    for match in MARKUP.finditer(wikitext):
+        if mark := match["open"]:
+            openings[mark.strip(" \t:")].append(match.start())
+        elif mark := match["close"]:
+            if start := openings[CLOSES[mark.strip()]]:
+                start.pop()
+        elif name := match["tag"]:
+            if match["end"]:
+                if start := openings[name.lower()]:
+                    start.pop()
+            elif name.lower() not in SINGLE_TAGS and not match[0].endswith("/>"):
+                openings[name.lower()].append(match.start())
+        else:  # a link to another site ends with its line
+            total += sum(match.start() - start for start in openings.pop("[", ()))
+    return total + sum(len(wikitext) - start for starts in openings.values() for start in starts)
+
+
+def _render(code: Any, hidden: frozenset[str]) -> str:
+    """Return the text of parsed wikitext; list items start with LIST_MARK, and GAP replaces unknown words."""
     from mwparserfromhell import nodes
 
     texts = []
@@ -152,28 +290,79 @@ def _render(code: Any) -> str:
         elif isinstance(node, nodes.HTMLEntity):
             texts.append(node.normalize())
         elif isinstance(node, nodes.Wikilink):
-            if not OTHER_NAMESPACE.match(str(node.title).strip()):
-                texts.append(_render(node.text) if node.text else str(node.title).strip().lstrip(":"))
+            if not _is_hidden(str(node.title).strip(), hidden):
+                texts.append(_render(node.text, hidden) if node.text else str(node.title).strip().lstrip(":"))
         elif isinstance(node, nodes.ExternalLink):
-            texts.append(_render(node.title) if node.brackets and node.title else "")
+            texts.append(_render(node.title, hidden) if node.brackets and node.title else "")
         elif isinstance(node, nodes.Heading):
             texts.append("\n")
         elif isinstance(node, nodes.Tag):
-            texts.append(_render_tag(node))
+            texts.append(_render_tag(node, hidden))
+        elif isinstance(node, nodes.Template):
+            texts.append(_render_template(node, hidden))
     return "".join(texts)
 
 
-def _render_tag(node: Any) -> str:
+def _is_hidden(title: str, hidden: frozenset[str]) -> bool:
+    """Return whether a link shows nothing in the text: to a file, a category or the page in another language.
+
+    >>> [_is_hidden(title, HIDDEN) for title in ("Image:a.jpg", "de:Seoul", "Re:Zero", "wikt:mill", ":Category:Cats")]
+    [True, True, False, False, False]
+    """
+    prefix = _prefix(title)
+    is_other_language = LANGUAGE.fullmatch(title.partition(":")[0]) is not None
+    return prefix != "" and (prefix in hidden or is_other_language or MEDIA.fullmatch(title) is not None)
+
+
+def _render_tag(node: Any, hidden: frozenset[str]) -> str:
     tag = str(node.tag).strip().lower()
     if tag in LIST_ITEMS:
         return LIST_MARK
     if tag in ("br", "hr"):
         return " " if tag == "br" else "\n"
-    return _render(node.contents) if tag in INLINE_TAGS and node.contents else ""
+    if tag in FORMULA_TAGS:
+        return GAP
+    return _render(node.contents, hidden) if tag in INLINE_TAGS and node.contents else ""
+
+
+def _render_template(node: Any, hidden: frozenset[str]) -> str:
+    """Return the words that a template shows, "" for a reference, and GAP for a template that is not known."""
+    title = str(node.name).strip()
+    name = title.replace("_", " ").lower()
+    named = {str(parameter.name).strip(): _render(parameter.value, hidden).strip() for parameter in node.params}
+    values = [value for key, value in named.items() if key.isdecimal()]
+    if function := SHOWN_FUNCTION.fullmatch(title):
+        return function[1].strip()
+    if name in SYMBOLS:
+        return SYMBOLS[name]
+    if name in SHOWN_PREFIX:
+        return (SHOWN_PREFIX[name] + " ".join(values)).strip()
+    if name in ("convert", "cvt"):
+        unit = next((i for i, value in enumerate(values) if i and not _is_quantity(value)), len(values))
+        return " ".join(values[: unit + 1])
+    if name in ("frac", "sfrac", "fraction"):
+        return " ".join([*values[:-2], "/".join(values[-2:] if len(values) > 1 else ["1", *values])])
+    if name == "val":
+        return " ".join([*values[:1], *(named[key] for key in ("u", "ul") if key in named)])
+    if name.startswith(("lang-", "script/")):
+        return values[0] if values else GAP
+    if name in SHOWN_VALUE:
+        number = SHOWN_VALUE[name]
+        return values[number] if number < len(values) and values else GAP
+    return "" if REFERENCE_TEMPLATE.fullmatch(name) else GAP
+
+
+def _is_quantity(value: str) -> bool:
+    return QUANTITY.fullmatch(value) is not None or value in ("to", "and", "by", "x", "or", "-", "–", "×", "+/-", "±")
 
 
 def _tidy(line: str) -> str:
-    """Remove what dropped templates leave behind: empty brackets, repeated spaces."""
+    """Remove what dropped templates leave behind: sentences without some of their words, empty brackets, spaces."""
+    if GAP in line:
+        line = IN_BRACKETS.sub(lambda match: GAP_IN_BRACKETS.sub("", match[0]), line)
+        line = FREE_GAP.sub("", line.strip())
+    if GAP in line:
+        line = " ".join(sentence for sentence in split_sentences(line) if GAP not in sentence)
     line = BRACKET_START.sub("(", EMPTY_BRACKETS.sub("", line))
     return SPACE_BEFORE_MARK.sub("", SPACES.sub(" ", line)).strip()
 

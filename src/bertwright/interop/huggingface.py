@@ -265,7 +265,7 @@ def load_weights(
     unknown = sorted(tensors.keys() - {t for found in loaded.values() for t in found})
     unexpected = tuple(filter(source.architecture.is_of_a_head, unknown))
     raise_if_any(path, "missing", [t for found in loaded.values() for t in found if t not in tensors])
-    raise_if_any(path, "unexpected", [t for t in unknown if t not in unexpected])
+    raise_if_any(path, "unexpected", [t for t in unknown if not source.architecture.is_of_a_head(t)])
     check_shapes({t: (tensors[t], parameters[n], len(found)) for n, found in loaded.items() for t in found}, path)
 
     state = {name: concatenate([tensors[t] for t in found]) for name, found in loaded.items()}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
+from bertwright.io.lines import MAX_CHARACTERS
+
 DOCUMENT_LINE = "-DOCSTART-"
+MAX_LINES = 1_000_000  # limit of a sentence; each line takes some hundred bytes of memory, even if it is short
 DOCUMENT_COMMENT = re.compile(r"#\s+newdoc\b|#\s*begin document\b")
 COMMENT = re.compile(DOCUMENT_COMMENT.pattern + r"|#\s+newpar\b|#\s*end document\b|#\s+\S+\s+=(\s|$)")
 
@@ -12,6 +15,15 @@ COMMENT = re.compile(DOCUMENT_COMMENT.pattern + r"|#\s+newpar\b|#\s*end document
 def starts_document(line: str) -> bool:
     """Return whether a line marks the start of a document."""
     return line.startswith(DOCUMENT_LINE) or DOCUMENT_COMMENT.match(line) is not None
+
+
+def check_sentence_size(path: str, number: int, lines: int, characters: int) -> None:
+    """Raise ValueError for a sentence of too many lines or characters; `number` is the number of its last line."""
+    if lines > MAX_LINES or characters > MAX_CHARACTERS:
+        raise ValueError(
+            f"{path}, line {number}: a sentence of more than {MAX_LINES:,} lines or {MAX_CHARACTERS:,} characters; put "
+            "a blank line after each sentence"
+        )
 
 
 def split_cells(line: str) -> list[str]:

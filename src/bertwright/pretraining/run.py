@@ -139,6 +139,13 @@ def _initial_model(
     model, notices = settings.objective.load_model(folder, settings.model, tokenizer, latest is not None)
     for text in notices:
         notice(console, text)
+    if latest is None and any((root / "modules.json").is_file() for root in (folder, folder.parent)):
+        notice(
+            console,
+            f"{settings.model.init} was trained for sentence embeddings (modules.json). Pre-training alone spoils its "
+            "vectors for search and similarity: afterwards, train it on pairs of sentences again, for example with "
+            "sentence-transformers.",
+        )
     return model
 
 

@@ -12,7 +12,14 @@ from typing import Any, Literal, NamedTuple, Self
 
 from tokenizers import Regex, pre_tokenizers
 
-from bertwright.io.conll_lines import COMMENT, DOCUMENT_LINE, is_comment, split_cells, starts_document
+from bertwright.io.conll_lines import (
+    COMMENT,
+    DOCUMENT_LINE,
+    check_sentence_size,
+    is_comment,
+    split_cells,
+    starts_document,
+)
 from bertwright.io.decoding import read_text
 from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
@@ -216,16 +223,19 @@ def _read_lines(path: str, encoding: str) -> Iterator[Line]:
 
 def _blocks(path: str, encoding: str) -> Iterator[list[Line]]:
     block: list[Line] = []
+    size = 0
     for line in _read_lines(path, encoding):
         ends = not line.text.strip(" \t")
         alone = line.text.startswith(DOCUMENT_LINE)  # ends a sentence, with or without a blank line
         if (ends or alone) and block:
             yield block
-            block = []
+            block, size = [], 0
         if alone:
             yield [line]
         elif not ends:
             block.append(line)
+            size += len(line.text)
+            check_sentence_size(path, line.number, len(block), size)
     if block:
         yield block
 

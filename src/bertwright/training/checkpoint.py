@@ -91,7 +91,7 @@ def verify(checkpoint: Path) -> None:
         state = read_json(checkpoint / STATE)
         listed = [(name, int(record["bytes"]), str(record["digest"])) for name, record in state["files"].items()]
         dict(state.get("environment", {}))  # an error if it is no table
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise ValueError(
             f"{checkpoint / STATE}: damaged, expected the checkpoint's files and environment; {remedy}"
         ) from None
