@@ -520,7 +520,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "uneven choices": (f"{CHOOSE} uneven.jsonl",
         "uneven.jsonl, line 2: expected 2 endings, as in uneven.jsonl, line 1, got 3"),
     "one choice": (f"{CHOOSE} lonely.jsonl", "lonely.jsonl, line 1: expected at least two endings, got 1"),
-    "choices from one": (f"{CHOOSE} from-one.jsonl", "set first_label = 1"),
+    "choices from one": (f"{CHOOSE} from-one.jsonl", "set --first-label 1"),
     "endings of no column": (f"{CHOOSE} train.jsonl", "no column 'all'; the columns are prompt"),
     # tags
     "too few columns": (f"{TAG} no-tag.conll",

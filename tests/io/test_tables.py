@@ -277,7 +277,7 @@ TABLE = "text\tlabel\na\t0\n"
     ("name", "content", "columns", "message"),
     [
         ("a.tsv", f"{TABLE}b\n", BOTH, r"a\.tsv, line 3: expected 2 columns \(text, label\), got 1"),
-        ("a.tsv", f"{TABLE}b\t1\t\n", BOTH, r"a\.tsv, line 3: expected 2 columns \(text, label\), got 3$"),
+        ("a.tsv", f"{TABLE}b\t1\t2\n", BOTH, r"a\.tsv, line 3: expected 2 columns \(text, label\), got 3$"),
         ("a.tsv", f'{TABLE}"b\tc"\t1\n', BOTH, r"got 3; are fields in quotes\? Use --quotes True"),
         (
             "a.tsv",
@@ -421,7 +421,7 @@ def test_json_array_is_read_as_rows_with_their_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"data": []}', r"a\.json, line 1: expected an array of objects.*\.jsonl"),
+        ('{"data": []}', r"a\.json: expected an array of objects.*data"),
         ('[\n{"label": 1}\n{"label": 2}]', r"a\.json, line 3: .*'{'"),
         ('[\n{"label": 1},\n]', r"a\.json, line 3: not valid JSON"),
         ('[{"label": 1}', r"a\.json, line 1: .*the end"),

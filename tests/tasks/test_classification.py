@@ -149,7 +149,7 @@ def test_broken_rows_of_other_files_are_rejected(tmp_path: Path) -> None:
     many = write_file(tmp_path, HEADER + BROKEN[0] * 11 + "5\t9\n", "own.tsv")
     with pytest.raises(ValueError, match=r"line 24: .* got 2; 22 such rows"):
         list(qqp.read(many))
-    wide = write_file(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\t\n", "own.tsv")
+    wide = write_file(tmp_path, HEADER + "5\t9\t10\tWho?\tWhose?\t1\t2\n", "own.tsv")
     with pytest.raises(ValueError, match=r"line 2: expected 6 columns \(id, .*\), got 7$"):
         list(qqp.read(wide))
 

@@ -168,7 +168,7 @@ def test_codah_is_encoded_as_in_transformers(data: Path, max_length: int) -> Non
         ([(["b"], 0)], r"line 1: expected at least two endings, got 1"),
         (
             [(["b", "c"], 2)],
-            r"line 1: .* in 'label', 0 to 1, got '2'; if endings are counted from 1, set first_label = 1",
+            r"line 1: .* in 'label', 0 to 1, got '2'; if endings are counted from 1, set --first-label 1",
         ),
         ([(["b", "c"], -1)], r"line 1: expected the number of the right ending in 'label', 0 to 1, got '-1'$"),
         ([(["b", "c"], "0_1")], r"line 1: expected the number of the right ending in 'label', 0 to 1, got '0_1'$"),

@@ -23,7 +23,7 @@ from bertwright.io.lines import MAX_CHARACTERS, group_units, split_lines
 from bertwright.io.schema import TableSchema
 from bertwright.io.sources import FORMATS, DocumentUnit, InputFile, list_inputs, list_readable_inputs
 from bertwright.io.tables import ByteRange, read_file_rows
-from bertwright.settings import Positional, check_not_str
+from bertwright.settings import Positional, check_not_str, did_you_mean
 
 CONLL_FORMATS = (".conllu", ".conll")
 DUMP_FORMAT = ".xml"  # suffix of Wikipedia dumps
@@ -82,14 +82,25 @@ class CorpusSettings(CorpusFormat):
     inputs: Positional[tuple[str, ...]]
     """Files, folders (searched recursively, following links, without hidden names), globs, or
     hf://datasets/NAME/... paths: .txt, .jsonl, .csv, .tsv, .parquet, .conllu, .conll, .xml (Wikipedia dumps such as
-    pages-articles.xml.bz2: the running text of each article), all but .parquet also as .gz, .zst or .bz2. `file=`,
+    pages-articles.xml.bz2: the running text of each article), all but .parquet also as .gz, .zst, .bz2, .xz or
+    .zip. `file=`,
     `line=` or `blank-line=` before an input overrides --document-unit for it, as in file=books/."""
+
+    format: str | None = None
+    """Format of all inputs, whatever their suffixes: txt, jsonl, csv, tsv, parquet, conllu, conll or xml."""
 
     def __post_init__(self) -> None:
         check_not_str(self, "inputs")
+        check_format(self.format, CORPUS_FORMATS)
         if not self.inputs:
             raise ValueError("no input given: name at least one file, folder, glob or hf://datasets/... path")
         super().__post_init__()
+
+
+def check_format(name: str | None, formats: Sequence[str]) -> None:
+    """Raise ValueError unless the name is None or one of the formats, without its dot."""
+    if name is not None and f".{name}" not in formats:
+        raise ValueError(f"format is {name!r}: {did_you_mean(name, [suffix[1:] for suffix in formats])}")
 
 
 def check_encoding(name: str) -> None:
@@ -127,7 +138,7 @@ class CorpusShard(NamedTuple):
 
 def list_corpus_files(settings: CorpusSettings) -> list[InputFile]:
     """List the files of a corpus; raises the errors of `io.sources.list_inputs`."""
-    return list_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS)
+    return list_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS, settings.format)
 
 
 def text_size(files: Sequence[InputFile]) -> int | None:
@@ -139,7 +150,7 @@ def text_size(files: Sequence[InputFile]) -> int | None:
 
 def list_readable_corpus_files(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
     """List the readable files of a corpus, and the errors of the other files, by path."""
-    return list_readable_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS)
+    return list_readable_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS, settings.format)
 
 
 def read(

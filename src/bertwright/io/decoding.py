@@ -5,18 +5,20 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import lzma
 import re
 import sys
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import IO, BinaryIO, Literal, NamedTuple
 
 import zstandard
 
-from bertwright.io.sources import HF_SCHEME, NOT_SEEKABLE, InputFile, split_suffixes
+from bertwright.io.sources import HF_SCHEME, NOT_SEEKABLE, InputFile, find_file, split_member, zip_member
 
 BLOCK = 1 << 20  # bytes per read; large enough that Python's overhead is negligible
 ZSTD_WINDOW = 1 << 31  # bytes, as in public dumps made with `zstd --long=31`; smaller windows take less memory
@@ -29,7 +31,8 @@ MAGIC = {  # first bytes of formats that are often mistaken for plain text
     b"\x28\xb5\x2f\xfd": "Zstandard data (rename it to .zst)",
     b"BZh": "bzip2 data (rename it to .bz2)",
     b"PAR1": "a Parquet file (rename it to .parquet)",
-    b"PK\x03\x04": "a ZIP archive (unpack it)",
+    b"PK\x03\x04": "a ZIP archive (rename it to .zip)",
+    b"\xfd7zXZ\0": "xz data (rename it to .xz)",
     b"%PDF": "a PDF (extract its text)",
 }
 WIDE_MAGIC = {
@@ -99,16 +102,16 @@ def is_splittable(encoding: str) -> bool:
 def read_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
     """Yield the text of one file in blocks.
 
-    The path may be hf://…, the file compressed (.gz, .zst, .bz2), and the suffix before that any.
+    The path may be hf://…, the file compressed, and the suffix before that any.
 
     Raises ValueError if there is no such file, or if it is not in the encoding.
     """
-    if not path.startswith(HF_SCHEME) and not Path(path).is_file():
+    base, _ = split_member(path)
+    if not path.startswith(HF_SCHEME) and not Path(base).is_file():
         if Path(path).is_dir():
             raise ValueError(f"{path}: expected a file, got a folder; give a file in it")
         raise ValueError(f"{path}: {NOT_SEEKABLE if Path(path).exists() else 'no such file'}")
-    file = InputFile(path, 0, *split_suffixes(path), "file")
-    return decode_blocks(replace(file, size=file.download().stat().st_size), TextCodec(encoding), ReadStats())
+    return decode_blocks(find_file(path), TextCodec(encoding), ReadStats())
 
 
 def decode_blocks(
@@ -217,7 +220,7 @@ def _read_blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes
         if file.compression == ".zst":
             yield from _read_zstd_blocks(path)
         elif file.compression:
-            with gzip.open(path) if file.compression == ".gz" else bz2.open(path) as stream:
+            with _decompress(file) as stream:
                 while block := stream.read(BLOCK):
                     yield block
         else:
@@ -227,6 +230,19 @@ def _read_blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes
                 while left > 0 and (block := plain.read(min(BLOCK, left))):
                     yield block
                     left -= len(block)
+                if left > 0:
+                    raise ValueError(f"{file.path}: became shorter while it was read; start again when it is complete")
+    file.check_unchanged()
+
+
+def _decompress(file: InputFile) -> IO[bytes] | gzip.GzipFile:
+    """Open a file that is compressed with anything but Zstandard."""
+    path = file.download()
+    if file.compression == ".zip":
+        return zipfile.ZipFile(path).open(zip_member(str(path), split_member(file.path)[1]))
+    if file.compression == ".gz":
+        return gzip.open(path)
+    return bz2.open(path) if file.compression == ".bz2" else lzma.open(path)
 
 
 def _read_zstd_blocks(path: Path) -> Iterator[bytes]:
@@ -277,7 +293,7 @@ def _explain_damage(file: InputFile) -> Iterator[None]:
         raise ValueError(
             f"{file.path}: truncated, ends in the middle of its {file.compression} data; copy it again"
         ) from None
-    except (zlib.error, zstandard.ZstdError) as error:
+    except (zlib.error, lzma.LZMAError, zipfile.BadZipFile, zstandard.ZstdError, RuntimeError) as error:  # encrypted
         raise ValueError(f"{file.path}: not valid {file.compression} data ({error})") from None
     except OSError as error:
         if error.errno is not None:  # an error of the system: no permission, a failing disk

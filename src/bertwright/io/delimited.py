@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
@@ -23,9 +24,9 @@ def read_delimited_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a delimited table.
 
-    Blank lines are skipped; in a table of one column they are empty values. Rows with too few columns are skipped and
-    counted if the schema allows it. Raises ValueError for missing and ambiguous columns, for other rows with too few or
-    too many columns, and for quotes that are not closed.
+    Blank lines are skipped, and so are blank cells after the last column; in a table of one column they are empty
+    values. Rows with too few columns are skipped and counted if the schema allows it. Raises ValueError for missing and
+    ambiguous columns, for other rows with too few or too many columns, and for quotes that are not closed.
     """
     quotes = file.format == ".csv" if schema.quotes is None else schema.quotes
     texts: Iterator[str] = (f"{line}\n" for _, line in numbered_lines)
@@ -47,12 +48,16 @@ def read_delimited_rows(
     try:
         first = next(numbered_fields, (1, []))
         if schema.header:
-            header = first[1]
+            header = without_blank_end(first[1])
         else:
             header = [str(number) for number in range(1, len(first[1]) + 1)]
             numbered_fields = chain([first], numbered_fields)
         chosen = _column_indices(header, first[1], schema, quotes, f"{file.path}, line 1")
+        num_trailing = 0
         for line, fields in numbered_fields:
+            if len(fields) > len(header) > 0 and not any(map(str.strip, fields[len(header) :])):
+                fields = fields[: len(header)]
+                num_trailing += 1
             if len(fields) == len(header):
                 yield line, tuple([fields[index] for index in chosen])
             elif len(header) == 1 and not fields:
@@ -63,9 +68,18 @@ def read_delimited_rows(
                     raise _wrong_column_count(location, header, fields, schema, quotes)
                 stats.short_rows += 1
                 stats.first_short_row = stats.first_short_row or location
+        if num_trailing:
+            warnings.warn(f"{file.path}: {num_trailing:,} rows end in blank cells, which are ignored", stacklevel=1)
     except csv.Error as error:
         hint = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
         raise ValueError(f"{file.path}, line {start}: {error}; {hint}") from None
+
+
+def without_blank_end(cells: list[str]) -> list[str]:
+    """Return the cells without the blank ones at the end."""
+    while cells and not cells[-1].strip():
+        cells = cells[:-1]
+    return cells
 
 
 def _read_fields(reader: Iterator[list[str]]) -> list[str] | None:

@@ -1,15 +1,18 @@
-"""Rows of JSON files: one object per line (.jsonl), or one array of objects (.json)."""
+"""Rows of JSON files: one object or list per line (.jsonl), or an array of them, which may be a member (.json)."""
 
 from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bertwright.io.decoding import FIX_CORPUS, SURROGATE, ReadStats, TextCodec
 from bertwright.io.schema import Row, TableSchema, missing_column_error
-from bertwright.io.sources import InputFile
+from bertwright.io.sources import InputFile, split_member
+
+BLANKS = re.compile(r"[ \t\r\n]*")
 
 
 def read_json_rows(
@@ -17,13 +20,22 @@ def read_json_rows(
 ) -> Iterator[Row]:
     """Yield the rows of numbered lines of JSON; blank lines are skipped.
 
-    A column may be a path such as `labels.label` into nested objects. Raises ValueError for lines that are not JSON
-    objects, missing columns, and values in `schema.texts` that are not strings.
+    A column may be a path such as `labels.label` into nested objects. A row may be a list of as many values as the
+    schema has columns, or of any number if the schema names the columns by number. Raises ValueError for other lines,
+    missing columns, and values in `schema.texts` that are not strings.
     """
     decoder = make_decoder(schema.names)
-    parse = _parse_array if file.format == ".json" else _parse_lines
+    parse = _parse_document if file.format == ".json" else _parse_lines
+    in_order, kind = False, None
     for number, record, text in parse(file.path, decoder, numbered_lines):
         location = f"{file.path}, line {number}"
+        kind = kind or type(record)
+        if isinstance(record, list) and kind is list:
+            by_number = any(name.isdigit() for name in schema.names)
+            in_order = not by_number
+            if in_order and len(record) < len(schema.names):
+                raise ValueError(f"{location}: expected {len(schema.names)} values, got {len(record)}; fix the row")
+            record = dict(zip(map(str, range(1, len(record) + 1)) if by_number else schema.names, record, strict=False))
         if not isinstance(record, dict):
             hint = "; an array of objects is a .json file" if file.format == ".jsonl" else ""
             raise ValueError(f"{location}: expected a JSON object, got {type(record).__name__}{hint}")
@@ -36,6 +48,8 @@ def read_json_rows(
                 raise ValueError(f"{location}: expected a string in {name!r}, got {describe_type(value, name)}")
         # A JSON string can spell half a surrogate pair, which no encoding of Unicode can represent.
         yield number, _replace_surrogates(values, location, codec, stats) if "\\u" in text else values
+    if in_order:
+        warnings.warn(f"{file.path}: its rows are lists, read as {', '.join(schema.names)}", stacklevel=1)
 
 
 def describe_type(value: Any, column: str) -> str:
@@ -74,27 +88,105 @@ def _parse_lines(
                 raise ValueError(f"{path}, line {number}: not valid JSON ({error})") from None
 
 
-def _parse_array(
+def _parse_document(
     path: str, decoder: json.JSONDecoder, numbered_lines: Iterable[tuple[int, str]]
 ) -> Iterator[tuple[int, Any, str]]:
-    """Yield line number, value and text of each element of a JSON array; the file is read as a whole."""
+    """Yield line number, value and text of each row of a .json file, which is read as a whole.
+
+    Its root is an array; or an object of columns, or with an array as member, which the path names if there are
+    several; or the file has one object per line.
+    """
     text = "\n".join([line for _, line in numbered_lines])
-    skip = re.compile(r"[ \t\r\n]*").match
+    position = BLANKS.match(text).end()  # type: ignore[union-attr]
+    if text[position : position + 1] != "{":
+        yield from _parse_array(path, decoder, text, position)
+        return
+    try:
+        root, end = decoder.raw_decode(text, position)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not valid JSON ({error})") from None
+    if text[end:].strip():
+        warnings.warn(f"{path}: read as .jsonl, one object per line", stacklevel=1)
+        yield from _parse_lines(path, decoder, enumerate(text.split("\n"), 1))
+    elif rows := _records_of_columns(root):
+        warnings.warn(f"{path}: read as an object of columns, each with a value per row", stacklevel=1)
+        yield from ((number, row, text) for number, row in enumerate(rows, 1))
+    else:
+        name = choose_member(path, root)
+        yield from _parse_array(path, decoder, text, _find_value(decoder, text, position, name))
+
+
+def choose_member(path: str, root: dict[str, Any]) -> str:
+    """Return the member of a root object that the path names, or else the only one that is an array of rows."""
+    base, member = split_member(path)
+    names = array_members(root)
+    if member in names:
+        return member
+    if member or len(names) != 1:
+        hint = f"; name one, as in {base}#{names[0]}" if names else ""
+        raise ValueError(
+            f"{path}: expected an array of objects ([{{…}}, …]), got an object with "
+            f"{', '.join(root) or 'nothing'}{hint}"
+        )
+    if len(root) > 1:
+        warnings.warn(f"{path}: its member {names[0]!r} is read", stacklevel=1)
+    return names[0]
+
+
+def array_members(root: dict[str, Any]) -> list[str]:
+    """Return the names of the members that are arrays of rows."""
+    arrays = ((name, value) for name, value in root.items() if isinstance(value, list) and value)
+    return [name for name, value in arrays if isinstance(value[0], dict | list)]
+
+
+def _records_of_columns(root: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of an object of columns, as pandas writes them; none if it is another object."""
+    if isinstance(columns := root.get("columns"), list) and isinstance(rows := root.get("data"), list):
+        return [dict(zip(columns, row, strict=False)) for row in rows]
+    values = list(root.values())
+    if all(isinstance(column, dict) for column in values):
+        first = values[0].keys() if values else ()
+        if any(column.keys() != first for column in values):
+            return []
+        is_row_per_key = not all(key.isdigit() for key in first)  # orient="index", or by column
+        if is_row_per_key:
+            return values
+        return [{name: column[key] for name, column in root.items()} for key in first]
+    is_table = len(values) > 1 and all(isinstance(column, list) for column in values) and not array_members(root)
+    if not is_table or len({len(column) for column in values}) != 1:
+        return []
+    return [dict(zip(root, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _find_value(decoder: json.JSONDecoder, text: str, position: int, name: str) -> int:
+    """Return where the value of a member begins in the text of a valid object that begins at `position`."""
+    while True:
+        key, end = decoder.raw_decode(text, _skip(text, position + 1))
+        position = _skip(text, _skip(text, end) + 1)
+        if key == name:
+            return position
+        position = _skip(text, decoder.raw_decode(text, position)[1])
+
+
+def _skip(text: str, position: int) -> int:
+    blanks = BLANKS.match(text, position)
+    return blanks.end() if blanks else position
+
+
+def _parse_array(path: str, decoder: json.JSONDecoder, text: str, position: int) -> Iterator[tuple[int, Any, str]]:
+    """Yield line number, value and text of each element of the array that begins at `position`."""
     number, counted = 1, 0
 
     def skip_blanks(position: int) -> int:
         nonlocal number, counted
-        blanks = skip(text, position)
-        position = blanks.end() if blanks else position
+        position = _skip(text, position)
         number, counted = number + text.count("\n", counted, position), position
         return position
 
-    position = skip_blanks(0)
+    in_member = text[:position].strip() != ""
+    position = skip_blanks(position)
     if text[position : position + 1] != "[":
-        raise ValueError(
-            f"{path}, line {number}: expected an array of objects ([{{…}}, …]); if the file has one object per "
-            "line, rename it to .jsonl"
-        )
+        raise ValueError(f"{path}, line {number}: expected an array of objects ([{{…}}, …])")
     position = skip_blanks(position + 1)
     closed = text[position : position + 1] == "]"
     while not closed:
@@ -109,7 +201,7 @@ def _parse_array(
             raise ValueError(f"{path}, line {number}: expected ',' or ']' after an object, got {mark or 'the end'!r}")
         closed = mark == "]"
         position = position if closed else skip_blanks(position + 1)
-    if text[skip_blanks(position + 1) :]:
+    if not in_member and text[skip_blanks(position + 1) :]:
         raise ValueError(f"{path}, line {number}: text after the array; a file holds one array")
 
 

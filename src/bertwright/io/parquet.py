@@ -58,6 +58,7 @@ def read_parquet_rows(file: InputFile, schema: TableSchema, stats: ReadStats) ->
         # polars reads in threads, and a chunk that one of them cannot decode may be left out without an error.
         if (count := polars.scan_parquet(file.download(), glob=False).select(polars.len()).collect().item()) >= first:
             raise ValueError(f"{file.path}: damaged, {first - 1:,} of its {count:,} rows are readable; copy it again")
+        file.check_unchanged()
     except (polars.exceptions.PolarsError, polars.exceptions.PanicException) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{file.path}: not a readable Parquet file ({reason})") from None

@@ -13,6 +13,14 @@ NAME_CHARACTERS = 40  # a message truncates longer column names: without a heade
 Row = tuple[int, tuple[Any, ...]]  # line (in a Parquet file the row, from 1) where it starts; values of the columns
 
 
+class MissingColumnError(ValueError):
+    """The error for a column that a table lacks."""
+
+    def __init__(self, message: str, columns: Sequence[str]) -> None:
+        super().__init__(message)
+        self.columns = columns
+
+
 @dataclass(frozen=True)
 class TableSchema:
     """Columns that are read from a table, and the format of the table."""
@@ -36,6 +44,11 @@ class TableSchema:
     """Accept missing values (null); otherwise they raise an error."""
     encoding: str = "utf-8"
     """Encoding of the file, unless it is .parquet."""
+    label: str = ""
+    """The column with labels, which may be elsewhere: in a file beside the table, as the name of a file per class, or
+    as the first word of each line."""
+    suffix: str | None = None
+    """Format of the files, such as tsv, if their suffixes do not name it."""
     max_short_rows: int = 0
     """Number of rows with too few columns that may be skipped, because a published file is known to have them."""
 
@@ -47,7 +60,7 @@ class TableSchema:
 
 def missing_column_error(
     location: str, name: str, header: Sequence[str], schema: TableSchema, hint: str = ""
-) -> ValueError:
+) -> MissingColumnError:
     """Return the error for a column that a table lacks; `header` lists its columns."""
     short = [column if len(column) <= NAME_CHARACTERS else f"{column[:NAME_CHARACTERS]}…" for column in header]
     nearest = did_you_mean(name, short)
@@ -55,4 +68,5 @@ def missing_column_error(
         nearest = (
             f"the columns are {', '.join(short)}" if any(short) else "expected the names of the columns, got nothing"
         )
-    return ValueError(f"{location}: no column {name!r}; {nearest}{hint}" + (f" ({schema.hint})" if schema.hint else ""))
+    advice = f" ({schema.hint})" if schema.hint else ""
+    return MissingColumnError(f"{location}: no column {name!r}; {nearest}{hint}{advice}", header)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import glob
 import os
 import re
+import warnings
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +16,9 @@ from typing import Any, Literal, cast, get_args
 DocumentUnit = Literal["blank-line", "file", "line"]
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
-COMPRESSIONS = (".gz", ".zst", ".bz2")
+COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 HF_SCHEME = "hf://"
+SHOWN = 8  # names in a message
 NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a file first"
 
 
@@ -23,15 +26,62 @@ NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a fi
 class InputFile:
     """An input file that exists, is not empty and has a known suffix."""
 
-    path: str  # a path on this machine, or hf://…
+    path: str  # a path on this machine, or hf://…; a member of a .json or .zip file follows after #
     size: int  # bytes on disk
     format: str  # suffix, such as ".txt"
     compression: str  # one of COMPRESSIONS, or ""
     document_unit: DocumentUnit  # used for .txt files
+    modified_ns: int = 0  # time of its last change when it was listed; 0 if unknown
 
     def download(self) -> Path:
         """Return the path on this machine; download a file of the hub into its cache unless it is already there."""
-        return _download(self.path) if self.path.startswith(HF_SCHEME) else Path(self.path)
+        return _download(self.path) if self.path.startswith(HF_SCHEME) else Path(split_member(self.path)[0])
+
+    def check_unchanged(self) -> None:
+        """Raise ValueError if the file is no longer as it was when it was listed."""
+        if self.modified_ns:
+            status = self.download().stat()
+            if (status.st_size, status.st_mtime_ns) != (self.size, self.modified_ns):
+                raise ValueError(f"{self.path}: changed while it was read; wait until it is complete, and start again")
+
+
+class EmptyFileError(ValueError):
+    """The error for a file of 0 bytes, which is left out where other files can be read."""
+
+
+def find_file(path: str, unit: DocumentUnit = "blank-line", suffix: str | None = None) -> InputFile:
+    """Describe an existing file; `suffix`: its format, such as "tsv", if its own suffix does not name it."""
+    base, member = split_member(path)
+    given, compression = split_suffixes(base)
+    if compression == ".zip" and not path.startswith(HF_SCHEME):
+        given = split_suffixes(zip_member(base, member))[0]
+    status = None if path.startswith(HF_SCHEME) else Path(base).stat()
+    size, modified = (status.st_size, status.st_mtime_ns) if status else (_hub_size(path), 0)
+    return InputFile(path, size, f".{suffix}" if suffix else given, compression, unit, modified)
+
+
+def split_member(path: str) -> tuple[str, str]:
+    """Split data.json#dev or data.zip#dev.csv into the file and its member; the member is "" if none is named."""
+    base, _, member = path.rpartition("#")
+    return (base, member) if base and Path(base).is_file() and not Path(path).exists() else (path, "")
+
+
+def zip_member(path: str, member: str = "") -> str:
+    """Return the name of a file in an archive: the one given, or the only one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path}: not a valid .zip archive ({error}); copy it again") from None
+    if len(names) == 1 and not member:
+        return names[0]
+    if member not in names:
+        raise ValueError(f"{path}: holds {len(names)} files ({_few(names)}); name one, as in {path}#FILE")
+    return member
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
 
 
 def split_suffixes(path: str) -> tuple[str, str]:
@@ -50,21 +100,32 @@ def split_suffixes(path: str) -> tuple[str, str]:
 
 
 def list_inputs(
-    inputs: Sequence[str], document_unit: DocumentUnit = "blank-line", formats: Sequence[str] = FORMATS
+    inputs: Sequence[str],
+    document_unit: DocumentUnit = "blank-line",
+    formats: Sequence[str] = FORMATS,
+    suffix: str | None = None,
 ) -> list[InputFile]:
     """List all files of the inputs: inputs in the order given, the files of each in sorted order.
 
+    Empty files beside others are left out, with a warning. `suffix`: the format of all files, whatever their names.
     Raises ValueError for a path that does not exist, a folder or glob without files, a suffix that is not in
-    `formats`, an empty file, and a file that is named twice; OSError for a folder that cannot be searched.
+    `formats`, empty files only, and a file that is named twice; OSError for a folder that cannot be searched.
     """
-    readable, failed = list_readable_inputs(inputs, document_unit, formats)
-    for error in failed.values():
-        raise error
+    readable, failed = list_readable_inputs(inputs, document_unit, formats, suffix)
+    empty = [path for path, error in failed.items() if isinstance(error, EmptyFileError)]
+    for path, error in failed.items():
+        if path not in empty or not readable:
+            raise error
+    if empty:
+        warnings.warn(f"{empty[0]}: empty, as {len(empty):,} files in all, which are left out", stacklevel=1)
     return readable
 
 
 def list_readable_inputs(
-    inputs: Sequence[str], document_unit: DocumentUnit = "blank-line", formats: Sequence[str] = FORMATS
+    inputs: Sequence[str],
+    document_unit: DocumentUnit = "blank-line",
+    formats: Sequence[str] = FORMATS,
+    suffix: str | None = None,
 ) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
     """List the readable files of the inputs, and the errors of the other files, by path.
 
@@ -81,7 +142,7 @@ def list_readable_inputs(
                 raise ValueError(f"{path}: named twice, by {named[real]} and by {given}; its text would count double")
             named[real] = given
             try:
-                readable.append(_check_file(path, unit, formats))
+                readable.append(_check_file(path, unit, formats, suffix))
             except (ValueError, OSError) as error:
                 failed[path] = error
     return readable, failed
@@ -95,24 +156,22 @@ def _split_override(given: str, default: DocumentUnit) -> tuple[DocumentUnit, st
     return default, given
 
 
-def _check_file(path: str, unit: DocumentUnit, formats: Sequence[str]) -> InputFile:
-    suffix, compression = split_suffixes(path)
-    if suffix not in formats:
+def _check_file(path: str, unit: DocumentUnit, formats: Sequence[str], suffix: str | None) -> InputFile:
+    file = find_file(path, unit, suffix)
+    if file.size == 0:
+        raise EmptyFileError(f"{path}: empty file (0 bytes); replace it, or leave it out")
+    if file.format not in formats:
         raise ValueError(
-            f"{path}: unknown suffix {suffix or '(none)'}; known are {', '.join(formats)}, each but .parquet also with "
-            f"{', '.join(COMPRESSIONS)} (a glob such as folder/**/*.txt excludes other files)"
+            f"{path}: unknown suffix {file.format or '(none)'}; known are {', '.join(formats)}, each but .parquet also "
+            f"with {', '.join(COMPRESSIONS)}; name the format of such files, as in --format txt (a glob such as "
+            "folder/**/*.txt excludes other files)"
         )
-    if compression and suffix == ".parquet":
-        raise ValueError(f"{path}: Parquet is compressed inside; unpack this {compression} first")
-    size = _size(path)
-    if size == 0:
-        raise ValueError(f"{path}: empty file (0 bytes); replace it, or leave it out")
-    return InputFile(path, size, suffix, compression, unit)
+    if file.compression and file.format == ".parquet":
+        raise ValueError(f"{path}: Parquet is compressed inside; unpack this {file.compression} first")
+    return file
 
 
-def _size(path: str) -> int:
-    if not path.startswith(HF_SCHEME):
-        return Path(path).stat().st_size
+def _hub_size(path: str) -> int:
     with _explain_hub_errors(path):
         return int(_hub().info(path.removeprefix(HF_SCHEME))["size"])
 
@@ -154,6 +213,7 @@ def expand_files(pattern: str) -> Iterator[str]:
     """
     if not pattern:  # an unset variable in a script; Path would take it for the current folder
         raise ValueError("an input is empty: name a file, folder, glob or hf://datasets/... path")
+    pattern, member = split_member(pattern)
     path = Path(os.path.expanduser(pattern))  # noqa: PTH111 (Path.expanduser raises RuntimeError for ~nobody)
     if path.is_dir():
         files = sorted(_visible_files(path))
@@ -172,7 +232,7 @@ def expand_files(pattern: str) -> Iterator[str]:
     for file in map(str, files):
         if (real := os.path.realpath(file)) not in seen:
             seen.add(real)
-            yield file
+            yield f"{file}#{member}" if member else file
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bertwright.io.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.io.delimited import read_delimited_rows
 from bertwright.io.json_rows import describe_type, read_json_rows
+from bertwright.io.label_places import LabelPlaces, find_labels, join_labels, read_lines, split_labels
 from bertwright.io.lines import split_lines
 from bertwright.io.parquet import read_parquet_rows
-from bertwright.io.schema import Row, TableSchema
+from bertwright.io.schema import MissingColumnError, Row, TableSchema
 from bertwright.io.sources import FORMATS, InputFile, list_inputs
 
 TABLE_FORMATS = (*FORMATS, ".json")  # .json: an array of objects
@@ -33,15 +36,61 @@ def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) ->
     """
     stats = stats or ReadStats()
     number = 0
-    for file in list_inputs([path], formats=TABLE_FORMATS):
+    files: Sequence[InputFile] = list_inputs([path], formats=TABLE_FORMATS, suffix=schema.suffix)
+    places = find_labels(files) if schema.label else None
+    for file in places.tables if places else files:
         unit = "row" if file.format == ".parquet" else "line"
-        for number, values in read_file_rows(file, schema, TextCodec(schema.encoding), stats):
+        codec = TextCodec(schema.encoding)
+        rows = _labeled_rows(file, schema, stats, places) if places else read_file_rows(file, schema, codec, stats)
+        for number, values in rows:
             location = f"{file.path}, {unit} {number}"
             if None in values and not schema.allow_nulls:
                 raise ValueError(f"{location}: no value (null) in {schema.names[values.index(None)]!r}; fill it in")
             yield location, values
     if not number:
         raise ValueError(f"{path}: no rows; is it the right file?")
+
+
+def column_names(path: str, suffix: str | None, encoding: str) -> Sequence[str]:
+    """Return the names of the columns in the first row of a path's files; none if its rows are lists."""
+    try:
+        next(read_rows(path, TableSchema((), ("",), encoding=encoding, suffix=suffix)), None)
+    except MissingColumnError as error:
+        return error.columns
+    return ()
+
+
+def _labeled_rows(file: InputFile, schema: TableSchema, stats: ReadStats, places: LabelPlaces) -> Iterator[Row]:
+    """Return the rows of a file; a label that is no column is read from its place, and a warning names that."""
+    codec = TextCodec(schema.encoding)
+    try:
+        next(read_file_rows(file, schema, codec, ReadStats()), None)
+        return read_file_rows(file, schema, codec, stats)
+    except MissingColumnError as error:
+        missing = error
+    # A .txt file of lines without tabs has no columns: each line is a text.
+    lines = read_lines(file, codec) if file.format == ".txt" and len(schema.texts) == 1 else []
+    if any("\t" in line for _, line in lines):
+        lines = []
+    unlabeled = replace(schema, values=tuple(name for name in schema.values if name != schema.label))
+    rows: Iterable[Row] = [(number, (line,)) for number, line in lines]
+    if not lines:
+        rows = read_file_rows(file, unlabeled, codec, stats)
+    elif places.in_folders:
+        rows = [(1, ("\n".join([line for _, line in lines]),))]
+    if label_file := places.label_files.get(file.path):
+        warnings.warn(f"{file.path}: the labels are the lines of {label_file}", stacklevel=1)
+        rows = join_labels(rows, label_file, codec, file.path) if schema.values else rows
+    elif places.classes and (lines or {*missing.columns} <= {*schema.texts, "id"}):  # no column may be the label
+        warnings.warn(f"a file per class: {', '.join(dict.fromkeys(places.classes.values()))}", stacklevel=1)
+        label = (places.classes[file.path],) if schema.values else ()
+        rows = ((number, (*values, *label)) for number, values in rows)
+    elif labeled := split_labels(lines):
+        warnings.warn(f"{file.path}: the first word of each line is its label, as {labeled[0][1][1]!r}", stacklevel=1)
+        rows = ((number, values if schema.values else values[:1]) for number, values in labeled)
+    else:
+        raise missing
+    return iter(rows)
 
 
 def count_skipped_rows(path: str, schema: TableSchema) -> ReadStats:

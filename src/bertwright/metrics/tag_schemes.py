@@ -22,6 +22,9 @@ PREFIXES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # prefixes of canonica
 BARE = frozenset("BIESLU")  # tags of spans without a type
 UNNAMED = "_"  # their type, as in `seqeval`
 BILOU = {"L": "E", "U": "S"}
+OUTSIDES = ("O", "o", "0", "-", "_")  # spellings of O
+PREFIXED = re.compile(r"([BIESLUM])[-_](.+)", re.IGNORECASE)
+SUFFIXED = re.compile(r"(.+)[-_]([BIESLUM])", re.IGNORECASE)
 
 
 class Span(NamedTuple):
@@ -51,6 +54,42 @@ def split_tag(tag: str) -> tuple[str, str]:
     prefix, _, label = tag.partition("-")
     label = UNNAMED if tag in BARE else label
     return (prefix, label) if label and prefix in BARE else ("", "")
+
+
+@cache
+def normalize_tag(tag: str) -> str:
+    """Return a tag of spans in the usual spelling: O or a capital, a hyphen and the type; other tags are unchanged.
+
+    >>> [normalize_tag(tag) for tag in ("0", "b_per", "LOC-I", "M-ORG", "i", "B-PER", "NN")]
+    ['O', 'B-per', 'I-LOC', 'I-ORG', 'I', 'B-PER', 'NN']
+    """
+    if tag in OUTSIDES:
+        return OUTSIDE
+    if TAG["bioes"].fullmatch(tag):
+        return tag
+    if found := PREFIXED.fullmatch(tag):
+        prefix, label = found.groups()
+    elif found := SUFFIXED.fullmatch(tag):
+        label, prefix = found.groups()
+    else:
+        return tag.upper() if tag.upper() in BARE else tag
+    return f"{prefix.upper().replace('M', 'I')}-{label}"
+
+
+def spell(spans: Iterable[Span], num_words: int, scheme: Scheme) -> tuple[str, ...]:
+    """Return the tags of spans in valid IOB2 or, with scheme bioes, BIOES.
+
+    >>> spell([Span("PER", 1, 2), Span("_", 3, 3)], 5, "iob2")
+    ('O', 'B-PER', 'I-PER', 'B', 'O')
+    """
+    tags = [OUTSIDE] * num_words
+    for label, first, last in spans:
+        end = "" if label == UNNAMED else f"-{label}"
+        tags[first : last + 1] = [f"I{end}"] * (last - first + 1)
+        if scheme == "bioes":
+            tags[last] = f"E{end}"
+        tags[first] = f"S{end}" if scheme == "bioes" and first == last else f"B{end}"
+    return tuple(tags)
 
 
 def find_spans(tags: Sequence[str]) -> list[Span]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.corpus.documents import check_encoding
+from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.io.schema import TableSchema
-from bertwright.io.tables import count_skipped_rows, format_label, read_rows
+from bertwright.io.tables import TABLE_FORMATS, count_skipped_rows, format_label, read_rows
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
@@ -90,6 +90,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
     encoding: str = "utf-8"
     """Encoding of text files by its name in Python, such as latin-1 or cp949."""
+    format: str | None = None
+    """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
     max_short_rows: int = field(default=0, metadata=LEARNED)
@@ -100,6 +102,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         if twice := [column for column in named if named.count(column) > 1]:
             raise ValueError(f"text, text_pair, label: {twice[0]!r} is named twice; name a different column for each")
         check_encoding(self.encoding)
+        check_format(self.format, TABLE_FORMATS)
         min_length = 3 if self.text_pair is None else 5
         if self.max_length < min_length:
             raise ValueError(f"max_length = {self.max_length}: at least {min_length}, [CLS] and [SEP] included")
@@ -134,11 +137,28 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         # Without labels no row is skipped: there is one prediction per row.
         label, max_short_rows = ((self.label,), self.max_short_rows) if labeled else ((), 0)
         return TableSchema(
-            texts, label, self.header, self.quotes, hint, encoding=self.encoding, max_short_rows=max_short_rows
+            texts,
+            label,
+            self.header,
+            self.quotes,
+            hint,
+            encoding=self.encoding,
+            label=self.label,
+            suffix=self.format,
+            max_short_rows=max_short_rows,
         )
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
-        return TableSchema((), tuple(columns), self.header, self.quotes, hint, allow_nulls=True, encoding=self.encoding)
+        return TableSchema(
+            (),
+            tuple(columns),
+            self.header,
+            self.quotes,
+            hint,
+            allow_nulls=True,
+            encoding=self.encoding,
+            suffix=self.format,
+        )
 
     def check(self, examples: Sequence[TextExample[L]]) -> None:
         self.encode_labels(examples)

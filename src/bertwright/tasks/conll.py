@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from statistics import mode
 from typing import Any, Literal, NamedTuple, Self
 
@@ -21,13 +23,15 @@ from bertwright.io.conll_lines import (
     starts_document,
 )
 from bertwright.io.decoding import read_text
+from bertwright.io.delimited import without_blank_end
 from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
-from bertwright.io.sources import split_suffixes
-from bertwright.io.tables import read_rows
+from bertwright.io.sources import find_file, split_member, split_suffixes
+from bertwright.io.tables import column_names, read_rows
+from bertwright.tasks.char_spans import COLUMNS, CharSpan, parse_spans, tags_of_spans
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-NOT_READ = (".json", ".csv")  # read as columns, their lines would become words
+ROW_FORMATS = (".jsonl", ".json", ".parquet")
 UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
 SHOWN = 60  # characters of a line in a message
 
@@ -74,6 +78,10 @@ class TagExample:
     """The raw text that was split into words; None if words were given."""
     offsets: tuple[tuple[int, int], ...] = ()
     """Start and end of each word in `text`, in characters."""
+    spans: tuple[CharSpan, ...] | None = None
+    """The entities as spans of `text`, if the file has these instead of tags."""
+    changed_spans: tuple[str, ...] = ()
+    """Texts of the spans that are not exactly words, or overlap a longer span."""
 
     def __post_init__(self) -> None:
         if self.tags is not None and len(self.tags) != len(self.words):
@@ -100,10 +108,13 @@ class TagExample:
 
     def split_into(self, unit: Unit) -> Self:
         """Return the example with its raw text split into this unit; an example given as words is unchanged."""
-        if self.text is None or unit == "word":
+        if self.text is None:
             return self
-        split = self.from_text(self.text, self.source, unit)
-        return replace(self, words=split.words, offsets=split.offsets)
+        split = self if unit == "word" else self.from_text(self.text, self.source, unit)
+        tags, changed = self.tags, self.changed_spans
+        if self.spans is not None:
+            tags, changed = tags_of_spans(self.text, split.offsets, self.spans)
+        return replace(self, words=split.words, offsets=split.offsets, tags=tags, changed_spans=changed)
 
     @property
     def location(self) -> str:
@@ -122,34 +133,36 @@ def read_sentences(
     labeled: bool,
     comment_prefix: str | None = None,
     encoding: str = "utf-8",
+    suffix: str | None = None,
 ) -> Iterator[TagExample]:
     """Read the sentences of a file or glob, in order, in constant memory; with `labeled`, also their tags.
 
     - `.conllu`: columns by name or number (form, upos). Multiword ranges (1-2) and empty nodes (1.1) are skipped;
       `# newdoc` starts a document.
-    - `.jsonl` and `.parquet`: lists of strings by field (words, tags); without `labeled` the words may also be one
-      string, which is split into words. Each row is a document of its own. A glob may name several such files.
-      Numbers in a .parquet of the hub become the tags that its metadata names.
-    - any other suffix but .json and .csv: columns separated by tabs, or else by spaces, by number from 1 or, negative,
+    - `.jsonl`, `.json` and `.parquet`: lists of strings by field (words, tags); or a text, which is split into words,
+      and its entities as spans of characters (see `char_spans`). Each row is a document of its own. A glob may name
+      several such files. Numbers in a .parquet of the hub become the tags that its metadata names.
+    - any other suffix but .csv: columns separated by tabs, or else by spaces, by number from 1 or, negative,
       from the last (1, -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Between tabs a space is a
       word. Comments are `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that starts with #
       and white space and has another number of columns than its sentence's last line; else # is a word, as in
       CoNLL-2000.
 
-    Lines that start with `comment_prefix` are comments, too. Every format except .parquet may be compressed (.gz, .zst,
-    .bz2), or hf://datasets/….
+    Lines that start with `comment_prefix` are comments, too. Every format except .parquet may be compressed, or
+    hf://datasets/…. `suffix`: the format, such as conllu, whatever the file's suffix.
     Raises ValueError with file and line for invalid input: missing columns or values, lists of unequal length, bytes
     that are invalid in the encoding, no sentence at all.
     """
-    suffix, _ = split_suffixes(path)
-    if suffix in NOT_READ:
+    is_file = Path(split_member(path)[0]).is_file()
+    form = find_file(path, suffix=suffix).format if is_file else f".{suffix}" if suffix else split_suffixes(path)[0]
+    if form == ".csv":  # read as columns, its lines would become words
         raise ValueError(
-            f"{path}: sentences are read from .jsonl, .parquet, .conllu, and columns of words and tags such as .conll, "
-            f"not from {suffix}; convert the file"
+            f"{path}: sentences are read from .jsonl, .json, .parquet, .conllu, and columns of words and tags such as "
+            ".conll, not from .csv; convert the file"
         )
-    if suffix in (".jsonl", ".parquet"):
-        return _from_rows(path, (words or "words", tags or "tags") if labeled else (words or "words",), encoding)
-    conllu = suffix == ".conllu"
+    if form in ROW_FORMATS:
+        return _from_rows(path, words, tags, labeled, encoding, suffix)
+    conllu = form == ".conllu"
     names = CONLLU_COLUMNS if conllu else ()
     columns = [Column.of(words or ("form" if conllu else "1"), names, path)._replace(spaces=not conllu)]
     if labeled:
@@ -290,8 +303,10 @@ def _from_columns(
     columns: list[Column],
     comment_prefix: str | None,
 ) -> Iterator[TagExample]:
-    check, rows = RunningTextCheck(path), list[Row]()
-    for document, rows in _rows_by_sentence(blocks, split, comment_prefix):
+    check, rows, num_trailing = RunningTextCheck(path), list[Row](), 0
+    for document, whole_rows in _rows_by_sentence(blocks, split, comment_prefix):
+        rows = _without_blank_ends(whole_rows, len(columns))
+        num_trailing += sum(map(Row.__ne__, rows, whole_rows))
         values = list(zip(*[_values(row, columns, path) for row in rows], strict=True))
         _check_num_columns(rows, path)
         check.add(rows)
@@ -304,6 +319,8 @@ def _from_columns(
         )
     if not rows:
         raise ValueError(f"{path}: no sentence in it; a broken download or export?")
+    if num_trailing:
+        warnings.warn(f"{path}: {num_trailing:,} lines end in blank cells, which are ignored", stacklevel=1)
     if len(columns) == 1:  # without tags, nothing else tells columns from text
         check.finish(rows)
 
@@ -366,6 +383,12 @@ def _column_rows(block: list[Line]) -> list[Row]:
     return [row for row in rows if not is_comment(row.text, num_columns)]
 
 
+def _without_blank_ends(rows: list[Row], needed: int) -> list[Row]:
+    """Return the rows without the cells that are blank in all rows of the sentence, after the `needed` first ones."""
+    width = max(needed, *(len(without_blank_end(cells)) for _, _, cells in rows))
+    return [row._replace(cells=row.cells[:width]) for row in rows]
+
+
 def _values(row: Row, columns: list[Column], path: str) -> tuple[str, ...]:
     """Return the values of the given columns in one line. Raises ValueError for a missing one."""
     number, text, cells = row
@@ -412,21 +435,33 @@ def _compact(numbers: list[int]) -> Sequence[int]:
 # Rows of lists
 
 
-def _from_rows(path: str, fields: tuple[str, ...], encoding: str) -> Iterator[TagExample]:
-    schema = TableSchema((), fields, encoding=encoding, hint="choose them with --words and --tags")
-    for document, (location, lists) in enumerate(read_rows(path, schema)):
-        if isinstance(lists[0], str) and len(fields) == 1:
-            yield replace(TagExample.from_text(lists[0], source=location), document=document)
-            continue
-        for name, values in zip(fields, lists, strict=True):
-            _check_strings(values, name, location)
-        tags = tuple(lists[1]) if len(fields) > 1 else None
-        if blank := [number for number, tag in enumerate(tags or (), 1) if tag.strip() != tag or not tag]:
-            tag = (tags or ())[blank[0] - 1]
-            raise ValueError(
-                f"{location}: number {blank[0]} in {fields[1]!r}: expected a tag without spaces, got {tag!r}"
-            )
-        yield TagExample(tuple(lists[0]), tags, source=location, document=document)
+def _from_rows(
+    path: str, words: str | None, tags: str | None, labeled: bool, encoding: str, suffix: str | None
+) -> Iterator[TagExample]:
+    present = set() if words and tags else {*column_names(path, suffix, encoding)}
+    fitting = [pair for pair in COLUMNS if words in (None, pair[0]) and tags in (None, pair[1]) and pair[0] in present]
+    chosen = next((pair for pair in fitting if pair[1] in present), (fitting or COLUMNS)[0])
+    fields = (words or chosen[0], tags or chosen[1])[: 1 + labeled]
+    schema = TableSchema((), fields, encoding=encoding, hint="choose them with --words and --tags", suffix=suffix)
+    for document, (location, values) in enumerate(read_rows(path, schema)):
+        yield replace(_row_example(values, fields, location), document=document)
+    if (words, tags) == (None, None) and fields != COLUMNS[0][: 1 + labeled]:
+        warnings.warn(f"{path}: read from {' and '.join(map(repr, fields))}", stacklevel=1)
+
+
+def _row_example(values: Sequence[Any], fields: Sequence[str], location: str) -> TagExample:
+    if isinstance(values[0], str):
+        example = TagExample.from_text(values[0], source=location)
+        if len(fields) == 1:
+            return example
+        return replace(example, spans=tuple(parse_spans(values[1], f"{location}: {fields[1]!r}"))).split_into("word")
+    for name, value in zip(fields, values, strict=True):
+        _check_strings(value, name, location)
+    tags = tuple(values[1]) if len(fields) > 1 else None
+    if blank := [number for number, tag in enumerate(tags or (), 1) if tag.strip() != tag or not tag]:
+        tag = (tags or ())[blank[0] - 1]
+        raise ValueError(f"{location}: number {blank[0]} in {fields[1]!r}: expected a tag without spaces, got {tag!r}")
+    return TagExample(tuple(values[0]), tags, source=location)
 
 
 def _check_strings(values: Any, name: str, location: str) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from bertwright.corpus.documents import check_encoding
+from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.io.schema import TableSchema
-from bertwright.io.tables import format_label, read_rows
+from bertwright.io.tables import TABLE_FORMATS, format_label, read_rows
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
@@ -90,6 +90,8 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
     encoding: str = "utf-8"
     """Encoding of text files by its name in Python, such as latin-1 or cp949."""
+    format: str | None = None
+    """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
     metric: str = "accuracy"
@@ -102,6 +104,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
                 f"prompt, start, endings, label: {twice[0]!r} is named twice; name a different column for each"
             )
         check_encoding(self.encoding)
+        check_format(self.format, TABLE_FORMATS)
         if not self.endings:
             raise ValueError("endings is empty: name the columns with the endings, or one that holds a list of them")
         if self.first_label not in (0, 1):
@@ -124,7 +127,17 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         label = (self.label,) if labeled else ()
         texts, values = (before, self.endings + label) if in_list else (before + self.endings, label)
         hint = f"choose columns with --prompt, --start, --endings and --label{WITHOUT_HEADER}"
-        schema = TableSchema(texts, values, self.header, self.quotes, hint, keep_label_ids=True, encoding=self.encoding)
+        schema = TableSchema(
+            texts,
+            values,
+            self.header,
+            self.quotes,
+            hint,
+            keep_label_ids=True,
+            encoding=self.encoding,
+            label=self.label,
+            suffix=self.format,
+        )
         offset, count, first = len(before), 0, ""
         for location, row in read_rows(path, schema):
             begin = "" if self.start is None else f"{row[1]} "
@@ -140,7 +153,16 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         return [ChoiceExample(texts[0], tuple(texts[1:]), None, location)]
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
-        return TableSchema((), tuple(columns), self.header, self.quotes, hint, allow_nulls=True, encoding=self.encoding)
+        return TableSchema(
+            (),
+            tuple(columns),
+            self.header,
+            self.quotes,
+            hint,
+            allow_nulls=True,
+            encoding=self.encoding,
+            suffix=self.format,
+        )
 
     def _list(self, value: Any, location: str) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(ending, str) for ending in value):
@@ -158,7 +180,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         known = range(self.first_label, self.first_label + count)
         number = parse_number(text)  # "2.0": integers in a column with missing values, as pandas writes them
         if number not in known:
-            hint = "; if endings are counted from 1, set first_label = 1" if number == count else ""
+            hint = "; if endings are counted from 1, set --first-label 1" if number == count else ""
             raise ValueError(
                 f"{location}: expected the number of the right ending in {self.label!r}, {known[0]} to {known[-1]}, "
                 f"got {text!r}{hint}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,6 +20,11 @@ from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TASK_TYPES, TaskOptions
 
 SPLITS = ("train", "dev", "test")
+SPLIT_NAMES = {  # of members of a .json file
+    "train": ("train", "training"),
+    "dev": ("dev", "devel", "development", "val", "valid", "validation"),
+    "test": ("test", "testing"),
+}
 
 
 class PaperSettings(NamedTuple):
@@ -122,6 +128,21 @@ def paper_settings(table: Mapping[str, Any]) -> PaperSettings | None:
     return preset.paper if preset else None
 
 
+def _split_in_file(path: str, split: str) -> str:
+    """Return the path of a split in a .json file with several, as in data.json#dev; other paths are unchanged."""
+    if not path.endswith(".json") or not Path(path).is_file():
+        return path
+    content = Path(path).read_bytes()
+    if not any(f'"{name}"'.encode() in content for name in SPLIT_NAMES[split]):  # parsing a large file takes seconds
+        return path
+    try:
+        root = json.loads(content)
+    except ValueError:  # reported when the file is read
+        return path
+    names = [name for name in SPLIT_NAMES[split] if isinstance(root, dict) and isinstance(root.get(name), list | dict)]
+    return f"{path}#{names[0]}" if names else path
+
+
 @dataclass(frozen=True)
 class TaskSettings:
     """A task, its files and its options. Unset values are those of the preset, or the defaults of the task type."""
@@ -157,7 +178,7 @@ class TaskSettings:
         """Return the files of a split; none if neither its flag nor --data has any."""
         given: tuple[str, ...] = getattr(self, split)
         if given or self.data is None:
-            return given
+            return tuple(_split_in_file(path, split) for path in given)
         if self.task not in PRESETS:
             raise ValueError(f"--data is for published tasks, whose file names are known; name files with --{split}")
         name: str = getattr(PRESETS[self.task], split)

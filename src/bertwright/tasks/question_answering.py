@@ -11,12 +11,13 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from unicodedata import category
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from bertwright.corpus.documents import check_encoding
+from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.layouts import PlacedSegments, SequenceLayout
 from bertwright.metrics.exact_match import RULES, Threshold, best_threshold, scores
 from bertwright.metrics.example_scores import ExampleScores
@@ -105,6 +106,8 @@ class EncodedQuestions(Encoded):
     """M × 2, start and end of each token in its context, in characters."""
     cut_answers: int
     """Number of answers that begin or end inside a token, so that no span of tokens equals them."""
+    answer_lengths: Ints
+    """Tokens of each answer; of questions without an answer 1."""
 
     @cached_property
     def context_lengths(self) -> Ints:
@@ -136,6 +139,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
     """Whether a question may have no answer, as in SQuAD 2.0."""
     encoding: str = "utf-8"
     """Encoding of text files by its name in Python, such as latin-1 or cp949."""
+    format: str | None = None
+    """Format of all files, whatever their suffixes: json, jsonl or parquet; unset: by suffix."""
     threshold: float = field(default=0.0, metadata=LEARNED)
     """τ: the best span is the answer if its score exceeds that of no answer by more; chosen on dev."""
     metric: str = "f1"
@@ -147,6 +152,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
     def __post_init__(self) -> None:
         check_minimum(self, 1, "doc_stride", "max_query_length", "n_best_size", "max_answer_length")
         check_encoding(self.encoding)
+        check_format(self.format, (".json", ".jsonl", ".parquet"))
         if self.max_length <= self.max_query_length + NUM_SPECIALS:
             raise ValueError(
                 f"max_length = {self.max_length}: a question of max_query_length = {self.max_query_length} and 3 "
@@ -194,7 +200,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
 
     def read(self, path: str, labeled: bool = True) -> Iterator[QaExample]:
         """Read the questions of SQuAD .json, .jsonl or .parquet; see `tasks.squad`."""
-        for example in read_questions(path, labeled, self.encoding):
+        for example in read_questions(path, labeled, self.encoding, self.format):
             if example.is_impossible and not self.allow_no_answer:
                 raise ValueError(
                     f"{example.location}: the question has no answer; allow that with --allow-no-answer True"
@@ -236,11 +242,19 @@ class QuestionAnswering(Task[QaExample, Answer]):
         """Warn about answers that begin or end inside a token, if they are frequent."""
         assert isinstance(encoded, EncodedQuestions)
         count, total = encoded.cut_answers, len(set(encoded.example_ids.tolist()))
+        notes = []
+        if long := int((encoded.answer_lengths > self.max_answer_length).sum()):
+            notes.append(
+                f"{long:,} of {total:,} questions ({long / total:.1%}) have an answer of more than "
+                f"{self.max_answer_length} tokens, which is never predicted whole; raise --max-answer-length, up to "
+                f"{encoded.answer_lengths.max()}"
+            )
         if count <= MAX_CUT_ANSWERS * total:
-            return []
+            return notes
         return [
+            *notes,
             f"{count:,} of {total:,} questions ({count / total:.1%}) have an answer that begins or ends inside a "
-            "token, so that no prediction can equal it; a vocabulary of fewer tokens splits words more often"
+            "token, so that no prediction can equal it; a vocabulary of fewer tokens splits words more often",
         ]
 
     def encode(self, examples: Sequence[QaExample], tokenizer: Tokenizer, labeled: bool = True) -> EncodedQuestions:
@@ -260,9 +274,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
         placed = place_windows(questions, query_lengths, contexts, windows, tokenizer.layout)
         context_start = placed.starts[1]
         labels, cut_answers = np.zeros((0, 2), np.int64), 0
+        characters = answer_characters(chosen)
+        tokens = answer_tokens(chosen, characters, contexts, strict=labeled)
         if labeled:
-            characters = answer_characters(chosen)
-            tokens = answer_tokens(chosen, characters, contexts)
             cut_answers = count_cut_answers(characters, tokens, contexts.offsets)
             labels = label_windows(tokens, windows, context_start)
         return EncodedQuestions(
@@ -279,6 +293,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             first=windows.first,
             offsets=contexts.offsets,
             cut_answers=cut_answers,
+            answer_lengths=tokens[:, 1] - tokens[:, 0] + 1,
         )
 
     def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
@@ -334,7 +349,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return joined.take(np.lexsort((joined.last, joined.first, -joined.scores))[: self.n_best_size])
 
     def _choose_answer(self, context: str, spans: Spans, offsets: npt.NDArray[np.int32], null_score: float) -> Answer:
-        starts, ends = offsets[spans.first, 0].tolist(), offsets[spans.last, 1].tolist()
+        starts: list[Any] = offsets[spans.first, 0].tolist()
+        ends: list[Any] = [after_marks(context, end) for end in offsets[spans.last, 1].tolist()]
         span_scores = spans.scores.tolist()
         score = span_scores[0] if span_scores else null_score
         answered = bool(span_scores) and (not self.allow_no_answer or score - null_score > self.threshold)
@@ -553,10 +569,10 @@ def answer_characters(examples: Sequence[QaExample]) -> Ints:
     return bounds
 
 
-def answer_tokens(examples: Sequence[QaExample], characters: Ints, contexts: Contexts) -> Ints:
+def answer_tokens(examples: Sequence[QaExample], characters: Ints, contexts: Contexts, strict: bool = True) -> Ints:
     """Return the first and last token of each answer among the M tokens of all contexts, Q × 2; -1 for no answer.
 
-    These are the tokens that share a character with the answer. Raises ValueError if there are none.
+    These are the tokens that share a character with the answer. Raises ValueError if there are none and `strict`.
     """
     begin, end = characters.T
     # One search for all contexts: a character's key is its context and its index there.
@@ -565,7 +581,7 @@ def answer_tokens(examples: Sequence[QaExample], characters: Ints, contexts: Con
     first = np.searchsorted(base + offsets[:, 1], own_base + begin, side="right")
     last = np.searchsorted(base + offsets[:, 0], own_base + end, side="left") - 1
     answered = begin >= 0
-    if (lost := np.flatnonzero(answered & (last < first))).size:
+    if strict and (lost := np.flatnonzero(answered & (last < first))).size:
         example = examples[lost[0]]
         answer = example.target
         assert answer is not None
@@ -578,6 +594,19 @@ def count_cut_answers(characters: Ints, tokens: Ints, offsets: npt.NDArray[np.in
     answered = characters[:, 0] >= 0
     (begin, end), (first, last) = characters[answered].T, tokens[answered].T
     return int(((offsets[first, 0] < begin) | (offsets[last, 1] > end)).sum())
+
+
+def after_marks(text: str, end: int) -> int:
+    """Return where a span ends that includes the combining marks after its last character.
+
+    A tokenizer that strips accents leaves them out of its tokens.
+
+    >>> after_marks("cafe\u0301.", 4)
+    5
+    """
+    while end < len(text) and category(text[end])[0] == "M":
+        end += 1
+    return end
 
 
 def max_context_window(first: Ints, context_lengths: Ints) -> Ints:

@@ -1,14 +1,17 @@
-"""Questions on contexts: read from SQuAD's JSON (1.1 and 2.0), from JSON lines, and from SQuAD's Parquet of the hub.
+"""Questions on contexts: read from SQuAD's JSON (1.1 and 2.0) and its relatives, JSON lines, and Parquet of the hub.
 
-A line of .jsonl is {"question": …, "context": …, "answers": [{"text": …, "start": …}]}, optionally with "id" (default:
-the line number). `start` counts characters; it is optional, and may be called `answer_start`, as in SQuAD. The list of
-answers may be empty. Both formats may be compressed (.gz, .zst, .bz2). A .parquet has the columns id, question, context
-and answers.
+JSON is a tree of data, paragraphs and qas, from any of its levels on, or a list of them. A line of .jsonl is such a
+tree, too, usually a question: {"question": …, "context": …, "answers": [{"text": …, "start": …}]}. Answers may also be
+texts, or an object of lists; `start` counts characters, is optional, and may be called `answer_start`. The list of
+answers may be empty. An id may have another name, such as guid; without one, questions are numbered (in .jsonl, by
+line). A .parquet has the columns question, context, answers and an id.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,14 +20,17 @@ from bertwright.io.decoding import read_text
 from bertwright.io.json_rows import make_decoder
 from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
-from bertwright.io.sources import split_suffixes
-from bertwright.io.tables import read_rows
+from bertwright.io.sources import split_member, split_suffixes
+from bertwright.io.tables import column_names, read_rows
 
 # A member of SQuAD's tree that occurs twice is an error, as a column of other files is.
 DECODER = make_decoder(
     ("data", "title", "paragraphs", "context", "qas", "id", "question", "answers", "text", "start", "answer_start",
      "is_impossible")
 )  # fmt: skip
+LEVELS = {"data": "article", "paragraphs": "paragraph", "qas": "question"}  # members of the tree, and their items
+BELOW = {"article": "paragraphs", "paragraph": "qas", "question": "question"}  # members of the items
+ID_NAME = re.compile(r"_?id|(gu|uu|u|q|qa|qas|query|question|example)_?id|idx|number", re.IGNORECASE)
 SHOWN = 5  # questions that a warning names; report.json lists all
 
 
@@ -104,24 +110,35 @@ def align_answers(examples: Iterable[QaExample]) -> AnswerAlignment:
     return AnswerAlignment(tuple(moved), tuple(left_out), tuple(unanswered))
 
 
-def read_questions(path: str, labeled: bool = True, encoding: str = "utf-8") -> Iterator[QaExample]:
+def read_questions(
+    path: str, labeled: bool = True, encoding: str = "utf-8", suffix: str | None = None
+) -> Iterator[QaExample]:
     """Read the questions of one file, in order; without `labeled`, answers are ignored.
 
-    Raises ValueError with file, line or article and question for invalid JSON or another structure, for a repeated id
-    and, if `labeled`, for a question without a list of answers and for an empty question or context. To predict, both
-    may be empty.
+    `suffix`: the format, such as json, whatever the file's suffix. Raises ValueError with file, line or article and
+    question for invalid JSON or another structure, and, if `labeled`, for a question without a list of answers and for
+    an empty question or context. To predict, both may be empty, but ids must differ.
     """
     seen: set[str] = set()
-    for record in _records(path, labeled, encoding):
+    repeated: list[str] = []
+    for record in _records(path, labeled, encoding, suffix):
         example = _example(record, labeled)
         if example.id in seen:
-            raise ValueError(
-                f'{record.location}: the id "{example.id}" is that of an earlier question; ids must differ'
-            )
+            repeated.append(example.location)
+            if not labeled:
+                raise ValueError(
+                    f'{record.location}: the id "{example.id}" is that of an earlier question; ids must differ'
+                )
         seen.add(example.id)
         yield example
     if not seen:
         raise ValueError(f"{path}: no questions; is it the right file?")
+    if repeated:
+        warnings.warn(
+            f"{path}: {len(repeated):,} questions have the id of another one ({repeated[0]}); they are used "
+            "for training and scoring, but predictions need different ids",
+            stacklevel=1,
+        )
 
 
 class _Record(NamedTuple):
@@ -130,11 +147,15 @@ class _Record(NamedTuple):
     values: dict[str, Any]
     context: str
     location: str
+    number: str
+    """Number in the file, which is the id of a question without one."""
 
 
 def _example(record: _Record, labeled: bool) -> QaExample:
-    values, context, location = record
-    example = QaExample(_id(values, location), _text(values, "question", location), context, location=location)
+    values, context, location, number = record
+    name = _id_name(values)
+    identity = _id(values, name, location) if name else number
+    example = QaExample(identity, _text(values, "question", location), context, location=location)
     if not labeled:
         return example
     for what, text in (("question", example.question), ("context", context)):
@@ -145,9 +166,13 @@ def _example(record: _Record, labeled: bool) -> QaExample:
 
 def _with_answers(example: QaExample, values: dict[str, Any]) -> QaExample:
     location = example.location
-    given = _member(values, "answers", (list, dict), location)
-    answers = tuple(_gold(answer, example.context, location) for answer in _answer_list(given, location))
+    key = "answer" if "answer" in values and "answers" not in values else "answers"
     is_impossible = _member({"is_impossible": False} | values, "is_impossible", bool, location)
+    values = {key: []} | values if is_impossible else values
+    given = _answer_list(_member(values, key, (list, dict, str), location), location)
+    if is_impossible and all(isinstance(answer, dict) and answer.get("text") == "" for answer in given):
+        given = []
+    answers = tuple(_gold(answer, example.context, location) for answer in given)
     if "is_impossible" in values and is_impossible == bool(answers):
         raise ValueError(
             f'{location}: "is_impossible" is {str(is_impossible).lower()} and there are {len(answers)} answers'
@@ -156,9 +181,12 @@ def _with_answers(example: QaExample, values: dict[str, Any]) -> QaExample:
 
 
 def _answer_list(given: Any, location: str) -> list[Any]:
-    """Return answers as a list of objects; the hub's SQuAD has one object of lists."""
-    if isinstance(given, list):
-        return given
+    """Return answers as a list of objects; they may also be texts, a single one, or, on the hub, an object of lists."""
+    if isinstance(given, list | str):
+        listed = given if isinstance(given, list) else [given]
+        return [{"text": answer} if isinstance(answer, str) else answer for answer in listed]
+    if isinstance(given.get("text"), str):
+        return [given]
     texts = _member(given, "text", list, location)
     starts = _member(given, "answer_start", list, location)
     if len(texts) != len(starts):
@@ -186,49 +214,87 @@ def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
 # Files to records
 
 
-def _records(path: str, labeled: bool, encoding: str) -> Iterator[_Record]:
-    suffix, _ = split_suffixes(path)
-    if suffix == ".parquet":
+def _records(path: str, labeled: bool, encoding: str, suffix: str | None) -> Iterator[_Record]:
+    form = f".{suffix}" if suffix else split_suffixes(split_member(path)[0])[0]
+    if form == ".parquet":
         return _rows(path, labeled)
-    if suffix not in (".json", ".jsonl"):
-        raise ValueError(f"{path}: expected .json (SQuAD), .jsonl or .parquet")
-    return _lines(path, encoding) if suffix == ".jsonl" else _articles(path, encoding)
+    if form not in (".json", ".jsonl"):
+        raise ValueError(f"{path}: expected .json (SQuAD), .jsonl or .parquet; or name the --format")
+    return _lines(path, encoding) if form == ".jsonl" else _tree(path, encoding)
 
 
-def _articles(path: str, encoding: str) -> Iterator[_Record]:
-    """Yield the questions of SQuAD's tree: data, paragraphs, context and qas."""
-    root = _parse_json("".join(read_text(path, encoding)), path)
-    for number, article in enumerate(_member(root, "data", list, path), 1):
-        location = f"{path}, article {number}"
-        if isinstance(article, dict) and isinstance(title := article.get("title"), str):
-            location += f" ({' '.join(title.split())})"
-        for index, paragraph in enumerate(_member(article, "paragraphs", list, location), 1):
-            inside = f"{location}, paragraph {index}"
-            context = _text(paragraph, "context", inside)
-            for count, values in enumerate(_member(paragraph, "qas", list, inside), 1):
-                yield _Record(values, context, f"{location}, question {_id(values, f'{inside}, question {count}')}")
+def _tree(path: str, encoding: str) -> Iterator[_Record]:
+    """Yield the questions of a .json file; one object per line is read as .jsonl."""
+    text = "".join(read_text(path, encoding))
+    try:
+        root = _parse_json(text, path)
+    except ValueError:
+        first, _, rest = text.strip().partition("\n")
+        if not rest or not first.endswith("}") or not rest.startswith("{"):
+            raise
+        yield from _lines(path, encoding)
+        return
+    if member := split_member(path)[1]:
+        root = _member(root, member, (list, dict), path)
+    for number, record in enumerate(_walk(root if isinstance(root, dict) else {"data": root}, path, "data"), 1):
+        yield record._replace(number=str(number))
+
+
+def _walk(values: Any, location: str, missing: str, context: str | None = None) -> Iterator[_Record]:
+    """Yield the questions below an object of the tree, or the object itself if it is a question.
+
+    `missing`: the member that the error names if the object is neither.
+    """
+    members = _object(values, location)
+    if "context" in members:
+        context = _text(members, "context", location)
+    key = next((key for key in LEVELS if key in members), None)
+    if key is None and context is not None:
+        yield _Record(members, context, location, "")
+        return
+    if key is None or (key == "qas" and context is None):
+        key = "context" if key or "question" in members else missing
+    for number, item in enumerate(_member(members, key, list, location), 1):
+        level, name = LEVELS[key], f"{number}"
+        if isinstance(item, dict):
+            level = next((above for above, below in BELOW.items() if below in item), level)
+            if level == "question" and (id_name := _id_name(item)):
+                name = _id(item, id_name, f"{location}, question {number}")
+                location = location.partition(", paragraph ")[0]
+            elif level == "article" and isinstance(title := item.get("title"), str):
+                name += f" ({' '.join(title.split())})"
+        yield from _walk(item, f"{location}, {level} {name}", BELOW[level], context)
 
 
 def _lines(path: str, encoding: str) -> Iterator[_Record]:
+    """Yield the questions of the lines; consecutive questions share one context."""
     context = ""
     for number, line in split_lines(path, read_text(path, encoding)):
-        if not line or line.isspace():
-            continue
-        location = f"{path}, line {number}"
-        values = _parse_json(line, location)
-        text = _text(values, "context", location)
-        context = context if context == text else text  # consecutive questions share one object
-        yield _Record({"id": str(number)} | values, context, location)
+        if line and not line.isspace():
+            location = f"{path}, line {number}"
+            values = _parse_json(line, location)
+            if isinstance(values, dict) and values.keys() == {"header"}:  # of MRQA's files
+                continue
+            for record in _walk(values, location, "context"):
+                context = context if context == record.context else record.context
+                yield record._replace(context=context, number=str(number))
 
 
 def _rows(path: str, labeled: bool) -> Iterator[_Record]:
     """Yield the questions of SQuAD's Parquet of the hub."""
-    columns = TableSchema(("id", "question", "context"), ("answers",) if labeled else ())
+    id_name = next(filter(ID_NAME.fullmatch, column_names(path, "parquet", "utf-8")), None)
+    columns = TableSchema(("question", "context"), (*(("answers",) * labeled), *((id_name,) if id_name else ())))
     context = ""
-    for location, row in read_rows(path, columns):
+    for number, (location, row) in enumerate(read_rows(path, columns), 1):
         values = dict(zip(columns.names, row, strict=True))
         context = context if context == values["context"] else values["context"]
-        yield _Record(values, context, location)
+        yield _Record(values, context, location, str(number))
+
+
+def _id_name(values: dict[str, Any]) -> str | None:
+    """Return the name of the member that holds the id of a question: "id", or else the first one like it."""
+    names = [name for name, value in values.items() if ID_NAME.fullmatch(name) and value is not None]
+    return "id" if "id" in names else next(iter(names), None)
 
 
 def _parse_json(text: str, location: str) -> Any:
@@ -266,14 +332,15 @@ _EXPECTED = {
     bool: "true or false",
     list: "a list",
     (list, dict): "a list",
+    (list, dict, str): "a list",
     (str, int): "a text or a whole number",
     (int, type(None)): "a whole number",
 }
 
 
-def _id(values: Any, location: str) -> str:
-    name = _member(values, "id", (str, int), location)
-    return _text(values, "id", location) if isinstance(name, str) else str(name)
+def _id(values: Any, key: str, location: str) -> str:
+    name = _member(values, key, (str, int), location)
+    return _text(values, key, location) if isinstance(name, str) else str(name)
 
 
 def _text(value: Any, key: str, location: str) -> str:

@@ -21,24 +21,27 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_arg
 
 import numpy as np
 
-from bertwright.corpus.documents import check_encoding
+from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.span_f1 import SpanScores, accuracy, span_scores
 from bertwright.metrics.tag_schemes import (
     BARE,
     OUTSIDE,
+    OUTSIDES,
     PREFIXES,
     Scheme,
     detect_scheme,
     find_invalid_tag,
     find_spans,
+    normalize_tag,
+    spell,
     split_tag,
     to_canonical_scheme,
 )
 from bertwright.models.head_spec import HeadSpec
 from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.settings import did_you_mean
-from bertwright.tasks.conll import TagExample, Unit, read_sentences, to_conll, with_document_context
+from bertwright.tasks.conll import ROW_FORMATS, TagExample, Unit, read_sentences, to_conll, with_document_context
 from bertwright.tasks.presentation import DisplayTable, format_percent
 from bertwright.tasks.task import (
     LEARNED,
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from bertwright.interop.head_config import HeadRecord
     from bertwright.models.heads import TaskBatch
 
+FORMATS = (*ROW_FORMATS, ".conllu", ".conll")
 NUM_SPECIALS = 2  # [CLS] and [SEP] of every window
 UNSEEN = -100  # label of a tag that training never showed: no class, and no loss (cross entropy's ignore_index)
 
@@ -110,18 +114,24 @@ class Tagging(Task[TagExample, TagPrediction]):
     """Start of lines that are comments, such as ## in KLUE-NER; unset: comments as in CoNLL-U only."""
     encoding: str = "utf-8"
     """Encoding of text files by its name in Python, such as latin-1 or cp949."""
+    format: str | None = None
+    """Format of all files, whatever their suffixes: conll, conllu, jsonl, json or parquet; unset: by suffix."""
+    unit: Unit = "word"
+    """What raw text is split into: word, character, or character or blank. Characters if all words of the training data
+    are; choose them for entities as spans of characters in a language without spaces."""
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; a longer sentence is split into windows."""
     metric: str = "f1"
     """Score that selects the best checkpoint: f1 of spans, or accuracy; with scheme none always accuracy."""
     labels: tuple[str, ...] = field(default=(), metadata=LEARNED)
     """All tags, in the order of the head's outputs; empty: those of the training data."""
-    unit: Unit = field(default="word", metadata=LEARNED)
-    """What raw text is split into: characters if all words of the training data are single characters."""
 
     def __post_init__(self) -> None:
         check_metric(self.metric, ("f1", "accuracy"))
         check_encoding(self.encoding)
+        check_format(self.format, FORMATS)
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"unit = {self.unit!r}: {did_you_mean(self.unit, get_args(Unit))}")
         if self.scheme not in (None, *get_args(Scheme)):
             raise ValueError(f"scheme = {self.scheme!r}: {did_you_mean(str(self.scheme), get_args(Scheme))}")
         if self.max_length <= NUM_SPECIALS:
@@ -143,9 +153,16 @@ class Tagging(Task[TagExample, TagPrediction]):
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
         if record.head.kind != "token":
             return None
-        scheme = detect_scheme([label] for label in record.labels)
-        bioes = scheme == "bioes"  # or BILOU
-        labels = to_canonical_scheme(record.labels, scheme) if bioes else record.labels
+        labels = record.labels
+        scheme = detect_scheme([label] for label in labels)
+        normal = tuple(map(normalize_tag, labels))
+        if (
+            scheme == "none"
+            and len({*normal}) == len(normal)
+            and (other := detect_scheme([n] for n in normal)) != scheme
+        ):
+            scheme, labels = other, normal
+        labels = to_canonical_scheme(labels, scheme) if scheme == "bioes" else labels  # or BILOU
         metric = "accuracy" if scheme == "none" else "f1"
         return cls(max_length=max_positions, scheme=scheme, metric=metric, labels=labels)
 
@@ -158,7 +175,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         return True
 
     def read(self, path: str, labeled: bool = True) -> Iterator[TagExample]:
-        found = read_sentences(path, self.words, self.tags, labeled, self.comment_prefix, self.encoding)
+        found = read_sentences(path, self.words, self.tags, labeled, self.comment_prefix, self.encoding, self.format)
         sentences = (sentence.split_into(self.unit) for sentence in found)
         return with_document_context(sentences, self.max_length - NUM_SPECIALS) if self.context else sentences
 
@@ -188,13 +205,18 @@ class Tagging(Task[TagExample, TagPrediction]):
         """Return the task with scheme and tags of the examples. Raises ValueError for an invalid tag."""
         if not examples:
             raise ValueError("no sentences to learn from")
-        scheme = cast("Scheme | None", self.scheme) or detect_scheme(known_tags(example) for example in examples)
+        given = cast("Scheme | None", self.scheme) or detect_scheme(known_tags(example) for example in examples)
+        task = replace(self, scheme=given)
+        if given == "none" and self.scheme is None:
+            normal = [tuple(map(normalize_tag, known_tags(example))) for example in examples]
+            task = replace(self, scheme=detect_scheme(normal))
+        scheme = task._scheme
         for example in examples:
-            if invalid := find_invalid_tag(known_tags(example), scheme):
+            if invalid := find_invalid_tag(task._normal_tags(example), scheme):
                 raise _tag_error(example, invalid.word_index, invalid.reason)
-        found = {tag for example in examples for tag in to_canonical_scheme(known_tags(example), scheme)}
+        found = {tag for example in examples for tag in task._gold(example)}
         if scheme != "none" and found & BARE and not found <= BARE | {OUTSIDE}:
-            example, index = next((e, n) for e in examples for n, tag in enumerate(known_tags(e)) if tag in BARE)
+            example, index = next((e, n) for e in examples for n, tag in enumerate(task._gold(e)) if tag in BARE)
             raise _tag_error(example, index, "it has no type, while other tags have one")
         if not found:
             raise ValueError(f"{examples[0].location}: neither this nor any other sentence has a word to learn from")
@@ -216,7 +238,18 @@ class Tagging(Task[TagExample, TagPrediction]):
         spaced = [word for example in examples for word in example.words if " " in word.strip()]
         if len(spaced) > sum(len(example.words) for example in examples) / 2:
             found.append(f"most words contain spaces, such as {spaced[0][:40]!r}: does each line hold one word?")
-        counts = Counter(tag for example in examples for tag in to_canonical_scheme(known_tags(example), self._scheme))
+        if changed := [(example, text) for example in examples for text in example.changed_spans]:
+            hint = "; in a language without spaces, use --unit character" if self.unit == "word" else ""
+            found.append(
+                f"{len(changed):,} spans are not exactly words, or overlap a longer one, such as {changed[0][1]!r} "
+                f"({changed[0][0].location}): read as all words that they touch, or left out if they overlap{hint}"
+            )
+        counts = Counter(tag for example in examples for tag in self._gold(example))
+        if self._scheme == "none" and (kinds := _entity_like(counts)):
+            found.append(
+                f"tags such as {kinds} look like entities, but are scored word by word as classes: for spans, write B- "
+                "and I- before each type, and O for words outside"
+            )
         # A foreign model may have learned iob1 without conversion, with I- at the start of spans; `score` converts it.
         starts = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and split_tag(label)[1]}
         unseen = {tag: count for tag, count in counts.items() if tag not in starts.union(self.labels)}
@@ -274,10 +307,8 @@ class Tagging(Task[TagExample, TagPrediction]):
         ]
 
     def score(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> dict[str, float]:
-        y_true = [to_canonical_scheme(known_tags(example), self._scheme) for example in examples]
+        y_true = [self._gold(example) for example in examples]
         y_pred = [prediction.tags for prediction in predictions]
-        if self._scheme == "iob1":  # a foreign model may have learned it without conversion
-            y_pred = [to_canonical_scheme(tags, "iob1") for tags in y_pred]
         share = {"accuracy": accuracy(y_true, y_pred)}
         if self._scheme == "none":
             return share
@@ -286,7 +317,7 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     def span_scores(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> SpanScores:
         """Score all spans, and the spans of each type."""
-        y_true = [to_canonical_scheme(known_tags(example), self._scheme) for example in examples]
+        y_true = [self._gold(example) for example in examples]
         return span_scores(y_true, [prediction.tags for prediction in predictions])
 
     def example_scores(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> ExampleScores:
@@ -295,11 +326,9 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     def _count_hits(self, example: TagExample, prediction: TagPrediction) -> tuple[int, int, int]:
         """Count right, predicted and true spans of a sentence; for plain classes, words instead of spans."""
-        true = to_canonical_scheme(known_tags(example), self._scheme)
+        true = self._gold(example)
         if self.metric == "accuracy":
-            iob1 = self._scheme == "iob1"
-            guessed = to_canonical_scheme(prediction.tags, "iob1") if iob1 else prediction.tags
-            return sum(map(str.__eq__, true, guessed)), len(true), len(true)
+            return sum(map(str.__eq__, true, prediction.tags)), len(true), len(true)
         spans, predicted = {*find_spans(true)}, {*find_spans(prediction.tags)}
         return len(spans & predicted), len(predicted), len(spans)
 
@@ -317,7 +346,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         return {tag for prediction in predictions for tag in prediction.tags}
 
     def to_record(self, example: TagExample, prediction: TagPrediction) -> dict[str, Any]:
-        return {
+        return ({} if example.text is None else {"text": example.text}) | {
             "words": list(prediction.words),
             "tags": list(prediction.tags),
             "probabilities": list(prediction.probabilities),
@@ -355,6 +384,15 @@ class Tagging(Task[TagExample, TagPrediction]):
             raise ValueError("the scheme of the tags is not known yet: call with_labels_of(training examples) first")
         return cast(Scheme, self.scheme)
 
+    def _normal_tags(self, example: TagExample) -> tuple[str, ...]:
+        """Return a sentence's tags; those of spans in their usual spelling."""
+        tags = known_tags(example)
+        return tags if self._scheme == "none" else tuple(map(normalize_tag, tags))
+
+    def _gold(self, example: TagExample) -> tuple[str, ...]:
+        """Return a sentence's tags as the model learns them."""
+        return to_canonical_scheme(self._normal_tags(example), self._scheme)
+
     def _encode_labels(self, examples: Sequence[TagExample]) -> Ints:
         ids = {tag: number for number, tag in enumerate(self.labels)}
         if self._scheme != "none":
@@ -363,7 +401,7 @@ class Tagging(Task[TagExample, TagPrediction]):
             types = {tag[1:] for tag in self.labels if split_tag(tag)[1]}
             spellings = [f"{prefix}{name}" for prefix in PREFIXES[self._scheme] for name in types]
             ids = dict.fromkeys([OUTSIDE, *spellings], UNSEEN) | ids
-        canonical = [to_canonical_scheme(known_tags(example), self._scheme) for example in examples]
+        canonical = [self._gold(example) for example in examples]
         try:
             return np.array([ids[tag] for tags in canonical for tag in tags], dtype=np.int64)
         except KeyError:
@@ -376,18 +414,34 @@ class Tagging(Task[TagExample, TagPrediction]):
         raise _tag_error(example, index, f"it is unknown; the tags of the training data are {', '.join(self.labels)}")
 
     def _predict(self, example: TagExample, tags: tuple[str, ...], probabilities: tuple[float, ...]) -> TagPrediction:
-        if self._scheme == "none" or all(tag == OUTSIDE for tag in tags):
+        """Return the tags that the model chose, in a valid form of their scheme, and the entities that they spell."""
+        if self._scheme == "none":
             return TagPrediction(example.words, tags, probabilities, ())
+        spans = find_spans(tags)
         text, offsets = example.text, example.offsets
         if text is None:
             text = " ".join(example.words)
             starts = [0, *accumulate(len(word) + 1 for word in example.words)]
             offsets = tuple((start, start + len(word)) for start, word in zip(starts, example.words, strict=False))
         entities = []
-        for label, first, last in find_spans(tags):
+        for label, first, last in spans:
             start, end = offsets[first][0], offsets[last][1]
             entities.append(Entity(label, text[start:end], start, end, prod(probabilities[first : last + 1])))
-        return TagPrediction(example.words, tags, probabilities, tuple(entities))
+        valid = spell(spans, len(tags), self._scheme)
+        return TagPrediction(example.words, valid, probabilities, tuple(entities))
+
+
+def _entity_like(counts: Counter[str]) -> str:
+    """Return some tags of plain classes that look like entities; empty if they do not.
+
+    Most look like B-PER or PER_b, or most words have an outside tag.
+    """
+    named = [tag for tag in counts if tag not in OUTSIDES]
+    shaped = [tag for tag in named if normalize_tag(tag)[1:2] == "-"]
+    outside = sum(counts[tag] for tag in OUTSIDES)
+    if 2 * len(shaped) > len(named):
+        return ", ".join(sorted(shaped)[:5])
+    return ", ".join(sorted(named)[:5]) if 2 * outside > counts.total() else ""
 
 
 def detect_unit(examples: Sequence[TagExample]) -> Unit:

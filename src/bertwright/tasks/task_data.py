@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.files import digest_bytes, digest_file
-from bertwright.io.sources import HF_SCHEME, expand_files, resolve_files
+from bertwright.io.sources import HF_SCHEME, expand_files, resolve_files, split_member
 from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.splits import sample_examples, train_validation_split
@@ -110,4 +110,4 @@ def digest_files(task: TaskSettings) -> dict[str, str]:
 
 def _digest(path: str) -> str:
     files = [] if path.startswith(HF_SCHEME) else expand_files(path)
-    return digest_bytes(path.encode(), *(digest_file(Path(file)).encode() for file in files))
+    return digest_bytes(path.encode(), *(digest_file(Path(split_member(file)[0])).encode() for file in files))

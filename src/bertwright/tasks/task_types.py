@@ -30,6 +30,7 @@ class TaskOptions:
     header: bool | None = None
     quotes: bool | None = None
     encoding: str | None = None
+    format: str | None = None
     max_length: int | None = None
     metric: str | None = None
     pos_label: str | None = None
@@ -40,6 +41,7 @@ class TaskOptions:
     words: str | None = None
     tags: str | None = None
     scheme: str | None = None
+    unit: str | None = None
     context: bool | None = None
     comment_prefix: str | None = None
     doc_stride: int | None = None

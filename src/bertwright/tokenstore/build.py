@@ -136,10 +136,9 @@ class _Plan(NamedTuple):
 def _make_plan(folder: Path, corpora: Sequence[CorpusSettings], tokenizer: Tokenizer) -> _Plan:
     sources = [(corpus, source) for corpus in corpora for source in shard_corpus(corpus, SHARD_BYTES)]
     inputs = [file for _, source in sources for file in source.files]  # one of several shards, several times
-    times = {file: file.download().stat().st_mtime_ns for file in dict.fromkeys(inputs)}
     versions = [corpora[0].sentence_splitter, RULES_VERSION, FORMAT_VERSION, SHARD_BYTES]
     versions += [CONLL_VERSION] if any(file.format in CONLL_FORMATS for file in inputs) else []
-    described = [[asdict(corpus) for corpus in corpora], [(asdict(file), times[file]) for file in inputs], versions]
+    described = [[asdict(corpus) for corpus in corpora], [asdict(file) for file in inputs], versions]
     digest = files.digest_bytes(json.dumps(described).encode(), tokenizer.digest.encode())
     unfinished = folder / f".unfinished-{digest}"
     shards = [ShardSpec(unfinished, number, corpus, source) for number, (corpus, source) in enumerate(sources)]
