@@ -439,6 +439,26 @@ def test_frequent_answers_inside_tokens_cause_a_notice() -> None:
     assert not notes(none)
 
 
+def test_answers_longer_than_the_limit_cause_a_notice_also_on_dev() -> None:
+    context = "a b c d e"
+    examples = [make_question(context, answer=answer) for answer in ("a b c d", "a b c", "b c d e")]
+    for labeled in (True, False):
+        notes = SMALL.encoding_warnings(SMALL.encode(examples, TOKENIZER, labeled))
+        assert [note.partition(" have an")[0] for note in notes] == ["2 of 3 questions (66.7%)"]
+        assert notes[0].endswith("raise --max-answer-length, up to 4")
+    assert SMALL.encoding_warnings(SMALL.encode(examples[1:2], TOKENIZER)) == []
+
+
+def test_answer_ends_after_the_combining_marks_of_its_last_letter() -> None:
+    context = "abe\u0301\u0323 c"  # the tokenizer strips the accents
+    example = QaExample("q", question="a", context=context)
+    encoded = SMALL.encode([example], TOKENIZER, labeled=False)
+    outputs = np.zeros((int(encoded.lengths.sum()), 2), np.float32)
+    outputs[3, 0] = outputs[5, 1] = 9  # [CLS] a [SEP] a ##b ##e c [SEP]
+    (answer,) = SMALL.decode([example], encoded, outputs)
+    assert (answer.text, answer.start, answer.end) == ("abe\u0301\u0323", 0, 5)
+
+
 def test_no_answer_unless_the_margin_exceeds_the_threshold() -> None:
     example = make_question("c d")
     task = replace(SMALL, allow_no_answer=True)

@@ -100,6 +100,64 @@ def test_parquet_of_the_hub_is_read(tmp_path: Path) -> None:
     assert example.answers == ()
 
 
+FLAT = line(answers=[{"text": "Oslo", "answer_start": 32}])
+PARAGRAPH = tree(question())["data"][0]["paragraphs"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", tree(question())["data"]),
+        ("a.json", tree(question())["data"][0]),
+        ("a.json", [PARAGRAPH]),
+        ("a.json", PARAGRAPH),
+        ("a.json", {"data": [PARAGRAPH]}),
+        ("a.json", {"data": [FLAT]}),
+        ("a.json", [FLAT]),
+        ("a.json", f"{json.dumps(FLAT)}\n{json.dumps(FLAT | {'question': 'Who?'})}\n"),
+        ("a.jsonl", f'{{"header": {{"split": "dev"}}}}\n{json.dumps(PARAGRAPH)}\n'),
+        ("a.jsonl", FLAT | {"answers": ["Oslo"]}),
+        ("a.jsonl", FLAT | {"answers": "Oslo"}),
+        ("a.jsonl", FLAT | {"answers": {"text": "Oslo", "answer_start": 32}}),
+        ("a.jsonl", {key: value for key, value in FLAT.items() if key != "answers"} | {"answer": "Oslo"}),
+    ],
+)
+def test_relatives_of_squad_are_read_from_any_level(tmp_path: Path, name: str, content: Any) -> None:
+    first = next(read_questions(write(tmp_path, content, name)))
+    assert (first.question, first.context, first.answers) == ("Where is Bob?", CONTEXT, (GoldAnswer("Oslo", 32),))
+
+
+@pytest.mark.parametrize("name", ["id", "guid", "qid", "query_id", "question_id", "_id", "uuid", "idx"])
+def test_id_may_have_another_name_or_none(tmp_path: Path, name: str) -> None:
+    content = tree(question(id=NO_ID) | {name: "k7", "document_id": 3}, question(id=NO_ID), question(id=None))
+    assert [example.id for example in read_questions(write(tmp_path, content))] == ["k7", "2", "3"]
+
+
+def test_parquet_may_have_an_id_of_another_name_or_none(tmp_path: Path) -> None:
+    for name, identity in (("guid", "a"), ("source", "1")):
+        polars.DataFrame([line() | {name: "a"}]).write_parquet(tmp_path / "a.parquet")
+        assert [example.id for example in read_questions(str(tmp_path / "a.parquet"))] == [identity]
+
+
+def test_one_split_of_several_is_read_by_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path, {"train": [FLAT], "dev": {"data": [PARAGRAPH]}})
+    assert [example.id for name in ("train", "dev") for example in read_questions(f"{path}#{name}")] == ["1", "q1"]
+
+
+@pytest.mark.parametrize("answers", [[{"text": "", "answer_start": 0}], {"text": [""], "answer_start": [-1]}, NO_ID])
+def test_impossible_question_may_have_empty_answers_only(tmp_path: Path, answers: Any) -> None:
+    (example,) = read_questions(write(tmp_path, tree(question(answers=answers, is_impossible=True))))
+    assert (example.is_impossible, example.answers) == (True, ())
+
+
+def test_repeated_ids_matter_for_predictions_only(tmp_path: Path) -> None:
+    path = write(tmp_path, tree(question(), question(question="Who?"), question(id="q2")))
+    with pytest.warns(UserWarning, match=r"dev\.json: 1 questions have the id of another one .*question q1"):
+        assert [example.id for example in read_questions(path)] == ["q1", "q1", "q2"]
+    with pytest.raises(ValueError, match='the id "q1" is that of an earlier question'):
+        list(read_questions(path, labeled=False))
+
+
 @pytest.mark.parametrize(
     ("text", "start", "gold"),
     [

@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertwright.metrics.tag_schemes import find_spans, spell, to_canonical_scheme
+from bertwright.interop.head_config import HeadRecord
+from bertwright.metrics.tag_schemes import find_invalid_tag, find_spans, spell, to_canonical_scheme
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
+from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.tasks.collation import collate
@@ -80,6 +82,67 @@ def test_entity_of_a_character_model_ends_before_the_particle():
     (prediction,) = task.decode([example], task.encode([example], TOKENIZER, labeled=False), outputs)
     (entity,) = prediction.entities
     assert entity[:4] == ("LC", "서울", 3, 5)
+
+
+# Dialects of tags
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        ("B-PER", "I-PER", "0", "B-LOC"),
+        ("B-PER", "I-PER", "o", "B-LOC"),
+        ("b-PER", "i-PER", "O", "b-LOC"),
+        ("B_PER", "I_PER", "_", "B_LOC"),
+        ("PER-B", "PER-I", "-", "LOC-B"),
+        ("PER_b", "PER_i", "o", "LOC_b"),
+    ],
+)
+def test_dialects_of_tags_are_learned_as_iob2(tags):
+    example = TagExample(("Anna", "B", "in", "Paris"), tags)
+    task = Tagging().with_labels_of([example])
+    assert (task.scheme, task.labels, task.metric) == ("iob2", TASK.labels, "f1")
+    assert task.encode([example], TOKENIZER).labels.tolist() == [2, 3, 0, 1]
+    assert task.warnings([example]) == []
+    perfect = task._predict(example, ("B-PER", "I-PER", "O", "B-LOC"), (1.0,) * 4)
+    assert set(task.score([example], [perfect]).values()) == {1.0}
+
+
+def test_bmes_is_learned_as_bioes():
+    example = TagExample(tuple("abcd"), ("B_X", "M_X", "E_X", "S_Y"))
+    task = Tagging().with_labels_of([example, TagExample(("a",), ("O",))])
+    assert (task.scheme, task.labels) == ("bioes", ("O", "B-X", "E-X", "I-X", "S-Y"))
+
+
+@pytest.mark.parametrize(
+    ("tags", "shown"),
+    [
+        (("PER", "O", "O", "O"), "PER"),
+        (("PER", "0", "0", "0"), "PER"),
+        (("B-PER", "I-PER", "PER", "B-LOC"), "B-LOC, B-PER, I-PER"),
+        (("NOUN", "VERB", "DET", "NOUN"), None),
+    ],
+)
+def test_classes_that_look_like_entities_are_noticed(tags, shown):
+    example = TagExample(("a", "b", "c", "d"), tags)
+    task = Tagging().with_labels_of([example])
+    assert task.scheme == "none"
+    notes = task.warnings([example])
+    assert [note.partition(" look like entities")[0] for note in notes] == ([f"tags such as {shown}"] if shown else [])
+
+
+def test_labels_of_a_foreign_model_in_another_dialect_spell_spans():
+    record = HeadRecord(HeadSpec("token", 3), ("0", "B_PER", "I_PER"), False)
+    task = Tagging.from_head(record, 512)
+    assert (task.scheme, task.labels) == ("iob1", ("O", "B-PER", "I-PER"))  # I- may begin a span
+
+
+def test_blank_cells_at_the_ends_of_lines_are_ignored_and_counted(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("# doc 1\n1\tAnna\tB-PER\tO\n2\tin\tO\tO\t\n\n1\tGraz\tB-LOC\tO\t \n")
+    with pytest.warns(UserWarning, match=r"a\.tsv: 2 lines end in blank cells"):
+        found = list(Tagging(words="2", tags="3").read(str(path)))
+    assert [(one.words, one.tags) for one in found] == [(("Anna", "in"), ("B-PER", "O")), (("Graz",), ("B-LOC",))]
 
 
 # Encoding
@@ -269,7 +332,16 @@ def test_entities_have_word_indices_and_character_offsets():
 
 def test_ill_formed_predictions_are_decoded_as_they_are_scored():
     (found,) = decode([TagExample(("Anna", "in", "Paris"))], ["I-PER", "B-LOC", "I-PER"])
+    assert found.tags == ("B-PER", "B-LOC", "B-PER")  # valid IOB2
     assert [(one.label, one.text) for one in found.entities] == [("PER", "Anna"), ("LOC", "in"), ("PER", "Paris")]
+
+
+@given(tags=st.lists(st.sampled_from(["O", "B-X", "I-X", "E-X", "S-X", "I-Y", "E-Y", "B", "I"]), min_size=1))
+def test_spelled_tags_are_valid_and_have_the_same_spans(tags):
+    for scheme in ("iob2", "bioes"):
+        valid = spell(find_spans(tags), len(tags), scheme)
+        assert find_spans(valid) == find_spans(tags)
+        assert find_invalid_tag(valid, scheme) is None
 
 
 @settings(max_examples=60)

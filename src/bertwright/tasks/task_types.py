@@ -8,6 +8,7 @@ from typing import Any
 
 from bertwright.settings import check_not_str, field_docs
 from bertwright.tasks.classification import Classification
+from bertwright.tasks.conll import Unit
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
@@ -41,7 +42,7 @@ class TaskOptions:
     words: str | None = None
     tags: str | None = None
     scheme: str | None = None
-    unit: str | None = None
+    unit: Unit | None = None
     context: bool | None = None
     comment_prefix: str | None = None
     doc_stride: int | None = None
