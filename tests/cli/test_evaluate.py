@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from task_models import CLASSES, CPU, QUESTIONS, save_random_model, write_questions
+from task_models import CLASSES, CPU, QUESTIONS, TAGGING, save_random_model, write_questions
 
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.regression import Regression
+from bertwright.tasks.task import AnyTask
 from helpers import read_output
 
 
@@ -67,3 +70,70 @@ def test_evaluate_warns_if_all_predictions_are_one_class(
     (tmp_path / "a.tsv").write_text("text\tlabel\nthe bear\tgood\nthe bear\tbad\n")
     evaluate(EvaluateSettings(model, (str(tmp_path / "a.tsv"),), device=CPU), console)
     assert f"! all predictions are {only!r}" in read_output(console)
+
+
+def test_evaluate_of_many_labels_names_the_worst_and_writes_all_of_them(
+    tmp_path: Path, vocabulary_folder: Path, console: Console
+) -> None:
+    labels = tuple(f"intent {number:02}" for number in range(40))
+    bert, model = save_random_model(vocabulary_folder, Classification(labels=labels), tmp_path / "model")
+    predicted = bert.classify("the bear").label
+    gold = [predicted, "intent 07", "intent 07", "intent 08"]
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"the bear\t{label}\n" for label in gold))
+    settings = EvaluateSettings(
+        model, (str(tmp_path / "a.tsv"),), tmp_path / "s.json", errors=tmp_path / "e.tsv", device=CPU
+    )
+    evaluate(settings, console)
+    report = json.loads((tmp_path / "s.json").read_text())
+    assert report["labels"].keys() == set(labels)
+    assert report["labels"][predicted] == {"precision": 0.25, "recall": 1.0, "f1": 0.4, "examples": 1}
+    assert report["confusion_matrix"] == {
+        predicted: {predicted: 1},
+        "intent 07": {predicted: 2},
+        "intent 08": {predicted: 1},
+    }
+    header, *rows = [line.split("\t") for line in (tmp_path / "e.tsv").read_text().splitlines()]
+    assert header[:5] == ["location", "text", "gold", "label", "probability"]
+    assert [row[1:4] for row in rows] == [["the bear", label, predicted] for label in gold[1:]]
+    assert rows[0][0].endswith("a.tsv, line 3")
+    shown = read_output(console)
+    assert f"intent 07 {predicted} 2" in " ".join(shown.split())
+    assert "intent 39" not in shown  # no example has it
+
+
+@pytest.mark.parametrize("task", [QUESTIONS, TAGGING], ids=lambda task: task.kind)
+def test_errors_of_other_tasks_have_the_gold_answer(
+    tmp_path: Path, vocabulary_folder: Path, task: AnyTask, console: Console
+) -> None:
+    bert, model = save_random_model(vocabulary_folder, task, tmp_path / "model")
+    if task is QUESTIONS:
+        right = bert.answer("the bear sees", "the bear").text
+        path = write_questions(
+            tmp_path / "q.jsonl",
+            ("the bear sees", "the bear", [{"text": right}]),
+            ("the wolf", "the bear", [{"text": "no such answer"}]),
+        )
+        gold: list[str] = ["no such answer"]
+    else:
+        (tag,) = bert.tag("bear").tags
+        gold = ["B-PER" if tag == "O" else "O"]
+        (tmp_path / "t.conll").write_text(f"bear {tag.replace('I-', 'B-')}\n\nbear {gold[0]}\n")
+        path = str(tmp_path / "t.conll")
+    evaluate(EvaluateSettings(model, (path,), errors=tmp_path / "e.jsonl", device=CPU), console)
+    errors = [json.loads(line) for line in (tmp_path / "e.jsonl").read_text().splitlines()]
+    assert [error["gold"] for error in errors][-1] == gold
+    assert all(error["location"] for error in errors)
+
+
+def test_errors_are_refused_for_numbers_and_other_suffixes(
+    tmp_path: Path, vocabulary_folder: Path, console: Console
+) -> None:
+    _, model = save_random_model(vocabulary_folder, Regression(), tmp_path / "model")
+    (tmp_path / "a.tsv").write_text("text\tlabel\nthe bear\t1\nthe wolf\t2\n")
+    with pytest.raises(ValueError, match="--errors: predictions of regression"):
+        evaluate(EvaluateSettings(model, (str(tmp_path / "a.tsv"),), errors=tmp_path / "e.tsv", device=CPU), console)
+    assert not (tmp_path / "e.tsv").exists()
+    with pytest.raises(ValueError, match=r"--errors e\.xls: expected .*\.jsonl"):
+        EvaluateSettings(model, ("a.tsv",), errors=Path("e.xls"))
+    with pytest.raises(ValueError, match=r"both are s\.tsv"):
+        EvaluateSettings(model, ("a.tsv",), Path("s.tsv"), errors=Path("s.tsv"))

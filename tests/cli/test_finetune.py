@@ -959,3 +959,13 @@ def test_metrics_of_other_content_are_named_by_line(tmp_path: Path, make_tuning:
     log.write_text(f"{line}\n{log.read_text()}")
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1: not a record"):
         finetune(replace(settings, resume=True))
+
+
+def test_dev_texts_that_are_training_texts_are_counted(tmp_path: Path, make_tuning: Make, review_files: Path) -> None:
+    rows = (review_files / "dev.tsv").read_text().splitlines()
+    copied = (review_files / "train.tsv").read_text().splitlines()[1:4]
+    (tmp_path / "dev.tsv").write_text("\n".join([*rows[:3], *copied]) + "\n")
+    task = TaskSettings("classification", train=(str(review_files / "train.tsv"),), dev=(str(tmp_path / "dev.tsv"),))
+    with open_finetune(make_tuning(tmp_path / "run", task=task)) as (run, printed):
+        run.print_summary()
+    assert "dev: 3 of 5 examples have the text of a training example" in " ".join(printed.getvalue().split())

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bertwright.console import filled_table, heading, item_progress, make_console, notice, say
 from bertwright.files import new_file
+from bertwright.inference.predict_settings import TABLE_SUFFIXES
 from bertwright.interop.model_files import check_model
 from bertwright.io.sources import check_exist, check_unique
 from bertwright.settings import Positional, check_not_str
@@ -32,7 +33,11 @@ class EvaluateSettings:
     inputs: Positional[tuple[str, ...]]
     """Labeled files, in the format of the training files."""
     output: Path | None = None
-    """Also write the scores to this new JSON file."""
+    """Also write the scores to this new JSON file; of a classification, also each label's precision, recall and F1, and
+    the confusion matrix."""
+    errors: Path | None = None
+    """Also write the examples with a wrong prediction, with their gold answers, to this new .tsv, .csv or .jsonl
+    file."""
     ensemble: tuple[str, ...] = ()
     """More models of the same task and vocabulary; their probabilities are averaged with those of the first model."""
     threshold: float | None = None
@@ -46,6 +51,12 @@ class EvaluateSettings:
         check_not_str(self, "inputs", "ensemble")
         if not self.inputs:
             raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
+        if self.errors is not None and self.errors.suffix not in (".jsonl", *TABLE_SUFFIXES):
+            raise ValueError(
+                f"--errors {self.errors}: expected one of the suffixes .jsonl, {', '.join(TABLE_SUFFIXES)}"
+            )
+        if self.output is not None and self.output == self.errors:
+            raise ValueError(f"--output and --errors: both are {self.output}; name two files")
 
 
 def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict[str, float]:
@@ -59,6 +70,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     for name in (settings.model, *settings.ensemble):
         check_model(name)
     # These import torch, which takes longer than the checks above.
+    from bertwright.inference.predict_outputs import PredictedExample, write_predictions
     from bertwright.inference.trained_models import load_for_task
     from bertwright.tasks.ensemble import predict_ensemble
     from bertwright.tasks.input_counts import InputCounts
@@ -66,6 +78,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
 
     with (
         new_file(settings.output) if settings.output else nullcontext() as temporary,
+        new_file(settings.errors) if settings.errors else nullcontext() as errors_file,
         execution_context(settings.device) as context,
     ):
         names = (settings.model, *settings.ensemble)
@@ -79,7 +92,16 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
             predictions = task.decode(examples, encoded, predict_ensemble(members, encoded, advance))
         scores = task.score(examples, predictions)
         if temporary is not None:
-            temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+            report = scores | task.score_details(examples, predictions)
+            temporary.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if settings.errors is not None and errors_file is not None:
+            wrong = [
+                PredictedExample(example, prediction, columns)
+                for example, prediction in zip(examples, predictions, strict=True)
+                if (columns := task.error_columns(example, prediction)) is not None
+            ]
+            with errors_file.open("w", encoding="utf-8", newline="") as file:
+                write_predictions(file, settings.errors.suffix, task, wrong)
     name = f"{len(members)} models" if settings.ensemble else settings.model
     heading(console, f"{name} on {len(examples):,} examples")
     warnings = notices + task.warnings(examples, settings.inputs)
@@ -90,6 +112,8 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     _print_scores(console, task, examples, predictions, scores)
     if settings.output is not None:
         say(console, f"{settings.output}: scores written")
+    if settings.errors is not None:
+        say(console, f"{settings.errors}: {len(wrong):,} wrong predictions written")
     return scores
 
 

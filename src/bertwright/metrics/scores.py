@@ -6,6 +6,7 @@ Shares are from 0 to 1, correlations from -1 to 1; an undefined score is 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,6 +45,29 @@ def matthews(y_true: Sequence[str], y_pred: Sequence[str]) -> float:
     if len(set(y_true)) < 2 or len(set(y_pred)) < 2:
         return 0.0
     return float(matthews_corrcoef(y_true, y_pred))
+
+
+class LabelScores(NamedTuple):
+    """Scores of one label against all others."""
+
+    precision: float
+    recall: float
+    f1: float
+    examples: int
+    """Number of examples that have the label."""
+
+
+def score_labels(y_true: Sequence[str], y_pred: Sequence[str], labels: Sequence[str]) -> dict[str, LabelScores]:
+    """Compute the scores of each label; an undefined share is 0.
+
+    >>> score_labels(["a", "a", "b"], ["a", "b", "b"], ["a", "b"])["a"]
+    LabelScores(precision=1.0, recall=0.5, f1=0.6666666666666666, examples=2)
+    """
+    from sklearn.metrics import precision_recall_fscore_support
+
+    columns = precision_recall_fscore_support(y_true, y_pred, labels=labels, zero_division=0.0)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return {label: LabelScores(*row) for label, row in zip(labels, rows, strict=True)}
 
 
 def pearson(y_true: Sequence[float], y_pred: Sequence[float]) -> float:

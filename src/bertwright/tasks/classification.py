@@ -48,6 +48,7 @@ NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNOR
 SHOWN_LABELS = 20  # in a message
 REPR_LABELS = 3  # in the text of a prediction
 MAX_TABLE_LABELS = 30  # labels of a confusion table
+WORST = 10  # labels and confusions that are shown in its place
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 SEP = SPECIAL_TOKENS[3]
 WITHOUT_HEADER = "; if line 1 is no header, use --header False and columns by number"
@@ -346,16 +347,54 @@ class Classification(TextTask[str, LabelPrediction]):
     def score_tables(
         self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
     ) -> list[DisplayTable]:
-        """Format the confusion table."""
+        """Format the confusion table; of many labels, those with the lowest F1 and the most frequent confusions."""
+        counts = count_confusions(examples, predictions)
         if len(self.labels) > MAX_TABLE_LABELS:
-            return []
-        counts = Counter(zip(known_labels(examples), (guess.label for guess in predictions), strict=True))
+            return self._worst_labels(examples, predictions, counts)
         rows = []
         for true in self.labels:
             row = [counts[true, guess] for guess in self.labels]
             recall = counts[true, true] / max(sum(row), 1)
             rows.append((true, *(f"{number:,}" for number in row), format_percent(recall)))
         return [DisplayTable(("label (rows) predicted as", *self.labels, "recall"), rows)]
+
+    def _worst_labels(
+        self,
+        examples: Sequence[TextExample[str]],
+        predictions: Sequence[LabelPrediction],
+        counts: Counter[tuple[str, str]],
+    ) -> list[DisplayTable]:
+        by_label = self._label_scores(examples, predictions)
+        worst = sorted((one.f1, label) for label, one in by_label.items() if one.examples)[:WORST]
+        rows = [
+            (label, *(format_percent(share) for share in by_label[label][:3]), f"{by_label[label].examples:,}")
+            for _, label in worst
+        ]
+        wrong = Counter({pair: number for pair, number in counts.items() if pair[0] != pair[1]})
+        confused = [(true, guess, f"{number:,}") for (true, guess), number in wrong.most_common(WORST)]
+        tables = [DisplayTable(("labels with the lowest F1", "precision", "recall", "F1", "examples"), rows)]
+        return tables + ([DisplayTable(("label", "most often predicted as", "examples"), confused)] if confused else [])
+
+    def _label_scores(
+        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
+    ) -> dict[str, scores.LabelScores]:
+        return scores.score_labels(known_labels(examples), [guess.label for guess in predictions], self.labels)
+
+    def score_details(
+        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
+    ) -> dict[str, Any]:
+        """Return the scores of each label, and the confusion matrix without zeros: label → predicted label → number."""
+        matrix: dict[str, dict[str, int]] = {}
+        for (true, guess), number in sorted(count_confusions(examples, predictions).items()):
+            matrix.setdefault(true, {})[guess] = number
+        by_label = self._label_scores(examples, predictions)
+        return {"labels": {label: one._asdict() for label, one in by_label.items()}, "confusion_matrix": matrix}
+
+    def error_columns(self, example: TextExample[str], prediction: LabelPrediction) -> dict[str, Any] | None:
+        if prediction.label == example.label:
+            return None
+        pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
+        return {"location": example.location, "text": example.text, **pair, "gold": example.label}
 
     def predicted_classes(self, predictions: Sequence[LabelPrediction]) -> set[str]:
         return {prediction.label for prediction in predictions}
@@ -386,6 +425,13 @@ def known_labels(examples: Sequence[Labeled[L]]) -> list[L]:
         location = next(example.location for example in examples if example.label is None)
         raise ValueError(f"{location}: the label is not known, but needed here")
     return labels
+
+
+def count_confusions(
+    examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
+) -> Counter[tuple[str, str]]:
+    """Count the examples of each label and predicted label."""
+    return Counter(zip(known_labels(examples), (guess.label for guess in predictions), strict=True))
 
 
 def count_empty_texts(examples: Sequence[TextExample[Any]]) -> int:

@@ -240,6 +240,12 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         shares = {f"p({number})": share for number, share in enumerate(prediction.probabilities, self.first_label)}
         return {"choice": prediction.choice + self.first_label, "probability": prediction.probability} | shares
 
+    def error_columns(self, example: ChoiceExample, prediction: ChoicePrediction) -> dict[str, Any] | None:
+        if example.label is None or prediction.choice == example.label:
+            return None
+        given = {"location": example.location, "prompt": example.prompt, "endings": list(example.endings)}
+        return given | {"gold": example.label + self.first_label}
+
     def display(self, predicted: Sequence[tuple[ChoiceExample, ChoicePrediction]]) -> list[DisplayTable]:
         """Format each choice as a table of its endings."""
         tables = []

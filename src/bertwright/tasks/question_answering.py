@@ -424,6 +424,12 @@ class QuestionAnswering(Task[QaExample, Answer]):
             "candidates": [candidate._asdict() for candidate in prediction.candidates],
         }
 
+    def error_columns(self, example: QaExample, prediction: Answer) -> dict[str, Any] | None:
+        if self.score([example], [prediction])["exact_match"] == 1:
+            return None
+        gold = [answer.text for answer in example.answers]
+        return {"location": example.location, "question": example.question, "gold": gold}
+
     def display(self, predicted: Sequence[tuple[QaExample, Answer]]) -> list[DisplayTable]:
         """Format the best candidates of each question."""
         tables = []

@@ -353,6 +353,15 @@ class Tagging(Task[TagExample, TagPrediction]):
             "entities": [entity._asdict() for entity in prediction.entities],
         }
 
+    def error_columns(self, example: TagExample, prediction: TagPrediction) -> dict[str, Any] | None:
+        gold = to_canonical_scheme(known_tags(example), self._scheme)
+        if self.score([example], [prediction])["accuracy"] == 1:
+            return None
+        return {
+            "location": f"{example.source}, line {example.lines[0]}" if example.lines else example.source,
+            "gold": list(gold),
+        }
+
     def display(self, predicted: Sequence[tuple[TagExample, TagPrediction]]) -> list[DisplayTable]:
         """Format the entities of each text or, if tags are plain classes, all of its words."""
         tables = []

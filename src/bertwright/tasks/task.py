@@ -304,6 +304,17 @@ class Task(ABC, Generic[E, P]):
         """Format scores per label or type as tables for people."""
         return []
 
+    def score_details(self, examples: Sequence[E], predictions: Sequence[P]) -> dict[str, Any]:
+        """Return scores per label and the like as plain values, for the file of `evaluate`."""
+        return {}
+
+    def error_columns(self, example: E, prediction: P) -> dict[str, Any] | None:
+        """Return location, input and gold answer of an example with a wrong prediction; None if it is right.
+
+        Raises ValueError for a task type whose predictions are not right or wrong.
+        """
+        raise ValueError(f"--errors: predictions of {self.kind} are not right or wrong; omit it")
+
     def score_notes(self, examples: Sequence[E], predictions: Sequence[P]) -> list[str]:
         """Describe what else labeled examples say about the task's settings, one sentence each."""
         return []

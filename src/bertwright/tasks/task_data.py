@@ -100,6 +100,13 @@ def data_warnings(
         path = min(shared)
         path = path if path.startswith(HF_SCHEME) else os.path.relpath(path)
         warnings.append(f"{path}: used for training and for scoring; its score says little about other examples")
+        return warnings
+    for split in splits[1:]:
+        keys = task.group_keys([*train.examples, *split.examples])  # together: they may be numbers of groups
+        seen = set(keys[: len(train.examples)])
+        if count := sum(key in seen for key in keys[len(train.examples) :]):
+            text = f"{count:,} of {len(split.examples):,} examples have the text of a training example"
+            warnings.append(f"{split.name}: {text}; their score says little about other texts")
     return warnings
 
 
