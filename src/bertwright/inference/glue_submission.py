@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -28,7 +28,7 @@ from bertwright.tasks.task import TASK_FILE, AnyTask
 from bertwright.training.optimizer_settings import DeviceSettings
 
 if TYPE_CHECKING:
-    from bertwright.training.context import ExecutionContext
+    from bertwright.inference.model import Bert
 
 
 @dataclass(frozen=True)
@@ -44,44 +44,38 @@ class SubmissionFile:
     """Number of questions."""
     texts: tuple[str, ...]
     """Column of the text, or columns of the pair."""
-    labels: tuple[str, ...]
-    """The answers that GLUE accepts; empty: numbers from 0 to 5."""
-    majority_answer: str
-    """The most frequent label of the training set; for numbers, the middle."""
+    labels: tuple[str, ...] = ()
+    """The answers that GLUE accepts, the most frequent label of the training set first; empty: numbers from 0 to 5."""
+    hub_labels: tuple[str, ...] = ()
+    """The same labels in the hub's copy of the task, if they differ."""
     index: str = "index"
     """Column with the number of the question, from 0."""
-    names: tuple[str, ...] = ()
-    """The same labels in the hub's copy of the task, if they differ."""
 
 
-YES_NO = ("0", "1")
 TWO_WAY = ("entailment", "not_entailment")
 THREE_WAY = ("contradiction", "entailment", "neutral")
 PAIR = ("sentence1", "sentence2")
 STRINGS, QUESTIONS = ("#1 String", "#2 String"), ("question1", "question2")
-MATCHED, MISMATCHED = ("MNLI/test_matched.tsv",), ("MNLI/test_mismatched.tsv",)
 DIAGNOSTIC = ("diagnostic/diagnostic.tsv", "diagnostic/AX.tsv", "AX/AX.tsv", "AX.tsv")
 SUBMISSION_FILES = (
     SubmissionFile(
-        "CoLA", "cola", ("CoLA/test.tsv",), 1_063, ("sentence",), YES_NO, "1", names=("unacceptable", "acceptable")
+        "CoLA", "cola", ("CoLA/test.tsv",), 1_063, ("sentence",), ("1", "0"), ("acceptable", "unacceptable")
     ),
+    SubmissionFile("SST-2", "sst2", ("SST-2/test.tsv",), 1_821, ("sentence",), ("1", "0"), ("positive", "negative")),
+    SubmissionFile("MRPC", "mrpc", ("MRPC/test.tsv",), 1_725, STRINGS, ("1", "0"), ("equivalent", "not_equivalent")),
+    SubmissionFile("STS-B", "stsb", ("STS-B/test.tsv",), 1_379, PAIR),
     SubmissionFile(
-        "SST-2", "sst2", ("SST-2/test.tsv",), 1_821, ("sentence",), YES_NO, "1", names=("negative", "positive")
+        "QQP", "qqp", ("QQP/test.tsv",), 390_965, QUESTIONS, ("0", "1"), ("not_duplicate", "duplicate"), "id"
     ),
-    SubmissionFile(
-        "MRPC", "mrpc", ("MRPC/test.tsv",), 1_725, STRINGS, YES_NO, "1", names=("not_equivalent", "equivalent")
-    ),
-    SubmissionFile("STS-B", "stsb", ("STS-B/test.tsv",), 1_379, PAIR, (), "2.500"),
-    SubmissionFile(
-        "QQP", "qqp", ("QQP/test.tsv",), 390_965, QUESTIONS, YES_NO, "0", "id", ("not_duplicate", "duplicate")
-    ),
-    SubmissionFile("MNLI-m", "mnli", MATCHED, 9_796, PAIR, THREE_WAY, "contradiction"),
-    SubmissionFile("MNLI-mm", "mnli", MISMATCHED, 9_847, PAIR, THREE_WAY, "contradiction"),
-    SubmissionFile("QNLI", "qnli", ("QNLI/test.tsv",), 5_463, ("question", "sentence"), TWO_WAY, "entailment"),
-    SubmissionFile("RTE", "rte", ("RTE/test.tsv",), 3_000, PAIR, TWO_WAY, "entailment"),
-    SubmissionFile("WNLI", "wnli", ("WNLI/test.tsv",), 146, PAIR, YES_NO, "0", names=("not_entailment", "entailment")),
-    SubmissionFile("AX", "mnli", DIAGNOSTIC, 1_104, PAIR, THREE_WAY, "contradiction"),
+    SubmissionFile("MNLI-m", "mnli", ("MNLI/test_matched.tsv",), 9_796, PAIR, THREE_WAY),
+    SubmissionFile("MNLI-mm", "mnli", ("MNLI/test_mismatched.tsv",), 9_847, PAIR, THREE_WAY),
+    SubmissionFile("QNLI", "qnli", ("QNLI/test.tsv",), 5_463, ("question", "sentence"), TWO_WAY),
+    SubmissionFile("RTE", "rte", ("RTE/test.tsv",), 3_000, PAIR, TWO_WAY),
+    SubmissionFile("WNLI", "wnli", ("WNLI/test.tsv",), 146, PAIR, ("0", "1"), ("not_entailment", "entailment")),
+    SubmissionFile("AX", "mnli", DIAGNOSTIC, 1_104, PAIR, THREE_WAY),
 )
+MIDDLE = "2.500"  # answer to STS-B without a model
+TestFile = tuple[SubmissionFile, Path, TextTask[Any, Any]]  # a file, its path, and the model's task adapted to read it
 
 
 @dataclass(frozen=True)
@@ -124,16 +118,6 @@ class SubmissionSettings:
         return {name: model for name, _, model in (pair.partition("=") for pair in self.models)}
 
 
-class TestFile(NamedTuple):
-    """A test file of GLUE, found and checked."""
-
-    file: SubmissionFile
-    path: Path
-    task: AnyTask
-    """The model's task, adapted to read that file."""
-    rows: int
-
-
 def submission(settings: SubmissionSettings, console: Console | None = None) -> Path:
     """Write the zip atomically and print a summary of the answers; return its path.
 
@@ -144,135 +128,106 @@ def submission(settings: SubmissionSettings, console: Console | None = None) -> 
     check_absent(settings.output)
     for model in settings.by_task.values():
         check_model(model)
-    from bertwright.training.context import execution_context  # imports torch, which takes longer than the checks above
+    from bertwright.inference.model import load
+    from bertwright.tasks.task_io import read_task
+    from bertwright.training.context import execution_context
 
-    test_files = [file for name, model in settings.by_task.items() for file in _find_test_files(settings, name, model)]
+    test_files: dict[str, list[TestFile]] = {}
     for name, model in settings.by_task.items():
-        if other := _find_other_task(model_folder(model), name):
+        folder = model_folder(model)
+        task, is_ours = read_task(folder), (folder / TASK_FILE).is_file()  # other folders do not name their columns
+        files = [file for file in SUBMISSION_FILES if file.task == name]
+        test_files[name] = [_check_test_file(file, task, folder, is_ours, settings) for file in files]
+        if is_ours and (other := _find_other_task(task, name)):
             notice(console, f"{name}={model}: trained on the columns of {other}, not of {name}; is it the right model?")
     answers: dict[str, list[str]] = {}
     with new_file(settings.output) as temporary, execution_context(settings.device) as context:
         for name, model in settings.by_task.items():
-            answers |= _answer(
-                model, [test_file for test_file in test_files if test_file.file.task == name], context, console
-            )
+            bert = load(model, context.device, context.dtype)
+            answers |= {test_file[0].name: _answer(bert, model, test_file, console) for test_file in test_files[name]}
         missing = [file for file in SUBMISSION_FILES if file.name not in answers]
         if settings.fill_missing:
-            answers |= {file.name: [file.majority_answer] * file.rows for file in missing}
+            answers |= {file.name: [*file.labels, MIDDLE][:1] * file.rows for file in missing}
         answers = {file.name: answers[file.name] for file in SUBMISSION_FILES if file.name in answers}
-        write_zip(temporary, answers)
+        _write_zip(temporary, answers)
     _print_summary(settings, answers, [file.name for file in missing], console)
     return settings.output
 
 
-def write_zip(path: Path, answers: Mapping[str, Sequence[str]]) -> None:
-    """Write NAME.tsv per file of the submission; equal answers give equal bytes."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, predictions in answers.items():
-            lines = ["index\tprediction", *(f"{number}\t{answer}" for number, answer in enumerate(predictions))]
-            entry = zipfile.ZipInfo(f"{name}.tsv")  # always of 1980
-            entry.external_attr = 0o644 << 16  # without it unzip makes a file that nobody may read
-            archive.writestr(entry, "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED)
+def _check_test_file(
+    file: SubmissionFile, task: AnyTask | None, folder: Path, is_ours: bool, settings: SubmissionSettings
+) -> TestFile:
+    """Find a test file, and adapt the task of the model in `folder` to it.
 
-
-def _find_test_files(settings: SubmissionSettings, name: str, model: str) -> list[TestFile]:
-    """Return the test files that a model answers. Raises ValueError if the model or a file does not fit GLUE."""
-    folder = model_folder(model)
-    test_files = []
-    for file in (file for file in SUBMISSION_FILES if file.task == name):
-        task = _read_matching_task(file, folder)
-        path = next((settings.data / name for name in file.files if (settings.data / name).is_file()), None)
-        if path is None:
-            raise ValueError(f"{settings.data}: no {file.files[0]}; name the folder with GLUE's files as published")
-        rows = _check_rows(file, path, settings.ignore_row_count)
-        first, *second = file.texts
-        pair = second[0] if second else None
-        adapted = replace(task, text=first, text_pair=pair, header=True, quotes=False, encoding="utf-8")
-        test_files.append(TestFile(file, path, adapted, rows))
-    return test_files
-
-
-def _read_matching_task(file: SubmissionFile, folder: Path) -> TextTask[Any, Any]:
-    """Read a model's task. Raises ValueError if its labels or its number of texts differ from the file's."""
-    from bertwright.tasks.task_io import read_task
-
-    task = read_task(folder)
+    Raises ValueError for other labels, for another number of texts, and for rows that are not numbered from 0 or not as
+    many as GLUE has.
+    """
     labels = task.label_names if task else ()
-    known = {*labels} in ({*file.labels}, {*(file.names or file.labels)})
+    known = {*labels} in ({*file.labels}, {*(file.hub_labels or file.labels)})
     if not isinstance(task, TextTask) or task.kind != PRESETS[file.task].task.kind or not known:
         expected = f"the labels {format_labels(file.labels)}" if file.labels else "a number"
         actual = f"its task is {task.kind}" if task else "it was not fine-tuned on a task"
         having = f" with {format_labels(labels)}" if labels else ""
         raise ValueError(f"{folder}: {file.task} expects {expected}; {actual}{having}")
-    # A folder of transformers does not say how many texts it reads.
-    if (folder / TASK_FILE).is_file() and (task.text_pair is None) != (len(file.texts) == 1):
+    if is_ours and (task.text_pair is None) != (len(file.texts) == 1):
         read = "single texts" if task.text_pair is None else "pairs of texts"
         raise ValueError(f"{folder}: fine-tuned on {read}, which {file.task} is not; fine-tune it on {file.task}")
-    return task
-
-
-def _find_other_task(folder: Path, name: str) -> str | None:
-    """Return another task of GLUE whose columns and labels the model was trained on, if they are not this one's.
-
-    Several tasks have the same labels, so exchanged models would answer without an error.
-    """
-    from bertwright.tasks.task_io import read_task
-
-    def columns(task: Any) -> tuple[str, str | None, str]:
-        return task.text, task.text_pair, task.label
-
-    trained = read_task(folder) if (folder / TASK_FILE).is_file() else None
-    if trained is None or columns(trained) == columns(PRESETS[name].task):
-        return None
-    tasks = (file.task for file in SUBMISSION_FILES if {*file.labels} == {*trained.label_names})
-    return next((other for other in tasks if columns(PRESETS[other].task) == columns(trained)), None)
-
-
-def _check_rows(file: SubmissionFile, path: Path, ignore_row_count: bool) -> int:
-    """Return the number of questions. Raises ValueError unless they are numbered from 0 and as many as GLUE has."""
+    path = next((settings.data / name for name in file.files if (settings.data / name).is_file()), None)
+    if path is None:
+        raise ValueError(f"{settings.data}: no {file.files[0]}; name the folder with GLUE's files as published")
     rows = 0
     columns = TableSchema((file.index, *file.texts), quotes=False, hint="is this GLUE's own file?")
     for location, (index, *_) in read_rows(str(path), columns):
         if index != str(rows):
             raise ValueError(f"{location}: expected {file.index} {rows}, got {index!r}; is this GLUE's own file?")
         rows += 1
-    if rows != file.rows and not ignore_row_count:
+    if rows != file.rows and not settings.ignore_row_count:
         raise ValueError(
-            f"{path}: expected {file.rows:,} rows, got {rows:,}; is this GLUE's own file? Pass --ignore-row-count to "
-            "use it as it is"
+            f"{path}: expected {file.rows:,} rows, got {rows:,}; is this GLUE's own file? --ignore-row-count accepts it"
         )
-    return rows
+    first, second = file.texts[0], file.texts[1] if len(file.texts) > 1 else None
+    return file, path, replace(task, text=first, text_pair=second, header=True, quotes=False, encoding="utf-8")
 
 
-def _answer(
-    model: str, test_files: Sequence[TestFile], context: ExecutionContext, console: Console
-) -> dict[str, list[str]]:
-    """Return one model's answers in GLUE's words, by file."""
-    from bertwright.inference.model import load
+def _find_other_task(trained: Any, name: str) -> str | None:
+    """Return another task of GLUE whose columns and labels the model was trained on, if they are not this one's.
+
+    Several tasks have the same labels, so exchanged models would answer without an error.
+    """
+
+    def columns(task: Any) -> tuple[str, str | None, str]:
+        return task.text, task.text_pair, task.label
+
+    if columns(trained) == columns(PRESETS[name].task):
+        return None
+    tasks = (file.task for file in SUBMISSION_FILES if {*file.labels} == {*trained.label_names})
+    return next((task for task in tasks if columns(PRESETS[task].task) == columns(trained)), None)
+
+
+def _answer(bert: Bert, model: str, test_file: TestFile, console: Console) -> list[str]:
+    """Return a model's answers to a file in GLUE's words."""
     from bertwright.models.heads import EncoderForTask
     from bertwright.tasks.input_counts import InputCounts
     from bertwright.tasks.prediction import predict_chunks
     from bertwright.training.loop import DivergedError
 
-    bert = load(model, context.device, context.dtype)
+    file, path, task = test_file
     assert isinstance(bert.model, EncoderForTask)
-    answers: dict[str, list[str]] = {}
-    for file, path, task, rows in test_files:
-        predictions = answers[file.name] = []
-        counts = InputCounts()
-        with item_progress(console, file.name, rows) as advance:
-            try:
-                for chunk in predict_chunks(bert.model, task, bert.tokenizer, task.read(str(path), labeled=False)):
-                    predictions += [_format_answer(prediction, file) for prediction in chunk.predictions]
-                    counts.add(chunk.counts)
-                    advance(len(chunk.examples))
-            except DivergedError as error:  # numbers that are not finite: add the model's name
-                raise ValueError(f"{model}: {error}") from None
-        if counts.truncated:
-            share = f"{counts.truncated:,} of {rows:,} examples"
-            notice(console, f"{file.name}: {share} lose tokens; {model} reads {task.max_length} of each")
-        for warning in counts.vocabulary_warnings():
-            notice(console, f"{file.name}: {warning}")
+    answers: list[str] = []
+    counts = InputCounts()
+    with item_progress(console, file.name, file.rows) as advance:
+        try:
+            for chunk in predict_chunks(bert.model, task, bert.tokenizer, task.read(str(path), labeled=False)):
+                answers += [_format_answer(prediction, file) for prediction in chunk.predictions]
+                counts.add(chunk.counts)
+                advance(len(chunk.examples))
+        except DivergedError as error:  # numbers that are not finite: add the model's name
+            raise ValueError(f"{model}: {error}") from None
+    if counts.truncated:
+        share = f"{counts.truncated:,} of {len(answers):,} examples"
+        notice(console, f"{file.name}: {share} lose tokens; {model} reads {task.max_length} of each")
+    for warning in counts.vocabulary_warnings():
+        notice(console, f"{file.name}: {warning}")
     return answers
 
 
@@ -284,9 +239,18 @@ def _format_answer(prediction: Any, file: SubmissionFile) -> str:
     """
     if isinstance(prediction, float):
         return f"{min(max(prediction, 0.0), 5.0):.3f}"
-    words = dict(zip(file.names, file.labels, strict=False))
     label: str = prediction.label
-    return words.get(label, label)
+    return dict(zip(file.hub_labels, file.labels, strict=False)).get(label, label)
+
+
+def _write_zip(path: Path, answers: Mapping[str, Sequence[str]]) -> None:
+    """Write NAME.tsv per file of the submission; equal answers give equal bytes."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, predictions in answers.items():
+            lines = ["index\tprediction", *(f"{number}\t{answer}" for number, answer in enumerate(predictions))]
+            entry = zipfile.ZipInfo(f"{name}.tsv")  # its date is always in 1980
+            entry.external_attr = 0o644 << 16  # without it unzip makes a file that nobody may read
+            archive.writestr(entry, "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED)
 
 
 def _print_summary(
@@ -300,9 +264,8 @@ def _print_summary(
     if missing and settings.fill_missing:
         notice(console, f"no model, so the most frequent label throughout: {', '.join(missing)}")
     elif missing:
-        notice(
-            console, f"missing: {', '.join(missing)}; GLUE accepts complete submissions: add models or --fill-missing"
-        )
+        hint = "GLUE accepts complete submissions: add models or --fill-missing"
+        notice(console, f"missing: {', '.join(missing)}; {hint}")
     say(console, "upload it    https://gluebenchmark.com/submit")
 
 
