@@ -1,6 +1,6 @@
 """Training of one head on frozen features: its batches, its steps, its scores.
 
-R states that a task reads, K layers of each, H hidden size, C outputs, N examples.
+R states that a task reads, K layers, H hidden size, C outputs, N examples.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertwright.finetuning.probe_settings import ProbeSettings, ProbeTrial
 from bertwright.inference.feature_cache import Features, example_state_starts
 from bertwright.kernels.dropout import Dropout
 from bertwright.models.feature_head import FeatureHead
@@ -92,42 +93,32 @@ class HeadData:
         )
 
 
-class HeadHyperParams(NamedTuple):
-    """Hyper-parameters of a head's training."""
-
-    epochs: int
-    batch_size: int
-    dropout: float
-    learning_rate: float
-    seed: int
-
-
 def make_spec(
-    head: FeatureHead, task: AnyTask, data: Mapping[str, HeadData], hyper: HeadHyperParams
+    head: FeatureHead, task: AnyTask, data: Mapping[str, HeadData], settings: ProbeSettings, trial: ProbeTrial
 ) -> TrainingSpec[HeadBatch]:
     """Return the batches, loss and schedule of a head's training on data["train"], and its evaluation on "dev"."""
     train = data["train"]
-    settings = OptimizerSettings(hyper.learning_rate, warmup_ratio=WARMUP_RATIO, bias_correction=True)
-    optimizer = Optimizer(dict(head.named_parameters()), settings)
+    optimization = OptimizerSettings(trial.learning_rate, warmup_ratio=WARMUP_RATIO, bias_correction=True)
+    optimizer = Optimizer(dict(head.named_parameters()), optimization)
 
     def batches(first_step: int) -> Iterator[list[HeadBatch]]:
         """Yield one batch per step."""
         chosen = (
             examples
-            for epoch in range(hyper.epochs)
-            for examples in epoch_batches(train.lengths, hyper.batch_size, hyper.seed, epoch)
+            for epoch in range(settings.epochs)
+            for examples in epoch_batches(train.lengths, settings.batch_size, trial.seed, epoch)
         )
         for examples in islice(chosen, first_step, None):
             yield [train.batch(examples)]
 
     def loss(batch: HeadBatch) -> LossOutput:
         """Compute the loss of a batch, with dropout keyed by the step."""
-        key = derive_key(hyper.seed, ProbeStream.DROPOUT, optimizer.steps)
-        logits = head(batch.states, batch.lengths, Dropout(hyper.dropout, key) if hyper.dropout else None)
+        key = derive_key(trial.seed, ProbeStream.DROPOUT, optimizer.steps)
+        logits = head(batch.states, batch.lengths, Dropout(settings.dropout, key) if settings.dropout else None)
         value = task.loss(logits, batch.task) / max(batch.task.num_labels, 1)
         return LossOutput(value, {"loss": value.detach()})
 
-    schedule = settings.make_schedule(hyper.epochs * train.count_steps(hyper.batch_size))
+    schedule = optimization.make_schedule(settings.epochs * train.count_steps(settings.batch_size))
     return TrainingSpec(head, optimizer, schedule, batches, loss, evaluate=lambda: score(head, task, data["dev"]))
 
 

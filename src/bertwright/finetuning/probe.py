@@ -31,7 +31,7 @@ from bertwright.console import (
     say,
 )
 from bertwright.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
-from bertwright.finetuning.head_training import HeadData, HeadHyperParams, make_spec, predict, score
+from bertwright.finetuning.head_training import HeadData, make_spec, predict, score
 from bertwright.finetuning.probe_settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
 from bertwright.finetuning.trials import RESULTS_FILE, pending_trials, rank_settings, read_results, write_results
 from bertwright.inference.feature_cache import (
@@ -86,7 +86,7 @@ class ProbeResult:
 
     @property
     def trial(self) -> ProbeTrial:
-        """Return the trial that has these scores."""
+        """The trial that has these scores."""
         return ProbeTrial(self.representation, self.learning_rate, self.seed)
 
 
@@ -99,12 +99,12 @@ class ProbeRow(NamedTuple):
     test: SeedSummary | None
 
     def to_record(self) -> dict[str, Any]:
-        """Return the row as it is written to a JSON file."""
+        """Return the row for a JSON file."""
         return self._asdict() | {"dev": self.dev._asdict(), "test": self.test._asdict() if self.test else None}
 
 
 def table_rows(results: Sequence[ProbeResult], metric: str) -> list[ProbeRow]:
-    """Return one row per representation, the rows of table 7 first; of several rates, the one with the best dev mean.
+    """Return one row per representation, with the rate whose mean on dev is best; the rows of table 7 come first.
 
     A rate without a result for each seed ranks below all complete ones.
     """
@@ -192,35 +192,34 @@ class ProbeRun:
         self.print_summary(len(trials))
         features = {split.name: self.compute_features(split) for split in self.splits}
         source = self.digest_source(features)
-        results = self.read_results(source)
+        path = run / RESULTS_FILE
+        results = read_results(path, lambda record: parse_result(record, self.task.metric))
+        if any(result.source != source for result in results):
+            raise ValueError(f"{path}: results of other data or another --dtype; restore both, or start another run")
         pending = pending_trials(trials, (result.trial for result in results))
         if len(pending) < len(trials):
             say(self.console, f"{len(trials) - len(pending)} of {len(trials)} heads are already finished")
         for trial in pending:
             results.append(self.train(trial, features, source))
-            write_results(run / RESULTS_FILE, map(asdict, results))
+            write_results(path, map(asdict, results))
         rows = table_rows(results, self.task.metric)
         self.finish(rows)
         return rows
 
     def print_summary(self, heads: int) -> None:
-        """Print what is trained on what, and what the user should know of the data."""
+        """Print the task, the encoder, the data and the heads, then warnings about the data."""
         config, settings, head = self.encoder.config, self.settings, self.head_config(next(iter(self.representations)))
         lstm = f"{head.lstm_layers}-layer BiLSTM of {head.lstm_size}, " if head.lstm_layers else ""
         fields = {
             "task": f"{settings.task.task} ({self.task.kind}), best by {self.task.metric}",
             "frozen": f"{config}, from {settings.model}" + "".join(f", {mode} pooling" for mode in self.modes),
         }
-        fields |= {
-            split.name: f"{len(split.examples):,} examples, {len(split.encoded.positions):,} states"
-            for split in self.splits
-        }
-        fields |= {
-            "head": f"{lstm}linear, {head.outputs} outputs; {settings.epochs} epochs in batches of "
-            f"{settings.batch_size}",
-            "heads": f"{heads}, of {len(self.representations)} representations",
-            "device": str(self.context),
-        }
+        for split in self.splits:
+            fields[split.name] = f"{len(split.examples):,} examples, {len(split.encoded.positions):,} states"
+        epochs = f"{settings.epochs} epochs in batches of {settings.batch_size}"
+        fields["head"] = f"{lstm}linear, {head.outputs} outputs; {epochs}"
+        fields["heads"] = f"{heads}, of {len(self.representations)} representations"
+        fields["device"] = str(self.context)
         self.console.print(key_value_table(fields))
         for warning in data_warnings(self.task, settings.task, self.splits, self.tokenizer, config.max_positions):
             notice(self.console, warning)
@@ -246,14 +245,6 @@ class ProbeRun:
             digests += [header.model, header.data, digest_bytes(split.encoded.labels.tobytes())]
         return digest_bytes(*(digest.encode() for digest in digests))
 
-    def read_results(self, source: str) -> list[ProbeResult]:
-        """Read the results of finished trials. Raises ValueError if they were computed on other data."""
-        path = self.settings.run / RESULTS_FILE
-        results = read_results(path, lambda record: parse_result(record, self.task.metric))
-        if any(result.source != source for result in results):
-            raise ValueError(f"{path}: results of other data or another --dtype; restore both, or start another run")
-        return results
-
     def layers(self, name: str) -> tuple[int, ...]:
         """Return the layers of a representation."""
         return select_layers(self.representations[name], self.encoder.config.num_layers)
@@ -276,14 +267,13 @@ class ProbeRun:
         settings, layers, metric = self.settings, self.layers(trial.representation), self.task.metric
         data = {split.name: HeadData(split, features[split.name], layers, self.context.device) for split in self.splits}
         head = FeatureHead(self.head_config(trial.representation), trial.seed).to(self.context.device)
-        hyper = HeadHyperParams(settings.epochs, settings.batch_size, settings.dropout, trial.learning_rate, trial.seed)
         spec = replace(
-            make_spec(head, self.task, data, hyper),
+            make_spec(head, self.task, data, settings, trial),
             format_metrics=lambda metrics: f"{trial}: loss {metrics['loss']:.3f}",
             format_scores=None,
         )
-        per_epoch = data["train"].count_steps(hyper.batch_size)
-        steps = hyper.epochs * per_epoch
+        per_epoch = data["train"].count_steps(settings.batch_size)
+        steps = settings.epochs * per_epoch
         fit_settings = FitSettings(None, steps, eval_steps=range(per_epoch, steps, per_epoch), metric=metric)
         best = fit(fit_settings, spec, self.context, self.console)
         if numbers := self.task.example_scores(data["dev"].split.examples, predict(head, self.task, data["dev"])):
@@ -294,19 +284,11 @@ class ProbeRun:
         scores = f"{metric} {100 * best.scores[metric]:.2f} on dev after epoch {epoch}"
         scores += f", {100 * test[metric]:.2f} on test" if test else ""
         say(self.console, f"{trial}: {scores}; {seconds:,.0f} s")
-        return ProbeResult(
-            trial.representation,
-            trial.learning_rate,
-            trial.seed,
-            epoch=epoch,
-            dev=best.scores,
-            test=test,
-            seconds=seconds,
-            source=source,
-        )
+        name, rate, seed = trial
+        return ProbeResult(name, rate, seed, epoch, dev=best.scores, test=test, seconds=seconds, source=source)
 
     def finish(self, rows: Sequence[ProbeRow]) -> None:
-        """Print the table, beside the paper's if it is of the same data set, and write it as JSON."""
+        """Print the table, with the paper's scores if the data set is the same, and write it as JSON."""
         types = {split_tag(name)[1] for name in self.task.label_names} - {""}
         comparable = self.task.head.kind == "token" and self.task.metric == "f1" and types == CONLL_2003
         metric = self.task.metric.replace("_", " ")
@@ -343,10 +325,10 @@ def plot_layers(rows: Sequence[ProbeRow], metric: str, path: Path) -> None:
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     panel = figure.subplots()
     for split in ("dev", "test"):
-        found = [summary for row in rows if (summary := getattr(row, split))]
-        if found:
-            means, deviations = [100 * one.mean for one in found], [100 * (one.std or 0) for one in found]
-            panel.errorbar(range(len(found)), means, yerr=deviations, marker="o", capsize=3, label=split)
+        scores = [summary for row in rows if (summary := getattr(row, split))]
+        if scores:
+            means, deviations = [100 * score.mean for score in scores], [100 * (score.std or 0) for score in scores]
+            panel.errorbar(range(len(scores)), means, yerr=deviations, marker="o", capsize=3, label=split)
     panel.set_xticks(range(len(rows)))
     panel.set_xlabel("layer (0: embeddings)")
     panel.set_ylabel(f"{metric}, percent")

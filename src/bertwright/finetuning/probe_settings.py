@@ -29,7 +29,7 @@ class ProbeTrial(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of its files.
+        """File name, without the suffix.
 
         >>> ProbeTrial("last", 1e-3, seed=0).name
         'last-lr0.001-seed0'
@@ -49,10 +49,10 @@ class ProbeSettings:
     validation_fraction: float = 0.0
     """Share of the training examples that becomes the dev split if there are no dev files."""
     limit: int | None = None
-    """Use only this many randomly chosen examples of each split, those of `finetune --limit`. Unset: all."""
+    """Use only this many randomly chosen examples of each split, the same as `finetune --limit`. Unset: all."""
     resume: bool = False
-    """Train the heads that are missing in the run folder. Representations, rates and seeds beside it are added
-    to those in the run's settings."""
+    """Train the heads that are missing in the run folder. Representations, rates and seeds that are given with it
+    are added to the run's."""
     representations: tuple[RepresentationName, ...] = tuple(REPRESENTATIONS)
     """Layers that make up a word's vector (paper, table 7: these six). A sum has learned weights; the embeddings are
     the input of the first layer. each-layer: the embeddings and every layer by itself, with a plot."""
@@ -62,9 +62,9 @@ class ProbeSettings:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """One head per seed, which decides its weights, the order of the examples and dropout (paper: 5 restarts)."""
     learning_rates: tuple[float, ...] = (1e-3,)
-    """Peak rates; of several, the table shows the one that is best on dev."""
+    """Peak rates; the table shows the rate that is best on dev."""
     epochs: int = 10
-    """Passes over the training examples; the one that is best on dev counts."""
+    """Passes over the training examples; the epoch that is best on dev counts."""
     batch_size: int = 32
     """Examples per step."""
     lstm_size: int = 768

@@ -73,7 +73,7 @@ def attention(settings: AttentionSettings, console: Console | None = None) -> At
     console = console or make_console()
     check_absent(settings.output)
     folder = model_folder(settings.model)
-    from bertwright.inference.model import load  # imports torch, which takes longer than the checks above
+    from bertwright.inference.model import load
     from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:

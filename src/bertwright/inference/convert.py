@@ -53,7 +53,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     source = Path(settings.source)
     if not source.is_dir():
         check_model(settings.source)
-    from bertwright.interop import google  # imports torch, which takes longer than the checks above
+    from bertwright.interop import google
     from bertwright.interop.huggingface import save_model
     from bertwright.interop.sentence_modules import read_sentence_modules
     from bertwright.tasks.task_io import describe_head, save_task_folder

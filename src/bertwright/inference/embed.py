@@ -113,10 +113,7 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
     files = list_corpus_files(settings.corpus) if settings.inputs not in ((), (STDIN,)) else []
     texts = expand_stdin(settings.texts, settings.codec) if settings.texts else []
     settings.check_number_of_texts(len(texts))
-    from bertwright.inference.model import (  # imports torch, which takes longer than the checks above
-        embedding_warnings,
-        load,
-    )
+    from bertwright.inference.model import embedding_warnings, load
     from bertwright.tasks.input_counts import InputCounts
     from bertwright.tasks.prediction import split_into_chunks
     from bertwright.training.context import execution_context

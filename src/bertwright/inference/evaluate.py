@@ -69,7 +69,6 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     check_exist(settings.inputs)
     for name in (settings.model, *settings.ensemble):
         check_model(name)
-    # These import torch, which takes longer than the checks above.
     from bertwright.inference.predict_outputs import PredictedExample, write_predictions
     from bertwright.inference.trained_models import load_for_task
     from bertwright.tasks.ensemble import predict_ensemble

@@ -15,7 +15,7 @@ from bertwright.files import read_json
 from bertwright.inference.feature_cache import HEADER, cache_info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.checksums import read_checksums
-from bertwright.interop.huggingface import load_config, load_model
+from bertwright.interop.huggingface import LoadResult, load_config, load_model
 from bertwright.interop.model_files import CHECKSUMS, MODULES, is_run, model_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.models.config import BertConfig
@@ -32,17 +32,17 @@ from bertwright.training import checkpoint
 from bertwright.training.metrics_log import METRICS_FILE, read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-MAX_LABELS = 12  # that are listed
+MAX_LABELS = 12  # listed labels
 GRID = "grid of fine-tuning runs"
 PROBE = "probe of frozen features"
-SERIES = {  # and the settings that vary in it: several values, or their number
+SERIES = {  # kind → settings that vary between the runs: several values, or their number
     GRID: ("learning_rates", "batch_sizes", "epochs", "seeds"),
     PROBE: ("representations", "learning_rates", "seeds"),
 }
 
 
 class Description(NamedTuple):
-    """The kind and the properties of a folder, in words for the user."""
+    """The kind and the properties of a folder, for the user."""
 
     kind: str
     fields: dict[str, str]
@@ -71,8 +71,8 @@ def _describe(folder: Path, verify: bool) -> Description:
         return _describe_store(folder, verify)
     if is_run(folder):
         return _describe_run(folder, verify)
-    if (folder / "settings.toml").is_file() and (series := _recognize_series(folder)) is not None:
-        return _describe_series(folder, *series)
+    if (folder / "settings.toml").is_file() and (series := _describe_series(folder)) is not None:
+        return series
     if (folder / "config.json").is_file() or (folder / MODULES).is_file():
         return _describe_model(model_folder(folder))
     if (folder / "vocab.txt").is_file() or (folder / "tokenizer.json").is_file():
@@ -109,23 +109,21 @@ def _describe_store(folder: Path, verify: bool) -> Description:
 
 
 def _describe_model(folder: Path) -> Description:
-    """Describe a model, which is loaded, so that all its files are compared with their checksums."""
-    kind, config = "model", load_config(folder)
+    """Load and describe a model; loading compares all its files with their checksums."""
+    config, trained = load_config(folder), load_task(folder)
+    loaded = trained or load_model(folder, heads="optional")
     fields = {"shape": _format_shape(config), "positions": f"{config.max_positions:,}"}
-    if (trained := load_task(folder)) is not None:
-        kind = f"model for {trained.task.kind}"
-        fields["parameters"] = f"{trained.model.num_parameters:,}"
-        fields |= _task_fields(trained.task)
-    else:
-        loaded = load_model(folder, heads="optional")
-        fields["parameters"] = f"{loaded.model.num_parameters:,}"
+    fields["parameters"] = f"{loaded.model.num_parameters:,}"
+    if isinstance(loaded, LoadResult):
         if modules := read_sentence_modules(folder):
             fields["text vectors"] = modules.description
         fields["missing heads"] = ", ".join(loaded.missing_heads) or "none"
+    else:
+        fields |= _task_fields(loaded.task)
     has_checksums = bool(read_checksums(folder))
     fields |= _vocabulary_fields(folder)
     fields["checked"] = f"every byte, by {CHECKSUMS}" if has_checksums else f"shapes and formats only (no {CHECKSUMS})"
-    return Description(kind, fields, has_checksums)
+    return Description(f"model for {trained.task.kind}" if trained else "model", fields, has_checksums)
 
 
 def _describe_run(folder: Path, verify: bool) -> Description:
@@ -140,14 +138,11 @@ def _describe_run(folder: Path, verify: bool) -> Description:
     newest = folder / "model" if finished else checkpoints[-1] if checkpoints else None
     task = None
     if newest is not None:
-        config = load_config(newest)
+        config, task = load_config(newest), read_task(newest) if fine_tuning else None
         fields["model"] = _format_shape(config)
-        if fine_tuning:
-            task = read_task(newest)
-        else:
-            fields["model"] += f", {config.num_parameters:,} parameters"
-    if finished:
-        _check_weights(folder / "model", task is not None)
+        fields["model"] += "" if fine_tuning else f", {config.num_parameters:,} parameters"
+    if finished and load_task(folder / "model") is None:  # both raise ValueError for damaged weights
+        load_model(folder / "model", heads="optional")
     if task is not None:
         fields |= _task_fields(task)
     with _name_damaged_file(folder / METRICS_FILE):
@@ -158,34 +153,18 @@ def _describe_run(folder: Path, verify: bool) -> Description:
     return Description(f"{'fine-tuning' if fine_tuning else 'pre-training'} run", fields, bool(checkpoints))
 
 
-def _check_weights(model: Path, has_task: bool) -> None:
-    """Raise ValueError for weights that are damaged or do not fit their configuration."""
-    if has_task:
-        load_task(model)
-    else:
-        load_model(model, heads="optional")
-
-
-def _recognize_series(folder: Path) -> tuple[str, int | None] | None:
-    """Return kind and number of runs if a folder's settings ask for several at once.
-
-    The number is None until a probe has read the model: the number depends on its layers.
-    """
+def _describe_series(folder: Path) -> Description | None:
+    """Describe the progress of a grid of fine-tuning runs, or of heads on frozen features; None for another folder."""
     settings = read_toml(folder / "settings.toml")
-    for kind, varied in SERIES.items():
-        if all(name in settings for name in varied):
-            values = [settings[name] for name in varied]
-            if kind == PROBE and "each-layer" in values[0]:
-                cache = Path(settings.get("features", folder / "features")) / SPLITS[0]
-                if not (cache / HEADER).is_file():
-                    return kind, None
-                values[0] = list(expand_representations(values[0], max(cache_info(cache)[0].layers)))
-            return kind, prod(len(value) if isinstance(value, list) else int(value) for value in values)
-    return None
-
-
-def _describe_series(folder: Path, kind: str, planned: int | None) -> Description:
-    """Describe the progress of a grid of fine-tuning runs, or of heads on frozen features."""
+    kind = next((kind for kind, varied in SERIES.items() if {*varied} <= settings.keys()), None)
+    if kind is None:
+        return None
+    values = [settings[name] for name in SERIES[kind]]
+    cache = Path(settings.get("features", folder / "features")) / SPLITS[0]
+    is_known = kind == GRID or "each-layer" not in values[0]
+    if not is_known and (cache / HEADER).is_file():  # the number of heads depends on the model's layers
+        values[0], is_known = list(expand_representations(values[0], max(cache_info(cache)[0].layers))), True
+    planned = prod(len(value) if isinstance(value, list) else int(value) for value in values) if is_known else None
     results, path = folder / "results.jsonl", folder / "report.json"
     done = len(results.read_bytes().splitlines()) if results.is_file() else 0
     finished = planned is not None and done >= planned and path.is_file()
