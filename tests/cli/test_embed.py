@@ -103,7 +103,7 @@ def test_invalid_utf8_is_rejected_or_replaced(tmp_path: Path, one_layer_folder: 
 def test_another_suffix_than_npy_is_rejected(tmp_path: Path, one_layer_folder: Path, console: Console) -> None:
     with pytest.raises(ValueError, match=r"e\.csv: vectors are written as \.npy, not as \.csv; name it .*e\.npy"):
         embed(EmbedSettings(str(one_layer_folder), ("The bear .",), output=tmp_path / "e.csv"), console)
-    with pytest.raises(ValueError, match="expected no inputs .* got 1"):
+    with pytest.raises(ValueError, match=r"expected no inputs .* got 1"):
         EmbedSettings(str(one_layer_folder), inputs=("a.txt", "-"), output=tmp_path / "e.npy")
 
 
