@@ -96,6 +96,13 @@ def test_model_with_one_segment_rejects_pairs() -> None:
     assert model.attention("the [MASK]").tokens == ("[CLS]", "the", "[MASK]", "[SEP]")
 
 
+def test_attention_reads_empty_texts_and_the_full_number_of_positions() -> None:
+    model = make_bert()
+    assert model.attention("", "the cat").tokens == ("[CLS]", "[SEP]", "the", "cat", "[SEP]")
+    assert model.attention("the", "").tokens == ("[CLS]", "the", "[SEP]", "[SEP]")
+    assert len(model.attention(" ".join("abcdefghijabcd")).tokens) == 16
+
+
 def test_calls_that_do_not_fit_the_model_are_refused(folder: Path) -> None:
     model = load(folder)
     with pytest.raises(ValueError, match="expected one for each of 2 first texts, got 1"):

@@ -95,6 +95,23 @@ def test_model_folder_predicts_in_original_units_and_loads_to_the_same_bits(tmp_
     assert chunk.predictions == pytest.approx(expected, rel=1e-6)
 
 
+def test_writing_leaves_the_head_as_other_threads_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = examples(90_000.0, 110_000.0, 95_000.0)
+    task = Regression(max_length=16).with_labels_of(given)
+    model = EncoderForTask(BertEncoder(CONFIG, seed=3), task.head, 3)
+    task.initialize_head(model.head)
+    (before,) = predict_chunks(model.eval(), task, TOKENIZER, given)
+    predictions: list[float] = []
+
+    def predict_meanwhile(*_args: object, **_options: object) -> None:
+        for chunk in predict_chunks(model, task, TOKENIZER, given):
+            predictions.extend(chunk.predictions)
+
+    monkeypatch.setattr(Tokenizer, "save", predict_meanwhile)
+    save_task_folder(tmp_path / "m", TaskModel(model, task), TOKENIZER)
+    assert predictions == before.predictions
+
+
 def test_continued_head_predicts_the_same_numbers_on_labels_of_another_scale(tmp_path: Path) -> None:
     given = examples(90_000.0, 110_000.0, 95_000.0)
     task = Regression(max_length=16).with_labels_of(given)

@@ -129,7 +129,7 @@ def test_labels_in_another_order_than_the_weights_are_rejected(tmp_path):
     (tmp_path / "m/checksums.json").unlink()
     values = json.loads((tmp_path / "m/task.json").read_text())
     (tmp_path / "m/task.json").write_text(json.dumps(values | {"labels": ["good", "bad"]}))
-    with pytest.raises(ValueError, match=r"task\.json: its labels \(good, bad …\) are not those of config\.json"):
+    with pytest.raises(ValueError, match=r"task\.json: .*labels of config\.json .*, got good, bad …"):
         load_task(tmp_path / "m")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -12,6 +13,7 @@ import torch
 
 from bertwright.models.encoder import BertEncoder, Layer
 from bertwright.models.packing import TokenBatch, from_flat
+from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -25,11 +27,12 @@ class Attention(NamedTuple):
     """L × A × T × T, by layer, head, attending token and attended token; each row sums to 1."""
 
 
-def pack_segments(segments: Sequence[npt.NDArray[np.integer]], tokenizer: Tokenizer) -> TokenBatch:
-    """Pack the ids of one text, or of a pair, into one sequence."""
-    placed = tokenizer.layout.place([np.array([len(segment)]) for segment in segments])
-    placed.ids[placed.is_text] = np.concatenate(segments)
-    return from_flat(placed.ids, placed.token_type_ids, placed.lengths)
+def pack_segments(texts: Sequence[str], tokenizer: Tokenizer) -> TokenBatch:
+    """Pack one text, or a pair of texts, into one sequence of any length."""
+    ids = [tokenizer.encode_ids([text]).ids for text in texts]
+    segments = [SegmentTokens(each, np.array([1]), np.array([len(each) - 2])) for each in ids]  # no [CLS], no [SEP]
+    encoded = encode_segments(segments, NO_LABELS, tokenizer, sys.maxsize)
+    return from_flat(encoded.input_ids, encoded.token_type_ids, encoded.lengths)
 
 
 def compute_attention_weights(encoder: BertEncoder, batch: TokenBatch) -> npt.NDArray[np.float32]:
@@ -49,5 +52,5 @@ def compute_attention_weights(encoder: BertEncoder, batch: TokenBatch) -> npt.ND
     if config.is_reversed:
         stacked = stacked.flip(2, 3)
     check_finite_outputs(bool(stacked.isfinite().all()))
-    found: npt.NDArray[np.float32] = stacked.cpu().numpy()
-    return found
+    weights_of_layers: npt.NDArray[np.float32] = stacked.cpu().numpy()
+    return weights_of_layers

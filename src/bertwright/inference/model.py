@@ -176,9 +176,8 @@ class Bert:
             raise ValueError(f"attention: expected a BERT, got a model of type {encoder.model_type}")
         texts = [check_text(text, "text")] + ([] if text_pair is None else [check_text(text_pair, "text_pair")])
         self._warn_of_vocabulary(texts)
-        segments = [self.tokenizer.encode_ids([one]).ids[1:-1] for one in texts]  # of each, without [CLS] and [SEP]
-        batch = pack_segments(segments, self.tokenizer)
-        check_segments(np.arange(len(segments)), encoder.config)
+        batch = pack_segments(texts, self.tokenizer)
+        check_segments(np.arange(len(texts)), encoder.config)
         if batch.packing.num_tokens > self.config.max_positions:
             raise ValueError(
                 f"expected at most the {self.config.max_positions} tokens that the model reads, got "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,10 +83,10 @@ def load_task(folder: Path) -> TaskModel | None:
     outputs = described.labels if described and not explicit else ()
     if explicit and task.label_names and described and described.labels not in ((), task.label_names):
         raise ValueError(
-            f"{folder / TASK_FILE}: its labels ({', '.join(task.label_names[:5])} …) are not those of config.json "
-            f"(id2label: {', '.join(described.labels[:5])} …); fix the wrong one"
+            f"{folder / TASK_FILE}: expected the labels of config.json (id2label: "
+            f"{', '.join(described.labels[:5])} …), got {', '.join(task.label_names[:5])} …; fix the wrong file"
         )
-    _scale_classifier(model, task, inverse=True)
+    _scale_classifier(model, 1 / task.head_scale)
     classes = read_json(folder / CLASSES) if (folder / CLASSES).is_file() else None
     return TaskModel(model, task, inferred=not explicit, outputs=outputs, classes=classes)
 
@@ -118,7 +119,7 @@ def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> Enco
     `dropout`: None leaves the folder's rates.
     """
     model = load_task_model(folder, dropout, task.make_head)
-    _scale_classifier(model, task, inverse=True)
+    _scale_classifier(model, 1 / task.head_scale)
     return model
 
 
@@ -130,11 +131,12 @@ def describe_head(found: TaskModel) -> HeadRecord:
 
 def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
     """Write a model and its task into an existing folder; each file is written atomically."""
-    _scale_classifier(found.model, found.task)
-    try:
-        write_task_model(folder, found.model, tokenizer, describe_head(found))
-    finally:
-        _scale_classifier(found.model, found.task, inverse=True)
+    model = found.model
+    if found.task.head_scale != 1:  # other threads may predict with the model: scale a copy of its head
+        model = EncoderForTask(model.encoder, model.head.spec)
+        model.head = deepcopy(found.model.head)
+        _scale_classifier(model, found.task.head_scale)
+    write_task_model(folder, model, tokenizer, describe_head(found))
     if not found.inferred:
         write_task(folder, found.task)
     if found.classes is not None:
@@ -148,9 +150,9 @@ def save_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> No
         write_task_folder(temporary, found, tokenizer)
 
 
-def _scale_classifier(model: EncoderForTask, task: AnyTask, inverse: bool = False) -> None:
-    """Multiply (or divide) the head by the task's `head_scale`, so that files predict in original units."""
-    if task.head_scale != 1:
-        with torch.no_grad():
-            for parameter in model.head.get_submodule("classifier").parameters():
-                parameter.mul_(1 / task.head_scale if inverse else task.head_scale)
+@torch.no_grad()
+def _scale_classifier(model: EncoderForTask, factor: float) -> None:
+    """Multiply the head's last layer, which predicts in original units in files and in units of `head_scale` here."""
+    if factor != 1:
+        for parameter in model.head.get_submodule("classifier").parameters():
+            parameter.mul_(factor)
