@@ -24,8 +24,9 @@ from torch import Tensor
 from bertwright.kernels import fused_ops
 from bertwright.kernels.attention import attention
 from bertwright.kernels.cpu import configure_malloc
+from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.ffi import bf16_isa
-from bertwright.kernels.fused_ops import AdamStep, Dropout, EmbeddingTables, LayerNormParams
+from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.initialization import initialize

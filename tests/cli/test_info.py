@@ -101,7 +101,7 @@ def test_a_fine_tuning_run_is_described_from_its_start_on(
         describe(run, verify=True)
 
     found = TaskModel(bert.model, CLASSIFICATION)  # type: ignore[arg-type]
-    write = partial(write_task_folder, found=found, tokenizer=bert.tokenizer)
+    write = partial(write_task_folder, trained=found, tokenizer=bert.tokenizer)
     checkpoint.save(run / "checkpoints", 20, write, {"moment": torch.zeros(1)})
     records = [{"kind": "train", "step": 10, "loss": 1.0}]
     records += [{"kind": "dev", "step": step, "f1": f1} for step, f1 in ((10, 0.5), (15, 0.75), (20, 0.625))]

@@ -306,7 +306,7 @@ def test_saved_model_loads_with_its_task(tmp_path, bert):
 def test_run_loads_its_newest_checkpoint_or_its_model(tmp_path):
     run = tmp_path / "run"
     write_text(run / "settings.toml", "")
-    write = partial(write_task_folder, found=TaskModel(TAGGER.model, TAGGER.task), tokenizer=TOKENIZER)
+    write = partial(write_task_folder, trained=TaskModel(TAGGER.model, TAGGER.task), tokenizer=TOKENIZER)
     checkpoint.save(run / "checkpoints", 3, write, {"moment": torch.zeros(1)})
     assert bertwright.load(run, "cpu").tag("the cat") == TAGGER.tag("the cat")
     CLASSIFIER.save(run / "model")

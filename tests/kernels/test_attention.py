@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertwright.kernels import native, reference
 from bertwright.kernels.attention import attention, cuda_attention
-from bertwright.kernels.fused_ops import Dropout
+from bertwright.kernels.dropout import Dropout
 
 needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no native kernels")
 

@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertwright.kernels import ffi, fused_ops, linear_bf16, native, reference
 from bertwright.kernels.attention import attention
-from bertwright.kernels.dropout import keep_mask
+from bertwright.kernels.dropout import Dropout, keep_mask
 from bertwright.kernels.ffi import use_native
-from bertwright.kernels.fused_ops import AdamStep, Dropout, EmbeddingTables, LayerNormParams
+from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
 
 needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no native kernels")
 DROPOUT = Dropout(0.1, seed=2**63 + 99, first_token=2**32 - 3)  # rows on both sides of 2^32

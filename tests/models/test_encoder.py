@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_encoder import fused_encoder
-from bertwright.kernels.fused_ops import Dropout
 from bertwright.models import encoder as encoder_module
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, Layer

@@ -47,9 +47,9 @@ def cross_attention(
 ) -> Tensor:
     """Let the queries of each sequence attend to its own sequence of keys and values: Tq A D, Tkv 2 A D → Tq A D.
 
-    `causal`: the queries are the last positions of the keys' sequence, as in decoding with a cache of keys and values,
-    and each one attends to the keys up to its own position. A query without keys has the result 0. Dropout is keyed as
-    in `attention`, by the token of the query. The arguments are those of `flash_attn_varlen_kvpacked_func`.
+    `causal`: the queries are the last positions of the keys' sequence (decoding with a cache of keys and values), and
+    each query attends to the keys up to its own position. A query without keys has the result 0. Dropout is keyed by
+    the token of the query. The arguments are named after `flash_attn_varlen_kvpacked_func`.
     """
     counts = cu_seqlens_q.shape, cu_seqlens_kv.shape
     check(counts[0] == counts[1], "cu_seqlens: expected as many sequences of queries as of keys, got {}", counts)
@@ -109,8 +109,8 @@ class AttentionArgs(NamedTuple):
 
     q: Tensor  # q, Tq A D, or qkv, T 3 A D
     kv: Tensor  # kv, Tkv 2 A D, or the same qkv
-    parts_q: int  # 1, or 3 of qkv: the queries are the first part
-    parts_kv: int  # 2, or 3 of qkv: keys and values are the last two parts
+    parts_q: int  # 1, or 3 for qkv: the queries are the first part
+    parts_kv: int  # 2, or 3 for qkv: keys and values are the last two parts
     cu_seqlens_q: Tensor  # B + 1 int32
     cu_seqlens_kv: Tensor
     sequences: int  # B
@@ -146,24 +146,15 @@ class PackedAttention(torch.autograd.Function):
         out, lse, cu_seqlens_q, cu_seqlens_kv, *operands = ctx.saved_tensors
         args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, ctx.causal)
         gradients = [torch.empty_like(operand) for operand in operands]
-        call(
-            "attention_backward",
-            out.dtype,
-            args,
-            ctx.mask_key,
-            out,
-            lse,
-            dout.contiguous(),
-            gradients[0],
-            gradients[-1],
-        )
+        results = (gradients[0], gradients[-1])
+        call("attention_backward", out.dtype, args, ctx.mask_key, out, lse, dout.contiguous(), *results)
         return None, None, None, None, *gradients
 
 
 def attention_args(
     operands: Sequence[Tensor], cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, causal: bool
 ) -> AttentionArgs:
-    """Collect what both passes of the native kernel read; `operands`: qkv, or q and kv."""
+    """Collect the arguments of both native passes; `operands`: qkv, or q and kv."""
     q, kv = operands[0], operands[-1]
     _, parts, heads, size = kv.shape
     parts_q, sequences = parts if q is kv else 1, len(cu_seqlens_q) - 1
@@ -180,8 +171,8 @@ def cuda_attention(
 ) -> Tensor:
     """Run PyTorch's variable-length kernels: flash attention for 16-bit types, memory-efficient attention for float32.
 
-    `scaled_dot_product_attention` calls them for nested tensors only, which cannot be views such as ours. Their dropout
-    is seeded with the key of our masks, but depends on the micro-batches.
+    `scaled_dot_product_attention` calls them for nested tensors only, which cannot be views of qkv. Their dropout is
+    seeded with the key of our masks, but depends on the micro-batches.
     """
     if dropout is not None:
         torch.cuda.manual_seed(dropout._replace(seed=dropout.seed + dropout.first_token).site_key(site)[0])

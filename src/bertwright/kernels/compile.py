@@ -15,18 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # No -ffast-math: infinities and NaN must be preserved. Loops vectorize once errno and traps are off, contraction on.
-FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-fPIC",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=fast",
-)
-LINUX_FLAGS = (
-    "-fno-semantic-interposition",
-    "-Wno-psabi",  # vectors are passed between functions of one file only
-)
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+# -Wno-psabi: vectors are passed between functions of one file only.
+LINUX_FLAGS = ("-fno-semantic-interposition", "-Wno-psabi")
 REQUIREMENT = "the kernels need g++ 11 or clang++ 14, or newer"
 
 
@@ -92,7 +83,6 @@ def read_sources(source: Path) -> list[bytes]:
 
 
 def uses_openmp(sources: list[bytes]) -> bool:
-    """Return whether any of these sources has OpenMP directives."""
     return any(b"#pragma omp" in text for text in sources)
 
 
@@ -107,7 +97,7 @@ def bundled_openmp() -> Path | None:
 
 
 def compile_flags(compiler: Compiler, openmp: bool, march: Sequence[str]) -> list[str]:
-    """Return the flags that compile a library; `march` are those of the instruction set.
+    """Return the flags that compile a library; `march`: flags of the instruction set.
 
     Raises CompileError if the compiler needs another OpenMP library than torch's.
     """
@@ -122,19 +112,17 @@ def compile_flags(compiler: Compiler, openmp: bool, march: Sequence[str]) -> lis
     return [*flags, *(["-Xclang", "-fopenmp"] if sys.platform == "darwin" else ["-fopenmp"])]
 
 
-def compile_library(
-    source: Path, compiler: Compiler, flags: Sequence[str], folder: Path, link_flags: Sequence[str] = ()
-) -> Path:
+def compile_library(source: Path, compiler: Compiler, flags: Sequence[str], folder: Path) -> Path:
     """Compile and link a source within `folder`; return the library. Raises CompileError.
 
-    The library does not depend on an OpenMP library: the one that is loaded before it resolves the symbols. Therefore
-    compiling and linking are separate steps; -fopenmp in the second would add the system's OpenMP library.
+    The library names no OpenMP library: torch's is loaded first and resolves the symbols. Therefore compiling and
+    linking are separate steps; -fopenmp in the second would add the system's OpenMP library.
     """
     compiled, linked = folder / "compiled.o", folder / "linked.so"
     unresolved = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
     for command in (
         [*compiler.command, *flags, "-c", str(source), "-o", str(compiled)],
-        [*compiler.command, "-shared", str(compiled), *unresolved, *link_flags, "-o", str(linked)],
+        [*compiler.command, "-shared", str(compiled), *unresolved, "-o", str(linked)],
     ):
         result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if result.returncode != 0:

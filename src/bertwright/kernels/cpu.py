@@ -15,7 +15,7 @@ MAX_THREADS = 1_024  # beyond some thousands OpenMP ends the process
 
 
 class Level(NamedTuple):
-    """An instruction set to compile libraries for; a library gives the same bits on all machines that have it."""
+    """An instruction set; a library compiled for it gives the same bits on all machines that have it."""
 
     name: str
     flags: tuple[str, ...]
@@ -87,7 +87,7 @@ def available_cpus(processes: int = 1, root: Path = Path("/")) -> int:
     `OMP_NUM_THREADS` decides if it is set, up to MAX_THREADS, unless it is 1 and there are several processes: torchrun
     sets that default. Otherwise the processes share the CPUs of the affinity mask, or of the container's quota if that
     is smaller.
-    `root` is the folder that holds `proc` and `sys`.
+    `root`: folder that holds `proc` and `sys`.
     """
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if wanted.isdecimal() and int(wanted) >= 1 and not (wanted == "1" and processes > 1):
@@ -117,7 +117,7 @@ def _cgroup_quota(root: Path) -> float:
 def available_memory(root: Path = Path("/")) -> int | None:
     """Return the bytes of memory of this machine, or of the container's limit if that is smaller; None on Windows.
 
-    `root`: as in `available_cpus`.
+    `root`: folder that holds `proc` and `sys`.
     """
     if not hasattr(os, "sysconf"):
         return None
@@ -130,7 +130,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def _control_groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the folder of each control group of this process, and whether it is one of version 1."""
+    """Yield the folder of each control group of this process, and whether it is of version 1."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -159,7 +159,7 @@ def configure_malloc() -> None:
 def restore_malloc() -> None:
     """Restore malloc's behaviour, or the environment's settings, and return freed memory to the system.
 
-    glibc's thresholds no longer follow the program once one of them was set, so they get the values they would reach.
+    Once set, glibc's thresholds no longer adapt to the program, so they get the values they would reach.
     """
     _set_malloc(
         int(os.environ.get("MALLOC_TRIM_THRESHOLD_", 64 << 20)), int(os.environ.get("MALLOC_MMAP_MAX_", 65_536)),

@@ -25,7 +25,7 @@ class MaskKey(NamedTuple):
     threshold: int  # an element stays iff its hash, uniform in [0, 2^32), is at least this
     scale: float  # factor of the elements that stay
     first_token: int
-    positions: Tensor | None  # as in `Dropout`
+    positions: Tensor | None  # R int64: the tokens of the micro-batch that are computed; None: all
 
     def token_indices(self, count: int, device: torch.device) -> Tensor:
         """Return the indices of `count` tokens within the whole step, int64."""
@@ -35,17 +35,17 @@ class MaskKey(NamedTuple):
 class Dropout(NamedTuple):
     """Rate and key of the dropout of one micro-batch. Functions accept None instead, for no dropout."""
 
-    rate: float  # share of the elements that become 0; the others are scaled by 1 / (1 - rate)
+    rate: float  # share of the elements that become 0; the rest is scaled by 1 / (1 - rate)
     seed: int  # derived from (run seed, step)
     first_token: int = 0  # index of the micro-batch's first token within the whole step
     positions: Tensor | None = None  # R int64: the tokens of the micro-batch that are computed; None: all
 
     def select(self, tokens: Tensor) -> Dropout:
-        """Return the dropout of some of its tokens, in another order: R int64, their indices among all."""
+        """Return the dropout of some tokens, in any order; `tokens`: R int64, their indices."""
         return self._replace(positions=tokens if self.positions is None else self.positions[tokens])
 
     def after(self, sites: int) -> Dropout:
-        """Return the dropout whose site 0 is this one's site number `sites`, for a module that follows others."""
+        """Return a dropout with its site 0 at site number `sites`, for a module after modules with `sites` sites."""
         return self._replace(seed=skip_sites(self.seed, sites))
 
     def mask_key(self, site: int) -> MaskKey:

@@ -1,6 +1,6 @@
 """Calls of the native kernels (`kernels.cpp`) through ctypes, with checked argument types.
 
-The library describes its own functions and structures (`interface.h`); nothing of them is declared here.
+The library describes its own functions and structures (`interface.h`); nothing is declared here.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def parse_interface(text: str) -> Interface:
 
 
 class Rows(NamedTuple):
-    """A matrix whose rows may have gaps between them; the caller passes their stride to the kernel, too."""
+    """A matrix that may have gaps between its rows; the caller also passes the stride to the kernel."""
 
     matrix: Tensor
 
@@ -101,7 +101,7 @@ def check_positions(mask_key: MaskKey, tokens: int) -> None:
 def check(condition: bool, message: str, *values: object) -> None:
     """Raise ValueError with the formatted message unless the condition holds.
 
-    Without it, native code could read or write outside its tensors. Unlike `assert`, it also runs under `python -O`.
+    Native code could read or write outside its tensors. Unlike `assert`, the check also runs under `python -O`.
     """
     if not condition:
         raise ValueError(message.format(*values))

@@ -1,6 +1,6 @@
 """All layers of an encoder as one native call forward and one backward (`encoder.h`), on CPUs with bfloat16 units.
 
-T tokens, of which R leave the last layer; H hidden size, A heads, F feed-forward size.
+T tokens enter, R leave the last layer; H hidden size, A heads, F feed-forward size.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PARAMETER_NAMES = tuple(
 PARAMS_PER_LAYER, KEYS_PER_LAYER = len(PARAMETER_NAMES), 3
 LayerParameters = namedtuple("LayerParameters", [name.replace(".", "_") for name in PARAMETER_NAMES])  # type: ignore[misc]
 layer_parameters = attrgetter(*PARAMETER_NAMES)
-"""Return a layer's parameters in that order."""
+"""Return a layer's parameters in the order of PARAMETER_NAMES."""
 
 
 class EncoderShape(NamedTuple):
@@ -46,7 +46,7 @@ class EncoderShape(NamedTuple):
 
     @property
     def parameter_shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of a layer's parameters, in the order of PARAMETER_NAMES."""
+        """Shapes of a layer's parameters, in the order of PARAMETER_NAMES."""
         hidden, intermediate = self.hidden_size, self.intermediate_size
         linear = [
             [(out, size), (out,)]
@@ -77,11 +77,11 @@ class EncoderArgs(NamedTuple):
 
 
 class FusedArgs(NamedTuple):
-    """The arguments that are not tensors."""
+    """Arguments that are not tensors."""
 
     shape: EncoderShape
     mask_keys: list[MaskKey]
-    """Three per layer: of attention's weights, and of the outputs of both sub-layers."""
+    """Three per layer: for attention's weights, and for the outputs of both sub-layers."""
     first_saved: int
 
 

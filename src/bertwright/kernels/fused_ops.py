@@ -31,25 +31,7 @@ from bertwright.kernels.linear_bf16 import (
 )
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
 
-__all__ = [
-    "IGNORED_LABEL",
-    "AdamStep",
-    "Dropout",
-    "EmbeddingTables",
-    "LayerNormParams",
-    "adamw_",
-    "adamw_rows_",
-    "add_dropout_norm",
-    "bias_activation",
-    "bias_gelu",
-    "dropout",
-    "embed_norm",
-    "gradient_norm",
-    "linear",
-    "linear_cross_entropy",
-]
-
-# Maximum size of the logits in memory. Each chunk of them also costs a pass over the weight's gradient.
+# Maximum size of the logits in memory. Each chunk also costs a pass over the weight's gradient.
 CHUNK_BYTES = {"cpu": 2**26, "cuda": 2**29}
 
 
@@ -133,7 +115,7 @@ class Linear(torch.autograd.Function):
 
 
 def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
-    """Apply dropout to a tensor whose first dimension is the tokens."""
+    """Apply dropout, T … → T …."""
     if dropout is not None and use_native(x):
         return apply(DropoutFunction, x, mask_key(dropout, site))
     return reference.dropout(x, dropout.mask_key(site) if dropout else None)
@@ -363,9 +345,9 @@ class LossGradients(NamedTuple):
 
 
 def row_chunks(hidden: Tensor, columns: int) -> Iterator[slice]:
-    """Yield chunks of rows whose logits, as many as `columns` per row, take at most CHUNK_BYTES.
+    """Yield chunks of rows of equal size; their logits, `columns` per row, take at most CHUNK_BYTES.
 
-    All chunks have the same size, because a small last one would cost as much as the others.
+    Sizes are equal because a small last chunk would cost as much as a full one.
     """
     at_once = CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
     chunks = -(-hidden.element_size() * len(hidden) * columns // at_once)
@@ -454,7 +436,7 @@ def adamw_(
 def adamw_rows_(
     parameter: Tensor, gradient: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, touched: Tensor, step: AdamStep
 ) -> None:
-    """Update a table V H, whose gradient is sparse with dense rows, to the same bits as `adamw_`.
+    """Update a table V H by a sparse gradient with dense rows, to the same bits as `adamw_`.
 
     `touched` (V uint8): 1 for the rows that had a gradient in any step; updated here.
     """

@@ -1,4 +1,4 @@
-"""Matrix products in bfloat16 on a CPU: the three of a linear layer, and the one with the vocabulary.
+"""Matrix products in bfloat16 on a CPU: three per linear layer, and the product with the vocabulary.
 
 T tokens, H and O input and output size of a layer, V vocabulary, M masked positions.
 
@@ -25,7 +25,7 @@ def is_native_bf16(x: Tensor) -> bool:
 
 
 def is_tile_aligned(*sizes: int) -> bool:
-    """Return whether all sizes are positive multiples of a tile's."""
+    """Return whether all sizes are positive multiples of TILE."""
     return all(size > 0 and size % TILE == 0 for size in sizes)
 
 
@@ -103,7 +103,7 @@ def pad_rows(x: Tensor) -> Tensor:
 
 
 def transpose(x: Tensor) -> Tensor:
-    """Transpose a bfloat16 matrix, R C → C R; rows may have gaps, and those of the result have gaps of zeros."""
+    """Transpose a bfloat16 matrix, R C → C R; rows may have gaps, and rows of the result have gaps of zeros."""
     check(x.dtype == torch.bfloat16, "transpose: expected bfloat16, got {}", x.dtype)
     check(x.ndim == 2, "transpose: expected a matrix, got {}", x.shape)
     rows, columns = x.shape

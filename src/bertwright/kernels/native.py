@@ -1,15 +1,15 @@
 """Native libraries: prebuilt in a wheel, or compiled once for this machine and cached; loaded with ctypes.
 
 A native function is `extern "C"` in `NAME.cpp` within the package and has a Python implementation with the same result,
-so a machine without a compiler is only slower. `BERTWRIGHT_NATIVE=0` selects Python, `compile` ignores prebuilt
-libraries; `BERTWRIGHT_CACHE` moves the cache folder (default: `$XDG_CACHE_HOME/bertwright`, else
+so a machine without a compiler is only slower. `BERTWRIGHT_NATIVE=0` selects Python, `BERTWRIGHT_NATIVE=compile`
+ignores prebuilt libraries; `BERTWRIGHT_CACHE` moves the cache folder (default: `$XDG_CACHE_HOME/bertwright`, else
 `~/.cache/bertwright`).
 
 A wheel holds `kernels/prebuilt/NAME-LEVEL.so` for the levels of `cpu.LEVELS`; the best one for this processor is
 loaded.
 
-The cache holds `NAME-KEY.so` and its digest `NAME-KEY.blake2b` for each library. KEY is the digest of all that decides
-the library's content. Libraries are loaded only if no other user can write to them and to their folder.
+The cache holds `NAME-KEY.so` and its digest `NAME-KEY.blake2b` for each library. KEY is the digest of sources, flags
+and compiler. Libraries are loaded only if no other user can write to them and to their folder.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
 from bertwright.files import digest_bytes, digest_file, try_lock, write_text
@@ -43,7 +42,7 @@ from bertwright.kernels.cpu import find_levels
 
 PACKAGE = Path(__file__).parent.parent
 PREBUILT = Path(__file__).parent / "prebuilt"
-SECONDS_PER_BYTE = 6e-5  # of source: compile time on a processor of 2021
+SECONDS_PER_BYTE = 6e-5  # compile time per byte of source on a processor of 2021
 SLOWER = "the Python implementation is used, which is slower"
 
 
@@ -57,7 +56,7 @@ def load_library(name: str) -> ctypes.CDLL | None:
     if mode == "0":
         return None
     if sys.platform == "win32":
-        _warn(f"native kernels are built on Linux and macOS; {SLOWER}")
+        _print(f"note: native kernels are built on Linux and macOS; {SLOWER}")
         return None
     (source,) = PACKAGE.rglob(f"{name}.cpp")
     sources, failures = read_sources(source), []
@@ -73,20 +72,17 @@ def load_library(name: str) -> ctypes.CDLL | None:
         except CompileError as error:
             failures.append(f"{compiler}: {error}")
         except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home folder
-            _warn(f"{error}; set BERTWRIGHT_CACHE to a folder of yours that is not mounted noexec; {SLOWER}")
+            _print(f"note: {error}; set BERTWRIGHT_CACHE to a folder of yours that is not mounted noexec; {SLOWER}")
             return None
+    problem = f"no C++ compiler ({', '.join(candidates())}) found"
     if failures:
-        _warn(f"{source.name} could not be compiled or loaded ({'; '.join(failures)}); {REQUIREMENT}; {SLOWER}")
-    else:
-        _warn(f"no C++ compiler ({', '.join(candidates())}) found; {REQUIREMENT}; {SLOWER}")
+        problem = f"{source.name} could not be compiled or loaded ({'; '.join(failures)})"
+    _print(f"note: {problem}; {REQUIREMENT}; {SLOWER}")
     return None
 
 
 def describe_library(name: str) -> str:
-    """Return a name that identifies a library's machine code, or "PyTorch" if there is none.
-
-    In the cache, the name of a file has a digest of its sources; a prebuilt library gets one of its content.
-    """
+    """Return a name of a library's instruction set and code, with a digest, or "PyTorch" if there is no library."""
     library = load_library(name)
     if library is None:
         return "PyTorch"
@@ -102,10 +98,6 @@ def triton_available() -> bool:
     return importlib.util.find_spec("triton") is not None and any(find_compilers())
 
 
-def _warn(text: str) -> None:
-    _print(f"note: {text}")
-
-
 def _print(text: str) -> None:
     from bertwright.console import print_message  # imports rich, which only a message needs
 
@@ -113,10 +105,9 @@ def _print(text: str) -> None:
 
 
 def _load_with(compiler: Compiler, source: Path, sources: list[bytes]) -> ctypes.CDLL:
-    """Load the library that a compiler makes of a source, from the cache; compile it if needed.
+    """Load a library from the cache; compile it if needed.
 
-    Raises CompileError if the compiler fails, OSError if the cache cannot be used, RuntimeError if there is no home
-    folder for it.
+    Raises CompileError if the compiler fails, OSError if the cache cannot be used, RuntimeError without a home folder.
     """
     levels = find_levels()
     flags = compile_flags(compiler, uses_openmp(sources), levels[0].flags if levels else ())
@@ -170,11 +161,11 @@ def is_intact(library: Path) -> bool:
 
 
 def _build(library: Path, source: Path, compiler: Compiler, flags: list[str]) -> None:
-    """Compile a library into the cache; of several processes at the same time, one compiles and the others wait.
-
-    Raises CompileError if the compiler fails, OSError if the folder cannot be written.
-    """
-    with _hold_lock(library.with_suffix(".lock")):
+    """Compile a library into the cache; if several processes do so at the same time, only one compiles."""
+    with library.with_suffix(".lock").open("w") as lock:
+        with suppress(OSError):  # a file system without locks
+            while not try_lock(lock):
+                time.sleep(0.05)
         if is_intact(library):
             return
         seconds = max(1, round(sum(map(len, read_sources(source))) * SECONDS_PER_BYTE))
@@ -184,15 +175,3 @@ def _build(library: Path, source: Path, compiler: Compiler, flags: list[str]) ->
             built.chmod(0o755)
             write_text(library.with_suffix(".blake2b"), f"{digest_file(built)}\n")
             built.replace(library)
-
-
-@contextmanager
-def _hold_lock(path: Path) -> Iterator[None]:
-    """Acquire a lock file; on a file system without locks, proceed without it."""
-    with path.open("w") as file:
-        try:
-            while not try_lock(file):
-                time.sleep(0.05)
-        except OSError:
-            pass
-        yield

@@ -1,9 +1,9 @@
 """Reference implementation of every native kernel in plain PyTorch, for other devices and machines without a compiler.
 
-In training on a GPU, PyTorch's compiler fuses those with the most passes over memory (docs/decisions/12).
+In training on a GPU, PyTorch's compiler fuses the operations with the most passes over memory (docs/decisions/12).
 
-As in the native kernels, arithmetic is float32 and a result has the dtype of its input. (Weights are float32: by type
-promotion, the sum of a bfloat16 state and a bias, and all states after it, would be float32.)
+Arithmetic is float32, and a result has the dtype of its input. (Weights are float32: by type promotion, the sum of a
+bfloat16 state and a bias, and all states after it, would be float32.)
 
 T tokens, B sequences, H hidden size, F intermediate size, A heads, D head size, V vocabulary, M masked positions.
 """
@@ -24,7 +24,7 @@ from bertwright.kernels.native import triton_available
 
 Op = TypeVar("Op", bound=Callable[..., Tensor])
 
-IGNORED_LABEL = -100  # of a prediction without loss, as in torch and transformers
+IGNORED_LABEL = -100  # label of a prediction without loss (torch, transformers)
 
 
 class LayerNormParams(NamedTuple):
@@ -52,7 +52,7 @@ class AdamStep(NamedTuple):
     eps: float
     weight_decay: float  # decoupled: parameter -= lr * weight_decay * parameter
     clip_scale: float = 1.0  # factor of the gradient
-    correction1: float = 1.0  # 1 - beta1^step, or 1 without bias correction (as in BERT's own code)
+    correction1: float = 1.0  # 1 - beta1^step, or 1 without bias correction (BERT's own code)
     correction2: float = 1.0  # 1 - beta2^step, or 1
 
 
@@ -92,7 +92,7 @@ dropout = compile_on_gpu(apply_dropout)
 
 @compile_on_gpu
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
-    """Compute GELU(x + bias), T I → T I; `tanh`: by its approximation."""
+    """Compute GELU(x + bias), T F → T F; `tanh`: the tanh approximation."""
     return F.gelu(x.float() + bias.float(), approximate="tanh" if tanh else "none").to(x.dtype)
 
 
@@ -186,7 +186,7 @@ def attention(
         offsets = cu_seqlens_kv.diff() - cu_seqlens_q.diff()
         visible = visible & (key_positions <= positions[:, None] + offsets[:, None, None, None])
     weights = scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1)
-    weights = weights.masked_fill(~visible, 0.0)  # of a query without keys, too
+    weights = weights.masked_fill(~visible, 0.0)  # also for a query without keys
     if mask_key is not None:
         rows = (mask_key.first_token + token[:, None, :]) * heads + torch.arange(heads, device=q.device)[:, None]
         mask = keep_mask(mask_key, rows.flatten(), max_seqlen_kv).view_as(weights)

@@ -1,4 +1,4 @@
-"""The configuration of a BERT, and its numbers of parameters and operations."""
+"""BertConfig, with its counts of parameters and of floating-point operations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu"]
 
 
 def format_shape(layers: int, hidden_size: int, heads: int) -> str:
-    """Format a shape as Turc et al. do.
+    """Format a shape in the style of Turc et al.
 
     >>> format_shape(2, 128, 2)
     'L2 H128 A2'
@@ -70,8 +70,7 @@ class BertConfig:
     is_causal: bool = False
     """True if tokens attend to themselves and earlier tokens only (paper, section 5.1: the LTR ablation)."""
     is_reversed: bool = False
-    """True if a causal model reads each sequence from its last token to its first (paper, section 5.1: the RTL model
-    that is concatenated with LTR)."""
+    """True if a causal model reads each sequence from its last token to its first (paper, section 5.1: RTL)."""
 
     def __post_init__(self) -> None:
         for name in ("hidden_dropout", "attention_dropout", "layer_norm_eps", "initializer_range"):
@@ -92,7 +91,6 @@ class BertConfig:
             raise ValueError(f"pad_token_id = {self.pad_token_id}: expected an id below vocab_size = {self.vocab_size}")
 
     def __str__(self) -> str:
-        """Format layers, hidden size and heads as Turc et al. do: "L2 H128 A2"."""
         return format_shape(self.num_layers, self.hidden_size, self.num_heads)
 
     @classmethod

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.kernels.attention import attention
-from bertwright.kernels.dropout import MaskKey, mask_key
+from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
 from bertwright.kernels.fused_encoder import (
     EncoderShape,
     are_fusable,
@@ -23,14 +23,12 @@ from bertwright.kernels.fused_encoder import (
     layer_parameters,
 )
 from bertwright.kernels.fused_ops import (
-    Dropout,
-    EmbeddingTables,
-    LayerNormParams,
     add_dropout_norm,
     bias_activation,
     embed_norm,
     linear,
 )
+from bertwright.kernels.reference import EmbeddingTables, LayerNormParams
 from bertwright.models.config import BertConfig
 from bertwright.models.initialization import initialize, sinusoidal_positions
 from bertwright.models.packing import Packing, TokenBatch
@@ -41,7 +39,7 @@ SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward o
 
 
 class Linear(nn.Linear):
-    """A dense layer that computes in the dtype of its input; its weights stay float32, as the optimizer needs them."""
+    """A dense layer that computes in the dtype of its input; its weights stay float32 for the optimizer."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
@@ -150,7 +148,7 @@ class BertEncoder(TextEncoder):
 
     @property
     def num_dropout_sites(self) -> int:
-        """Number of dropout sites: the embeddings' one, and those of the layers."""
+        """Number of dropout sites: one in the embeddings, SITES_PER_LAYER per layer."""
         return 1 + SITES_PER_LAYER * self.config.num_layers
 
     def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
@@ -190,7 +188,7 @@ class BertEncoder(TextEncoder):
         return states
 
     def to_reading_order(self, batch: TokenBatch, positions: Tensor | None) -> tuple[TokenBatch, Tensor | None]:
-        """Return the batch as the layers read it, and the positions there of the states that the caller reads."""
+        """Return the batch in the order of the layers, and the positions in it of the states that the caller reads."""
         if not self.config.is_reversed:
             return batch, positions
         mirrored = mirror_tokens(batch.packing)
@@ -199,7 +197,6 @@ class BertEncoder(TextEncoder):
         return read, mirrored if positions is None else mirrored[positions]
 
     def pooled_positions(self, packing: Packing) -> Tensor:
-        """Return the position of each sequence's summary, B int64; of a causal encoder, the token that is read last."""
         return packing.first_positions if self.config.is_reversed else super().pooled_positions(packing)
 
     def embed(self, batch: TokenBatch) -> Tensor:
@@ -221,15 +218,12 @@ def mirror_tokens(packing: Packing) -> Tensor:
 
 
 def layer_norm_params(norm: nn.LayerNorm) -> LayerNormParams:
-    """Return the parameters of a LayerNorm as kernels take them."""
+    """Return the parameters of a LayerNorm for kernels."""
     return LayerNormParams(norm.weight, norm.bias, norm.eps)
 
 
 def make_dropout(module: nn.Module, rate: float, packing: Packing, positions: Tensor | None = None) -> Dropout | None:
-    """Return the dropout for this batch (of the tokens at `positions`, if given).
-
-    It is None outside training mode, and if the rate is 0.
-    """
+    """Return the dropout of a batch, or of its tokens at `positions`; None outside training, and for a rate of 0."""
     if not module.training or rate == 0:
         return None
     return Dropout(rate, packing.dropout_seed, packing.first_token, positions)

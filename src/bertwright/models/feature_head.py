@@ -1,6 +1,6 @@
 """The head on a frozen encoder: a combination of layers, a BiLSTM and a linear classifier (section 5.3).
 
-R states that a task reads, in B sequences; K layers of each, H hidden size, C outputs.
+R states that a task reads, in B sequences; K layers per state, H hidden size, C outputs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bertwright.models.rnn import BiLSTM, initialize_uniform
 class ScalarMix(nn.Module):
     """A weighted sum of layers with learned weights: γ · Σ softmax(w)ₖ hₖ.
 
-    The paper says only "weighted sum". This one is ELMo's (Peters et al. 2018, equation 1), to which the paper
-    compares BERT. Initially it is the mean.
+    The paper says only "weighted sum". ELMo's is used (Peters et al. 2018, equation 1), to which the paper compares
+    BERT. Initially it is the mean.
     """
 
     def __init__(self, num_layers: int) -> None:
@@ -34,20 +34,20 @@ class ScalarMix(nn.Module):
 
 
 class FeatureHeadConfig(NamedTuple):
-    """The sizes of a `FeatureHead`."""
+    """Sizes of a `FeatureHead`."""
 
     num_layers: int
     """K, number of layers that are combined."""
     weighted: bool
-    """As in `representations.Representation`."""
+    """True if the layers are summed with learned weights; otherwise they are concatenated."""
     hidden_size: int
-    """H, of the encoder."""
+    """H, size of the encoder's states."""
     outputs: int
-    """C, as in `HeadSpec`."""
+    """C, number of logits per state."""
     lstm_size: int
     """Outputs of the BiLSTM per word, both directions together."""
     lstm_layers: int
-    """Layers of the BiLSTM; 0 for none, in tasks with one vector per text."""
+    """Layers of the BiLSTM; 0 in tasks with one vector per text, which have no BiLSTM."""
 
 
 class FeatureHead(nn.Module):

@@ -35,12 +35,10 @@ class EncoderModel(nn.Module):
 
     @property
     def config(self) -> EncoderConfig:
-        """Configuration of the encoder."""
         return self.encoder.config
 
     @property
     def num_parameters(self) -> int:
-        """Number of weights of the encoder and the heads."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
@@ -50,7 +48,7 @@ def is_untrained(layer: nn.Linear) -> bool:
 
 
 class Pooler(nn.Module):
-    """A dense layer with tanh on one state per sequence: of its first token or, with a causal encoder, of its last."""
+    """A dense layer with tanh on one state per sequence: its first token or, with a causal encoder, its last."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -107,7 +105,6 @@ class BertForPretraining(EncoderModel):
 
     @property
     def config(self) -> BertConfig:
-        """Configuration of the encoder."""
         return self.encoder.config
 
     @property
@@ -132,7 +129,7 @@ class TaskBatch:
     positions: Tensor
     """R int64, positions in the batch whose states the head reads, sequence by sequence."""
     position_counts: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """B, how many of the positions are in each sequence."""
+    """B, number of positions in each sequence."""
     labels: Tensor = field(default_factory=lambda: torch.zeros(0))
     """Targets: int64, in a regression float32."""
     num_labels: int = 0
@@ -140,7 +137,6 @@ class TaskBatch:
 
     @property
     def packing(self) -> Packing:
-        """Packing of the input."""
         return self.input.packing
 
     def to(self, device: torch.device) -> TaskBatch:
@@ -154,13 +150,13 @@ class TaskBatch:
 
 
 class TaskHead(nn.Module, ABC):
-    """What fine-tuning adds to an encoder: a module from states to what a task's loss needs.
+    """The module that fine-tuning adds to an encoder, from states to the input of a task's loss.
 
     A task type names its head by a `HeadSpec`, which gives a `LinearHead`, or builds another one (`Task.make_head`).
     """
 
     reads_all_tokens: ClassVar[bool] = False
-    """True if the head gets the states of all T tokens, False for those of the R positions."""
+    """True if the head gets the states of all T tokens, False if of the R positions only."""
 
     def __init__(self, spec: HeadSpec) -> None:
         super().__init__()
@@ -173,14 +169,14 @@ class TaskHead(nn.Module, ABC):
     def scores(self, output: Any, batch: TaskBatch) -> Tensor:
         """Return the scores R × C float32 that `Task.decode` gets; by default the output is one.
 
-        A head with an output of several parts overrides it, as does one that decodes sequences as a whole.
+        A head whose output has several parts, or that decodes sequences as a whole, overrides it.
         """
         scores: Tensor = output
         return scores
 
 
 class LinearHead(TaskHead):
-    """One linear layer, all that fine-tuning adds in the paper (section 4); before it the pooler, if there is one."""
+    """One linear layer, as in the paper (section 4); before it the pooler, if the encoder has one."""
 
     def __init__(self, spec: HeadSpec, hidden_size: int, has_pooler: bool) -> None:
         super().__init__(spec)
@@ -221,20 +217,19 @@ class EncoderForTask(BatchPredictor):
         self.head = head
         self.initialize_head(seed)
 
-    def initialize_head(self, seed: int, modules: tuple[str, ...] = ("",)) -> None:
-        """Draw the initial weights of the head, or of some of its `modules`."""
-        initialize(self.head, self.encoder.config.initializer_range, seed, only=modules)
+    def initialize_head(self, seed: int) -> None:
+        """Draw the initial weights of the head."""
+        initialize(self.head, self.encoder.config.initializer_range, seed)
 
     @property
     def num_outputs(self) -> int:
-        """Number of scores per position, C."""
         return self.head.spec.outputs
 
     def forward(self, batch: TaskBatch) -> Any:
         """Compute the head's output.
 
-        With a causal encoder, a sequence-level head reads the last token of every sequence instead, because
-        the first token attends only to itself. (`transformers` always reads the first token, see decision 17.)
+        With a causal encoder, a sequence-level head reads the last token of every sequence, because the first token
+        attends only to itself. (`transformers` always reads the first token, see decision 17.)
         """
         positions: Tensor | None = batch.positions
         if self.head.reads_all_tokens:
@@ -246,5 +241,4 @@ class EncoderForTask(BatchPredictor):
         return self.head(states, batch, drop and drop.after(self.encoder.num_dropout_sites))
 
     def predict_batch(self, batch: TaskBatch) -> Tensor:
-        """Compute the scores of each position, R × C float32."""
         return self.head.scores(self(batch), batch)

@@ -1,6 +1,6 @@
 """Initial weights with which every attention head attends to nearby tokens, after Trockman & Kolter 2023.
 
-A new model first learns how frequent each token is. Anything beyond that needs heads that find the neighboring tokens,
+A new model first learns how frequent each token is. To learn more, it needs heads that find the neighboring tokens,
 which takes long from random weights. Mimetic weights (arXiv 2305.09828) start with such heads; the model stays an
 ordinary BERT. The offset by one token to the left or right is our addition (docs/decisions/11).
 """
@@ -25,10 +25,10 @@ SHARPNESS = 1.5  # factor of queries and keys; nearby tokens then get about e² 
 def mimetic_init_(encoder: BertEncoder) -> None:
     """Rewrite an encoder's random initial weights in place, without drawing new numbers.
 
-    Position embeddings become sinusoids: adding an offset to a position is then a rotation, the same one at all
-    positions. The keys of each head become its queries rotated by one token: even heads attend to the left, odd heads
-    to the right. The output weights become the negative transpose of the value weights, so that a head lowers the score
-    of the token that it attends to: adjacent words are rarely equal (docs/decisions/11).
+    Position embeddings become sinusoids: adding an offset to a position is then the same rotation at all positions. The
+    keys of each head become its queries rotated by one token: even heads attend to the left, odd heads to the right.
+    The output weights become the negative transpose of the value weights, so that a head lowers the score of the token
+    that it attends to: adjacent words are rarely equal (docs/decisions/11).
     """
     config = encoder.config
     pairs = config.hidden_size // 2  # with an odd hidden size, the last dimension keeps its random numbers
@@ -51,7 +51,7 @@ def mimetic_init_(encoder: BertEncoder) -> None:
 def rotate(queries: Tensor, angles: Tensor) -> Tensor:
     """Rotate weights of sinusoids by `angles`, d · frequencies.
 
-    The product of the result with the sinusoids of position i + d equals that of `queries` with those of position i.
+    result · sinusoids(position i + d) = queries · sinusoids(position i).
     """
     sine, cosine = queries[..., 0::2], queries[..., 1::2]
     rotated = sine * angles.cos() + cosine * angles.sin(), cosine * angles.cos() - sine * angles.sin()

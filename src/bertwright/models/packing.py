@@ -1,7 +1,7 @@
 """Packed inputs: all sequences of a batch laid end to end, without padding.
 
-A `Packing` says where the sequences lie; an input adds what stands there: tokens, the characters of words, or a pair of
-texts. T tokens of B sequences; W characters per word.
+A `Packing` holds the bounds of the sequences; an input adds their content: tokens, the characters of words, or a pair
+of texts. T tokens of B sequences; W characters per word.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Packing:
 
     @classmethod
     def of(cls, lengths: Ints) -> Packing:
-        """Return the packing of sequences with these numbers of tokens, on the CPU and without dropout keys."""
+        """Pack sequences of these numbers of tokens, on the CPU and without dropout keys."""
         return cls(
             lengths,
             position_ids=torch.from_numpy(positions_from_lengths(lengths)),
@@ -44,12 +44,10 @@ class Packing:
         )
 
     def __len__(self) -> int:
-        """Return the number of sequences, B."""
         return len(self.lengths)
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens, T."""
         return len(self.position_ids)
 
     @property
@@ -86,7 +84,7 @@ class PackedInput(Protocol):
         """Return the same input under other dropout keys, `dropout_seed` and `first_token` of its packing."""
 
     def to(self, device: torch.device | str) -> Self:
-        """Copy the input to a device."""
+        """Copy the input to a device, without waiting if its memory is pinned."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +98,9 @@ class TokenBatch:
     """T int64, 0 for segment A and 1 for segment B; None for models without segments."""
 
     def with_dropout(self, seed: int, first_token: int = 0) -> TokenBatch:
-        """Return the same tokens under other dropout keys."""
         return replace(self, packing=replace(self.packing, dropout_seed=seed, first_token=first_token))
 
     def to(self, device: torch.device | str) -> TokenBatch:
-        """Copy the batch to a device, without waiting if its memory is pinned."""
         types = self.token_type_ids
         return TokenBatch(
             self.packing.to(device),
@@ -122,32 +118,27 @@ class CharacterBatch:
     """T × W int64, the characters of each word; the model defines the id that fills up a row."""
 
     def with_dropout(self, seed: int, first_token: int = 0) -> CharacterBatch:
-        """Return the same words under other dropout keys."""
         return replace(self, packing=replace(self.packing, dropout_seed=seed, first_token=first_token))
 
     def to(self, device: torch.device | str) -> CharacterBatch:
-        """Copy the batch to a device, without waiting if its memory is pinned."""
         return CharacterBatch(self.packing.to(device), self.characters.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Sources and targets: sequence n of `target` belongs to sequence n of `source`. Its packing is the target's."""
+    """Sources and targets: sequence n of `target` belongs to sequence n of `source`. Target tokens are predicted."""
 
     source: TokenBatch
     target: TokenBatch
 
     @property
     def packing(self) -> Packing:
-        """Packing of the target, whose tokens are predicted."""
         return self.target.packing
 
     def with_dropout(self, seed: int, first_token: int = 0) -> PairBatch:
-        """Return the same pairs under other dropout keys; the sources get the same keys as the targets."""
         return PairBatch(self.source.with_dropout(seed, first_token), self.target.with_dropout(seed, first_token))
 
     def to(self, device: torch.device | str) -> PairBatch:
-        """Copy both sides to a device."""
         return PairBatch(self.source.to(device), self.target.to(device))
 
 
@@ -177,7 +168,7 @@ def from_flat(input_ids: np.ndarray, token_type_ids: np.ndarray | None, lengths:
 
 
 def make_input(ids: np.ndarray, token_type_ids: np.ndarray | None, lengths: np.ndarray) -> TokenBatch | CharacterBatch:
-    """Build the input that packed ids mean: T ids are tokens, T × W ids are the characters of T words."""
+    """Build the input from packed ids: T token ids, or T × W ids of the characters of T words."""
     if ids.ndim == 2:
         return CharacterBatch(Packing.of(lengths), torch.from_numpy(ids.astype(np.int64, copy=False)))
     return from_flat(ids, token_type_ids, lengths)

@@ -30,7 +30,7 @@ REPRESENTATIONS: dict[RepresentationName, Representation] = {
     "concat-last-four": Representation(slice(-4, None)),
     "sum-all": Representation(slice(1, None), weighted=True),
 }
-PAPER_F1: dict[str, float] = {  # of BERT BASE on the dev set of CoNLL-2003 (table 7)
+PAPER_F1: dict[str, float] = {  # BERT BASE on the dev set of CoNLL-2003 (table 7)
     "embeddings": 0.910,
     "second-to-last": 0.956,
     "last": 0.949,
@@ -55,15 +55,15 @@ def expand_representations(names: Iterable[RepresentationName], num_layers: int)
 
     Raises ValueError if the model has too few layers; the embeddings do not count as one.
     """
-    found: dict[str, Representation] = {}
+    expanded: dict[str, Representation] = {}
     for given in names:
-        found |= single_layers(num_layers) if given == "each-layer" else {given: REPRESENTATIONS[given]}
-    for name, (layers, _) in found.items():
+        expanded |= single_layers(num_layers) if given == "each-layer" else {given: REPRESENTATIONS[given]}
+    for name, (layers, _) in expanded.items():
         if num_layers < -layers.start:
             raise ValueError(
                 f"--representations: {name} needs {-layers.start} layers, got a model with {num_layers}; omit it"
             )
-    return found
+    return expanded
 
 
 def select_layers(representation: Representation, num_layers: int) -> tuple[int, ...]:

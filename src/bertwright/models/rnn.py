@@ -31,7 +31,7 @@ class BiLSTM(nn.Module):
     def forward(self, words: Tensor, lengths: Sequence[int], drop: Dropout | None) -> Tensor:
         """Encode words, R × D → R × size, in the same order; `lengths` (B): words per sequence, at least 1."""
         tokens = torch.arange(len(words), device=words.device)
-        # Step by step of all sequences, as an LSTM reads them; dropout still depends on the token alone.
+        # An LSTM reads the words of all sequences step by step; dropout still depends on the token alone.
         order = pack_sequence([*torch.split(tokens, [*lengths])], enforce_sorted=False)
         packed = order._replace(data=words.index_select(0, order.data))
         in_order = None if drop is None else drop.select(order.data)
@@ -43,7 +43,7 @@ class BiLSTM(nn.Module):
 
 @torch.no_grad()
 def initialize_uniform(model: nn.Module, seed: int) -> None:
-    """Draw LSTM and linear weights as PyTorch does: uniform in ±1/√n.
+    """Draw LSTM and linear weights by PyTorch's rule: uniform in ±1/√n.
 
     n is the hidden size of an LSTM, or the input size of a linear layer. Every parameter's numbers are a function of
     (seed, name).

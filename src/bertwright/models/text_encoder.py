@@ -41,7 +41,7 @@ class EncoderConfig(Protocol):
 
     @property
     def hidden_dropout(self) -> float:
-        """Dropout rate of states, which task heads use as well."""
+        """Dropout rate of states, also in task heads."""
 
     @property
     def initializer_range(self) -> float:
@@ -72,7 +72,7 @@ class TextEncoder(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.compute_dtype = compute_dtype
-        """Number type of states and matrix products; parameters, LayerNorm, softmax and losses stay float32."""
+        """Dtype of states and matrix products; parameters, LayerNorm, softmax and losses stay float32."""
         self.sparse_gradients = False
         """True to let embedding tables have sparse gradients, for bertwright's optimizer; encoders may ignore it."""
         self.learning_rates: dict[str, float] = {}
@@ -80,7 +80,7 @@ class TextEncoder(nn.Module, ABC):
 
     @property
     def num_dropout_sites(self) -> int:
-        """Number of dropout sites of the encoder; the head's sites follow them."""
+        """Number of the encoder's dropout sites; the head's sites follow."""
         return 0
 
     @abstractmethod
@@ -94,14 +94,13 @@ class TextEncoder(nn.Module, ABC):
     def hidden_states(
         self, batch: Any, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
-        """Compute the states after each of `layers` (ascending; None: all), T × H or R × H as in `forward`.
+        """Compute the states after each of `layers` (ascending; None: all), T × H or, with `positions`, R × H.
 
         Layer 0 is the embeddings' output, layer L the last one.
         """
 
     @property
     def head_depth(self) -> int:
-        """Depth of a task's head: L + 1."""
         return self.config.num_layers + 1
 
     def depth_of(self, parameter: str) -> int:

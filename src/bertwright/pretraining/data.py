@@ -1,6 +1,6 @@
 """Pre-training examples of a token store: a step's batch is a function of (store, settings, step), in constant time.
 
-Every rank lays out the whole step (some 50 numbers per example), and fetches and packs only its own sequences; so all
+Every rank lays out the whole step (some 50 numbers per example), but fetches and packs only its own sequences. So all
 ranks know the counts by which the step's losses are divided.
 """
 
@@ -43,7 +43,7 @@ class StoreObjective(Objective[B, M]):
     num_segments: ClassVar[int] = 1
     """Number of segments in one example."""
     min_sentences: ClassVar[int] = 1
-    """Minimum of sentences in a store and, if the document has them, from the start of an example to its end."""
+    """Minimum of sentences in a store and, if the document has enough, in an example."""
     accuracy_per_sequence: ClassVar[str | None] = None
     """Name of an accuracy with one answer per sequence, whose standard error is reported."""
 
@@ -57,20 +57,18 @@ class StoreObjective(Objective[B, M]):
     def sample_segments(
         self, index: ExampleIndex, starts: ExampleStarts, settings: DataSettings, rng: np.random.Generator
     ) -> Segments:
-        """Sample the segments of examples."""
         return sample_singles(index, starts, settings.short_seq_prob, rng)
 
     def count_predictions(self, lengths: np.ndarray, settings: DataSettings) -> np.ndarray:
-        """Return the number of predicted tokens of sequences; for whole words, the maximum of them."""
+        """Return the number of predicted tokens per sequence; for whole words, their maximum."""
         return lengths - 1
 
     def needs_whole_step(self, settings: DataSettings) -> bool:
-        """Return whether `make_batches` must read all sequences of a step, also those of other ranks."""
+        """Return whether `make_batches` must read all sequences of a step, also of other ranks."""
         return False
 
     @property
     def num_specials(self) -> int:
-        """Number of special tokens in one example."""
         return SequenceLayout.num_specials(self.num_segments)
 
     def max_num_tokens(self, settings: DataSettings) -> int:
@@ -121,7 +119,6 @@ class StoreSummary(NamedTuple):
         return "\n".join(lines)
 
     def notices(self) -> list[str]:
-        """Return what in the data will hurt this run, with a fix each."""
         notices = []
         if self.random_share and self.one_sentence_share > 0.01:
             notices.append(
@@ -145,7 +142,7 @@ class _Layout(NamedTuple):
     lengths: np.ndarray
     """Tokens of each example, with [CLS] and [SEP]."""
     counts: np.ndarray
-    """Predicted tokens of each example; the maximum of them for whole words."""
+    """Predicted tokens of each example; for whole words, their maximum."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +159,7 @@ class StepTexts:
     lengths: np.ndarray
     """S, tokens of each sequence, with [CLS] and [SEP]."""
     counts: np.ndarray
-    """S, number of predicted tokens of each sequence; for whole words, the maximum of them."""
+    """S, number of predicted tokens of each sequence; for whole words, their maximum."""
     is_random_next: np.ndarray
     """S bool: segment B comes from another document."""
     is_whole: bool
@@ -196,7 +193,8 @@ class StoreExamples(Generic[B]):
     ) -> None:
         """Divide the documents into examples; time and memory are proportional to the number of documents.
 
-        Raises ValueError for a store of another vocabulary, OneSentenceError for one sentence if pairs are needed.
+        Raises ValueError if the store has another vocabulary, OneSentenceError if pairs are needed and it has one
+        sentence.
         """
         if store.header.provenance.vocabulary_digest != tokenizer.digest:
             raise ValueError(
@@ -219,15 +217,14 @@ class StoreExamples(Generic[B]):
 
     @property
     def name(self) -> str:
-        """Name of the store: train or held_out."""
         return self.store.folder.name
 
     def batches_for_step(
         self, step: int, rank: int = 0, world_size: int = 1, micro_batch_size: int | None = None
     ) -> list[B]:
-        """Return the micro-batches of a rank in a step, each of `micro_batch_size` sequences (None: all of the rank).
+        """Return a rank's micro-batches in a step.
 
-        Their concatenation over micro-batches and ranks is the same, sequences and masks, whatever their numbers.
+        Their concatenation over micro-batches and ranks is the same, sequences and masks, for any numbers of them.
         Raises ValueError if a rank would have no sequence.
         """
         self.settings.check_world_size(world_size)
@@ -244,7 +241,6 @@ class StoreExamples(Generic[B]):
         return sequences, round(sequences * self.describe(1).predictions_per_step / self.settings.batch_size)
 
     def describe_small_validation(self, sequences: int) -> str | None:
-        """Return a notice with the standard errors if `sequences` examples are too few for exact scores; else None."""
         available, predictions = self.count_validation(sequences)
         accuracy = self.objective.accuracy_per_sequence
         is_small = predictions < MIN_PREDICTIONS or (accuracy is not None and available < MIN_ANSWERS)
@@ -258,18 +254,13 @@ class StoreExamples(Generic[B]):
         )
 
     def digest(self) -> str:
-        """Digest the files of the store."""
         return digest_bytes(*(file.digest.encode() for file in self.store.header.files))
 
     def measure_baseline(self) -> float:
-        """Compute the entropy of the token frequencies; see `unigram_entropy`."""
         return unigram_entropy(self.store)
 
     def validation_batches(self, sequences: int, micro_batch_size: int = VALIDATION_BATCH) -> Iterator[B]:
-        """Yield up to `sequences` examples, at most an epoch, with fixed masks, for evaluation.
-
-        Each batch of 64 is a step, which is split into micro-batches.
-        """
+        """Yield up to `sequences` examples, at most an epoch, with fixed masks; each batch of 64 counts as a step."""
         sequences = min(sequences, self.examples_per_epoch)
         for step, first in enumerate(range(0, sequences, VALIDATION_BATCH)):
             size = min(VALIDATION_BATCH, sequences - first)
@@ -279,7 +270,6 @@ class StoreExamples(Generic[B]):
             yield from self._batches(layout, (VALIDATION_SEED, step), range(size), micro_batch_size)
 
     def describe(self, steps: int) -> StoreSummary:
-        """Summarize the data of a run of `steps` steps."""
         settings, index = self.settings, self._index
         layout = self._layout(settings.seed, 0, 4096)
         one_sentence = np.diff(index.document_sentences) == 1

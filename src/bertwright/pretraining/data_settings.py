@@ -22,9 +22,9 @@ class DataSettings:
     ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP"). rtl: every
     previous token, right to left."""
     short_seq_prob: float = 0.1
-    """Share of examples with a random, shorter target length, as inputs in fine-tuning have. Google's code: 0.1 of the
-    passes over a document, which give more examples than others; its equivalent here is about 0.2 of the examples of
-    128 tokens and 0.3 of those of 512 (measured, decision 1)."""
+    """Share of examples with a random, shorter target length, because inputs in fine-tuning are short. Google's code:
+    0.1 of the passes over a document, which give more examples than other passes; the equivalent here is about 0.2 at
+    128 tokens and 0.3 at 512 (measured, decision 1)."""
     mlm_probability: float = 0.15
     """Share of tokens that are predicted. Paper, section 3.1: 0.15."""
     mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)

@@ -25,7 +25,7 @@ def evaluate(objective: Objective[B, M], model: M, batches: Iterable[B]) -> dict
 
 
 class PlateauDetector:
-    """Detector of runs that have learned token frequencies and nothing else.
+    """Detector of runs that have learned only token frequencies.
 
     >>> watch = PlateauDetector(entropy=6.0, window=2)
     >>> [watch.update(loss) for loss in (9.0, 7.0, 6.05, 6.02, 6.03, 6.01)]
@@ -34,7 +34,7 @@ class PlateauDetector:
 
     def __init__(self, entropy: float, window: int) -> None:
         self.entropy = entropy
-        self.window = window  # losses to compare with as many before them
+        self.window = window  # number of recent losses, compared with as many before them
         self.losses: list[float] = []
         self.noticed = False
 

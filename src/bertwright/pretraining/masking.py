@@ -24,7 +24,7 @@ Mix = tuple[float, float, float]
 
 
 class MaskingVocab(NamedTuple):
-    """The ids of a vocabulary that masking needs."""
+    """Ids of a vocabulary, for masking."""
 
     mask_id: int
     regular_ids: np.ndarray
@@ -34,7 +34,6 @@ class MaskingVocab(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> MaskingVocab:
-        """Collect the ids of a tokenizer."""
         regular = np.setdiff1d(np.arange(tokenizer.vocab_size), np.array(sorted(tokenizer.special_ids)))
         return cls(tokenizer.mask_id, regular, tokenizer.is_continuation())
 
@@ -78,7 +77,7 @@ def choose_tokens(lengths: np.ndarray, candidates: np.ndarray, counts: np.ndarra
 def choose_whole_words(
     lengths: np.ndarray, candidates: np.ndarray, continues: np.ndarray, counts: np.ndarray, scores: np.ndarray
 ) -> np.ndarray:
-    """Choose whole words: words in random order, each taken if all of its tokens fit into the count that is left.
+    """Choose whole words in random order, each if all of its tokens fit into the remaining count.
 
     `continues` (T, bool) marks the tokens that continue the word before them. A word is drawn once, however many tokens
     it has. If no word fits, the first one drawn gives as many tokens as the count allows, so that every sequence
@@ -120,8 +119,8 @@ def mask_tokens(
     """Replace the chosen tokens: 80 % by [MASK], 10 % unchanged, 10 % by a random token, or another mix.
 
     `tokens` (M) are the positions of the chosen tokens in the whole step, `mask_key` is the step's key. Random tokens
-    are uniform over all tokens but the special ones; they may equal the original. In Google's code special and [unused]
-    tokens are drawn, too.
+    are uniform over all tokens but the special ones; they may equal the original. Google's code also draws special and
+    [unused] tokens.
     """
     mask_share, same_share, _ = mix
     action = uniform(tokens, derive_key(mask_key, 0))

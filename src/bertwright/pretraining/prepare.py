@@ -86,4 +86,4 @@ def _print_result(console: Console, result: BuildResult) -> None:
     if result.unknown_tokens:
         notice(console, f"{result.unknown_tokens:,} tokens are [UNK]: characters that the vocabulary lacks")
     if result.held_out_in_train:
-        notice(console, f"{result.held_out_in_train:,} held-out documents are in train, too")
+        notice(console, f"{result.held_out_in_train:,} held-out documents are also in train")

@@ -78,8 +78,8 @@ def open_run(
     """Open the store; load model and optimizer, from the newest checkpoint if there is one.
 
     A new run compares the whole store with its digests. A resumed run compares only samples, so that it starts at once.
-    Nothing is written. Raises ValueError for missing, damaged or inconsistent input. `measures_peak`: measure the peak
-    speed of matrix products, relative to which the run reports its speed.
+    Nothing is written. `measures_peak`: measure the peak speed of matrix products, by which the run divides its own.
+    Raises ValueError for missing, damaged or inconsistent input.
     """
     assert settings.store is not None  # checked by PretrainSettings
     latest = checkpoint.verify_latest(settings.run / "checkpoints")
@@ -133,8 +133,8 @@ def _initial_model(
     folder = latest or model_folder(str(settings.model.init))
     if Tokenizer.load(folder).digest != tokenizer.digest:
         raise ValueError(
-            f"{folder}: its vocabulary differs from that of {settings.store}; prepare the text again "
-            f"with --vocabulary {folder}"
+            f"{folder}: expected the vocabulary of {settings.store}, got another; prepare the text again with "
+            f"--vocabulary {folder}"
         )
     model, notices = settings.objective.load_model(folder, settings.model, tokenizer, latest is not None)
     for text in notices:
@@ -162,7 +162,7 @@ def _check_lengths(settings: PretrainSettings, model: EncoderModel) -> None:
 
 @dataclass
 class PretrainRun:
-    """A pre-training run after its finished steps, as one rank sees it."""
+    """A pre-training run after its finished steps, on one rank."""
 
     settings: PretrainSettings
     context: ExecutionContext
@@ -179,7 +179,6 @@ class PretrainRun:
 
     @property
     def objective(self) -> AnyObjective:
-        """The pre-training objective."""
         return self.settings.objective
 
     def record_start(self) -> None:
@@ -218,7 +217,6 @@ class PretrainRun:
                 notice(self.console, text)
 
     def describe_initial_weights(self) -> str:
-        """Describe the weights that the run starts from."""
         model = self.settings.model
         if model.init is not None:
             return f"from {model.init}"
@@ -240,7 +238,6 @@ class PretrainRun:
         )
 
     def spec(self) -> TrainingSpec[Any]:
-        """Return everything that `fit` needs to know about pre-training."""
         return TrainingSpec(
             self.model,
             self.optimizer,
@@ -248,7 +245,7 @@ class PretrainRun:
             self.batches,
             partial(self.objective.loss, self.model),
             evaluate=self.evaluate if self.held_out else None,
-            write_model=self.write_model,
+            write_model=lambda folder: self.objective.write_model(folder, self.model, self.tokenizer),
             summarize=self.summarize,
             format_metrics=self.objective.format_progress,
             format_scores=self.objective.format_evaluation,
@@ -270,7 +267,7 @@ class PretrainRun:
                 yield [batch.to(self.context.device) for batch in micro_batches]
 
     def make_diagnosis(self) -> Callable[[int, Mapping[str, float]], str | None] | None:
-        """Return a function that reads each step's metrics and returns one notice if the loss reaches a plateau."""
+        """Return a function from a step and its metrics to a notice, once, if the loss reaches a plateau."""
         settings, baseline = self.settings, self.train[0].measure_baseline()
         if baseline is None:
             return None
@@ -300,7 +297,7 @@ class PretrainRun:
         return scores
 
     def score(self, examples: Examples[Any], sequences: int) -> dict[str, float]:
-        """Score the model on a number of held-out sequences of one length."""
+        """Score the model on held-out sequences of one length."""
         batches = (batch.to(self.context.device) for batch in examples.validation_batches(sequences))
         return evaluate(self.objective, self.model, batches)
 
@@ -310,10 +307,6 @@ class PretrainRun:
             "tokens_per_second": window.sums["tokens"] / window.seconds,
             "utilization": window.sums["flops"] / window.seconds / self.peak_flops,
         }
-
-    def write_model(self, folder: Path) -> None:
-        """Write the model with its tokenizer."""
-        self.objective.write_model(folder, self.model, self.tokenizer)
 
     def describe_cost(self) -> dict[str, str]:
         """Measure a few steps; return the cost of the whole run as names and values."""
@@ -357,7 +350,6 @@ class PretrainRun:
         }
 
     def print_results(self, report: Mapping[str, Any]) -> None:
-        """Print the scores before and after training, and the files of the run."""
         if report["held_out_after"] is not None:
             self.print_scores(report["held_out_before"], report["held_out_after"])
         run = self.settings.run
@@ -366,7 +358,6 @@ class PretrainRun:
         print_outputs(self.console, outputs | {"try it": example})
 
     def print_scores(self, before: Mapping[str, float], after: Mapping[str, float]) -> None:
-        """Print the scores before and after training."""
         heading(self.console, "Held out")
         lengths = [phase.data.max_length for phase in self.settings.phases]
         self.console.print(compare_evaluations(before, after, self.objective.columns, lengths))

@@ -79,7 +79,7 @@ class ExampleIndex:
 
         Example c of n starts (c + phase) / n of the way through its document, less half its length, but not before the
         document and not later than a full length before its end: so both margins are read and no example is short.
-        From there it moves back to the start of the sentence.
+        Then the start moves back to the start of its sentence.
         """
         documents = np.searchsorted(self.document_examples, examples, side="right") - 1
         first_example = self.document_examples[documents]
@@ -96,7 +96,7 @@ class ExampleIndex:
         is_early_enough = sentences <= latest_sentence
         sentences = np.minimum(sentences, latest_sentence)
         sentence_start = self.sentence_tokens[sentences]
-        # In a sentence longer than an example, start at the phase's token: the end of the sentence is read, too.
+        # In a sentence longer than an example, start at the phase's token, so that its end is also read.
         starts_inside = is_early_enough & (tokens - sentence_start >= self.max_num_tokens)
         return ExampleStarts(documents, np.where(starts_inside, tokens, sentence_start), sentences)
 
@@ -104,8 +104,8 @@ class ExampleIndex:
 def _target_seq_lengths(size: int, short_seq_prob: float, max_num_tokens: int, rng: np.random.Generator) -> np.ndarray:
     """Draw the tokens of text that each example should have (`target_seq_length` in Google's code).
 
-    It is the maximum or, with `short_seq_prob`, any length from 2 to the maximum with equal probability: inputs in
-    fine-tuning are short, too. Google's code draws it once per pass over a document, in which a small target gives more
+    It is the maximum or, with `short_seq_prob`, any length from 2 to the maximum with equal probability, because inputs
+    in fine-tuning are short. Google's code draws it once per pass over a document; a small target then gives more
     examples: with 0.1, 17 to 28 % of its examples have a short target (decision 1). Here it is drawn per example.
     """
     is_short = rng.random(size) < short_seq_prob
@@ -128,7 +128,7 @@ def sample_pairs(
     size = len(starts.documents)
     target_seq_length = _target_seq_lengths(size, short_seq_prob, index.max_num_tokens, rng)
 
-    # The example consists of the sentences from `starts.sentences` to before `end_sentence`, two at least.
+    # The example consists of the sentences from `starts.sentences` to before `end_sentence`, at least two.
     end_sentence = np.searchsorted(index.sentence_tokens, starts.tokens + target_seq_length, side="left")
     document_end = index.document_sentences[starts.documents + 1]
     end_sentence = np.minimum(np.maximum(end_sentence, starts.sentences + 2), document_end)

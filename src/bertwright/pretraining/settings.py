@@ -41,19 +41,19 @@ class ModelSettings:
     """Model folder or hub name to start from, instead of random weights. Its shape and activation are used, and its
     dropouts unless others are given; the store must have been prepared with its vocabulary."""
     hidden_size: int | None = None
-    """Hidden size, instead of that of the named size."""
+    """Hidden size, instead of the named size's."""
     num_layers: int | None = None
-    """Number of layers, instead of that of the named size."""
+    """Number of layers, instead of the named size's."""
     num_heads: int | None = None
-    """Attention heads, instead of those of the named size."""
+    """Attention heads, instead of the named size's."""
     intermediate_size: int | None = None
     """Feed-forward size, instead of four times the hidden size."""
     max_positions: int | None = None
     """Length of the longest sequence that the model can read; unset: 512 (paper)."""
     hidden_dropout: float | None = None
-    """Dropout of embeddings and sub-layer outputs; unset: 0.1 (paper, A.2), or that of --init."""
+    """Dropout of embeddings and sub-layer outputs; unset: as in --init, else 0.1 (paper, A.2)."""
     attention_dropout: float | None = None
-    """Dropout of attention weights; unset: 0.1 (paper, A.2), or that of --init."""
+    """Dropout of attention weights; unset: as in --init, else 0.1 (paper, A.2)."""
     activation: Literal["gelu", "gelu_tanh", "relu"] | None = None
     """gelu: exact, by erf; gelu_tanh: the approximation in Google's code since February 2019; relu: as in
     the Transformer (Vaswani et al. 2017). Unset: gelu."""
@@ -94,7 +94,7 @@ class ModelSettings:
 
     @property
     def dropouts(self) -> dict[str, float]:
-        """Dropouts that are set, by their names in the configuration."""
+        """Dropouts that are set, by name in the configuration."""
         return self._collect_given("hidden_dropout", "attention_dropout")
 
     def _collect_given(self, *names: str) -> dict[str, Any]:
@@ -182,7 +182,6 @@ class PretrainSettings:
 
     @property
     def objective(self) -> AnyObjective:
-        """The pre-training objective."""
         return find_objective(self.data.objective)
 
     @property

@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from bertwright.interop.head_config import HeadRecord
     from bertwright.models.heads import TaskBatch
 
-MAX_NUMBER = float(np.finfo(np.float32).max)  # of a label: losses are float32
+MAX_NUMBER = float(np.finfo(np.float32).max)  # largest label of a regression, because losses are float32
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-SHOWN_LABELS = 20  # in a message
-REPR_LABELS = 3  # in the text of a prediction
-MAX_TABLE_LABELS = 30  # labels of a confusion table
-WORST = 10  # labels and confusions that are shown in its place
+SHOWN_LABELS = 20  # maximum number of labels in a message
+REPR_LABELS = 3  # maximum number of labels in the text of a prediction
+MAX_TABLE_LABELS = 30  # maximum number of labels in a confusion table
+WORST = 10  # labels and confusions that are shown instead of a larger table
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 SEP = SPECIAL_TOKENS[3]
 WITHOUT_HEADER = "; if line 1 is no header, use --header False and columns by number"
@@ -167,8 +167,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     def encode(self, examples: Sequence[TextExample[L]], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
         for example in examples:
             if (example.text_pair is None) != (self.text_pair is None):
-                expected, found = ("one text", "a pair") if self.text_pair is None else ("a pair of texts", "one text")
-                raise ValueError(f"{example.location}: expected {expected}, got {found}")
+                expected, got = ("one text", "a pair") if self.text_pair is None else ("a pair of texts", "one text")
+                raise ValueError(f"{example.location}: expected {expected}, got {got}")
         segments = [SegmentTokens.of([example.text for example in examples], tokenizer)]
         if self.text_pair is not None:
             segments.append(SegmentTokens.of([example.text_pair or "" for example in examples], tokenizer))
@@ -179,31 +179,31 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         return [(example.text, example.text_pair) for example in examples]
 
     def warnings(self, examples: Sequence[TextExample[L]], paths: Sequence[str] = ()) -> list[str]:
-        found = []
+        warnings = []
         for stats in (count_skipped_rows(path, self._schema(labeled=True)) for path in paths):
             if count := stats.short_rows:
-                found.append(
+                warnings.append(
                     f"{count:,} {'row' if count == 1 else 'rows'} with too few columns skipped (the published file is "
                     f"known to have {self.max_short_rows:,}); the first is {stats.first_short_row}"
                 )
         if empty := count_empty_texts(examples):
-            found.append(f"{empty:,} examples have an empty text: the model reads [CLS] and [SEP] only")
+            warnings.append(f"{empty:,} examples have an empty text: the model reads [CLS] and [SEP] only")
         if count := sum(SEP in example.text or SEP in (example.text_pair or "") for example in examples):
             hint = "" if self.text_pair else "; a pair's second text needs a column of its own (--text-pair)"
-            found.append(f"{count:,} examples contain {SEP} in a text: it is read as plain characters{hint}")
-        return found
+            warnings.append(f"{count:,} examples contain {SEP} in a text: it is read as plain characters{hint}")
+        return warnings
 
     def distinct_labels(self, examples: Sequence[TextExample[L]]) -> set[L]:
         """Return all labels of the examples. Raises ValueError if there is only one: nothing to learn."""
         if not examples:
             raise ValueError("no examples to learn from")
-        found = set(known_labels(examples))
-        if len(found) < 2:
+        labels = set(known_labels(examples))
+        if len(labels) < 2:
             raise ValueError(
                 f"{examples[0].location}: from there on all examples ({len(examples):,}) have the same {self.label!r}: "
                 f"{examples[0].label!r}; at least two different ones are needed"
             )
-        return found
+        return labels
 
 
 class LabelPrediction(NamedTuple):
@@ -211,7 +211,7 @@ class LabelPrediction(NamedTuple):
 
     label: str
     probabilities: dict[str, float]
-    """Of every label, in the order of the task's labels; their sum is 1."""
+    """Probability of every label, in the order of the task's labels; their sum is 1."""
 
     @property
     def probability(self) -> float:
@@ -239,7 +239,7 @@ class Classification(TextTask[str, LabelPrediction]):
     pos_label: str | None = None
     """The label whose F1 is the metric f1; unset: the last one in sorted order."""
     labels: tuple[str, ...] = field(default=(), metadata=LEARNED)
-    """All labels, in the order of the head's outputs; empty: those of the training data, sorted."""
+    """All labels, in the order of the head's outputs; empty: the labels of the training data, sorted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -277,14 +277,14 @@ class Classification(TextTask[str, LabelPrediction]):
 
     def with_labels_of(self, examples: Sequence[TextExample[str]]) -> Self:
         """Return the task with the labels of the examples: sorted as text or, if all are numbers, as numbers."""
-        found = self.distinct_labels(examples)
-        for label in found:
-            if (bare := label.strip()) != label and bare in found:
+        labels = self.distinct_labels(examples)
+        for label in labels:
+            if (bare := label.strip()) != label and bare in labels:
                 location = next(example.location for example in examples if example.label == label)
                 raise ValueError(
                     f"{location}: labels {label!r} and {bare!r} differ in white space only; fix one of them"
                 )
-        return replace(self, labels=self.labels or tuple(sorted(found, key=_sort_key(found))))
+        return replace(self, labels=self.labels or tuple(sorted(labels, key=_sort_key(labels))))
 
     def encode_labels(self, examples: Sequence[TextExample[str]]) -> Ints:
         ids = {label: number for number, label in enumerate(self.labels)}
@@ -297,15 +297,17 @@ class Classification(TextTask[str, LabelPrediction]):
         return np.array([ids[label] for label in labels], dtype=np.int64)
 
     def warnings(self, examples: Sequence[TextExample[str]], paths: Sequence[str] = ()) -> list[str]:
-        found = super().warnings(examples, paths)
+        warnings = super().warnings(examples, paths)
         labels = set(known_labels(examples))
         if len(labels) > max(MANY_LABELS, len(examples) // 2):
-            found.append(f"{len(labels):,} labels in {len(examples):,} examples: is {self.label!r} the right column?")
+            warnings.append(
+                f"{len(labels):,} labels in {len(examples):,} examples: is {self.label!r} the right column?"
+            )
         if labels and self.metric == "f1" and self.f1_label not in labels:
-            found.append(f"no example has the label {self.f1_label!r}: its f1 is 0 for any prediction")
+            warnings.append(f"no example has the label {self.f1_label!r}: its f1 is 0 for any prediction")
         if self.metric == "matthews" and len(labels) == 1:
-            found.append(f"all examples have the label {labels.pop()!r}: matthews is 0 for any prediction")
-        return found
+            warnings.append(f"all examples have the label {labels.pop()!r}: matthews is 0 for any prediction")
+        return warnings
 
     @property
     def f1_label(self) -> str:
@@ -347,7 +349,7 @@ class Classification(TextTask[str, LabelPrediction]):
     def score_tables(
         self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
     ) -> list[DisplayTable]:
-        """Format the confusion table; of many labels, those with the lowest F1 and the most frequent confusions."""
+        """Format the confusion table; of many labels, the ones with the lowest F1 and the most frequent confusions."""
         counts = count_confusions(examples, predictions)
         if len(self.labels) > MAX_TABLE_LABELS:
             return self._worst_labels(examples, predictions, counts)
@@ -419,7 +421,7 @@ class Labeled(Protocol[L_co]):
 
 
 def known_labels(examples: Sequence[Labeled[L]]) -> list[L]:
-    """Return the label of every example. Raises ValueError with the location of one without."""
+    """Return the label of every example. Raises ValueError with the location of an example without label."""
     labels = [example.label for example in examples if example.label is not None]
     if len(labels) < len(examples):
         location = next(example.location for example in examples if example.label is None)

@@ -9,23 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.permutation import permute
-from bertwright.ragged import offsets_from_lengths, positions_from_lengths
+from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.seeding import TaskStream, derive_key
 from bertwright.tasks.task import Encoded, Ints
 
 if TYPE_CHECKING:
     from bertwright.models.heads import TaskBatch
     from bertwright.models.text_encoder import EncoderConfig
-
-
-def flat_ranges(first: Ints, lengths: Ints) -> Ints:
-    """Return the indices of several ranges, end to end, given the start and the length of each.
-
-    >>> flat_ranges(np.array([10, 0]), np.array([2, 3])).tolist()
-    [10, 11, 0, 1, 2]
-    """
-    indices: Ints = np.repeat(first, lengths) + positions_from_lengths(lengths)
-    return indices
 
 
 def check_segments(token_type_ids: npt.NDArray[np.integer] | None, config: EncoderConfig) -> None:
@@ -38,7 +28,7 @@ def check_segments(token_type_ids: npt.NDArray[np.integer] | None, config: Encod
 
 
 def collate(encoded: Encoded, items: Ints, num_labels: int | None = None) -> TaskBatch:
-    """Pack items into one batch; `num_labels` as in `TaskBatch`, by default the number of their own labels."""
+    """Pack items into one batch. `num_labels`: labels of the whole step, by default of these items."""
     import torch
 
     from bertwright.models.heads import TaskBatch
@@ -62,9 +52,9 @@ def collate(encoded: Encoded, items: Ints, num_labels: int | None = None) -> Tas
 
 
 def step_items(num_items: int, batch_size: int, step: int, seed: int) -> Ints:
-    """Return the items of a step (from 0). Every epoch has a random order of its own.
+    """Return the items of a step (from 0). Every epoch has its own random order.
 
-    Every step has `batch_size` items; the first step of an epoch may begin with the last items of the one before.
+    Every step has `batch_size` items; the first step of an epoch may begin with the last items of the previous epoch.
 
     >>> sorted(np.concatenate([step_items(6, 4, step, seed=0) for step in range(3)]).tolist())
     [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]

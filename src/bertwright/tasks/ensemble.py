@@ -14,7 +14,7 @@ from bertwright.tasks.task_io import TaskModel
 
 
 def merge_tasks(tasks: Sequence[AnyTask]) -> AnyTask:
-    """Return the task of an ensemble: the first one, with what `Task.merge` takes from the others.
+    """Merge the tasks of an ensemble's models into the first task (`Task.merge`).
 
     Raises ValueError for models of different task types, labels or options: one task reads and decodes for all.
     """
@@ -22,12 +22,12 @@ def merge_tasks(tasks: Sequence[AnyTask]) -> AnyTask:
     options = [option.name for option in options_of(type(first))]
     for number, task in enumerate(tasks[1:], 2):
         for name in ("kind", "label_names", *options):
-            expected, found = getattr(first, name), getattr(task, name)
-            if expected != found:
+            expected, actual = getattr(first, name), getattr(task, name)
+            if expected != actual:
                 fix = f"; set --{name.replace('_', '-')} for all models" if name in options else ""
                 raise ValueError(
                     f"model {number} of the ensemble: expected {name} = {expected!r} as in the first model, got "
-                    f"{found!r}{fix}"
+                    f"{actual!r}{fix}"
                 )
     return first.merge(tasks[1:])
 
@@ -37,7 +37,7 @@ def predict_ensemble(
 ) -> Outputs:
     """Compute the outputs, R × C float32, whose decoding gives the mean of the members' predictions.
 
-    A single member's outputs are returned as they are. `advance` receives the items that all members have read.
+    A single member's outputs are returned unchanged. `advance` receives the items that all members have read.
     """
     outputs = []
     for number, member in enumerate(members, 1):

@@ -1,6 +1,6 @@
 """Multiple choice (section 4.4): one score per ending, from the pooled [CLS] state of prompt and ending.
 
-N examples with W endings each; S = N · W sequences [CLS] prompt [SEP] ending [SEP], those of one example in sequence.
+N examples with W endings each; S = N · W sequences [CLS] prompt [SEP] ending [SEP], example by example.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class ChoicePrediction(NamedTuple):
     """The most probable ending."""
 
     choice: int
-    """Its index, from 0."""
+    """Index of the ending, from 0."""
     probabilities: tuple[float, ...]
-    """Of each ending; their sum is 1."""
+    """Probability of each ending; their sum is 1."""
 
     @property
     def probability(self) -> float:
@@ -224,7 +224,6 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         return [ChoicePrediction(choice, tuple(row)) for choice, row in zip(best, probabilities.tolist(), strict=True)]
 
     def log_probabilities(self, outputs: Floats, encoded: Encoded) -> Floats:
-        """Compute the logarithms of the probabilities of the endings of a choice."""
         return log_softmax_of_groups(outputs, np.full(encoded.num_items, encoded.sequences_per_item))
 
     def score(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> dict[str, float]:
@@ -247,7 +246,6 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         return given | {"gold": example.label + self.first_label}
 
     def display(self, predicted: Sequence[tuple[ChoiceExample, ChoicePrediction]]) -> list[DisplayTable]:
-        """Format each choice as a table of its endings."""
         tables = []
         for example, prediction in predicted:
             shares = [f"{share:.1%}" for share in prediction.probabilities]
@@ -267,7 +265,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
 
 
 def _check_number_of_endings(endings: Sequence[str], location: str, count: int, first: str) -> None:
-    """Raise ValueError for fewer than two endings, or another number than `count`, that of the example at `first`."""
+    """Raise ValueError for fewer than two endings, or for more or fewer than the `count` of the example at `first`."""
     if len(endings) < 2:
         raise ValueError(f"{location}: expected at least two endings, got {len(endings)}")
     if len(endings) != count:

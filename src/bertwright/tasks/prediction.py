@@ -45,7 +45,7 @@ def predict_chunks(
 ) -> Iterator[PredictedChunk[E, P]]:
     """Predict any number of examples in constant memory, in order, chunk by chunk.
 
-    `model`: a task model, or a function to its outputs R × C, such as those of an ensemble.
+    `model`: a task model, or a function from encoded examples to outputs R × C, such as an ensemble.
     """
     compute = partial(predict_logits, model) if isinstance(model, EncoderForTask) else model
     for chunk in split_into_chunks(examples):
@@ -80,10 +80,10 @@ def count_characters(example: Any) -> int:
     """
     if isinstance(example, str):
         return len(example)
-    values = example if isinstance(example, tuple) else [getattr(example, one.name) for one in fields(example)]
+    values = example if isinstance(example, tuple) else [getattr(example, field.name) for field in fields(example)]
     texts = [value for value in values if isinstance(value, str)]
-    listed = [one for value in values if isinstance(value, tuple) for one in value if isinstance(one, str | tuple)]
-    return sum(map(len, texts)) + sum(map(len, listed))
+    parts = [part for value in values if isinstance(value, tuple) for part in value if isinstance(part, str | tuple)]
+    return sum(map(len, texts)) + sum(map(len, parts))
 
 
 class EvaluationResult(NamedTuple):
@@ -92,7 +92,7 @@ class EvaluationResult(NamedTuple):
     scores: dict[str, float]
     predictions: list[Any]
     task: Task[Any, Any]
-    """The task that made them: with the threshold chosen on these examples, if that was requested."""
+    """The task, with the threshold chosen on these examples if that was requested."""
 
 
 def evaluate_examples(
@@ -136,9 +136,8 @@ def prediction_batches(
     """Yield the items of each forward pass, and their batch on the model's device; the longest items come first.
 
     `max_tokens`: maximum tokens per batch, unless one item is longer; it bounds memory and changes no result. None: a
-    number that suits the device. Raises ValueError for a model in training mode: its dropout is on, and to turn it off
-    here would change what other threads compute with the model. Raises ValueError for pairs if the model has one
-    segment embedding.
+    number that suits the device. Raises ValueError for a model in training mode (to turn its dropout off here would
+    change what other threads compute with it), and for pairs if the model has one segment embedding.
     """
     if any(module.training for module in model.modules()):
         raise ValueError(

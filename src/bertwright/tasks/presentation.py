@@ -26,7 +26,7 @@ def format_percent(share: float) -> str:
 
 
 def format_score(score: float | None, name: str = "") -> str:
-    """Format a share or a correlation in percent with two decimals, as papers do, and a squared error unscaled.
+    """Format a share or a correlation in percent with two decimals, and a squared error unscaled.
 
     >>> format_score(0.92204), format_score(None), format_score(3.012, "mse")
     ('92.20', '', '3.012')

@@ -60,7 +60,7 @@ def _pair(
 
 # Quora's release has 11 pairs with a line end inside a question, in quotes that GLUE does not use: 22 of its 404,301
 # lines are halves of a row, with 2 to 5 of 6 columns. GLUE sampled train and dev from the lines; the loaders of the hub
-# and of TensorFlow skip these halves, too (363,849 + 40,430 pairs).
+# and of TensorFlow also skip these halves (363,849 + 40,430 pairs).
 _QQP_SHORT_ROWS = 22
 
 _MNLI = _pair("sentence1", "sentence2", "gold_label")
@@ -145,7 +145,7 @@ def _split_in_file(path: str, split: str) -> str:
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """A task, its files and its options. Unset values are those of the preset, or the defaults of the task type."""
+    """A task, its files and its options. Unset values come from the preset, else from the task type."""
 
     task: str
     """A published task: cola, sst2, mrpc, stsb, qqp, mnli, mnli_mismatched, qnli, rte, wnli, swag, codah, squad,
@@ -182,30 +182,27 @@ class TaskSettings:
         if self.task not in PRESETS:
             raise ValueError(f"--data is for published tasks, whose file names are known; name files with --{split}")
         name: str = getattr(PRESETS[self.task], split)
-        found = tuple(str(path) for path in sorted(self.data.glob(name))) if name else ()
-        if split == "train" and not found:
+        paths = tuple(str(path) for path in sorted(self.data.glob(name))) if name else ()
+        if split == "train" and not paths:
             raise ValueError(f"{self.data}: no {name}, the training file of {self.task}; name it with --train")
-        return found
+        return paths
 
     def files_by_split(self, *required: str) -> dict[str, tuple[str, ...]]:
         """Return the files of all splits.
 
         Raises ValueError for a split in `required` without files, and for a file that a split names twice.
         """
-        found = {split: self.files(split) for split in SPLITS}
-        for split, files in found.items():
+        splits = {split: self.files(split) for split in SPLITS}
+        for split, files in splits.items():
             if split in required and not files:
                 raise ValueError(
                     f"no {split} examples: name files with --{split}, or a published task's folder with --data"
                 )
             check_unique(files, f" with --{split}")
-        return found
+        return splits
 
     def check_files(self, *required: str) -> None:
-        """Read the first example of each file, without torch.
-
-        Raises ValueError for missing files and columns, as `files_by_split` and `Task.read` do.
-        """
+        """Read the first example of each file, without torch. Raises ValueError for missing files and columns."""
         task = self.build_task()
         for path in chain.from_iterable(self.files_by_split(*required).values()):
             next(iter(task.read(path)), None)

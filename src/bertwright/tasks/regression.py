@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bertwright.interop.head_config import HeadRecord
     from bertwright.models.heads import TaskBatch, TaskHead
 
-MAX_EXPONENT = 100  # of the scale: beyond it, scaled weights would leave the range of float32
+MAX_EXPONENT = 100  # beyond 2^100, scaled weights would leave the range of float32
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,22 @@ class Regression(TextTask[float, float]):
     def check(self, examples: Sequence[TextExample[float]]) -> None:
         """Raise ValueError if no correlation is defined: all labels are the same."""
         super().check(examples)
-        if len(found := set(known_labels(examples))) == 1:
+        if len(distinct := set(known_labels(examples))) == 1:
             reason = (
                 "and all others are equal, so that no score is defined; is it a test file published without labels?"
             )
             if len(examples) == 1:
                 reason = "and there is no other; correlations need at least two"
-            raise ValueError(f"{examples[0].location}: this number is {found.pop():g}, {reason}")
+            raise ValueError(f"{examples[0].location}: this number is {distinct.pop():g}, {reason}")
 
     def encode_labels(self, examples: Sequence[TextExample[float]]) -> Outputs:
         return (self._numbers(examples) / self.scale).astype(np.float32)
 
     def _numbers(self, examples: Sequence[TextExample[float]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        found = np.array(known_labels(examples), dtype=np.float64)
-        if odd := np.flatnonzero(~(np.abs(found) <= MAX_NUMBER)).tolist():
-            raise ValueError(f"{examples[odd[0]].location}: expected a finite number, got {found[odd[0]]}")
-        return found
+        numbers = np.array(known_labels(examples), dtype=np.float64)
+        if odd := np.flatnonzero(~(np.abs(numbers) <= MAX_NUMBER)).tolist():
+            raise ValueError(f"{examples[odd[0]].location}: expected a finite number, got {numbers[odd[0]]}")
+        return numbers
 
     def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         """Compute the sum of squared errors in units of `scale`. Raises ValueError for a smoothing."""

@@ -1,4 +1,4 @@
-"""Splits that are made of others: a share of the training examples as dev split, and a sample of a split."""
+"""Derived splits: a share of the training examples as dev split, and a sample of a split."""
 
 from __future__ import annotations
 

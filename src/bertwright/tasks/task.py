@@ -1,6 +1,4 @@
-"""The interface of every task type: all that the package asks of a type, with defaults.
-
-Examples become sequences, a head reads their states, its outputs are decoded.
+"""The interface of every task type, with defaults: encode examples as sequences, decode the head's outputs.
 
 N examples; S sequences with T tokens that encode them; R positions whose states the head reads; C outputs per position;
 K labels. An item is what a batch counts: one sequence, or the `sequences_per_item` sequences of one choice.
@@ -72,7 +70,6 @@ class Encoded:
 
     @property
     def num_items(self) -> int:
-        """Number of items."""
         return len(self.lengths) // self.sequences_per_item
 
     @cached_property
@@ -82,7 +79,6 @@ class Encoded:
         return summed
 
     def sequences(self, items: Ints) -> Ints:
-        """Return the sequences of some items, in their order."""
         return (items[:, None] * self.sequences_per_item + np.arange(self.sequences_per_item)).reshape(-1)
 
     @cached_property
@@ -96,7 +92,7 @@ class Encoded:
         return offsets_from_lengths(self.position_counts)
 
     def rows(self, items: Ints) -> Ints:
-        """Return the indices in `positions` of the positions of some items, in the order of the items."""
+        """Return the indices in `positions` for some items, in order."""
         sequences = self.sequences(items)
         return flat_ranges(self.position_starts[sequences], self.position_counts[sequences])
 
@@ -120,9 +116,9 @@ class Task(ABC, Generic[E, P]):
     native_suffix: ClassVar[str] = ""
     """Suffix of the type's own file format, which `format_native` writes; empty: none."""
     is_regression: ClassVar[bool] = False
-    """Whether the head's output is a number to predict, so that there are no labels to smooth."""
+    """True if the head predicts a number, so that there are no labels to smooth."""
     truncation_option: ClassVar[str] = "max_length"
-    """The option that limits the tokens of an example."""
+    """Name of the option that limits the tokens of an example."""
     metric: str
     """The score that selects checkpoints and settings; higher is better."""
     max_length: int
@@ -143,17 +139,14 @@ class Task(ABC, Generic[E, P]):
 
     @property
     def head_scale(self) -> float:
-        """Factor of the head's weights in files: a power of two, so that the way to a file and back changes no bit."""
+        """Factor of the head's weights in files: a power of two, so that writing and reading change no bit."""
         return 1.0
 
     # Where a task comes from
 
     @classmethod
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
-        """Infer the task of a folder of `transformers`, which names neither columns nor lengths, from its head.
-
-        The maximum length is assumed. None if the head is for another task type.
-        """
+        """Infer the task, with the maximum length, from a head of `transformers`; None if its type is another."""
         return None
 
     def check_learned(self) -> None:
@@ -161,7 +154,7 @@ class Task(ABC, Generic[E, P]):
         return
 
     def limited_to(self, max_positions: int) -> Self:
-        """Return the task for a model with this number of positions; dependent lengths are adapted."""
+        """Return the task with lengths that a model with this number of positions can read."""
         return replace(self, max_length=min(self.max_length, max_positions))  # type: ignore[type-var]
 
     def with_threshold(self, threshold: float) -> Self:
@@ -169,7 +162,7 @@ class Task(ABC, Generic[E, P]):
         raise ValueError(f"--threshold {threshold:g}: this model never predicts that there is no answer; omit it")
 
     def merge(self, others: Sequence[Self]) -> Self:
-        """Return the task of an ensemble with models of other tasks, whose labels and options are the same."""
+        """Return the task of an ensemble; the `others` have the same labels and options."""
         return self
 
     def merge_notes(self) -> list[str]:
@@ -192,28 +185,25 @@ class Task(ABC, Generic[E, P]):
 
     @abstractmethod
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[E]:
-        """Convert texts to unlabeled examples: one per text, or one of all texts if the task reads several.
+        """Convert texts to unlabeled examples: one per text, or one in all if an example has several texts.
 
-        `location` names them in messages. Raises ValueError for a wrong number of texts.
+        `location`: their source, for messages. Raises ValueError for a wrong number of texts.
         """
 
     @abstractmethod
     def with_labels_of(self, examples: Sequence[E]) -> Self:
-        """Return the task with what it learns from the training examples, such as the labels.
-
-        Raises ValueError if there is nothing to learn, such as a single label.
-        """
+        """Set the fields that depend on training examples, such as labels. Raises ValueError for a single label."""
 
     @abstractmethod
     def check(self, examples: Sequence[E]) -> None:
-        """Raise ValueError with the location of an example that cannot be scored, such as one with an unknown label."""
+        """Raise ValueError with the location of an example that cannot be scored, such as for an unknown label."""
 
     def warnings(self, examples: Sequence[E], paths: Sequence[str] = ()) -> list[str]:
-        """Describe oddities of labeled examples, one sentence each; `paths`: the files that they were read from."""
+        """Describe oddities of labeled examples, one sentence each; `paths`: their files."""
         return []
 
     def vocabulary_warnings(self, examples: Sequence[E], tokenizer: Tokenizer) -> list[str]:
-        """Describe how the vocabulary does not suit the training examples, one sentence each."""
+        """Describe problems of the vocabulary with the training examples, one sentence each."""
         return []
 
     def encoding_warnings(self, encoded: Encoded) -> list[str]:
@@ -231,7 +221,7 @@ class Task(ABC, Generic[E, P]):
         return [f"{share} lose tokens: {self.truncation_option} is {length}; {hint}"]
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema | None:
-        """Return how other columns of the task's tables are read; None if its files are no tables."""
+        """Return the schema that reads other columns of the task's tables; None if its files are no tables."""
         return None
 
     @abstractmethod
@@ -240,10 +230,10 @@ class Task(ABC, Generic[E, P]):
 
     @abstractmethod
     def encode(self, examples: Sequence[E], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
-        """Encode examples as sequences; with `labeled`, with labels. Raises ValueError as `check` does for those.
+        """Encode examples as sequences; with `labeled`, with labels.
 
-        With `labeled`, examples that cannot be trained on, such as an answer that does not occur in its context, are
-        left out. To predict, encode without labels.
+        Then examples that cannot be trained on, such as an answer that does not occur in its context, are left out.
+        Raises ValueError for labels that `check` rejects.
         """
 
     @property
@@ -252,7 +242,7 @@ class Task(ABC, Generic[E, P]):
         return None
 
     def initialize_head(self, head: TaskHead) -> None:
-        """Set what the head's initial weights should know of the training examples; by default nothing."""
+        """Set initial weights of the head that depend on the training examples; by default none."""
         return
 
     # The head
@@ -262,7 +252,7 @@ class Task(ABC, Generic[E, P]):
         """Compute the sum of the losses of all labels in a batch from the head's output.
 
         The output of a `LinearHead` is logits, R × C float32; `batch.position_counts` divides their rows into
-        sequences. `smoothing`: as `label_smoothing` of `torch.nn.functional.cross_entropy`.
+        sequences. `smoothing`: `label_smoothing` of `torch.nn.functional.cross_entropy`.
         """
 
     @abstractmethod
@@ -273,16 +263,16 @@ class Task(ABC, Generic[E, P]):
         """
 
     def merge_outputs(self, tasks: Sequence[Self], outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        """Compute outputs R × C whose decoding is the mean of the predictions of several models, given their outputs.
+        """Merge the outputs of several models into outputs R × C; decoding gives the mean of their predictions.
 
-        By default, the logarithms of the mean probabilities. `tasks`: the models' own tasks; this one decodes.
+        By default, the logarithms of the mean probabilities. `tasks`: the models' own tasks.
         """
         logarithms = [self.log_probabilities(logits.astype(np.float64), encoded) for logits in outputs]
         mean: Outputs = (np.logaddexp.reduce(logarithms, axis=0) - np.log(len(outputs))).astype(np.float32)
         return mean
 
     def log_probabilities(self, outputs: Floats, encoded: Encoded) -> Floats:
-        """Compute the logarithms of probabilities, R × C, among the outputs that compete: by default, in a row."""
+        """Compute log-probabilities, R × C, among the outputs that compete: by default, in a row."""
         shifted = outputs - outputs.max(axis=1, keepdims=True)
         logarithms: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
         return logarithms
@@ -294,10 +284,7 @@ class Task(ABC, Generic[E, P]):
         """Compute the official scores by name: shares from 0 to 1, correlations from -1 to 1; one is `metric`."""
 
     def example_scores(self, examples: Sequence[E], predictions: Sequence[P]) -> ExampleScores | None:
-        """Return the statistics per example that the metric of any sample of examples needs, for bootstrap intervals.
-
-        None for a metric that needs others, such as macro F1.
-        """
+        """Return statistics per example that give the metric of any sample; None if there are none (macro F1)."""
         return None
 
     def score_tables(self, examples: Sequence[E], predictions: Sequence[P]) -> list[DisplayTable]:
@@ -316,7 +303,7 @@ class Task(ABC, Generic[E, P]):
         raise ValueError(f"--errors: predictions of {self.kind} are not right or wrong; omit it")
 
     def score_notes(self, examples: Sequence[E], predictions: Sequence[P]) -> list[str]:
-        """Describe what else labeled examples say about the task's settings, one sentence each."""
+        """Describe further evidence of labeled examples on the task's settings, one sentence each."""
         return []
 
     def predicted_classes(self, predictions: Sequence[P]) -> set[str]:
@@ -331,7 +318,7 @@ class Task(ABC, Generic[E, P]):
         return []
 
     def with_threshold_from(self, examples: Sequence[E], predictions: Sequence[P]) -> Self:
-        """Return the task with the decision threshold that is best on dev examples; most task types have none."""
+        """Set the decision threshold to the best one on dev examples; most task types have none."""
         return self
 
     # Reports and files
@@ -345,7 +332,7 @@ class Task(ABC, Generic[E, P]):
         return {}
 
     def google_flags(self) -> list[str]:
-        """Return the flags of Google's scripts whose values its model files do not contain."""
+        """Return flags of Google's scripts for values that its model files do not contain."""
         return []
 
     def to_record(self, example: E, prediction: P) -> dict[str, Any]:
@@ -359,10 +346,7 @@ class Task(ABC, Generic[E, P]):
         return [DisplayTable(columns, [tuple(map(str, record.values())) for record in records])]
 
     def check_writable(self, examples: Iterable[E], suffix: str) -> Iterator[E]:
-        """Yield the examples of all input files.
-
-        Raises ValueError with the location of one that a file with this suffix cannot hold.
-        """
+        """Yield the examples. Raises ValueError with the location of one that a file with this suffix cannot hold."""
         return iter(examples)
 
     def format_native(self, predicted: Iterable[tuple[E, P]]) -> Iterator[str]:
@@ -399,7 +383,7 @@ def score_each(task: Task[E, P], examples: Sequence[E], predictions: Sequence[P]
 
 
 def log_softmax_of_groups(outputs: Floats, counts: Ints) -> Floats:
-    """Compute the logarithms of probabilities, R × C, in each column among consecutive rows, `counts` in each group."""
+    """Compute log-probabilities, R × C, in each column among groups of `counts` consecutive rows."""
     starts = offsets_from_lengths(counts)[:-1]
     shifted = outputs - np.repeat(np.maximum.reduceat(outputs, starts), counts, axis=0)
     totals = np.log(np.add.reduceat(np.exp(shifted), starts))

@@ -18,7 +18,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 
 
 class SplitData(NamedTuple):
-    """Examples of a split, as they were read and as the model reads them."""
+    """Examples of a split, and their encoding."""
 
     name: str
     examples: Sequence[Any]
@@ -33,7 +33,7 @@ def read_splits(
 ) -> tuple[AnyTask, dict[str, Sequence[Any]]]:
     """Return the task with the labels of its training examples, and the examples of each split that is not empty.
 
-    `examples`: those of each split, in place of the files. Raises ValueError for examples that are missing or unusable.
+    `examples`: examples by split, in place of files. Raises ValueError if examples are missing or unusable.
     """
     task = settings.build_task()
     read = examples or {name: read_examples(task, settings, name) for name in settings.files_by_split("train")}

@@ -23,7 +23,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 
 
 def read_task(folder: Path) -> AnyTask | None:
-    """Read the task of a model folder from `task.json`, else infer it from `config.json`; None if neither has one.
+    """Read the task of a model folder from `task.json`, else infer it from `config.json`; None if neither has a task.
 
     Raises ValueError for an invalid `task.json`, and for a head that is not supported.
     """
@@ -51,22 +51,22 @@ def infer_task(described: HeadRecord, max_positions: int) -> AnyTask:
 
 
 class TaskModel(NamedTuple):
-    """A model that was trained on a task, and the task."""
+    """A task and a model trained on it."""
 
     model: EncoderForTask
     task: AnyTask
     inferred: bool = False
-    """Whether the task was inferred from `config.json`: its columns, and whether it reads pairs, are not known then."""
+    """True if the task was inferred from `config.json`; its columns, and whether it reads pairs, are then unknown."""
     outputs: tuple[str, ...] = ()
     """Names of the outputs in `config.json`, if an inferred task spells them differently."""
     classes: Any = None
-    """For classifiers of `estimators`: the values of y that the label names stand for, as in `classes.json`."""
+    """For classifiers of `estimators`: the values of y by label, from `classes.json`."""
 
 
 def load_task(folder: Path) -> TaskModel | None:
     """Load a model and its task, ready for inference; None for a folder without a task.
 
-    Raises ValueError if model and task do not match, and as `read_task` and `load_task_model` do.
+    Raises ValueError if one of them is invalid, or if they do not match.
     """
     task = read_task(folder)
     if task is None:
@@ -92,7 +92,7 @@ def load_task(folder: Path) -> TaskModel | None:
 
 
 def continue_task(folder: Path, task: AnyTask) -> AnyTask:
-    """Return a task with its labels in the order of the head of a folder's model, which was trained on a similar task.
+    """Return a task with its labels in the order of the trained head of a folder.
 
     Raises ValueError, naming the folder, unless the head fits: the same task type and, if any, the same labels.
     """
@@ -114,40 +114,36 @@ def continue_task(folder: Path, task: AnyTask) -> AnyTask:
 
 
 def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> EncoderForTask:
-    """Load a folder's model with its head, to continue its training on a task of `continue_task`.
-
-    `dropout`: None leaves the folder's rates.
-    """
+    """Load a folder's model with its head for a task of `continue_task`; `dropout`: None leaves the folder's rates."""
     model = load_task_model(folder, dropout, task.make_head)
     _scale_classifier(model, 1 / task.head_scale)
     return model
 
 
-def describe_head(found: TaskModel) -> HeadRecord:
-    """Describe a model's head and the names of its outputs."""
-    names = found.outputs or found.task.label_names
-    return HeadRecord(found.model.head.spec, names, found.task.is_regression)
+def describe_head(trained: TaskModel) -> HeadRecord:
+    names = trained.outputs or trained.task.label_names
+    return HeadRecord(trained.model.head.spec, names, trained.task.is_regression)
 
 
-def write_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
+def write_task_folder(folder: Path, trained: TaskModel, tokenizer: Tokenizer) -> None:
     """Write a model and its task into an existing folder; each file is written atomically."""
-    model = found.model
-    if found.task.head_scale != 1:  # other threads may predict with the model: scale a copy of its head
+    model = trained.model
+    if trained.task.head_scale != 1:  # other threads may predict with the model: scale a copy of its head
         model = EncoderForTask(model.encoder, model.head.spec)
-        model.head = deepcopy(found.model.head)
-        _scale_classifier(model, found.task.head_scale)
-    write_task_model(folder, model, tokenizer, describe_head(found))
-    if not found.inferred:
-        write_task(folder, found.task)
-    if found.classes is not None:
-        write_json(folder / CLASSES, found.classes)
+        model.head = deepcopy(trained.model.head)
+        _scale_classifier(model, trained.task.head_scale)
+    write_task_model(folder, model, tokenizer, describe_head(trained))
+    if not trained.inferred:
+        write_task(folder, trained.task)
+    if trained.classes is not None:
+        write_json(folder / CLASSES, trained.classes)
     write_checksums(folder)
 
 
-def save_task_folder(folder: Path, found: TaskModel, tokenizer: Tokenizer) -> None:
+def save_task_folder(folder: Path, trained: TaskModel, tokenizer: Tokenizer) -> None:
     """Write a new folder with a model and its task, atomically. Raises ValueError if it already exists."""
     with new_folder(folder) as temporary:
-        write_task_folder(temporary, found, tokenizer)
+        write_task_folder(temporary, trained, tokenizer)
 
 
 @torch.no_grad()

@@ -88,7 +88,7 @@ def _format_default(default: Any) -> str:
 def _compose_help(by_text: dict[str, list[tuple[str, str]]]) -> str:
     """Join the help texts of an option: each with its task types, unless it is for all, and their default.
 
-    What the texts have in common comes first.
+    Their common beginning comes first.
 
     >>> _compose_help({"Longest sequence.": [("tagging", "128"), ("regression", "128")]})
     'Tagging, regression: longest sequence [128].'
@@ -97,7 +97,8 @@ def _compose_help(by_text: dict[str, list[tuple[str, str]]]) -> str:
     """
     first = next(iter(by_text))
     openings = [first[: mark.end()] for mark in re.finditer("[:;] ", first)] if len(by_text) > 1 else []
-    common = max((one for one in openings if all(text.startswith(one) for text in by_text)), key=len, default="")
+    shared = [opening for opening in openings if all(text.startswith(opening) for text in by_text)]
+    common = max(shared, key=len, default="")
     composed = [f"{common[:-2]}."] if common else []
     for text, uses in by_text.items():
         defaults = dict.fromkeys(default for _, default in uses if default)

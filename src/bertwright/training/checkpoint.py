@@ -1,8 +1,8 @@
 """Checkpoints: write them atomically, verify them on reading, delete the oldest ones.
 
-A checkpoint is a folder `step-00001000` with the model (for BERT a Hugging Face folder), the optimizer's state, the
-state that steps carry, if there is any, and `state.json`, which lists the size and digest of each file. If a run can
-resume from the checkpoint, `state.json` also contains the environment, which the bits of the next steps depend on.
+A checkpoint is a folder `step-00001000` with the model (for BERT a Hugging Face folder), the optimizer's state, any
+state that steps carry, and `state.json`, which lists the size and digest of each file. If a run can resume from the
+checkpoint, `state.json` also contains the environment, on which the bits of the next steps depend.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Return the path of a checkpoint."""
     return folder / f"step-{step:08d}"
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the number of steps of a checkpoint."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
@@ -51,8 +49,8 @@ def save(
 ) -> None:
     """Write a checkpoint unless it already exists.
 
-    `fields`: further content of state.json. `carried`: the state that a step hands to the next one. Raises OSError
-    (a full disk, no permission); then nothing is written.
+    `fields`: further content of state.json. `carried`: the state that a step hands to the next one. If it raises
+    OSError (a full disk, no permission), nothing is written.
     """
     path = path_of(folder, step)
     if path.exists():
@@ -71,7 +69,7 @@ def save(
 
 
 def prune(folder: Path, keep_last: int, keep_every: int | None = None) -> None:
-    """Delete all checkpoints but the newest `keep_last` and those whose step is a multiple of `keep_every`."""
+    """Delete all checkpoints but the newest `keep_last` and the multiples of `keep_every` steps."""
     for old in list_checkpoints(folder)[:-keep_last]:
         if keep_every is None or step_of(old) % keep_every:
             remove_folder(old)
@@ -99,21 +97,21 @@ def verify(checkpoint: Path) -> None:
         file = checkpoint / name
         size = file.stat().st_size if file.is_file() else None
         if size != expected:
-            found = "no file" if size is None else f"{size:,} bytes"
-            raise ValueError(f"{file}: expected {expected:,} bytes, got {found}; {remedy}")
+            actual = "no file" if size is None else f"{size:,} bytes"
+            raise ValueError(f"{file}: expected {expected:,} bytes, got {actual}; {remedy}")
         if digest_file(file) != digest:
             raise ValueError(f"{file}: its content was altered after it was written; {remedy}")
 
 
 def describe_environment(context: ExecutionContext) -> dict[str, str]:
     """Describe everything but settings and data that the bits of a training step depend on."""
-    found = {"torch": torch.__version__, "dtype": context.dtype_name, "processes": str(context.world_size)}
+    environment = {"torch": torch.__version__, "dtype": context.dtype_name, "processes": str(context.world_size)}
     if context.device.type == "cuda":
-        return found | {"processor": torch.cuda.get_device_name(context.device)}
-    return found | {
+        return environment | {"processor": torch.cuda.get_device_name(context.device)}
+    return environment | {
         "processor": processor_name(),
         "threads": str(context.threads),
-        "kernels": describe_library("kernels"),  # named after their instruction set and sources
+        "kernels": describe_library("kernels"),
     }
 
 
@@ -132,7 +130,7 @@ def find_latest(folder: Path) -> Path | None:
 
 
 def verify_latest(folder: Path) -> Path | None:
-    """Verify the newest checkpoint of a folder and return it; None if there is none. Raises errors as `verify` does."""
+    """Verify and return the newest checkpoint of a folder; None if it has none. Raises ValueError for a damaged one."""
     latest = find_latest(folder)
     if latest is not None:
         verify(latest)
@@ -142,8 +140,3 @@ def verify_latest(folder: Path) -> Path | None:
 def load_optimizer(checkpoint: Path) -> dict[str, Tensor]:
     """Load the optimizer's state from a verified checkpoint."""
     return load_file(checkpoint / OPTIMIZER)
-
-
-def load_carried(checkpoint: Path) -> dict[str, Tensor]:
-    """Load the state that steps carry from a verified checkpoint."""
-    return load_file(checkpoint / CARRIED)

@@ -46,7 +46,7 @@ def supports_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # "bf16": ARM
 
 
 def prefers_bfloat16(device: torch.device) -> bool:
@@ -98,7 +98,7 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
     """
     device = select_device(settings)
     on_gpu = device.type == "cuda"
-    ranks, rank = (1, 0)
+    ranks, rank = 1, 0
     if distributed:
         ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if on_gpu:

@@ -28,7 +28,7 @@ class CostEstimate(NamedTuple):
     steps: int
     seconds: float
     evaluation_seconds: float = 0.0
-    """Seconds of them spent in evaluations; 0 if not measured."""
+    """Share of `seconds` that evaluations take; 0 if not measured."""
     memory: float | None = None
     """Bytes that a process uses at most; None if unknown."""
 
@@ -43,7 +43,7 @@ def describe_cost(
 ) -> dict[str, str]:
     """Return the cost of a run whose steps have been timed, as names and values for the terminal.
 
-    `checkpoints`: the maximum number of them in the run folder, and `best`, of those without optimizer state.
+    `checkpoints`: maximum number of checkpoints in the run folder; `best`: more of them, without optimizer state.
     """
     memory = peak_memory(context)
     trained = sum(parameter.numel() for parameter in optimizer.parameters.values())
@@ -59,7 +59,7 @@ def describe_cost(
 def estimate_disk_space(weights: int, trained: int, checkpoints: int, best: int = 0) -> int:
     """Return the maximum bytes of a run's checkpoints and model.
 
-    All contain the weights; the `checkpoints` also contain two moments of each trained weight, the `best` ones none.
+    All contain the weights; each of the `checkpoints` also contains two moments of each trained weight.
 
     >>> estimate_disk_space(weights=1_000_000, trained=1_000_000, checkpoints=3)
     40000000
@@ -87,7 +87,7 @@ def time_steps(spec: TrainingSpec[M], context: ExecutionContext, first_step: int
 
 
 def peak_memory(context: ExecutionContext) -> int | None:
-    """Return the most bytes that this process has used, on the GPU if it computes on one; None if unknown."""
+    """Return the most bytes that this process has used, on its GPU if it has one; None if unknown."""
     if context.device.type == "cuda":
         return torch.cuda.max_memory_allocated(context.device)
     with suppress(ImportError):  # Windows

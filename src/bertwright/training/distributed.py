@@ -58,14 +58,13 @@ def check_single_process(what: str, advice: str = "start it without torchrun") -
 
 
 def world_size() -> int:
-    """Return the number of ranks that compute together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def wrap(module: nn.Module, find_unused_parameters: bool = False) -> nn.Module:
     """Return a module whose backward pass averages gradients over all ranks; a single process gets the module itself.
 
-    `find_unused_parameters`: a step may use only some of the parameters; the ranks then search for the others.
+    `find_unused_parameters`: a step may use only some of the parameters; the ranks then search for unused ones.
     """
     if world_size() == 1:
         return module
@@ -78,7 +77,6 @@ def no_sync(module: object) -> AbstractContextManager[None]:
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
-    """Sum a tensor over all ranks, in place; return it."""
     if world_size() > 1:
         dist.all_reduce(values)
     return values

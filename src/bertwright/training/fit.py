@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from rich.console import Console
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bertwright.console import format_duration, notice, say
@@ -53,7 +54,7 @@ class FitSettings:
     keep_last: int = 1
     """Number of newest checkpoints that are preserved."""
     keep_every: int | None = None
-    """Checkpoints whose step is a multiple of this number are preserved, too. None: no others."""
+    """Every checkpoint at a multiple of this number of steps is preserved. None: no more than `keep_last`."""
     evaluation: str = "dev"
     """Name of the evaluation data, which is also the kind of its records in metrics.jsonl."""
     metric: str | None = None
@@ -73,7 +74,6 @@ class MetricWindow(NamedTuple):
 
 
 def average_per_step(window: MetricWindow) -> dict[str, float]:
-    """Return the mean of each sum over the steps."""
     return {name: total / window.steps for name, total in window.sums.items()}
 
 
@@ -121,20 +121,20 @@ class TrainingSpec(Generic[M]):
     find_unused_parameters: bool = False
     """A step may use only some of the parameters."""
     carried: CarriedState | None = None
-    """State that `batches` and `loss` may use and change. Its batches are not made ahead, and there is one rank."""
+    """State that `batches` and `loss` may use and change. Batches are then not made ahead, and there is one rank."""
 
 
 class FitResult(NamedTuple):
-    """Evaluations of a finished run, and the step of the weights that its model now has."""
+    """Evaluations of a finished run, and the step whose weights its model now has."""
 
     evaluations: Mapping[int, Mapping[str, Any]]
     """Records by step; empty on ranks other than 0."""
     step: int
-    """Step of the weights: that of the best evaluation, or the last step if no metric selects one."""
+    """Step of the best evaluation, or the last step if no metric selects one."""
 
     @property
     def scores(self) -> dict[str, float]:
-        """Scores of these weights."""
+        """Scores after `step`."""
         return {name: value for name, value in self.evaluations[self.step].items() if name not in ("kind", "step")}
 
 
@@ -151,7 +151,7 @@ def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext,
             raise ValueError("torchrun: a state that steps carry belongs to one process; start it without torchrun")
         if settings.run is not None and spec.optimizer.steps:
             resumed = checkpoint.path_of(settings.run / "checkpoints", spec.optimizer.steps)
-            spec.carried.load_state(checkpoint.load_carried(resumed))
+            spec.carried.load_state(load_file(resumed / checkpoint.CARRIED))
     if not context.is_main_process:
         with graceful_shutdown() as stop_signals:  # Ctrl-C reaches all ranks, which must stop after the same step
             for _ in train_until_stopped(spec, context, stop_signals):
@@ -191,7 +191,6 @@ class _Fit(Generic[M]):
         return self.spec.optimizer.steps
 
     def run(self) -> FitResult:
-        """Run the remaining steps, then load the best weights."""
         settings, evaluations = self.settings, self.recorder.evaluations
         if settings.run is not None and self.step:
             say(self.console, f"Resuming after step {self.step:,}")

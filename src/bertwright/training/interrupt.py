@@ -12,8 +12,8 @@ from contextlib import contextmanager
 def graceful_shutdown() -> Iterator[list[int]]:
     """Yield a list and append Ctrl-C and SIGTERM to it, so that the caller can finish and save the current step.
 
-    A second signal raises KeyboardInterrupt at once. A signal that this process ignores, as a shell's `&` and `nohup`
-    ask for, is still ignored. Only the main thread receives signals; in other threads the list stays empty.
+    A second signal raises KeyboardInterrupt at once. A signal that this process ignores (a shell's `&`, `nohup`) is
+    still ignored. Only the main thread receives signals; in other threads the list stays empty.
     """
     stop_signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -60,9 +60,9 @@ class StepResult(NamedTuple):
     step: int
     """Steps finished, this one included."""
     sums: dict[str, float]
-    """Over the whole step, all micro-batches and ranks."""
+    """Sums over all micro-batches and ranks of the step."""
     gradient_norm: float
-    """Before clipping."""
+    """Norm before clipping."""
     learning_rate: float
     seconds: float
     """Wall-clock time of this step, including the wait for its data, without the caller's work between two steps."""
@@ -77,7 +77,6 @@ class LossModule(torch.nn.Module, Generic[M]):
         self.loss = loss
 
     def forward(self, batch: M) -> LossOutput:
-        """Compute the loss of one micro-batch."""
         return self.loss(batch)
 
 

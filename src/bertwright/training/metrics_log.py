@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +24,25 @@ METRICS_FILE = "metrics.jsonl"
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """Read all records of a run, in order; drop a last line that a killed process left incomplete."""
-    path = run / METRICS_FILE
-    return list(_parse_records(path)) if path.exists() else []
-
-
-def _parse_records(path: Path) -> Iterator[dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    path, records = run / METRICS_FILE, list[dict[str, Any]]()
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
             if line:
-                yield _check_record(json.loads(line))
+                _check_record(record := json.loads(line))
+                records.append(record)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if number < len(lines):  # only the last line can be incomplete
                 raise ValueError(
                     f"{path}, line {number}: not a record of a run ({type(error).__name__}: {error}); restore the file"
                 ) from None
+    return records
 
 
-def _check_record(record: Any) -> dict[str, Any]:
-    """Return a record whose kind is a text, whose step is a whole number and whose other values are numbers."""
+def _check_record(record: Any) -> None:
     kind, step, *values = record["kind"], record["step"], *(record[name] for name in record.keys() - {"kind", "step"})
     if type(kind) is not str or type(step) is not int or not all(type(value) in (int, float) for value in values):
         raise TypeError("expected a text as kind, a whole number as step, and numbers as all other values")
-    checked: dict[str, Any] = record
-    return checked
 
 
 class MetricLogger:
@@ -82,10 +77,9 @@ class MetricLogger:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Flush and close all files."""
         self.flush()
         self._file.close()
-        self.board.close()
+        self.board.file.close()
 
 
 class TensorBoardWriter:
@@ -106,13 +100,8 @@ class TensorBoardWriter:
         self._add(Event(wall_time=started, step=first_step, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, values: Mapping[str, float], step: int) -> None:
-        """Write numbers by tag."""
         scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
 
     def _add(self, event: Event) -> None:
         with attach_filename(self.path):

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from bertwright.kernels.fused_ops import AdamStep, adamw_, adamw_rows_, gradient_norm
+from bertwright.kernels.fused_ops import adamw_, adamw_rows_, gradient_norm
+from bertwright.kernels.reference import AdamStep
 from bertwright.training.optimizer_settings import OptimizerSettings as OptimizerSettings
 
 LRScale = float | Callable[[int], float]  # factor of a learning rate, or a function from the step (from 0) to it
@@ -25,7 +26,7 @@ class Optimizer:
         settings: OptimizerSettings,
         lr_scales: Mapping[str, LRScale] | None = None,
     ) -> None:
-        """Create the optimizer of named parameters, with zero moments.
+        """Start with zero moments.
 
         `lr_scales`: factors of the learning rate by parameter, by default 1. If its factor is 0 in a step, a parameter
         and its moments do not change.
@@ -131,7 +132,7 @@ class Optimizer:
 
 
 def make_optimizer(model: nn.Module, settings: OptimizerSettings, lr_scales: Mapping[str, LRScale]) -> Optimizer:
-    """Return the optimizer of a model's parameters, and freeze those whose factor of the rate is the number 0."""
+    """Return the optimizer of a model's parameters; freeze each parameter whose rate has the factor 0."""
     trained = {}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(lr_scales[name] != 0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -18,26 +18,6 @@ from bertwright.training.metrics_log import MetricLogger
 
 if TYPE_CHECKING:
     from bertwright.training.fit import FitSettings, TrainingSpec
-
-
-class Recorder(Protocol):
-    """Storage of a run's metrics and weights; each call concerns the current step."""
-
-    @property
-    def evaluations(self) -> Mapping[int, Mapping[str, Any]]:
-        """Records of the evaluations by step."""
-
-    def write(self, kind: str, values: Mapping[str, float]) -> None:
-        """Write one record: its kind, and numbers by name."""
-
-    def save_best(self) -> None:
-        """Save the current weights as the best so far. Raises DivergedError if they are not finite."""
-
-    def save(self) -> None:
-        """Save what a resumed run needs, if it can be resumed. Raises DivergedError for weights that are not finite."""
-
-    def load_best(self, step: int) -> None:
-        """Load the best weights, which were saved after `step`, into the model."""
 
 
 @contextmanager
@@ -52,7 +32,9 @@ def open_recorder(settings: FitSettings, spec: TrainingSpec[Any], context: Execu
     step = spec.optimizer.steps
     with closing(MetricLogger(settings.run, step, settings.evaluation)) as log:
         recorder = FolderRecorder(settings.run, settings, spec, context, log)
-        drop_best_after(recorder.best, step)
+        for superseded in checkpoint.list_checkpoints(recorder.best):
+            if checkpoint.step_of(superseded) > step:  # the resumed run writes it again
+                remove_folder(superseded)
         if settings.metric is not None:
             if any(settings.metric not in record for record in log.evaluations.values()):
                 raise ValueError(
@@ -65,7 +47,7 @@ def open_recorder(settings: FitSettings, spec: TrainingSpec[Any], context: Execu
 
 @dataclass
 class MemoryRecorder:
-    """Evaluations and best weights, in memory."""
+    """Evaluations, by step, and best weights, in memory."""
 
     settings: FitSettings
     spec: TrainingSpec[Any]
@@ -79,7 +61,6 @@ class MemoryRecorder:
             self.evaluations[step] = {"kind": kind, "step": step} | dict(values)
 
     def save_best(self) -> None:
-        """Copy the current weights. Raises DivergedError if they are not finite."""
         self.save()
         self.best_weights = {name: tensor.clone() for name, tensor in self.spec.model.state_dict().items()}
 
@@ -88,13 +69,12 @@ class MemoryRecorder:
         check_finite_weights(self.spec.model, self.spec.optimizer.steps)
 
     def load_best(self, step: int) -> None:
-        """Load the copied weights."""
         self.spec.model.load_state_dict(self.best_weights)
 
 
 @dataclass
 class FolderRecorder:
-    """Metrics and checkpoints in a run folder."""
+    """Metrics and checkpoints in a run folder. Raises DivergedError before it writes weights that are not finite."""
 
     run: Path
     settings: FitSettings
@@ -104,26 +84,23 @@ class FolderRecorder:
 
     @property
     def best(self) -> Path:
-        """Folder of the best checkpoint."""
         return self.run / "best"
 
     @property
     def evaluations(self) -> Mapping[int, Mapping[str, Any]]:
-        """Records of the evaluations by step."""
         return self.log.evaluations
 
     def write(self, kind: str, values: Mapping[str, float]) -> None:
-        """Append a record to metrics.jsonl and TensorBoard's file."""
         self.log.write(kind, self.spec.optimizer.steps, values)
 
     def save_best(self) -> None:
         """Write a checkpoint without the optimizer's state, and delete superseded ones.
 
-        If the run is killed before the next `save`, it resumes from an older step, and needs the best one of that step.
+        If the run is killed before the next `save`, it resumes from an older step and needs the best checkpoint then.
         """
         step = self.spec.optimizer.steps
         checkpoint.save(self.best, step, self._write_model, {})
-        resumed = -1  # the step after which an interrupted run would go on
+        resumed = -1  # step after which an interrupted run would continue
         if self.settings.resumable:
             latest = checkpoint.find_latest(self.run / "checkpoints")
             resumed = checkpoint.step_of(latest) if latest else 0
@@ -147,7 +124,6 @@ class FolderRecorder:
             remove_folder(superseded)
 
     def load_best(self, step: int) -> None:
-        """Load the weights of the best checkpoint, which this process has written or verified."""
         assert self.spec.read_model is not None
         self.spec.read_model(checkpoint.path_of(self.best, step))
 
@@ -157,13 +133,9 @@ class FolderRecorder:
         self.spec.write_model(folder)
 
 
+Recorder = MemoryRecorder | FolderRecorder
+
+
 def find_best_step(evaluations: Mapping[int, Mapping[str, Any]], metric: str) -> int | None:
     """Return the step of the first evaluation with the best score; None if there are no evaluations."""
     return max(evaluations, key=lambda step: evaluations[step][metric], default=None)
-
-
-def drop_best_after(best: Path, step: int) -> None:
-    """Delete best checkpoints after a step; a resumed run writes them again."""
-    for path in checkpoint.list_checkpoints(best):
-        if checkpoint.step_of(path) > step:
-            remove_folder(path)

@@ -1,4 +1,4 @@
-"""Run directories: saved settings, data digests, the lock, and the settings that may change on resume.
+"""Run folders: saved settings, data digests, the lock, and the settings that may change on resume.
 
 torch is imported on use, so that a run's folder can be checked without it.
 """
@@ -73,7 +73,7 @@ def check_run_directory(settings: Resumable, resume_overrides: tuple[str, ...]) 
 
 
 def find_changed_settings(settings: Resumable, resume_overrides: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that differ from those of the run in the folder, and may not: dotted name → (before, now)."""
+    """Return the settings that may not differ from the folder's run, but do: dotted name → (before, now)."""
     saved = to_table(read_run_settings(type(settings), settings.run))
     changed = differences(saved, to_table(settings))
     return {name: both for name, both in changed.items() if name.partition(".")[0] not in resume_overrides}
@@ -128,7 +128,7 @@ def check_data_unchanged(run: Path, data: Mapping[str, str]) -> None:
 
 
 def delete_weights(run: Path, with_model: bool) -> None:
-    """Delete the checkpoints of a finished run and what a killed process left; with `with_model`, also its model."""
+    """Delete a finished run's checkpoints and temporaries; `with_model`: its model as well."""
     from bertwright.training import checkpoint
 
     unused = [*checkpoint.list_checkpoints(run / "checkpoints"), run / "best"]
@@ -153,7 +153,7 @@ def format_resume_command(settings: Resumable, command: str, context: ExecutionC
 def record_run(settings: Resumable, command: str, data: Mapping[str, str]) -> None:
     """Write the settings and data digests of a run into its folder, and delete temporaries of a killed process.
 
-    `data`: digests by name, written only when the run starts. `command`: the one that trains, such as `pretrain`.
+    `data`: digests by name, written only when the run starts. `command`: its name, such as `pretrain`.
     """
     if not settings.resume:
         (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)

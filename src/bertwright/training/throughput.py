@@ -39,7 +39,7 @@ def count_tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig
 
 
 def memory_of(device: torch.device) -> int | None:
-    """Return the bytes of memory of a GPU, or of this machine as `available_memory` does."""
+    """Return the bytes of memory of a GPU or, for a CPU, of this machine; None if unknown."""
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory
         return total
@@ -50,7 +50,7 @@ def measure_peak_flops(context: ExecutionContext, hidden_size: int, seconds: flo
     """Measure the sustained speed (FLOP/s) of matrix products with the shape of a feed-forward layer.
 
     This speed is a utilization of 1: a model of this hidden size would reach it if it computed only matrix products.
-    They are torch's or the native ones, whichever are faster. The median is used because some processors are several
+    Torch or the native kernels multiply, whichever is faster. The median is used because some processors are several
     times as fast for a short time as they can be permanently.
     """
     on_gpu = context.device.type == "cuda"

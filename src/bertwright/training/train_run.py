@@ -18,7 +18,7 @@ from bertwright.training.run_folder import Resumable, check_run_directory, locke
 
 
 class RunSettings(Resumable, Protocol):
-    """Settings of a run whose cost can be estimated."""
+    """Settings of a run that can be a dry run."""
 
     @property
     def dry_run(self) -> bool: ...
@@ -55,7 +55,11 @@ def train_run(
         check_single_process("a dry run")
         check_run_directory(settings, resume_overrides)
         with execution_context(settings.device) as context:
-            print_plan(open_run, context, console)
+            run = open_run(context, console)
+            run.print_summary()
+            cost = run.describe_cost()
+            heading(console, "The whole run, estimated on this machine")
+            console.print(key_value_table(cost))
         return settings.run
     with locked_run(settings, resume_overrides, distributed) as context:
         folder, console = settings.run / "model", console if context.is_main_process else silent_console()
@@ -79,14 +83,3 @@ def train_run(
             spec.write_model(temporary)
         run.print_results(report)
     return folder
-
-
-def print_plan(
-    open_run: Callable[[ExecutionContext, Console], TrainingRun], context: ExecutionContext, console: Console
-) -> None:
-    """Print the summary and the estimated cost of a run; nothing is written."""
-    run = open_run(context, console)
-    run.print_summary()
-    cost = run.describe_cost()
-    heading(console, "The whole run, estimated on this machine")
-    console.print(key_value_table(cost))

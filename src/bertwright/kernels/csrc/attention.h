@@ -254,7 +254,7 @@ struct SoftmaxSums {
     float log() const { return top + std::log(total); }
 };
 
-// A row of scores in units of 1 / scale, of which `columns` are real, → dropped-out e^(score - top).
+// A row of scores in units of 1 / scale, the first `columns` real, → dropped-out e^(score - top).
 template <class E>
 INLINE SoftmaxSums softmax_row(float* s, int64_t columns, int64_t width, float scale, const RowMask& mask, E* weights) {
     for (int64_t c = columns; c < width; c++) s[c] = -INFINITY;
@@ -350,7 +350,7 @@ static void forward_head(const AttentionArgs& args, const MaskKey& key, const He
 }
 
 // What the backward pass reads and writes: the results of the forward pass, T A D and T A (the logarithm of each
-// softmax's denominator), and gradients; those of q and kv have their layout.
+// softmax's denominator), and gradients; the gradients of q and kv have the layout of q and kv.
 template <class T> struct Backward {
     const T* out;
     const float* lse;

@@ -35,8 +35,8 @@ static void embed_norm(const Lookups<T>& lookups, const float* weight, const flo
     }
 }
 
-// Looks the sum up again. dz, rows × columns, becomes its gradient; dsums, 2 × columns, those of the norm's weight and
-// bias.
+// Looks the sum up again. dz, rows × columns, becomes its gradient; dsums, 2 × columns, the gradients of the norm's
+// weight and bias.
 template <class T>
 static void embed_norm_backward(const Lookups<T>& lookups, const Moments* moments, const float* weight, const T* dy,
                                 const MaskKey& key, float* dz, float* dsums, int64_t rows, int64_t columns,

@@ -18,7 +18,7 @@ struct EncoderArgs {
     ENCODER_ARGS(DECLARE_FIELD)
 };
 
-// T tokens, of which R leave attention; hidden size H, feed-forward size F.
+// T tokens enter, R leave attention; hidden size H, feed-forward size F.
 struct LayerShape {
     int64_t T, R, H, F;
     const int64_t* positions;   // R of the tokens; null with has_positions if R is 0
@@ -88,7 +88,7 @@ struct ActivationArena {
         SavedActivations({}, shape(layer), args.num_heads, &bytes);
         return bytes;
     }
-    // Bytes before a layer's own; for `num_layers`, those of all.
+    // Bytes before a layer's own; for `num_layers`, the bytes of all layers.
     int64_t offset(int64_t layer) const {
         if (layer < args.first_saved) return 0;
         int64_t total = args.first_saved ? std::max(bytes(0), bytes(args.first_saved - 1)) : 0;

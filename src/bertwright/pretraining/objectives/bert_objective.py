@@ -1,4 +1,4 @@
-"""What BERT's objectives share: the model, its two losses, and their scores.
+"""The base of BERT's objectives: the model, its two losses, and their scores.
 
 Losses are sums, divided once by the counts of the whole step. B sequences of T tokens, M of them to be predicted,
 H hidden size.
@@ -56,7 +56,6 @@ class BertBatch:
 
     @property
     def packing(self) -> Packing:
-        """Packing of the input."""
         return self.input.packing
 
     @property
@@ -70,7 +69,6 @@ class BertBatch:
         return len(self.mlm_labels) - self.added_predictions
 
     def to(self, device: torch.device | str) -> BertBatch:
-        """Copy the batch to a device."""
         return replace(
             self,
             input=self.input.to(device),
@@ -81,7 +79,7 @@ class BertBatch:
 
 
 def language_model_columns(label: str) -> tuple[Column, ...]:
-    """Return the columns of one language model, named for people by `label`."""
+    """Return the columns of a language model; `label`: its name for people."""
     return (
         Column("mlm_loss", f"{label} loss (nats)", "{:.3f}", f"{label} loss {{:.3f}}", "loss {:.3f}", True),
         Column("perplexity", f"{label} perplexity", "{:,.1f}"),  # the figure of the paper's table 6
@@ -103,7 +101,7 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
 
     @abstractmethod
     def most_predictions(self, settings: DataSettings) -> int:
-        """Return the number of predicted tokens in an example of `max_length` tokens, the most of any example."""
+        """Return the maximum of predicted tokens in an example."""
 
     def check_settings(self, settings: DataSettings) -> None:
         super().check_settings(settings)
@@ -180,8 +178,8 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
     def loss(self, model: BertForPretraining, batch: BertBatch) -> LossOutput:
         """Compute mean masked-LM + mean next-sentence cross entropy (appendix A.2), in nats.
 
-        The last layer computes only the states that are read, B of [CLS] and M of predicted tokens; logits exist only
-        for the latter, and never for all at once.
+        The last layer computes only the states that are read: B at [CLS], M at predicted tokens. Logits exist only for
+        the predicted tokens, and never for all at once.
         """
         import torch
         import torch.nn.functional as F

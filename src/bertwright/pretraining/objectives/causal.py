@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
 from bertwright.pretraining import masking
 from bertwright.pretraining.objectives.bert_objective import BertObjective, language_model_columns
 
@@ -23,9 +21,6 @@ class LeftToRightLM(BertObjective):
     name: ClassVar[str] = "ltr"
     direction: ClassVar[str] = "left-to-right"
     columns = language_model_columns("left-to-right LM")
-
-    def count_predictions(self, lengths: np.ndarray, settings: DataSettings) -> np.ndarray:
-        return lengths - 1
 
     def most_predictions(self, settings: DataSettings) -> int:
         return settings.max_length - 1

@@ -32,8 +32,7 @@ class MicroBatch(Protocol):
     def num_predictions(self) -> int:
         """Number of predictions in these sequences."""
 
-    def to(self, device: torch.device | str) -> Self:
-        """Copy the batch to a device."""
+    def to(self, device: torch.device | str) -> Self: ...
 
 
 B = TypeVar("B", bound=MicroBatch)
@@ -64,8 +63,7 @@ class DataSummary(Protocol):
     """Figures of the data that a run reads; the text has one fact per line."""
 
     @property
-    def epochs(self) -> float:
-        """Number of passes over the data."""
+    def epochs(self) -> float: ...
 
     @property
     def tokens_per_step(self) -> float: ...
@@ -74,7 +72,7 @@ class DataSummary(Protocol):
     def predictions_per_step(self) -> float: ...
 
     def notices(self) -> list[str]:
-        """Return what in the data will hurt this run, with a fix each."""
+        """Return problems of the data for this run, each with a fix."""
 
 
 class Examples(Protocol[B]):
@@ -97,8 +95,7 @@ class Examples(Protocol[B]):
     def validation_batches(self, sequences: int, micro_batch_size: int = 64) -> Iterator[B]:
         """Yield up to `sequences` examples for evaluation, the same in every run."""
 
-    def describe(self, steps: int) -> DataSummary:
-        """Summarize the data of a run of `steps` steps."""
+    def describe(self, steps: int) -> DataSummary: ...
 
     def describe_small_validation(self, sequences: int) -> str | None:
         """Return a notice with the standard errors if these are too few examples for exact scores; else None."""
@@ -107,15 +104,15 @@ class Examples(Protocol[B]):
         """Digest the content, to recognize it when a run is resumed."""
 
     def measure_baseline(self) -> float | None:
-        """Compute the loss of a model that has learned nothing from context; None if that is unknown."""
+        """Compute the loss of a model that has learned nothing from context; None if it is unknown."""
 
 
 class OneSentenceError(ValueError):
-    """A store with one sentence, for an objective that reads pairs."""
+    """Error: a store has one sentence, and the objective reads pairs."""
 
 
 class Objective(ABC, Generic[B, M]):
-    """A pre-training objective: B is the type of its micro-batches, M that of its models."""
+    """A pre-training objective for micro-batches of type B and models of type M."""
 
     name: ClassVar[str]
     """Value of --objective."""
@@ -139,8 +136,8 @@ class Objective(ABC, Generic[B, M]):
     ) -> Sequence[Examples[B]]:
         """Open the examples of a folder for each phase of a run.
 
-        `verify`: compare all content with its digests, not only samples. Raises OneSentenceError for a store that is
-        too small for the objective, ValueError for one that is damaged or has another vocabulary.
+        `verify`: compare all content with its digests, not only samples. Raises OneSentenceError if the store is too
+        small for the objective, ValueError if it is damaged or has another vocabulary.
         """
 
     @abstractmethod
@@ -183,7 +180,7 @@ class Objective(ABC, Generic[B, M]):
         raise ValueError(f"pad_batches: --objective {self.name} cannot pad; omit it")
 
     def suggest_command(self, model: str) -> str:
-        """Return a command line to try the model with; `model` is its folder, quoted."""
+        """Return a command line that tries the model; `model` is its folder, quoted."""
         return f"bertwright info {model}"
 
     def format_progress(self, metrics: Mapping[str, float]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from bertwright.kernels.fused_ops import IGNORED_LABEL
+from bertwright.kernels.reference import IGNORED_LABEL
 from bertwright.models.packing import from_flat
 
 if TYPE_CHECKING:
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 def pad_batch(batch: BertBatch, sequences: int, length: int, predictions: int) -> BertBatch:
-    """Pad a micro-batch on the CPU, of at most `sequences` examples, to shapes that only the numbers given decide.
+    """Pad a micro-batch of at most `sequences` examples on the CPU to shapes that depend only on the other arguments.
 
-    `length` is the longest of an example, and `predictions` are the most of one. With S `sequences`, the result has
-    S · length tokens, 2 S sequences, S · predictions predictions, S next-sentence labels (if the objective has them),
-    and a `max_seqlen` of `length`. The padding tokens come last, in sequences of their own of up to `length` tokens, to
-    which no other token attends; empty sequences fill up `cu_seqlens`. Predictions and answers that are added have the
+    `length`: maximum tokens of an example. `predictions`: maximum predictions of an example. With S `sequences`, the
+    result has S · length tokens, 2 S sequences, S · predictions predictions, S next-sentence labels (if the objective
+    has them), and a `max_seqlen` of `length`. The padding tokens come last, in sequences of their own of up to `length`
+    tokens, which no other token sees; empty sequences fill up `cu_seqlens`. Added predictions and answers have the
     label `IGNORED_LABEL`. On a CPU, padding changes no bit of the losses, and gradients only by rounding.
 
-    Not fixed are values, among them numbers that are no tensors: `dropout_seed`, `first_token`, `mlm_count` and
-    `nsp_count`.
+    The numbers `dropout_seed`, `first_token`, `mlm_count` and `nsp_count` differ between batches as before.
     """
     tokens = batch.input
     packed = tokens.packing
@@ -43,7 +42,7 @@ def pad_batch(batch: BertBatch, sequences: int, length: int, predictions: int) -
         padded.packing, dropout_seed=packed.dropout_seed, first_token=packed.first_token, fixed_seqlen=length
     )
 
-    # The positions whose states are read must be distinct; those that are added are of padding tokens if possible.
+    # States are read at distinct positions; the added positions are of padding tokens if possible.
     answers = sequences if len(batch.nsp_labels) else 0
     used = np.concatenate([batch.mlm_positions.numpy(), packing.cu_seqlens[:answers].numpy()])
     unused = np.setdiff1d(np.arange(budget), used)
