@@ -403,7 +403,6 @@ def gradient_norm(gradients: Sequence[Tensor]) -> float:
 
 
 def sizes(tensors: Sequence[Tensor]) -> list[int]:
-    """Return the number of elements of each tensor."""
     return [tensor.numel() for tensor in tensors]
 
 

@@ -36,7 +36,6 @@ def uses_native_linear(weight: Tensor) -> bool:
 
 
 def check_operands(x: Tensor, weight: Tensor) -> None:
-    """Raise ValueError unless native kernels multiply x with this weight."""
     check(uses_native_linear(weight), "linear: no native kernel for a weight {} {}", weight.dtype, weight.shape)
     check(x.ndim == 2 and x.shape[1] == weight.shape[1], "linear: got {} for a weight {}", x.shape, weight.shape)
 

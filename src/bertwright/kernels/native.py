@@ -147,7 +147,6 @@ def _make_private(folder: Path) -> None:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Return whether only this user and root can write a file or folder."""
     return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 

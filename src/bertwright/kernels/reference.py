@@ -97,7 +97,6 @@ def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
 
 
 def layer_norm(x: Tensor, norm: LayerNormParams) -> Tensor:
-    """Compute LayerNorm(x), T H → T H float32."""
     return F.layer_norm(x.float(), norm.weight.shape, norm.weight.float(), norm.bias.float(), norm.eps)
 
 

@@ -107,7 +107,6 @@ class BertConfig:
         return cls(vocab_size=vocab_size, **(shape | changes))
 
     def with_dropout(self, rate: float) -> BertConfig:
-        """Return a copy with both dropout rates set to `rate`."""
         return replace(self, hidden_dropout=rate, attention_dropout=rate)
 
     @property

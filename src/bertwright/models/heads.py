@@ -218,7 +218,6 @@ class EncoderForTask(BatchPredictor):
         self.initialize_head(seed)
 
     def initialize_head(self, seed: int) -> None:
-        """Draw the initial weights of the head."""
         initialize(self.head, self.encoder.config.initializer_range, seed)
 
     @property

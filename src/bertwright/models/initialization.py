@@ -42,5 +42,4 @@ def sinusoids(frequencies: Tensor, positions: int) -> Tensor:
 
 
 def parameter_rng(seed: int, name: str) -> torch.Generator:
-    """Return the random generator of one parameter."""
     return torch.Generator().manual_seed(seeding.derive_key(seed, zlib.crc32(name.encode())))

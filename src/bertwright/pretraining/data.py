@@ -287,7 +287,6 @@ class StoreExamples(Generic[B]):
         )
 
     def _layout(self, seed: int, step: int, size: int) -> _Layout:
-        """Lay out the `size` examples of a step."""
         settings = self.settings
         epochs, within = np.divmod(np.arange(step * size, (step + 1) * size), self.examples_per_epoch)
         examples, phase_keys = np.empty_like(within), np.empty(size, dtype=np.uint64)

@@ -297,19 +297,16 @@ class PretrainRun:
         return scores
 
     def score(self, examples: Examples[Any], sequences: int) -> dict[str, float]:
-        """Score the model on held-out sequences of one length."""
         batches = (batch.to(self.context.device) for batch in examples.validation_batches(sequences))
         return evaluate(self.objective, self.model, batches)
 
     def summarize(self, window: MetricWindow) -> dict[str, float]:
-        """Return the scores, the speed and the utilization of some steps."""
         return self.objective.compute_scores(window.sums) | {
             "tokens_per_second": window.sums["tokens"] / window.seconds,
             "utilization": window.sums["flops"] / window.seconds / self.peak_flops,
         }
 
     def describe_cost(self) -> dict[str, str]:
-        """Measure a few steps; return the cost of the whole run as names and values."""
         cost, settings = self.estimate_cost(), self.settings
         phases = zip(settings.phases, self.train, strict=True)
         tokens = sum((phase.end - phase.first) * examples.describe(1).tokens_per_step for phase, examples in phases)
@@ -329,7 +326,6 @@ class PretrainRun:
         return CostEstimate(settings.steps, seconds + evaluations, evaluations)
 
     def time_evaluation(self, examples: Examples[Any]) -> float:
-        """Return the seconds of an evaluation on held-out sequences of one length."""
         sample, whole = (
             min(sequences, examples.examples_per_epoch) for sequences in (TIMED_SEQUENCES, self.settings.eval_sequences)
         )

@@ -88,7 +88,6 @@ class ModelSettings:
         return replace(config, initializer_range=0.02 * max(1.0, PAPER_HIDDEN_SIZE / config.hidden_size) ** 0.5)
 
     def scheme_for(self, config: BertConfig) -> str:
-        """Return the name of the initialization that a new model gets."""
         is_mimetic = config.hidden_size < PAPER_HIDDEN_SIZE and not config.sinusoidal_positions
         return self.init_scheme or ("mimetic" if is_mimetic else "normal")
 

@@ -80,7 +80,6 @@ class Regression(TextTask[float, float]):
         return replace(self, mean=float(labels.mean()), scale=2.0 ** max(-MAX_EXPONENT, min(exponent, MAX_EXPONENT)))
 
     def initialize_head(self, head: TaskHead) -> None:
-        """Start the bias at the mean of the training labels."""
         import torch
 
         with torch.no_grad():

@@ -74,7 +74,6 @@ class Encoded:
 
     @cached_property
     def item_lengths(self) -> Ints:
-        """Tokens per item."""
         summed: Ints = self.lengths.reshape(-1, self.sequences_per_item).sum(1)
         return summed
 
@@ -409,7 +408,6 @@ TASK_FILE = "task.json"
 
 
 def write_task(folder: Path, task: Task[Any, Any]) -> None:
-    """Write `task.json` into a model folder."""
     write_text(folder / TASK_FILE, json.dumps({"kind": task.kind} | asdict(task), indent=2, ensure_ascii=False) + "\n")  # type: ignore[call-overload]
 
 

@@ -68,7 +68,6 @@ class TaskOptions:
         return {name: _compose_help(by_text) for name, by_text in helps.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options that are set, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -34,7 +34,6 @@ class SegmentTokens(NamedTuple):
         return cls(encoded.ids, encoded.offsets[:-1], np.diff(encoded.offsets))
 
     def repeat(self, times: int) -> SegmentTokens:
-        """Repeat every range `times` times."""
         return self._replace(first=np.repeat(self.first, times), lengths=np.repeat(self.lengths, times))
 
 

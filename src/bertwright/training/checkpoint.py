@@ -138,5 +138,4 @@ def verify_latest(folder: Path) -> Path | None:
 
 
 def load_optimizer(checkpoint: Path) -> dict[str, Tensor]:
-    """Load the optimizer's state from a verified checkpoint."""
     return load_file(checkpoint / OPTIMIZER)

@@ -98,9 +98,8 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
     """
     device = select_device(settings)
     on_gpu = device.type == "cuda"
-    ranks, rank = 1, 0
-    if distributed:
-        ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    environment = os.environ if distributed else {}
+    ranks, rank = int(environment.get("WORLD_SIZE", "1")), int(environment.get("RANK", "0"))
     if on_gpu:
         torch.cuda.set_device(device)
     threads = select_threads(settings)

@@ -140,7 +140,6 @@ def delete_weights(run: Path, with_model: bool) -> None:
 
 
 def format_resume_command(settings: Resumable, command: str, context: ExecutionContext) -> str:
-    """Return the command line that resumes a run."""
     launcher = ""
     if context.world_size > 1:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", context.world_size))

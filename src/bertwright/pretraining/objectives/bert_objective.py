@@ -227,7 +227,6 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
 
 
 def new_bert(settings: ModelSettings, config: BertConfig, seed: int) -> BertForPretraining:
-    """Return a model with its initial weights, which are a function of the seed."""
     from bertwright.models.heads import BertForPretraining
     from bertwright.models.mimetic_init import mimetic_init_
 

@@ -13,7 +13,6 @@ OBJECTIVES: dict[str, AnyObjective] = {
 
 
 def find_objective(name: str) -> AnyObjective:
-    """Return an objective by its name; raises ValueError if there is none."""
     if name not in OBJECTIVES:
         raise ValueError(f"objective is {name!r}; expected one of {', '.join(OBJECTIVES)}")
     return OBJECTIVES[name]
