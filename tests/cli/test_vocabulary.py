@@ -37,3 +37,22 @@ def test_a_vocabulary_that_fails_leaves_nothing(tmp_path: Path, small_corpus: Co
     with pytest.raises(ValueError, match="size is 10"):
         bertwright.learn_vocabulary(LearnSettings(small_corpus, tmp_path / "new", VocabularySettings(size=10)))
     assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "notice"),
+    [
+        ("Schön und schon, Bär und bar.", "33.3% of the words lose marks, 33.3% become equal to a more frequent word"),
+        ("kızlar okula gidiyor", "have ı, as in Turkish"),
+        ("The mill is old.", ""),
+    ],
+)
+def test_what_accents_and_capitals_lose_is_reported(
+    tmp_path: Path, text: str, notice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text(f"{text}\n\n" * 10, encoding="utf-8")
+    corpus = CorpusSettings((str(tmp_path / "text.txt"),))
+    bertwright.learn_vocabulary(LearnSettings(corpus, tmp_path / "new", VocabularySettings(size=150)))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert notice in printed
+    assert ("--strip-accents" in printed, "--no-lowercase" in printed) == ("Schön" in text, "kız" in text)

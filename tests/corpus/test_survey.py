@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,23 @@ def test_counts_equal_those_worked_by_hand(tmp_path: Path) -> None:
     assert found.frequent_lines == (("It rained.", 2),)
     assert (found.control_characters, found.tags, found.bad_bytes) == (1, 2, 0)
     assert found.scripts == {"Latin": pytest.approx(45 / 49), "Hangul": pytest.approx(4 / 49)}
+
+
+def test_marks_and_decomposed_characters_are_counted_and_reported(tmp_path: Path) -> None:
+    found = survey_text(tmp_path, "Bär ma má.\n\n" + unicodedata.normalize("NFD", "má 한. ❤\ufe0f"))
+    assert found.decomposed == 3  # an accent and two jamo
+    assert found.marked_letters == pytest.approx(3 / 12)  # ä, á and the accent; jamo are letters without marks
+    assert set(found.frequent_marked) == {"ä", "á", "\u0301"}
+    marks, decomposed = (
+        next((line for line in diagnose(found) if key in line), "") for key in ("--strip-accents", "NFC")
+    )
+    assert marks.startswith("25.0% of the letters have marks")
+    assert decomposed.startswith("3 characters are decomposed")
+    assert "unicodedata.normalize" in decomposed
+
+
+def test_turkish_letters_are_reported(tmp_path: Path) -> None:
+    assert any("ı or İ" in warning for warning in diagnose(survey_text(tmp_path, "ISI ve ışık. İyi kızlar.")))
 
 
 def test_bytes_of_text_are_those_of_utf8_in_all_formats(tmp_path: Path) -> None:

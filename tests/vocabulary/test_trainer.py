@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import unicodedata
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,7 +94,7 @@ def test_learned_tokens_are_a_function_of_the_counts(counts: WordCounts, monkeyp
 
 
 def test_uncased_vocabulary_has_no_accents_unless_asked() -> None:
-    texts = ["Été ÉTÉ été Ete"] * 10
+    texts = ["Été ÉTÉ été Ete and other words of a longer text"] * 10
     plain = VocabularySettings(size=150, min_frequency=2)
     tokens = learn(count_corpus_words(texts, plain), plain)
     assert "ete" in tokens
@@ -165,6 +167,40 @@ def test_korean_vocabulary_is_equal_in_transformers(tmp_path: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert theirs(texts[0])["input_ids"] == ours.encode(texts[0]).ids.tolist()
     assert [ours.token(n) for n in ours.encode("대한민국").ids] == ["[CLS]", "대한민국", "[SEP]"]
+
+
+VIETNAMESE = "Con ma ở nhà má. Con mà nói mạ và mả, còn mã thì không."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        VIETNAMESE,
+        "Tôi là sinh viên ở Hà Nội.",  # no two of its words become equal
+        unicodedata.normalize("NFD", VIETNAMESE),
+        "Mo fẹ́ lọ sí ọjà láti ra oúnjẹ.",  # Yoruba
+        "Wǒ ài nǐ mā má mǎ mà.",  # Pinyin
+        "ខ្ញុំទៅសាលា",  # Khmer
+        "ދިވެހި ބަސް",  # Maldivian
+    ],
+)
+def test_text_whose_words_stripping_accents_would_merge_raises_an_error(text: str) -> None:
+    chosen = VocabularySettings(size=300)
+    with pytest.raises(ValueError, match=r"% of the words lose marks.*set strip_accents=False"):
+        learn(count_corpus_words([text], chosen), chosen)
+    for strip_accents in (True, False):
+        decided = replace(chosen, strip_accents=strip_accents)
+        assert learn(count_corpus_words([text], decided), decided)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Schön und schon, über Bär und bar.", "Il a été à Paris où il a vu la forêt.", "Türkçe çok güzel bir dildir."],
+)
+def test_text_that_loses_some_accents_is_learned_from(text: str) -> None:
+    chosen = VocabularySettings(size=300)
+    assert count_corpus_words([text], chosen).stripped.changed > 0.2
+    assert learn(count_corpus_words([text], chosen), chosen)
 
 
 def test_text_that_stripping_accents_would_mutilate_raises_an_error() -> None:

@@ -134,6 +134,19 @@ def test_number_of_words_is_bounded_while_counting(counter: None, monkeypatch: p
     assert counts.pruned > 0
 
 
+def test_merges_equal_those_worked_by_hand() -> None:
+    """Eleven words start with a letter; ma, mà and Má become ma, of which the most frequent is ma."""
+    counts = count_words(["ma ma mà, Má ❤\ufe0f é The the US us; Us ≠b"], lowercase=True)
+    words = 11
+    assert counts.stripped == (pytest.approx(3 / words), pytest.approx(2 / words), "mà, má → ma; é → e")
+    assert counts.lowered.changed == pytest.approx(4 / words)  # Má, The, US, Us
+    assert counts.lowered.merged == pytest.approx(3 / words)  # The, US and Us; má was Má alone
+    assert counts.lowered.examples.startswith("Us, US → us; The → the")
+    assert count_words(["Má mà"], lowercase=False).stripped == (0, 0, "")
+    kept = count_words(["Má mà ısı"], lowercase=True, strip_accents=False)
+    assert (kept.stripped.changed, kept.lowered, kept.dotless) == (0, (1 / 3, 0, "Má → má"), 1 / 3)
+
+
 def test_letters_with_diacritics_are_counted() -> None:
     counts = count_words(["한국 が हिन्दी ไทย café naïve Straße русский"], lowercase=True)
     assert (counts.chunks, counts.letters_with_diacritics) == (8, 4)

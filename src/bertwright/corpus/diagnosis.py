@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from unicodedata import combining
 
 from bertwright.corpus.limits import MAX_EPOCHS_OF_SMALL, SMALL, TOKENS_PER_WORD, min_held_out_share
 from bertwright.corpus.survey import LONG_LINE, LONG_WORD, Survey
 
 UNSPACED = frozenset("Han Kana Thai Lao Myanmar Khmer Tibetan".split())  # scripts without spaces between words
 CHARACTERS_PER_WORD = 2  # rough number for scripts without spaces
+MAX_MARKED = 0.01  # share of letters with marks
+MIN_CHARACTERS_PER_DECOMPOSED = 100_000
+COMPOSE = (
+    'Compose them: python -c \'import sys, unicodedata; sys.stdout.writelines(unicodedata.normalize("NFC", line) for '
+    "line in sys.stdin)' < OLD.txt > NEW.txt"
+)
 MAX_PERCENT = 20  # largest share of a corpus to hold out
 
 
@@ -101,6 +108,22 @@ def _character_warnings(survey: Survey) -> Iterator[str]:
         yield (
             f"{survey.control_characters:,} control characters, or invisible ones such as U+200B (zero-width space) "
             "and U+00AD (soft hyphen); the tokenizer drops them and joins the text on both sides."
+        )
+    if survey.marked_letters > MAX_MARKED:
+        letters = ", ".join(f"◌{letter}" if combining(letter) else letter for letter in survey.frequent_marked)
+        yield (
+            f"{survey.marked_letters:.1%} of the letters have marks ({letters}), which uncased vocabularies strip by "
+            "default (má, mà → ma; 한 becomes jamo). Keep them by vocabulary --strip-accents False or --no-lowercase."
+        )
+    if survey.dotless_letters > MAX_MARKED / 10:
+        yield (
+            f"{survey.dotless_letters:.1%} of the letters are ı or İ, as in Turkish; uncased vocabularies read I as i. "
+            "Lower-case the text by the rules of its language, or use vocabulary --no-lowercase."
+        )
+    if survey.decomposed * MIN_CHARACTERS_PER_DECOMPOSED > survey.characters:
+        yield (
+            f"{survey.decomposed:,} characters are decomposed (not in Unicode's form NFC): accents and jamo that stand "
+            f"alone. A cased vocabulary splits them off, and copies in both forms are not recognized. {COMPOSE}"
         )
     if survey.null_values:
         yield f"{survey.null_values:,} rows have no text (null) and are skipped."

@@ -145,6 +145,25 @@ def is_deleted(char: str) -> bool:
     return char != "\ufffd" and not _CLEANING.normalize_str(char)
 
 
+_STRIPPING = BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False)
+
+
+def mark_shares(characters: dict[str, int]) -> dict[str, float]:
+    """Return the share among the letters of each letter, or separate mark, that stripping accents changes.
+
+    >>> mark_shares({"a": 6, "é": 3, "한": 1, "!": 5, "\ufe0f": 5})
+    {'é': 0.3, '한': 0.1}
+    """
+    number = sum(count for char, count in characters.items() if char.isalpha()) or 1
+    return {
+        char: count / number
+        for char, count in sorted(characters.items(), key=lambda item: -item[1])
+        if (char.isalpha() or unicodedata.category(char) == "Mn")
+        and not unicodedata.name(char, "").startswith("VARIATION SELECTOR")
+        and _STRIPPING.normalize_str(char) != char
+    }
+
+
 _SCRIPTS = frozenset(
     "Latin Greek Cyrillic Armenian Georgian Hebrew Arabic Syriac Devanagari Bengali Gurmukhi Gujarati Oriya Tamil "
     "Telugu Kannada Malayalam Sinhala Thai Lao Tibetan Myanmar Khmer Ethiopic Mongolian Hangul Han Kana".split()

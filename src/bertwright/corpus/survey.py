@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from bertwright.corpus.sketches import (
     LengthSummary,
     LossyCounter,
     is_deleted,
+    mark_shares,
     script_shares,
 )
 from bertwright.io.decoding import ReadStats
@@ -97,6 +99,14 @@ class Survey:
     urls: int
     blobs: int
     tags: int
+    marked_letters: float
+    """Share of the letters whose marks an uncased vocabulary strips by default."""
+    frequent_marked: tuple[str, ...]
+    """The most frequent of these letters."""
+    dotless_letters: float
+    """Share of Turkish ı and İ among the letters."""
+    decomposed: int
+    """Characters that Unicode's composed form (NFC) has not, such as separate accents and jamo."""
 
 
 @dataclass
@@ -125,6 +135,11 @@ class _Totals:
         self.frequent.add(line for line in lines if len(line) <= 200)
         self.characters.add(text)
         words = text.split()
+        if not unicodedata.is_normalized("NFC", text):
+            pairs = ((word, unicodedata.normalize("NFC", word)) for word in words)
+            self.oddities["decomposed"] += sum(
+                max(1, len(word) - len(composed)) for word, composed in pairs if word != composed
+            )
         long = [word for word in words if len(word) >= LONG_WORD]
         self.oddities["words"] += len(words)
         self.oddities["long lines"] += sum(len(line) > LONG_LINE for line in lines)
@@ -138,6 +153,7 @@ class _Totals:
         characters = self.characters.to_dict()
         letters = {char: count for char, count in characters.items() if char.isalpha()}
         number = sum(letters.values()) or 1
+        marked = mark_shares(characters)
         return Survey(
             files=len(read),
             unreadable=tuple(unreadable),
@@ -168,6 +184,10 @@ class _Totals:
             urls=self.oddities["urls"],
             blobs=self.oddities["blobs"],
             tags=self.oddities["tags"],
+            marked_letters=sum(marked.values()),
+            frequent_marked=tuple(marked)[:5],
+            dotless_letters=(letters.get("ı", 0) + letters.get("İ", 0)) / number,
+            decomposed=self.oddities["decomposed"],
         )
 
 

@@ -13,6 +13,7 @@ from bertwright.files import atomic_folder, check_absent
 from bertwright.settings import write_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.trainer import (
+    MAX_DIACRITIC_SHARE,
     VocabularySettings,
     VocabularySummary,
     count_corpus_words,
@@ -20,6 +21,7 @@ from bertwright.vocabulary.trainer import (
     vocabulary_stats,
     write_vocabulary,
 )
+from bertwright.vocabulary.word_counts import WordCounts
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,19 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
         tokenizer = write_vocabulary(folder, tokens, settings.vocabulary)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
     heading(console, f"Vocabulary {settings.output}")
-    console.print(key_value_table(_report_fields(vocabulary_stats(tokens, counts))))
+    console.print(key_value_table(_report_fields(vocabulary_stats(tokens, counts)) | _merge_fields(counts)))
+    if settings.vocabulary.strip_accents is None and counts.stripped.changed > MAX_DIACRITIC_SHARE:
+        notice(
+            console,
+            f"{counts.stripped.changed:.1%} of the words lose marks, {counts.stripped.merged:.1%} become equal to a "
+            f"more frequent word ({counts.stripped.examples}). --strip-accents False keeps them.",
+        )
+    if settings.vocabulary.lowercase and counts.dotless > MAX_DIACRITIC_SHARE:
+        notice(
+            console,
+            f"{counts.dotless:.1%} of the words have ı, as in Turkish, where I is ı in lower case. This "
+            "vocabulary reads I as i. Lower-case the text by the rules of its language, or use --no-lowercase.",
+        )
     if len(tokens) < settings.vocabulary.size:
         notice(
             console,
@@ -57,6 +71,15 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
             f"{settings.vocabulary.min_frequency} times. More text gives more tokens.",
         )
     return tokenizer
+
+
+def _merge_fields(counts: WordCounts) -> dict[str, str]:
+    merges = {"words that lose marks": counts.stripped, "words that lose capitals": counts.lowered}
+    return {
+        name: f"{merge.changed:.1%}, {merge.merged:.1%} become equal to another ({merge.examples})"
+        for name, merge in merges.items()
+        if merge.changed
+    }
 
 
 def _report_fields(report: VocabularySummary) -> dict[str, str]:

@@ -23,6 +23,9 @@ ASCII = [chr(code) for code in range(0x21, 0x7F)]
 PROGRESS_EVERY = 1000  # tokens between two calls of `progress`
 NUM_EXAMPLES = 10  # tokens that a summary names
 MAX_DIACRITIC_SHARE = 0.01  # with accents in more of a text's chunks, they are not stripped by default
+# Limits for other letters: shares of words that lose marks, and that become equal to a more frequent word. Vietnamese
+# and Pinyin are above both; Greek loses marks in most words, but merges few.
+MAX_CHANGED, MAX_MERGED = 0.5, 0.05
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class VocabularySettings:
 
     strip_accents: bool | None = None
     """Remove accents (é becomes e). Unset, it follows `lowercase` as in BERT. Korean, Japanese, Indic and Thai letters
-    would be taken apart: for such text the setting is required."""
+    would be taken apart, and Vietnamese words would lose their tones: for such text the setting is required."""
 
     criterion: Rule = "gain"
     """Rule by which the next pair of tokens is merged. gain: f(ab) log[f(ab) N / (f(a) f(b))], the pair that raises the
@@ -130,12 +133,23 @@ def learn(counts: WordCounts, settings: VocabularySettings, progress: Callable[[
 
 def _check_diacritics(counts: WordCounts, settings: VocabularySettings) -> None:
     share = counts.letters_with_diacritics / max(counts.chunks, 1)
-    if settings.strip_accents is None and settings.strips_accents and share > MAX_DIACRITIC_SHARE:
-        raise ValueError(
-            f"{share:.0%} of the text is Korean, Japanese, Indic or Thai; lowercase=True strips accents as well, which "
-            "takes such letters apart (한 becomes three jamo, が becomes か); set strip_accents=False to preserve "
-            "them, or lowercase=False, or strip_accents=True to strip them anyway"
+    if settings.strip_accents is not None or not settings.strips_accents:
+        return
+    merge = counts.stripped
+    loss = f"{merge.changed:.0%} of the words lose marks, {merge.merged:.0%} become equal to a more frequent word"
+    if share > MAX_DIACRITIC_SHARE:
+        reason = (
+            f"{share:.0%} of the text is Korean, Japanese, Indic, Thai, Vietnamese or alike; lowercase=True strips "
+            f"accents as well, which takes such letters apart (한 becomes three jamo, が becomes か); {loss}"
         )
+    elif merge.changed > MAX_CHANGED and merge.merged > MAX_MERGED:
+        reason = f"lowercase=True strips accents as well: {loss}"
+    else:
+        return
+    raise ValueError(
+        f"{reason} ({merge.examples}); set strip_accents=False to preserve them, or lowercase=False, or "
+        "strip_accents=True to strip them anyway"
+    )
 
 
 def alphabet(counts: WordCounts, settings: VocabularySettings) -> list[str]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import nlargest
 from itertools import tee
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +34,32 @@ NO_MEMORY = "not enough memory for the distinct words of the texts; use fewer te
 
 # Characters that str.split() takes for spaces; BERT deletes them and joins the text on both sides.
 DELETED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
-# Indic, Thai, Lao, Tibetan and Burmese scripts, kana, Hangul: here the marks that NFD separates belong to the letter.
-# Stripping them removes the vowels of Hindi, turns が into か and 한 into three jamo.
-DIACRITIC_LETTERS = re.compile("[\u0900-\u109f\u3040-\u30ff\uac00-\ud7a3]")
+# Indic, Thai, Lao, Tibetan, Burmese, Khmer, Javanese and Maldivian scripts, kana, Hangul, and the Latin letters of
+# Vietnamese, Yoruba and Igbo: here the marks that NFD separates belong to the letter. Stripping them removes the vowels
+# of Hindi, turns が into か and 한 into three jamo, and makes one word of má, mà and mạ.
+DIACRITIC_LETTERS = re.compile(
+    "[\u0309\u031b\u0323\u0780-\u07bf\u0900-\u109f\u1700-\u17ff\u1a00-\u1aaf\u1b00-\u1c4f\u1ea0-\u1ef9\u3040-\u30ff"
+    "\ua800-\uabff\uac00-\ud7a3]"
+)
+SPELLINGS_PER_CALL = 1 << 16  # chunks that normalization changes, split together as they are written
 ALONE = re.compile("[!-/:-@\\[-`{-~\u4e00-\u9fff]")  # punctuation and ideographs, words by themselves; not all of them
 # Separates chunks that are normalized together. Normalization puts at most two adjacent spaces into a chunk (between
 # two CJK characters), so four are always a boundary.
 BOUNDARY = " " * 4
+
+
+class Merge(NamedTuple):
+    """Effect of a rule, such as stripping accents, on the words of a text that start with a letter."""
+
+    changed: float = 0.0
+    """Share of the words that the rule changes."""
+    merged: float = 0.0
+    """Share of the words that it makes equal to a more frequent word."""
+    examples: str = ""
+    """The most frequent of these, such as "má, mà → ma"; else of the changed words."""
+
+
+NO_MERGE = Merge()
 
 
 @dataclass
@@ -50,6 +71,10 @@ class WordCounts:
     pruned: int = 0  # occurrences of rare words dropped to bound memory
     chunks: int = 0  # occurrences of strings between spaces
     letters_with_diacritics: int = 0  # chunks of scripts that stripping accents would mutilate
+    spellings: Counter[str] = field(default_factory=Counter)  # words that normalization changes, as they are written
+    stripped: Merge = NO_MERGE  # effect of stripping accents
+    lowered: Merge = NO_MERGE  # effect of lower-casing
+    dotless: float = 0.0  # share of the words with a Turkish ı, which no I becomes in lower case
 
     @property
     def total(self) -> int:
@@ -70,6 +95,8 @@ class WordCounts:
 
         Half, so that it happens rarely; by frequency alone, so that the order of words does not matter.
         """
+        if len(self.spellings) > max_words:
+            self.spellings = Counter(dict(self.spellings.most_common(max_words // 2)))
         if len(self.words) <= max_words:
             return
         frequencies = np.sort(np.fromiter(self.words.values(), np.int64, len(self.words)))
@@ -153,6 +180,7 @@ def count_words(
             progress(pending)
             pending = 0
     _add_chunks(counts, chunks.take(), rules, max_words)
+    _measure_merges(counts, rules, WordRules(lowercase, strip_accents=False))
     if progress is not None:
         progress(pending)
     return counts
@@ -161,13 +189,70 @@ def count_words(
 def _add_chunks(counts: WordCounts, chunks: Iterator[tuple[str, int]], rules: WordRules, max_words: int) -> None:
     """Add the words of counted chunks to the counts; chunks are streamed, so that only words take memory."""
     for_words, for_counts = tee(_clean(counts, chunks))
-    for words, (_, count) in zip(rules.words(chunk for chunk, _ in for_words), for_counts, strict=True):
+    changed: list[tuple[str, list[str], int]] = []
+    for words, (chunk, count) in zip(rules.words(chunk for chunk, _ in for_words), for_counts, strict=True):
+        if "".join(words) != chunk:
+            changed.append((chunk, words, count))
+            if len(changed) == SPELLINGS_PER_CALL:
+                _add_spellings(counts, changed)
+                changed = []
         for word in words:
             if len(word) > MAX_WORD_LENGTH:
                 counts.too_long += count
             else:
                 counts.words[word] = counts.words.get(word, 0) + count
+    _add_spellings(counts, changed)
     counts.prune(max_words)
+
+
+def _add_spellings(counts: WordCounts, changed: list[tuple[str, list[str], int]]) -> None:
+    """Add the spellings of words that normalization changes: of chunks, their normalized words and their counts."""
+    written = WordRules(lowercase=False, strip_accents=False)
+    for spellings, (_, words, count) in zip(written.words(chunk for chunk, _, _ in changed), changed, strict=True):
+        if len(spellings) == len(words):  # else a character has become punctuation, such as ≠
+            for spelling, word in zip(spellings, words, strict=True):
+                if spelling != word and word[0].isalpha() and len(word) <= MAX_WORD_LENGTH:
+                    counts.spellings[spelling] += count
+
+
+def _measure_merges(counts: WordCounts, rules: WordRules, keeping: WordRules) -> None:
+    """Measure what stripping accents and lower-casing do; `keeping` are the rules without the former."""
+    number = sum(count for word, count in counts.words.items() if word[0].isalpha())
+    counts.dotless = sum(count for word, count in counts.words.items() if "ı" in word) / max(number, 1)
+    marked: Counter[str] = Counter()
+    lowered = ["".join(words) for words in keeping.words(counts.spellings)]
+    for word, count in zip(lowered, counts.spellings.values(), strict=True):
+        marked[word] += count
+    bare = ["".join(words) for words in rules.words(marked)]
+    counts.stripped = _measure_merge(marked, bare, counts.words, number)
+    totals = Counter(counts.words)  # with their marks
+    for word, stripped in zip(marked, bare, strict=True):
+        if word != stripped:
+            totals[stripped] -= marked[word]
+            totals[word] += marked[word]
+    counts.lowered = _measure_merge(counts.spellings, lowered, totals, number)
+
+
+def _measure_merge(before: Counter[str], after: Iterable[str], totals: Mapping[str, int], number: int) -> Merge:
+    """Measure a rule that turns words `before` into `after`; `totals` counts the latter among all `number` words."""
+    groups: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for (word, count), result in zip(before.items(), after, strict=True):
+        if word != result:
+            groups[result].append((count, word))
+    changes: list[tuple[int, int, str]] = []
+    for result, group in groups.items():
+        changed = sum(count for count, _ in group)
+        unchanged = max(totals.get(result, 0) - changed, 0)
+        changes.append((changed + unchanged - max(unchanged, max(group)[0]), changed, result))
+    examples = [
+        f"{', '.join(word for _, word in sorted(groups[result], reverse=True)[:2])} → {result}"
+        for _, _, result in nlargest(3, changes)
+    ]
+    return Merge(
+        changed=sum(changed for _, changed, _ in changes) / max(number, 1),
+        merged=sum(merged for merged, _, _ in changes) / max(number, 1),
+        examples="; ".join(examples),
+    )
 
 
 def _clean(counts: WordCounts, chunks: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
