@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -320,3 +321,9 @@ def test_published_files_have_their_numbers_of_questions(path: Path, questions: 
     assert sum(example.is_impossible for example in found) == impossible
     assert align_answers(found) == ((), (), ())
     assert len({id(example.context) for example in found}) == len({example.context for example in found})
+
+
+def test_json_in_a_zip_is_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("train.json", json.dumps(tree(question())))
+    assert [example.id for example in read_questions(str(tmp_path / "a.zip"))] == ["q1"]

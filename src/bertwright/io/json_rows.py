@@ -144,15 +144,10 @@ def _records_of_columns(root: dict[str, Any]) -> list[dict[str, Any]]:
     if isinstance(columns := root.get("columns"), list) and isinstance(rows := root.get("data"), list):
         return [dict(zip(columns, row, strict=False)) for row in rows]
     values = list(root.values())
-    if all(isinstance(column, dict) for column in values):
-        first = values[0].keys() if values else ()
-        if any(column.keys() != first for column in values):
-            return []
-        is_row_per_key = not all(key.isdigit() for key in first)  # orient="index", or by column
-        if is_row_per_key:
-            return values
-        return [{name: column[key] for name, column in root.items()} for key in first]
-    is_table = len(values) > 1 and all(isinstance(column, list) for column in values) and not array_members(root)
+    if values and all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
+        is_row_per_key = not all(key.isdigit() for key in values[0])  # pandas numbers the rows of each column
+        return values if is_row_per_key else [{name: root[name][key] for name in root} for key in values[0]]
+    is_table = len(values) > 1 and all(isinstance(value, list) for value in values) and not array_members(root)
     if not is_table or len({len(column) for column in values}) != 1:
         return []
     return [dict(zip(root, row, strict=True)) for row in zip(*values, strict=True)]

@@ -50,14 +50,20 @@ class EmptyFileError(ValueError):
 
 
 def find_file(path: str, unit: DocumentUnit = "blank-line", suffix: str | None = None) -> InputFile:
-    """Describe an existing file; `suffix`: its format, such as "tsv", if its own suffix does not name it."""
-    base, member = split_member(path)
-    given, compression = split_suffixes(base)
-    if compression == ".zip" and not path.startswith(HF_SCHEME):
-        given = split_suffixes(zip_member(base, member))[0]
+    """Describe an existing file; `suffix`: see `format_of`."""
+    base, _ = split_member(path)
     status = None if path.startswith(HF_SCHEME) else Path(base).stat()
     size, modified = (status.st_size, status.st_mtime_ns) if status else (_hub_size(path), 0)
-    return InputFile(path, size, f".{suffix}" if suffix else given, compression, unit, modified)
+    return InputFile(path, size, format_of(path, suffix), split_suffixes(base)[1], unit, modified)
+
+
+def format_of(path: str, suffix: str | None = None) -> str:
+    """Return the suffix of a file's format, such as ".tsv"; `suffix`: the one given by the user, such as "tsv"."""
+    base, member = split_member(path)
+    given, compression = split_suffixes(base)
+    if suffix:
+        return f".{suffix}"
+    return split_suffixes(zip_member(base, member))[0] if compression == ".zip" and Path(base).is_file() else given
 
 
 def split_member(path: str) -> tuple[str, str]:
@@ -76,12 +82,8 @@ def zip_member(path: str, member: str = "") -> str:
     if len(names) == 1 and not member:
         return names[0]
     if member not in names:
-        raise ValueError(f"{path}: holds {len(names)} files ({_few(names)}); name one, as in {path}#FILE")
+        raise ValueError(f"{path}: holds {len(names)} files ({', '.join(names[:SHOWN])}); name one, as in {path}#FILE")
     return member
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
 
 
 def split_suffixes(path: str) -> tuple[str, str]:

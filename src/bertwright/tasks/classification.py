@@ -137,29 +137,12 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         hint = f"choose columns with --text, --text-pair and --label{WITHOUT_HEADER}"
         # Without labels no row is skipped: there is one prediction per row.
         label, max_short_rows = ((self.label,), self.max_short_rows) if labeled else ((), 0)
-        return TableSchema(
-            texts,
-            label,
-            self.header,
-            self.quotes,
-            hint,
-            encoding=self.encoding,
-            label=self.label,
-            suffix=self.format,
-            max_short_rows=max_short_rows,
-        )
+        form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "max_short_rows": max_short_rows}
+        return TableSchema(texts, label, self.header, self.quotes, hint, label=self.label, **form)
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
-        return TableSchema(
-            (),
-            tuple(columns),
-            self.header,
-            self.quotes,
-            hint,
-            allow_nulls=True,
-            encoding=self.encoding,
-            suffix=self.format,
-        )
+        schema = self._schema(labeled=False)
+        return replace(schema, texts=(), values=tuple(columns), hint=hint, allow_nulls=True, label="")
 
     def check(self, examples: Sequence[TextExample[L]]) -> None:
         self.encode_labels(examples)

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from statistics import mode
 from typing import Any, Literal, NamedTuple, Self
 
@@ -26,7 +25,7 @@ from bertwright.io.decoding import read_text
 from bertwright.io.delimited import without_blank_end
 from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
-from bertwright.io.sources import find_file, split_member, split_suffixes
+from bertwright.io.sources import format_of
 from bertwright.io.tables import column_names, read_rows
 from bertwright.tasks.char_spans import COLUMNS, CharSpan, parse_spans, tags_of_spans
 
@@ -153,8 +152,7 @@ def read_sentences(
     Raises ValueError with file and line for invalid input: missing columns or values, lists of unequal length, bytes
     that are invalid in the encoding, no sentence at all.
     """
-    is_file = Path(split_member(path)[0]).is_file()
-    form = find_file(path, suffix=suffix).format if is_file else f".{suffix}" if suffix else split_suffixes(path)[0]
+    form = format_of(path, suffix)
     if form == ".csv":  # read as columns, its lines would become words
         raise ValueError(
             f"{path}: sentences are read from .jsonl, .json, .parquet, .conllu, and columns of words and tags such as "

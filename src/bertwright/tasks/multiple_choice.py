@@ -6,7 +6,7 @@ N examples with W endings each; S = N · W sequences [CLS] prompt [SEP] ending [
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -123,23 +123,8 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
 
     def read(self, path: str, labeled: bool = True) -> Iterator[ChoiceExample]:
         in_list = len(self.endings) == 1
-        before = (self.prompt,) if self.start is None else (self.prompt, self.start)
-        label = (self.label,) if labeled else ()
-        texts, values = (before, self.endings + label) if in_list else (before + self.endings, label)
-        hint = f"choose columns with --prompt, --start, --endings and --label{WITHOUT_HEADER}"
-        schema = TableSchema(
-            texts,
-            values,
-            self.header,
-            self.quotes,
-            hint,
-            keep_label_ids=True,
-            encoding=self.encoding,
-            label=self.label,
-            suffix=self.format,
-        )
-        offset, count, first = len(before), 0, ""
-        for location, row in read_rows(path, schema):
+        offset, count, first = 1 if self.start is None else 2, 0, ""
+        for location, row in read_rows(path, self._schema(labeled)):
             begin = "" if self.start is None else f"{row[1]} "
             endings = self._list(row[offset], location) if in_list else row[offset : offset + len(self.endings)]
             count, first = count or len(endings), first or location
@@ -152,16 +137,18 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             raise ValueError("multiple choice: give a prompt and at least two endings")
         return [ChoiceExample(texts[0], tuple(texts[1:]), None, location)]
 
+    def _schema(self, labeled: bool) -> TableSchema:
+        texts: tuple[str, ...] = (self.prompt,) if self.start is None else (self.prompt, self.start)
+        values: tuple[str, ...] = (self.label,) if labeled else ()
+        texts, values = (texts, self.endings + values) if len(self.endings) == 1 else (texts + self.endings, values)
+        hint = f"choose columns with --prompt, --start, --endings and --label{WITHOUT_HEADER}"
+        form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "keep_label_ids": True}
+        return TableSchema(texts, values, self.header, self.quotes, hint, label=self.label, **form)
+
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
-        return TableSchema(
-            (),
-            tuple(columns),
-            self.header,
-            self.quotes,
-            hint,
-            allow_nulls=True,
-            encoding=self.encoding,
-            suffix=self.format,
+        schema = self._schema(labeled=False)
+        return replace(
+            schema, texts=(), values=tuple(columns), hint=hint, allow_nulls=True, label="", keep_label_ids=False
         )
 
     def _list(self, value: Any, location: str) -> list[str]:

@@ -20,7 +20,7 @@ from bertwright.io.decoding import read_text
 from bertwright.io.json_rows import make_decoder
 from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
-from bertwright.io.sources import split_member, split_suffixes
+from bertwright.io.sources import format_of, split_member
 from bertwright.io.tables import column_names, read_rows
 
 # A member of SQuAD's tree that occurs twice is an error, as a column of other files is.
@@ -215,7 +215,7 @@ def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
 
 
 def _records(path: str, labeled: bool, encoding: str, suffix: str | None) -> Iterator[_Record]:
-    form = f".{suffix}" if suffix else split_suffixes(split_member(path)[0])[0]
+    form = format_of(path, suffix)
     if form == ".parquet":
         return _rows(path, labeled)
     if form not in (".json", ".jsonl"):
