@@ -72,6 +72,9 @@ def test_choices_have_their_labels_in_a_second_file_counted_from_1(tmp_path: Pat
         ("DESC:manner a mill\nENTY the river\n", [("a mill", "DESC:manner"), ("the river", "ENTY")]),
         ("1 a mill\n0 the river\n", [("a mill", "1"), ("the river", "0")]),
         ("x a mill\ny b\nx c\ny the river\n", [("a mill", "x"), ("b", "y"), ("c", "x"), ("the river", "y")]),
+        ("x\ta mill\ny\tthe river\nx\tc d\ny\te\n", [*ROWS, ("c d", "x"), ("e", "y")]),
+        ("label\tsentence\n" + "0\ta\n1\tb\n" * 9, None),  # a header with another name of the text
+        ("x\ta\tmill\nx\tthe\triver\n", None),
         ("a mill\nthe river\nthe bridge\nit was old\nit is\n", None),
     ],
 )

@@ -86,9 +86,9 @@ def join_labels(rows: Iterable[Row], label_file: str, codec: TextCodec, table: s
 
 
 def split_labels(lines: Sequence[tuple[int, str]]) -> list[Row] | None:
-    """Split lines into text and label, their first word; None if the first words are no labels.
+    """Split lines into text and label, which is the first word or what is before a tab; None if these are no labels.
 
-    They are if all look like it, or if they repeat, which few first words of texts do.
+    They are if all look like it, or if they repeat (also that of line 1, which may be a header), as few words of texts.
 
     >>> split_labels([(1, "__label__a x y"), (2, "__label__b z")])
     [(1, ('x y', 'a')), (2, ('z', 'b'))]
@@ -96,10 +96,11 @@ def split_labels(lines: Sequence[tuple[int, str]]) -> list[Row] | None:
     (0, ('good', 'pos'))
     >>> split_labels(list(enumerate("A mill;The river;A bridge;It was old;He came".split(";"))))
     """
-    words = Counter(line.split(None, 1)[0] for _, line in islice(lines, SHOWN_LINES))
+    parts = [(number, line.split("\t" if "\t" in line else None, 1)) for number, line in lines]
+    words = Counter(cells[0] for _, cells in islice(parts, SHOWN_LINES))
     total, singles = words.total(), sum(count == 1 for count in words.values())
-    repeats = 1 < len(words) <= total / 2 and singles <= total / 10
-    parts = [(number, line.split(None, 1)) for number, line in lines]
-    if not words or not (repeats or all(map(LABEL_WORD.fullmatch, words))) or any(len(cells) < 2 for _, cells in parts):
+    repeats = 1 < len(words) <= total / 2 and singles <= total / 10 and words[parts[0][1][0]] > 1
+    is_labeled = bool(words) and (repeats or all(map(LABEL_WORD.fullmatch, words)))
+    if not is_labeled or any(len(cells) < 2 or "\t" in cells[1] for _, cells in parts):
         return None
     return [(number, (text, label.removeprefix(FASTTEXT))) for number, (label, text) in parts]

@@ -68,10 +68,8 @@ def _labeled_rows(file: InputFile, schema: TableSchema, stats: ReadStats, places
         return read_file_rows(file, schema, codec, stats)
     except MissingColumnError as error:
         missing = error
-    # A .txt file of lines without tabs has no columns: each line is a text.
-    lines = read_lines(file, codec) if file.format == ".txt" and len(schema.texts) == 1 else []
-    if any("\t" in line for _, line in lines):
-        lines = []
+    given = read_lines(file, codec) if file.format in (".txt", ".tsv") and len(schema.texts) == 1 else []
+    lines = [] if any("\t" in line for _, line in given) else given  # without tabs, each line is a text
     unlabeled = replace(schema, values=tuple(name for name in schema.values if name != schema.label))
     rows: Iterable[Row] = [(number, (line,)) for number, line in lines]
     if not lines:
@@ -85,7 +83,7 @@ def _labeled_rows(file: InputFile, schema: TableSchema, stats: ReadStats, places
         warnings.warn(f"a file per class: {', '.join(dict.fromkeys(places.classes.values()))}", stacklevel=1)
         label = (places.classes[file.path],) if schema.values else ()
         rows = ((number, (*values, *label)) for number, values in rows)
-    elif labeled := split_labels(lines):
+    elif labeled := split_labels(given):
         warnings.warn(f"{file.path}: the first word of each line is its label, as {labeled[0][1][1]!r}", stacklevel=1)
         rows = ((number, values if schema.values else values[:1]) for number, values in labeled)
     else:
