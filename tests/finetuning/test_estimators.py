@@ -593,7 +593,10 @@ NAN = float("nan")
         (["bright", "dull"], [1, NAN], "Input y contains NaN"),
         (["bright", "dull"], [1, None], r"y\[1\]: expected a label, got None"),
         (["bright", "dull"], [0.5, 1.25], "Unknown label type: continuous"),
-        (["bright", "dull"], [["a", "b"], ["b", "a"]], "y should be a 1d array"),
+        (["bright", "dull"], [["a", "b"], ["b", "a"]], "same"),
+        (["bright", "dull"], np.array([[0, 2], [1, 0]]), "matrix of 0 and 1"),
+        (["bright", "dull"], [["a"], [1]], "same type"),
+        (["bright", "dull"], [[], []], "at least one label"),
         (["bright", "dull"], ["a", ""], "class '': no value in 'y'"),
     ],
 )
@@ -723,3 +726,40 @@ def test_settings_reach_the_run(bert: str, monkeypatch: pytest.MonkeyPatch) -> N
         20,
         "pair",
     )
+
+
+ASPECTS = "film story".split()
+COLUMNS = np.array([[word in text.split() for word in ASPECTS] for text in TRAIN.texts], dtype=np.int64)
+
+
+@pytest.fixture(scope="module")
+def by_matrix(bert: str) -> BertClassifier:
+    """Return a classifier that was fitted on two columns of 0 and 1, and a third of 0."""
+    y = np.column_stack([COLUMNS, np.zeros(len(COLUMNS), dtype=np.int64)])
+    return BertClassifier(bert, **QUICK).fit(TRAIN.texts, y)
+
+
+def test_a_matrix_of_labels_is_learned_and_predicted_as_a_matrix(by_matrix: BertClassifier, tmp_path: Path) -> None:
+    texts = ["the film", "a story of spring", "the story is a film", "spring"]
+    expected = [[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0]]
+    assert by_matrix.predict(texts).tolist() == expected
+    assert by_matrix.score(texts, np.array(expected)) == 1
+    assert by_matrix.predict_proba(texts).shape == (4, 3)
+    assert by_matrix.classes_.tolist() == [0, 1, 2]
+    by_matrix.save(tmp_path / "saved")
+    again = BertClassifier.from_folder(tmp_path / "saved", device="cpu", dtype="float32")
+    assert again.predict(texts).tolist() == expected
+
+
+def test_lists_of_labels_are_predicted_as_tuples(bert: str) -> None:
+    lists = [[word for word, mark in zip(ASPECTS, row, strict=True) if mark] for row in COLUMNS.tolist()]
+    classifier = BertClassifier(bert, **QUICK).fit(TRAIN.texts, lists)
+    assert classifier.predict(["the film", "a story of a film", "spring"]) == [("film",), ("film", "story"), ()]
+    assert classifier.score(["the film", "spring"], [["film"], ["story"]]) == 0.5
+    copy = pickle.loads(pickle.dumps(classifier))
+    assert copy.predict(["a story"]) == [("story",)]
+
+
+def test_cross_validation_reads_a_matrix(bert: str) -> None:
+    scores = cross_val_score(BertClassifier(bert, **QUICK), TRAIN.texts, COLUMNS, cv=2)
+    assert scores.min() > 0.3  # chance: below 0.25

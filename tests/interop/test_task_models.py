@@ -43,6 +43,7 @@ PADDED["input_ids"][torch.from_numpy(REAL)] = BATCH.input_ids
 RECORDS = {
     "sequence": HeadRecord(HeadSpec("sequence", 3), ("bad", "so-so", "gut"), regression=False),
     "regression": HeadRecord(HeadSpec("sequence", 1), (), regression=True),
+    "multi-label": HeadRecord(HeadSpec("sequence", 3), ("bad", "so-so", "gut"), regression=False, multi_label=True),
     "choice": HeadRecord(HeadSpec("choice", 1), (), regression=False),
     "token": HeadRecord(HeadSpec("token", 5), ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), regression=False),
     "span": HeadRecord(HeadSpec("span", 2), (), regression=False),
@@ -257,7 +258,7 @@ def test_folder_without_a_task_is_rejected(tmp_path):
         ("token", {"num_hidden_layers": 10**9}, "num_hidden_layers: expected 1000000000.*got 2"),
         ("token", {"architectures": ["BertForQuestionAnswering"]}, r"2 parameters are missing: qa_outputs\.weight"),
         ("token", {"architectures": ["BertForSequenceClassification"]}, r"missing: bert\.pooler\.dense\.weight"),
-        ("sequence", {"problem_type": "multi_label_classification"}, "'multi_label_classification' with 3 outputs"),
+        ("token", {"problem_type": "multi_label_classification"}, "'multi_label_classification' with 5 outputs"),
         ("sequence", {"problem_type": "regression"}, "problem_type = 'regression' with 3 outputs"),
         ("regression", {"problem_type": "single_label_classification"}, "problem_type = .* with 1 outputs"),
     ],

@@ -15,7 +15,7 @@ import transformers
 from converted import weights_of
 from torch import Tensor
 
-from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord
+from bertwright.interop.head_config import HEAD_CLASSES, MULTI_LABEL, HeadRecord
 from bertwright.interop.huggingface import (
     file_names,
     load_weights,
@@ -29,6 +29,7 @@ from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate
 from bertwright.tasks.conll import TagExample
+from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
@@ -58,6 +59,10 @@ CASES = {
     "sequence": Case(
         Classification(text_pair="second", labels=("n", "m", "p"), max_length=40),
         [TextExample(a, b, label, "x") for a, b, label in zip(TEXTS, TEXTS[::-1], "nppmnm", strict=True)],
+    ),
+    "multi-label": Case(
+        MultiLabel(labels=("n", "m", "p"), max_length=40),
+        [TextExample(text, None, tuple("nmp"[: number % 4]), "x") for number, text in enumerate(TEXTS)],
     ),
     "regression": Case(
         Regression(max_length=40),
@@ -89,6 +94,7 @@ CASES = {
 def reference_model(task: AnyTask) -> Any:
     """Build their model in float32 without dropout; no parameter is 0 or 1, so that a swapped one shows."""
     labels = {} if task.head.kind == "choice" else {"num_labels": task.head.outputs}
+    labels |= {"problem_type": MULTI_LABEL} if task.is_multi_label else {}
     config = transformers.BertConfig(
         vocab_size=TOKENIZER.vocab_size, **ENCODER_SIZES, **labels, attn_implementation="eager"
     )

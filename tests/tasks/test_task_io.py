@@ -15,6 +15,7 @@ from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask
 from bertwright.tasks.classification import Classification
+from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
@@ -32,6 +33,7 @@ TASKS = {
     "classification": Classification(
         text="2", text_pair="3", header=False, quotes=True, metric="f1", pos_label="ja", labels=("ja", 'ne"in\n')
     ),
+    "multi-label": MultiLabel(label_columns=("a b", "c"), metric="macro_f1", threshold=0.25, labels=("a b", "c")),
     "regression": Regression(text="sätze", max_length=7, metric="pearson"),
     "multiple-choice": MultipleChoice(prompt="sent1", start="sent2", endings=("a", "b"), first_label=1),
     "tagging": Tagging(words="form", tags="upos", scheme="none", metric="accuracy", labels=("NOUN", "VERB", "X")),
@@ -46,7 +48,7 @@ def save(folder: Path, task: AnyTask) -> Path:
     return folder
 
 
-def test_there_are_five_task_types():
+def test_every_task_type_is_tested_here():
     assert set(TASK_TYPES) == set(TASKS)
     assert all(type(task) is TASK_TYPES[name] and task.kind == name for name, task in TASKS.items())
 
@@ -63,6 +65,10 @@ def test_every_field_of_a_task_survives_a_round_trip(tmp_path, task):
     ("record", "expected"),
     [
         (HeadRecord(HeadSpec("sequence", 2), ("n", "p"), False), Classification(labels=("n", "p"), max_length=64)),
+        (
+            HeadRecord(HeadSpec("sequence", 1), ("p",), False, multi_label=True),
+            MultiLabel(labels=("p",), max_length=64),
+        ),
         (HeadRecord(HeadSpec("sequence", 1), (), True), Regression(max_length=64)),
         (HeadRecord(HeadSpec("choice", 1), (), False), MultipleChoice(max_length=64)),
         (HeadRecord(HeadSpec("span", 2), (), False), QuestionAnswering(max_length=64, max_query_length=16)),

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +112,8 @@ class BertEstimator(BertOnDevice):
 
     kind: ClassVar[str]
     """The task type."""
+    multi_label_kind: ClassVar[str] = ""
+    """The task type if an example has several labels; empty: none."""
 
     def __init__(
         self,
@@ -157,7 +159,7 @@ class BertEstimator(BertOnDevice):
         estimator = cls(folder, **parameters)
         estimator.model_ = load(folder, "cpu")
         kind = estimator.model_.task.kind if estimator.model_.task else "no task"
-        if kind != cls.kind:
+        if kind not in (cls.kind, cls.multi_label_kind):
             raise ValueError(f"{folder}: {cls.__name__} needs a model for {cls.kind}, got one for {kind}")
         return estimator
 
@@ -166,18 +168,20 @@ class BertEstimator(BertOnDevice):
         tags.target_tags.required = True
         return tags
 
-    def _finetune(self, examples: Sequence[Any]) -> Bert:
-        """Fine-tune the model on examples, whose locations for messages are indices into X."""
+    def _finetune(self, examples: Sequence[Any], kind: str | None = None) -> Bert:
+        """Fine-tune the model on examples, whose locations for messages are indices into X; `kind`: the task type."""
         pairs = isinstance(examples[0], TextExample) and examples[0].text_pair is not None
         with TemporaryDirectory(prefix="bertwright-") as folder:
-            settings = from_table(FinetuneSettings, self._settings(folder, pairs), type(self).__name__)
+            settings = from_table(
+                FinetuneSettings, self._settings(folder, pairs, kind or self.kind), type(self).__name__
+            )
             try:
                 console = Console(quiet=not self.verbose)
                 return load(finetune(settings, console, {"train": examples}, temporary=True), "cpu")
             except KeyboardInterrupt:  # its message advises to resume a folder that is deleted here
                 raise KeyboardInterrupt(f"{type(self).__name__}: fit was interrupted; nothing was saved") from None
 
-    def _settings(self, run: str, pairs: bool) -> dict[str, Any]:
+    def _settings(self, run: str, pairs: bool, kind: str) -> dict[str, Any]:
         """Return the parameters as a table of `FinetuneSettings`."""
         tuning = ("dropout", "freeze_layers", "layerwise_lr_decay", "validation_fraction")
         seed = self.random_state
@@ -187,7 +191,7 @@ class BertEstimator(BertOnDevice):
             "run": run,
             "model": str(self.model),
             "task": {
-                "task": self.kind,
+                "task": kind,
                 "overrides": _table({"max_length": self.max_length, "text_pair": "pair" if pairs else None}),
             },
             "tuning": _table({name: getattr(self, name) for name in tuning}),
@@ -202,14 +206,20 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
     X: N texts in a list, an array or a column of a data frame; pairs in a list of tuples, or N × 2. y: N labels:
     strings, integers or booleans; predictions have the same type. After `fit`, `classes_` has all labels, sorted.
     Section 4.1.
+
+    Multi-label classification: y is a matrix of 0 and 1 with a column per label, or a list of lists of labels;
+    predictions have the same form (tuples of labels for lists). Without dev examples, the threshold is 0.5.
     """
 
     kind = "classification"
+    multi_label_kind = "multi-label"
     classes_: npt.NDArray[Any]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune `model` on texts and their labels. Raises ValueError for invalid parameters, X or y."""
         examples = _check_texts(X)
+        if (several := _label_sets(_check_y(y, examples))) is not None:
+            return self._fit_label_sets(examples, several)
         classes, indices = np.unique(_check_labels(_check_y(y, examples)), return_inverse=True)
         if len(classes) < 2:
             raise ValueError(f"y: expected at least two classes, got one, {abbreviate(classes.tolist()[0])}")
@@ -222,20 +232,64 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
         self.classes_ = classes
         return self
 
-    def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Predict the most probable label of each text: N labels. Raises ValueError for an invalid X."""
-        indices = self.predict_proba(X).argmax(1)
+    def _fit_label_sets(self, examples: Sequence[TextExample[Any]], several: LabelSets) -> Self:
+        names = _class_names(several.classes)
+        pairs = zip(examples, several.indicators, strict=True)
+        labeled = [example._replace(label=tuple(names[n] for n in np.flatnonzero(row))) for example, row in pairs]
+        self.model_ = self._finetune(labeled, self.multi_label_kind)
+        assert self.model_.task_model is not None
+        classes = {"classes": several.classes.tolist(), "dtype": several.classes.dtype.char, "form": several.form}
+        self.model_.task_model = self.model_.task_model._replace(classes=classes)
+        self.classes_ = several.classes
+        return self
+
+    @property
+    def _form(self) -> str | None:
+        """The form of y: "matrix" or "lists" in multi-label classification, else None."""
+        assert self.model_.task_model is not None
+        assert self.model_.task is not None
+        if self.model_.task.kind != self.multi_label_kind:
+            return None
+        return str((self.model_.task_model.classes or {}).get("form", "lists"))
+
+    def predict(self, X: Any) -> Any:
+        """Predict the most probable label of each text: N labels. Raises ValueError for an invalid X.
+
+        Multi-label classification: N × C of 0 and 1, or N tuples of labels, whichever form y had in `fit`.
+        """
+        probabilities = self.predict_proba(X)
+        if self._form is not None:
+            chosen = probabilities > self.model_.task.threshold  # type: ignore[union-attr]
+            return chosen.astype(np.int64) if self._form == "matrix" else _to_tuples(self.classes_, chosen)
+        indices = probabilities.argmax(1)
         labels: npt.NDArray[Any] = self.classes_[indices]
         return labels
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Predict the probability of each label, N × C, in the order of `classes_`; each text's sum is 1."""
+        """Predict the probability of each label, N × C, in the order of `classes_`.
+
+        Each text's sum is 1; in multi-label classification labels are independent.
+        """
         bert = self._on_device()
         names, texts = _class_names(self.classes_), _to_texts(X)
         probabilities = np.empty((len(texts), len(names)))
         for index, prediction in enumerate(bert.iter_classify(texts)):
-            probabilities[index] = [prediction.probabilities[name] for name in names]
+            probabilities[index] = [prediction.probabilities.get(name, 0.0) for name in names]
         return probabilities
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Compute the accuracy; in multi-label classification, the share of texts with exactly the true labels."""
+        several = _label_sets(_check_y(y, _check_texts(X)))
+        if several is None or self._form == "matrix":
+            return float(super().score(X, y, sample_weight))
+        true = [{*labels} for labels in _to_tuples(several.classes, several.indicators)]
+        hits = [labels == {*guess} for labels, guess in zip(true, self.predict(X), strict=True)]
+        return float(np.average(hits, weights=sample_weight))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
 
     @classmethod
     def from_folder(cls, folder: str | Path, **parameters: Any) -> Self:
@@ -432,6 +486,50 @@ def _check_sentences(X: Any, y: Any) -> list[TagExample]:
     return [TagExample(sentence, labels, source=f"X[{index}]") for index, (sentence, labels) in pairs]
 
 
+class LabelSets(NamedTuple):
+    """The labels of N texts, of C in all."""
+
+    form: str
+    """matrix or lists."""
+    classes: npt.NDArray[Any]
+    """C labels; of a matrix, the names or the numbers of its columns."""
+    indicators: npt.NDArray[np.bool_]
+    """N × C, True for a label that the text has."""
+
+
+def _label_sets(y: Any) -> LabelSets | None:
+    """Return the labels of each text if y is a matrix of 0 and 1 or a list of lists of labels; None if it is neither.
+
+    Raises ValueError for other numbers in a matrix and for labels of different types.
+    """
+    if hasattr(y, "toarray"):  # a sparse matrix
+        y = y.toarray()
+    shape: tuple[int, ...] = getattr(y, "shape", ())
+    if len(shape) == 2 and shape[1] > 1:
+        matrix = np.asarray(y)
+        if not np.isin(matrix, (0, 1)).all():
+            raise ValueError("y: expected one label per text, or a matrix of 0 and 1 with a column per label")
+        return LabelSets("matrix", np.array(getattr(y, "columns", range(shape[1]))), matrix.astype(bool))
+    values = _to_list(y, "y")
+    if not all(isinstance(value, list | tuple | set | frozenset | np.ndarray) for value in values):
+        return None
+    rows = [[*value] for value in values]
+    flat = [label for row in rows for label in row]
+    if len({len(row) for row in rows}) == 1 < len(rows[0]) and all(
+        type(label) is int and label in (0, 1) for label in flat
+    ):
+        return _label_sets(np.array(rows))  # as scikit-learn reads nested lists of 0 and 1
+    if not flat:
+        raise ValueError("y: expected at least one label, got empty lists only")
+    classes = np.unique(_check_labels(flat))
+    return LabelSets("lists", classes, np.array([np.isin(classes, row) if row else classes != classes for row in rows]))
+
+
+def _to_tuples(classes: npt.NDArray[Any], indicators: npt.NDArray[np.bool_]) -> list[tuple[Any, ...]]:
+    """Return the labels of each row of an indicator matrix."""
+    return [tuple(classes[row].tolist()) for row in indicators]
+
+
 def _class_names(classes: npt.NDArray[Any]) -> list[str]:
     """Return the model's label names of classes."""
     return [format_label(value, "y", f"class {value!r}") for value in classes.tolist()]
@@ -446,7 +544,8 @@ def _read_classes(saved: Any, names: Sequence[str], path: Path) -> npt.NDArray[A
         return np.unique(names)
     try:
         classes: npt.NDArray[Any] = np.array(saved["classes"], dtype=saved["dtype"])
-        if sorted(_class_names(classes)) == sorted(names):
+        known = set(_class_names(classes))
+        if known == set(names) or ("form" in saved and known > set(names)):  # a column of zeros has no output
             return classes
     except (KeyError, TypeError, ValueError):
         pass

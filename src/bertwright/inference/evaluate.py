@@ -42,8 +42,8 @@ class EvaluateSettings:
     """More models of the same task and vocabulary; their probabilities are averaged with those of the first model."""
     threshold: float | None = None
     """Question answering with questions that may have no answer: τ, the margin over "no answer" above which the best
-    span is the answer. Unset: the model's; of an ensemble, the mean of its models'. The best on these examples is
-    printed."""
+    span is the answer. Multi-label: the probability above which a label is predicted. Unset: the model's; of an
+    ensemble, the mean of its models'. The best on these examples is printed."""
     overrides: TaskOptions = field(default_factory=TaskOptions)
     device: DeviceSettings = field(default_factory=DeviceSettings)
 

@@ -41,7 +41,8 @@ class PredictSettings:
     """More models of the same task and vocabulary; their probabilities are averaged with those of the first model."""
     threshold: float | None = None
     """Question answering with questions that may have no answer: τ, the margin over "no answer" above which the best
-    span is the answer. Unset: the model's; of an ensemble, the mean of its models'."""
+    span is the answer. Multi-label: the probability above which a label is predicted. Unset: the model's; of an
+    ensemble, the mean of its models'."""
     keep_columns: tuple[str, ...] = ()
     """Columns of the input tables that are copied to the output, before the prediction, such as an id or the text."""
     safe_csv: bool = False

@@ -206,8 +206,8 @@ def format_config(model: EncoderModel, head: HeadRecord | None, folder: Path) ->
                 f"{folder}: {name}: expected {value} as in Google's code, got {getattr(config, name)}; write a Hugging "
                 "Face folder instead"
             )
-    if head is not None and (head.regression or head.head.kind not in ("sequence", "span")):
-        kind = "regression" if head.regression else f"{head.head.kind} head"
+    if head is not None and (head.regression or head.multi_label or head.head.kind not in ("sequence", "span")):
+        kind = "regression" if head.regression else "multi-label" if head.multi_label else f"{head.head.kind} head"
         raise ValueError(
             f"{folder}: expected a classifier of texts or a span head, as in Google's code, got a {kind}; write a "
             "Hugging Face folder instead"

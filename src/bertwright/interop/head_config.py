@@ -25,6 +25,7 @@ HEAD_CLASSES = {
 }
 KINDS_WITH_LABELS = ("sequence", "token")  # one output per label; other kinds have a fixed number of outputs
 DEFAULT_LABELS = 2  # transformers' number if config.json states none
+MULTI_LABEL = "multi_label_classification"
 MAX_LABELS = 1_000_000  # more names would exhaust memory
 
 
@@ -36,6 +37,8 @@ class HeadRecord(NamedTuple):
     """Name of each output; empty if outputs have none: a regression, a choice, a span."""
     regression: bool
     """The one output is a number to predict, not the score of a label."""
+    multi_label: bool = False
+    """The labels do not exclude each other: `multi_label_classification` in `transformers`."""
 
 
 def parse_head(values: Mapping[str, Any], path: Path, class_prefix: str = "Bert") -> HeadRecord | None:
@@ -53,8 +56,10 @@ def parse_head(values: Mapping[str, Any], path: Path, class_prefix: str = "Bert"
         return HeadRecord(HeadSpec(kind, 1 if kind == "choice" else 2), (), regression=False)
     labels = _parse_labels(values, path)
     problem = values.get("problem_type")
+    if kind == "sequence" and problem == MULTI_LABEL:
+        return HeadRecord(HeadSpec(kind, len(labels)), labels, regression=False, multi_label=True)
     regression = kind == "sequence" and problem in ("regression", None) and len(labels) == 1
-    if not regression and (problem in ("regression", "multi_label_classification") or len(labels) == 1):
+    if not regression and (problem in ("regression", MULTI_LABEL) or len(labels) == 1):
         raise ValueError(
             f"{path}: problem_type = {problem!r} with {len(labels)} outputs: expected a classification with one of "
             "several labels, or a regression with one output"
@@ -64,7 +69,7 @@ def parse_head(values: Mapping[str, Any], path: Path, class_prefix: str = "Bert"
 
 def format_head(record: HeadRecord, folder: Path, class_prefix: str = "Bert") -> dict[str, Any]:
     """Return the fields of `config.json`. Raises ValueError, naming `folder`, for labels as in `parse_head`."""
-    head, labels, regression = record
+    head, labels, regression, multi_label = record
     values: dict[str, Any] = {"architectures": [class_prefix + HEAD_CLASSES[head.kind].suffix]}
     if head.kind not in KINDS_WITH_LABELS:
         return values
@@ -74,7 +79,8 @@ def format_head(record: HeadRecord, folder: Path, class_prefix: str = "Bert") ->
     values["id2label"] = {str(number): label for number, label in enumerate(names)}
     values["label2id"] = {label: number for number, label in enumerate(names)}
     if head.kind == "sequence":
-        values["problem_type"] = "regression" if regression else "single_label_classification"
+        single = "regression" if regression else "single_label_classification"
+        values["problem_type"] = MULTI_LABEL if multi_label else single
     return values
 
 

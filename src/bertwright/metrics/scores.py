@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 # scikit-learn and scipy.stats take more than a second to import, so the functions import them.
 
@@ -68,6 +69,21 @@ def score_labels(y_true: Sequence[str], y_pred: Sequence[str], labels: Sequence[
     columns = precision_recall_fscore_support(y_true, y_pred, labels=labels, zero_division=0.0)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return {label: LabelScores(*row) for label, row in zip(labels, rows, strict=True)}
+
+
+def multi_label_scores(y_true: npt.NDArray[np.bool_], y_pred: npt.NDArray[np.bool_]) -> dict[str, float]:
+    """Compute micro F1, macro F1 over the labels that occur on either side, and the share of exact rows, of N × C.
+
+    >>> multi_label_scores(np.array([[True, False], [True, True]]), np.array([[True, False], [True, False]]))
+    {'micro_f1': 0.8, 'macro_f1': 0.5, 'exact_match': 0.5}
+    """
+    hits, total = (y_true & y_pred).sum(0), y_true.sum(0) + y_pred.sum(0)  # C
+    occurs = total > 0
+    return {
+        "micro_f1": float(2 * hits.sum() / max(total.sum(), 1)),
+        "macro_f1": float((2 * hits[occurs] / total[occurs]).mean()) if occurs.any() else 0.0,
+        "exact_match": float((y_true == y_pred).all(1).mean()),
+    }
 
 
 def pearson(y_true: Sequence[float], y_pred: Sequence[float]) -> float:

@@ -50,6 +50,7 @@ REPR_LABELS = 3  # maximum number of labels in the text of a prediction
 MAX_TABLE_LABELS = 30  # maximum number of labels in a confusion table
 WORST = 10  # labels and confusions that are shown instead of a larger table
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
+LABEL_SEPARATORS = ("|", ";", ",")
 SEP = SPECIAL_TOKENS[3]
 WITHOUT_HEADER = "; if line 1 is no header, use --header False and columns by number"
 
@@ -99,7 +100,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """Number of labeled rows with missing columns that are skipped, because a published file is known to have them."""
 
     def __post_init__(self) -> None:
-        named = [column for column in (self.text, self.text_pair, self.label) if column is not None]
+        named = [column for column in (self.text, self.text_pair, *self.label_fields) if column is not None]
         if twice := [column for column in named if named.count(column) > 1]:
             raise ValueError(f"text, text_pair, label: {twice[0]!r} is named twice; name a different column for each")
         check_encoding(self.encoding)
@@ -119,7 +120,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     def read(self, path: str, labeled: bool = True) -> Iterator[TextExample[L]]:
         for location, values in read_rows(path, self._schema(labeled)):
             pair = None if self.text_pair is None else values[1]
-            yield TextExample(values[0], pair, self.parse_label(values[-1], location) if labeled else None, location)
+            label = values[-1] if len(self.label_fields) == 1 else values[-len(self.label_fields) :]
+            yield TextExample(values[0], pair, self.parse_label(label, location) if labeled else None, location)
 
     @property
     def reads_single_texts(self) -> bool:
@@ -132,11 +134,16 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             raise ValueError(f"this task is about pairs: give two texts, not {len(texts)}")
         return [TextExample(texts[0], texts[1], None, location)]
 
+    @property
+    def label_fields(self) -> tuple[str, ...]:
+        """Columns with the label; `parse_label` gets the value of one column, or a tuple of the values of several."""
+        return (self.label,)
+
     def _schema(self, labeled: bool) -> TableSchema:
         texts = (self.text,) if self.text_pair is None else (self.text, self.text_pair)
         hint = f"choose columns with --text, --text-pair and --label{WITHOUT_HEADER}"
         # Without labels no row is skipped: there is one prediction per row.
-        label, max_short_rows = ((self.label,), self.max_short_rows) if labeled else ((), 0)
+        label, max_short_rows = (self.label_fields, self.max_short_rows) if labeled else ((), 0)
         form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "max_short_rows": max_short_rows}
         return TableSchema(texts, label, self.header, self.quotes, hint, label=self.label, **form)
 
@@ -248,7 +255,7 @@ class Classification(TextTask[str, LabelPrediction]):
 
     @classmethod
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
-        if record.head.kind != "sequence" or record.regression:
+        if record.head.kind != "sequence" or record.regression or record.multi_label:
             return None
         return cls(max_length=max_positions, labels=record.labels)
 
@@ -256,6 +263,11 @@ class Classification(TextTask[str, LabelPrediction]):
         check_restored("labels", self.labels)
 
     def parse_label(self, value: Any, location: str) -> str:
+        if isinstance(value, list):
+            raise ValueError(
+                f"{location}: expected a string or a number in {self.label!r}, got list; if a text has several labels, "
+                "use --task multi-label"
+            )
         return format_label(value, self.label, location)
 
     def with_labels_of(self, examples: Sequence[TextExample[str]]) -> Self:
@@ -267,7 +279,7 @@ class Classification(TextTask[str, LabelPrediction]):
                 raise ValueError(
                     f"{location}: labels {label!r} and {bare!r} differ in white space only; fix one of them"
                 )
-        return replace(self, labels=self.labels or tuple(sorted(labels, key=_sort_key(labels))))
+        return replace(self, labels=self.labels or tuple(sorted(labels, key=label_sort_key(labels))))
 
     def encode_labels(self, examples: Sequence[TextExample[str]]) -> Ints:
         ids = {label: number for number, label in enumerate(self.labels)}
@@ -282,6 +294,11 @@ class Classification(TextTask[str, LabelPrediction]):
     def warnings(self, examples: Sequence[TextExample[str]], paths: Sequence[str] = ()) -> list[str]:
         warnings = super().warnings(examples, paths)
         labels = set(known_labels(examples))
+        if combined := find_combined_label(labels):
+            warnings.append(
+                f"labels look like lists, such as {combined!r}, and each list counts as one label; if a text has "
+                "several labels, use --task multi-label"
+            )
         if len(labels) > max(MANY_LABELS, len(examples) // 2):
             warnings.append(
                 f"{len(labels):,} labels in {len(examples):,} examples: is {self.label!r} the right column?"
@@ -295,7 +312,7 @@ class Classification(TextTask[str, LabelPrediction]):
     @property
     def f1_label(self) -> str:
         """The label whose F1 is the metric f1: `pos_label`, else the last one by sorting, whatever the head's order."""
-        return max(self.labels, key=_sort_key({*self.labels})) if self.pos_label is None else self.pos_label
+        return max(self.labels, key=label_sort_key({*self.labels})) if self.pos_label is None else self.pos_label
 
     def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         return sum_cross_entropy(logits, batch.labels, smoothing)
@@ -442,7 +459,23 @@ def parse_number(text: str) -> float | None:
     return number if abs(number) <= MAX_NUMBER else None
 
 
-def _sort_key(labels: set[str]) -> Callable[[str], tuple[float, str]]:
+def find_combined_label(labels: set[str]) -> str | None:
+    """Return a label that is a list of other labels' parts, if most labels with a separator are; else None.
+
+    >>> find_combined_label({"3,15", "25", "3,15,26"}), find_combined_label({"Food, drink", "Travel"})
+    ('3,15', None)
+    """
+    for separator in LABEL_SEPARATORS:
+        split = {label: {part.strip() for part in label.split(separator)} for label in sorted(labels)}
+        counts = Counter(part for parts in split.values() for part in parts)
+        listed = {label: parts for label, parts in split.items() if len(parts) > 1}
+        shared = [label for label, parts in listed.items() if sum(counts[part] > 1 for part in parts) * 2 >= len(parts)]
+        if len(shared) > 1 and len(shared) * 2 >= len(listed):
+            return shared[0]
+    return None
+
+
+def label_sort_key(labels: set[str]) -> Callable[[str], tuple[float, str]]:
     """Return the sort key of labels: their value if all of them are numbers, else their text."""
     numeric = all(parse_number(label) is not None for label in labels)
     return lambda label: (float(label) if numeric else 0.0, label)

@@ -116,6 +116,8 @@ class Task(ABC, Generic[E, P]):
     """Suffix of the type's own file format, which `format_native` writes; empty: none."""
     is_regression: ClassVar[bool] = False
     """True if the head predicts a number, so that there are no labels to smooth."""
+    is_multi_label: ClassVar[bool] = False
+    """True if the outputs are labels that do not exclude each other."""
     truncation_option: ClassVar[str] = "max_length"
     """Name of the option that limits the tokens of an example."""
     metric: str

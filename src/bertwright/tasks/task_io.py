@@ -122,7 +122,7 @@ def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> Enco
 
 def describe_head(trained: TaskModel) -> HeadRecord:
     names = trained.outputs or trained.task.label_names
-    return HeadRecord(trained.model.head.spec, names, trained.task.is_regression)
+    return HeadRecord(trained.model.head.spec, names, trained.task.is_regression, trained.task.is_multi_label)
 
 
 def write_task_folder(folder: Path, trained: TaskModel, tokenizer: Tokenizer) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from bertwright.settings import check_not_str, field_docs
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.conll import Unit
+from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
@@ -16,7 +17,7 @@ from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask, options_of
 
 TASK_TYPES: dict[str, type[AnyTask]] = {
-    cls.kind: cls for cls in (Classification, Regression, MultipleChoice, Tagging, QuestionAnswering)
+    cls.kind: cls for cls in (Classification, MultiLabel, Regression, MultipleChoice, Tagging, QuestionAnswering)
 }
 NATIVE_SUFFIXES = {cls.native_suffix: cls for cls in TASK_TYPES.values() if cls.native_suffix}
 
@@ -35,6 +36,8 @@ class TaskOptions:
     max_length: int | None = None
     metric: str | None = None
     pos_label: str | None = None
+    label_separator: str | None = None
+    label_columns: tuple[str, ...] | None = None
     prompt: str | None = None
     start: str | None = None
     endings: tuple[str, ...] | None = None
@@ -53,7 +56,7 @@ class TaskOptions:
     scoring: str | None = None
 
     def __post_init__(self) -> None:
-        check_not_str(self, "endings")
+        check_not_str(self, "endings", "label_columns")
 
     @classmethod
     def field_docs(cls) -> dict[str, str]:
