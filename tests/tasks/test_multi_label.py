@@ -253,7 +253,19 @@ def test_a_grid_a_trained_head_and_an_ensemble(folder: Path, tmp_path: Path) -> 
 def test_a_table_lists_the_worst_of_many_labels() -> None:
     labels = tuple(f"l{n}" for n in range(40))
     task: AnyTask = MultiLabel(labels=labels)
-    examples = [TextExample("a", None, labels, "")]
+    examples = [TextExample("a", None, labels, "line 1")]
     (table,) = task.score_tables(examples, [LabelsPrediction(labels[3:], {})])
     assert [row[0] for row in table.rows][:3] == ["l0", "l1", "l2"]
     assert len(table.rows) == 10
+    guess = LabelsPrediction(labels[3:], {})
+    details = task.score_details(examples, [guess])["labels"]
+    assert details["l0"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "examples": 1}
+    assert details["l3"]["f1"] == 1.0
+    assert task.error_columns(examples[0], guess)["gold"] == list(labels)
+    assert task.error_columns(examples[0], LabelsPrediction(labels[::-1], {})) is None
+
+
+def test_a_prediction_shows_its_most_probable_labels() -> None:
+    guess = LabelsPrediction(("x",), {"w": 0.1, "x": 0.9, "y": 0.2, "z": 0.3})
+    assert guess.top(2) == [("x", 0.9), ("z", 0.3)]
+    assert repr(guess) == "LabelsPrediction(('x',), {'x': 0.9000, 'z': 0.3000, 'y': 0.2000, … 1 more})"

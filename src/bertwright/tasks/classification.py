@@ -144,8 +144,9 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         hint = f"choose columns with --text, --text-pair and --label{WITHOUT_HEADER}"
         # Without labels no row is skipped: there is one prediction per row.
         label, max_short_rows = (self.label_fields, self.max_short_rows) if labeled else ((), 0)
+        elsewhere = self.label if self.label_fields == (self.label,) else ""
         form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "max_short_rows": max_short_rows}
-        return TableSchema(texts, label, self.header, self.quotes, hint, label=self.label, **form)
+        return TableSchema(texts, label, self.header, self.quotes, hint, label=elsewhere, **form)
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
         schema = self._schema(labeled=False)
@@ -210,12 +211,10 @@ class LabelPrediction(NamedTuple):
 
     def top(self, k: int = 5) -> list[tuple[str, float]]:
         """Return the `k` most probable labels with their probabilities, from the most probable one on."""
-        return sorted(self.probabilities.items(), key=lambda item: -item[1])[:k]
+        return most_probable(self.probabilities, k)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{label!r}: {share:.4f}" for label, share in self.top(REPR_LABELS))
-        more = len(self.probabilities) - REPR_LABELS
-        return f"LabelPrediction({self.label!r}, {{{shown}{f', … {more} more' if more > 0 else ''}}})"
+        return f"LabelPrediction({self.label!r}, {abbreviate_probabilities(self.probabilities)})"
 
 
 @dataclass(frozen=True)
@@ -408,6 +407,18 @@ class Classification(TextTask[str, LabelPrediction]):
     def display(self, predicted: Sequence[tuple[TextExample[str], LabelPrediction]]) -> list[DisplayTable]:
         rows = [(str(example), guess.label, f"{guess.probability:.1%}") for example, guess in predicted]
         return [DisplayTable(("text", "label", "probability"), rows)]
+
+
+def most_probable(probabilities: dict[str, float], k: int) -> list[tuple[str, float]]:
+    """Return the `k` most probable labels with their probabilities, from the most probable one on."""
+    return sorted(probabilities.items(), key=lambda item: -item[1])[:k]
+
+
+def abbreviate_probabilities(probabilities: dict[str, float]) -> str:
+    """Format the probabilities of the most probable labels, and the number of the others."""
+    shown = ", ".join(f"{label!r}: {share:.4f}" for label, share in most_probable(probabilities, REPR_LABELS))
+    more = len(probabilities) - REPR_LABELS
+    return f"{{{shown}{f', … {more} more' if more > 0 else ''}}}"
 
 
 class Labeled(Protocol[L_co]):

@@ -22,11 +22,14 @@ from bertwright.settings import check_not_str
 from bertwright.tasks.classification import (
     LABEL_SEPARATORS,
     MAX_TABLE_LABELS,
+    WORST,
     TextExample,
     TextTask,
+    abbreviate_probabilities,
     format_labels,
     known_labels,
     label_sort_key,
+    most_probable,
     parse_number,
 )
 from bertwright.tasks.presentation import DisplayTable, format_percent
@@ -41,7 +44,6 @@ if TYPE_CHECKING:
 Bools = npt.NDArray[np.bool_]
 Label = str | tuple[str, ...]  # the text of a cell, not yet split, or a list of labels
 THRESHOLDS = np.arange(1, 100) / 100  # candidates
-WORST_LABELS = 10  # rows of the table of scores if there are more than MAX_TABLE_LABELS
 NO_LABEL = "(none)"
 MARKS = {"1": True, "0": False, "true": True, "false": False}
 
@@ -52,6 +54,13 @@ class LabelsPrediction(NamedTuple):
     labels: tuple[str, ...]
     probabilities: dict[str, float]
     """Of every label, in the order of the task's labels; each is independent of the others."""
+
+    def top(self, k: int = 5) -> list[tuple[str, float]]:
+        """Return the `k` most probable labels with their probabilities, from the most probable one on."""
+        return most_probable(self.probabilities, k)
+
+    def __repr__(self) -> str:
+        return f"LabelsPrediction({self.labels!r}, {abbreviate_probabilities(self.probabilities)})"
 
 
 @dataclass(frozen=True)
@@ -250,21 +259,42 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
             return ExampleScores("f1", np.stack(sums, axis=1).astype(float))
         return None
 
+    def _label_scores(
+        self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]
+    ) -> dict[str, scores.LabelScores]:
+        y_true, y_pred = self._compare(examples, predictions)
+        sums = zip(*(marks.sum(0).tolist() for marks in (y_true & y_pred, y_pred, y_true)), strict=True)
+        return {
+            label: scores.LabelScores(
+                hits / max(predicted, 1), hits / max(actual, 1), 2 * hits / max(predicted + actual, 1), actual
+            )
+            for label, (hits, predicted, actual) in zip(self.labels, sums, strict=True)
+        }
+
     def score_tables(
         self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]
     ) -> list[DisplayTable]:
-        """Format precision, recall and F1 of each label; of many labels, only the worst."""
-        y_true, y_pred = self._compare(examples, predictions)
-        hits, guessed, actual = (marks.sum(0) for marks in (y_true & y_pred, y_pred, y_true))
-        f1 = 2 * hits / np.maximum(guessed + actual, 1)
-        order, heading = range(len(self.labels)), "label"
+        """Format precision, recall and F1 of each label; of many labels, those with the lowest F1."""
+        by_label, title = self._label_scores(examples, predictions), "label"
         if len(self.labels) > MAX_TABLE_LABELS:
-            order, heading = np.argsort(f1, kind="stable")[:WORST_LABELS].tolist(), f"worst {WORST_LABELS} labels"
-        rows = []
-        for n in order:
-            shares = (hits[n] / max(guessed[n], 1), hits[n] / max(actual[n], 1), f1[n])
-            rows.append((self.labels[n], *map(format_percent, shares), f"{actual[n]:,}"))
-        return [DisplayTable((heading, "precision", "recall", "f1", "examples"), rows)]
+            worst = sorted((one.f1, label) for label, one in by_label.items() if one.examples)[:WORST]
+            by_label, title = {label: by_label[label] for _, label in worst}, "labels with the lowest F1"
+        rows = [(label, *map(format_percent, one[:3]), f"{one.examples:,}") for label, one in by_label.items()]
+        return [DisplayTable((title, "precision", "recall", "F1", "examples"), rows)]
+
+    def score_details(
+        self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]
+    ) -> dict[str, Any]:
+        """Return the scores of each label."""
+        by_label = self._label_scores(examples, predictions)
+        return {"labels": {label: one._asdict() for label, one in by_label.items()}}
+
+    def error_columns(self, example: TextExample[Label], prediction: LabelsPrediction) -> dict[str, Any] | None:
+        (gold,) = self.label_sets([example])
+        if {*gold} == {*prediction.labels}:
+            return None
+        pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
+        return {"location": example.location, "text": example.text, **pair, "gold": list(gold)}
 
     def predicted_classes(self, predictions: Sequence[LabelsPrediction]) -> set[str]:
         return {", ".join(prediction.labels) or NO_LABEL for prediction in predictions}
