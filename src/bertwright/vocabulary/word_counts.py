@@ -71,9 +71,10 @@ class WordCounts:
     pruned: int = 0  # occurrences of rare words dropped to bound memory
     chunks: int = 0  # occurrences of strings between spaces
     letters_with_diacritics: int = 0  # chunks of scripts that stripping accents would mutilate
-    spellings: Counter[str] = field(default_factory=Counter)  # words that normalization changes, as they are written
-    stripped: Merge = NO_MERGE  # effect of stripping accents
-    lowered: Merge = NO_MERGE  # effect of lower-casing
+    # For the report; a few words depend on how long chunks are split.
+    spellings: Counter[str] = field(default_factory=Counter, compare=False)  # changed words, as they are written
+    stripped: Merge = field(default=NO_MERGE, compare=False)  # effect of stripping accents
+    lowered: Merge = field(default=NO_MERGE, compare=False)  # effect of lower-casing
     dotless: float = 0.0  # share of the words with a Turkish ı, which no I becomes in lower case
 
     @property
