@@ -1,15 +1,18 @@
 """Writing and reading of stores, checked against lists; errors for altered files."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertwright import files
 from bertwright.tokenstore.store import SAMPLE_BLOCKS, SAMPLE_BYTES, DocumentChunk, Provenance, TokenStore, write_store
+from bertwright.tokenstore.store import _sampled_digest as sampled_digest
 
 PROVENANCE = Provenance(vocabulary_digest="v", vocab_size=1000, lowercase=True, sentence_splitter="rules/1")
 
@@ -184,3 +187,79 @@ def test_header_is_json(tmp_path: Path) -> None:
     header = json.loads((tmp_path / "s" / "header.json").read_text())
     assert header["num_tokens"] == 14
     assert header["files"][0] == store.header.files[0]._asdict()
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the header of a store, and renew every size and digest: any program can write such a store."""
+    header = json.loads((folder / "header.json").read_text())
+    del header["digest"]
+    for file in header["files"]:
+        path = folder / file["name"]
+        file |= {
+            "bytes": path.stat().st_size,
+            "digest": files.digest_file(path),
+            "sampled_digest": sampled_digest(path),
+        }
+    change(header)
+    header["digest"] = files.digest_bytes(json.dumps(header, sort_keys=True).encode())
+    (folder / "header.json").write_text(json.dumps(header))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda h: h.update(extra=1), "extra: expected no such key"),
+        (lambda h: h.pop("corpus_digest"), "corpus_digest: expected str, got 'None'"),
+        (lambda h: h.update(provenance=None), "expected an object for Provenance"),
+        (lambda h: h["provenance"].update(vocab_size=None), "vocab_size: expected int"),
+        (lambda h: h.update(files=None), "files: expected a list"),
+        (lambda h: h.update(files=[]), "files: expected a list"),
+        (lambda h: h["files"][0].update(name=None), "name: expected str"),
+        (
+            lambda h: h["files"][0].update(name="../s/tokens-00000.npy"),
+            "expected the name of a file in the same folder",
+        ),
+        (lambda h: h.update(num_documents=None), "num_documents: expected int"),
+        (lambda h: h.update(num_documents=True), "num_documents: expected int"),
+        (lambda h: h.update(num_tokens=-1), "num_tokens: expected int, got '-1'"),
+        (lambda h: h.update(num_tokens=10**30), "tokens, got 14"),
+        (lambda h: h.update(num_sentences=3), "sentence_starts.npy: expected 4 positions"),
+    ],
+)
+def test_wrong_header_with_right_digests_raises_an_error(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    write(tmp_path / "s", TEXT)
+    rewrite(tmp_path / "s", change)
+    with pytest.raises(ValueError, match=message):
+        TokenStore.open(tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("tokens-00000.npy", np.zeros(14), "expected whole numbers, got float64"),
+        ("tokens-00000.npy", np.array(["a"] * 14), "expected whole numbers, got <U1"),
+        ("tokens-00000.npy", np.array([None] * 14), "not an array"),
+        ("tokens-00000.npy", b"PK\x03\x04", "not an array"),
+        ("tokens-00000.npy", b"", "not an array"),
+        ("tokens-00000.npy", np.zeros(13, np.uint16), r"expected shape \(14,\)"),
+        ("sentence_starts.npy", np.array([0, 2, 3, 8, 9, 11, 12, 1 << 62]), "expected 8 positions from 0 to 14"),
+        ("sentence_starts.npy", np.array([1, 2, 3, 8, 9, 11, 12, 14]), "expected 8 positions"),
+        ("sentence_starts.npy", np.array([0, 2, -3, 8, 9, 11, 12, 14]), "ascending order"),
+        ("sentence_starts.npy", np.array([0, 2, 3, 8, 9, 1 << 62, 12, 14]), "ascending order"),
+        ("document_starts.npy", np.array([0, 3, 2, 4, 7]), "ascending order"),
+        ("document_starts.npy", np.zeros(5, np.int64), "expected 5 positions from 0 to 7"),
+    ],
+)
+def test_wrong_arrays_with_right_digests_raise_an_error(
+    tmp_path: Path, name: str, values: np.ndarray | bytes, message: str
+) -> None:
+    write(tmp_path / "s", TEXT)
+    if isinstance(values, bytes):
+        (tmp_path / "s" / name).write_bytes(values)
+    else:
+        np.save(tmp_path / "s" / name, values)
+    rewrite(tmp_path / "s", lambda header: None)
+    with pytest.raises(ValueError, match=message):
+        TokenStore.open(tmp_path / "s", verify=True)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
 
 import numpy as np
 
@@ -29,7 +29,11 @@ FORMAT_VERSION = 2
 FILE_TOKENS = 1 << 28  # per file: 512 MB of uint16, so that a large corpus is a few dozen files
 SAMPLE_BLOCKS = 64  # per file, compared when a store is opened
 SAMPLE_BYTES = 4096
+CHECKED_STARTS = 1 << 22  # compared at a time by `verify`
 RESTORE_HINT = "copy the store again from where it was built, or prepare the corpus again"
+
+
+R = TypeVar("R")
 
 
 class StoreFile(NamedTuple):
@@ -93,6 +97,7 @@ class TokenStore:
         *tokens, self.sentence_starts, self.document_starts = (_map_array(folder, file) for file in header.files)
         self._arrays: list[np.ndarray] = tokens
         self._array_starts = np.cumsum([0, *map(len, tokens)])
+        _check_counts(folder, header, tokens, self.sentence_starts, self.document_starts)
 
     @classmethod
     def open(cls, folder: Path | str, vocabulary_digest: str | None = None, verify: bool = False) -> TokenStore:
@@ -111,7 +116,11 @@ class TokenStore:
             )
         for file in header.files:
             _check_file(folder / file.name, file, verify)
-        return cls(folder, header)
+        store = cls(folder, header)
+        if verify:
+            for file, starts in zip(header.files[-2:], (store.sentence_starts, store.document_starts), strict=True):
+                _check_order(folder / file.name, starts)
+        return store
 
     @property
     def num_tokens(self) -> int:
@@ -251,8 +260,28 @@ def read_header(folder: Path) -> StoreHeader:
         )
     if value.pop("digest", None) != _digest_of(value):
         raise ValueError(f"{path}: altered since the store was built; {RESTORE_HINT}")
-    provenance = Provenance(**value.pop("provenance"))
-    return StoreHeader(provenance=provenance, files=tuple(StoreFile(**file) for file in value.pop("files")), **value)
+    value["provenance"] = _parse(Provenance, value.get("provenance"), path)
+    listed = value.get("files")
+    if not isinstance(listed, list) or len(listed) < 3:
+        raise ValueError(f"{path}: files: expected a list of three or more, got {str(listed)[:60]}; {RESTORE_HINT}")
+    value["files"] = tuple(_parse(StoreFile, file, path) for file in listed)
+    for file in value["files"]:
+        if not file.name or Path(file.name).name != file.name:
+            raise ValueError(f"{path}: expected the name of a file in the same folder, got {file.name!r}")
+    return _parse(StoreHeader, value, path)
+
+
+def _parse(record: type[R], value: Any, path: Path) -> R:
+    """Create a record from JSON. Raises ValueError, naming the file, for other keys or types and negative numbers."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: expected an object for {record.__name__}, got {str(value)[:60]}; {RESTORE_HINT}")
+    types = {name: get_origin(hint) or hint for name, hint in get_type_hints(record).items()}
+    for name in types.keys() | value.keys():
+        item = value.get(name)
+        if name not in types or type(item) is not types[name] or (type(item) is int and item < 0):
+            expected = types[name].__name__ if name in types else "no such key"
+            raise ValueError(f"{path}: {name}: expected {expected}, got {str(item)[:60]!r}; {RESTORE_HINT}")
+    return record(**value)
 
 
 def _digest_of(described: dict[str, Any]) -> str:
@@ -288,10 +317,42 @@ def _sampled_digest(path: Path) -> str:
 
 def _map_array(folder: Path, file: StoreFile) -> np.ndarray:
     path = folder / file.name
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, TypeError, OverflowError, EOFError) as error:
+        raise ValueError(f"{path}: not an array in .npy format ({error}); {RESTORE_HINT}") from None
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{path}: expected whole numbers, got {array.dtype}; {RESTORE_HINT}")
     if array.shape != (file.length,):
         raise ValueError(f"{path}: expected shape ({file.length},), got {array.shape}; prepare the corpus again")
     return np.asarray(array)  # a plain view: indexing numpy's memmap class costs far more than the read
+
+
+def _check_counts(
+    folder: Path,
+    header: StoreHeader,
+    tokens: list[np.ndarray],
+    sentence_starts: np.ndarray,
+    document_starts: np.ndarray,
+) -> None:
+    """Raise ValueError for arrays that do not hold what the header counts."""
+    *_, sentences, documents = (folder / file.name for file in header.files)
+    if (length := sum(map(len, tokens))) != header.num_tokens:
+        raise ValueError(f"{folder}: expected {header.num_tokens:,} tokens, got {length:,}; {RESTORE_HINT}")
+    for path, starts, number, end in (
+        (sentences, sentence_starts, header.num_sentences, header.num_tokens),
+        (documents, document_starts, header.num_documents, header.num_sentences),
+    ):
+        if len(starts) != number + 1 or starts[0] != 0 or starts[-1] != end:
+            raise ValueError(f"{path}: expected {number + 1:,} positions from 0 to {end:,}; {RESTORE_HINT}")
+
+
+def _check_order(path: Path, starts: np.ndarray) -> None:
+    """Raise ValueError for positions that decrease."""
+    for first in range(0, len(starts), CHECKED_STARTS):
+        block = starts[first : first + CHECKED_STARTS + 1]
+        if (block[1:] < block[:-1]).any():
+            raise ValueError(f"{path}: expected positions in ascending order; {RESTORE_HINT}")
 
 
 def open_held_out(store: Path, tokenizer_digest: str) -> TokenStore:
