@@ -124,6 +124,7 @@ def test_best_weights_are_the_result_if_they_are_not_the_last(
     files = {"train": (str(review_files / "train.tsv"),), "dev": (str(tmp_path / "dev.tsv"),)}
     files["test"] = files["dev"]
     settings = make_tuning(tmp_path / "run", task=TaskSettings("classification", **files), epochs=4, eval_every=10)
+    settings = replace(settings, keep_checkpoints=True)
     run_finetune(settings)
     report = read_json(settings.run / "report.json")
     assert report["best_step"] < report["steps"] == 80
@@ -365,7 +366,7 @@ def test_damaged_initial_weights_are_rejected_before_writing(
 
 def test_missing_best_checkpoint_is_rejected(tmp_path: Path, make_tuning: Make) -> None:
     """Else the run would fail only after its last step."""
-    settings = make_tuning(tmp_path / "run", epochs=1.0)
+    settings = make_tuning(tmp_path / "run", epochs=1.0, keep_checkpoints=True)
     run_finetune(settings)
     (settings.run / "model").rename(tmp_path / "gone")
     (settings.run / "best").rename(tmp_path / "best")
@@ -969,3 +970,28 @@ def test_dev_texts_that_are_training_texts_are_counted(tmp_path: Path, make_tuni
     with open_finetune(make_tuning(tmp_path / "run", task=task)) as (run, printed):
         run.print_summary()
     assert "dev: 3 of 5 examples have the text of a training example" in " ".join(printed.getvalue().split())
+
+
+def test_patience_ends_a_run_early_and_says_so(tmp_path: Path, make_tuning: Make) -> None:
+    made = make_tuning(tmp_path / "run", epochs=4, eval_every=5)
+    settings = replace(made, tuning=replace(made.tuning, patience=2))
+    printed = " ".join(run_finetune(settings).split())
+    report = read_json(settings.run / "report.json")
+    scores = {one["step"]: one["accuracy"] for one in read_metrics(settings.run) if one["kind"] == "dev"}
+    assert report["stopped_early"] is True
+    assert report["steps"] == max(scores) == report["best_step"] + 10 < 80
+    assert scores[report["best_step"]] == max(scores.values())
+    assert "stops early after 2 evaluations without a better score" in printed
+    assert "training stopped early" in printed
+    with pytest.raises(ValueError, match=r"patience = 2: expected dev"):
+        run_finetune(replace(settings, run=tmp_path / "none", task=replace(settings.task, dev=())))
+
+
+def test_a_finished_run_keeps_its_model_once(tmp_path: Path, make_tuning: Make) -> None:
+    for keep in (True, False):
+        settings = make_tuning(tmp_path / f"run-{keep}", epochs=1, keep_checkpoints=keep)
+        run_finetune(settings)
+        kept = 3 if keep else 1  # the newest and the best checkpoint, and the model
+        assert len([*settings.run.rglob("model.safetensors")]) == kept
+        assert bool([*settings.run.rglob("optimizer.safetensors")]) is keep
+        assert "finished already" in run_finetune(replace(settings, resume=True))

@@ -152,6 +152,36 @@ def test_best_checkpoints_are_those_of_a_resumed_run_and_of_this_one(
     assert [checkpoint.step_of(path) for path in checkpoint.list_checkpoints(tmp_path / "best")] == [60]
 
 
+def test_training_stops_after_evaluations_without_improvement_also_when_it_is_resumed(tmp_path: Path) -> None:
+    """The scores of steps 0, 10, … are 1, 2, 2, 3, 3, 0, …: with a patience of two, step 50 is the last one."""
+    scores = {0: 1.0, 10: 2.0, 20: 2.0, 30: 3.0, 40: 3.0}
+
+    def train(run: Path | None, kill_at: int = 0) -> tuple[FitResult, int, str]:
+        training = make_toy(kill_at, signal.SIGTERM)
+        if run and (latest := checkpoint.find_latest(run / "checkpoints")):
+            load_model(training.model, latest / WEIGHTS)
+            training.optimizer.load_state(checkpoint.load_optimizer(latest))
+        training = replace(training, evaluate=lambda: {"score": scores.get(training.optimizer.steps, 0.0)})
+        console = Console(file=StringIO(), width=200)
+        settings = FitSettings(
+            run, 60, eval_steps=range(0, 60, 10), save_steps=range(7, 60, 7), metric="score", patience=2
+        )
+        result = fit(settings, training, CPU, console)
+        return result, training.optimizer.steps, console.file.getvalue()  # type: ignore[attr-defined]
+
+    result, last, printed = train(tmp_path / "unbroken")
+    assert (result.step, last, list(result.evaluations)) == (30, 50, [0, 10, 20, 30, 40, 50])
+    assert "Stopped early after step 50 of 60" in printed
+    assert train(None)[:2] == (result, 50)
+    for kill_at in (22, 45):  # after evaluations that count
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "killed", kill_at)
+    for _ in range(2):  # the second time after the last step
+        assert train(tmp_path / "killed")[:2] == (result, 50)
+    assert read_weights(tmp_path / "killed") == read_weights(tmp_path / "unbroken")
+    assert read_metrics(tmp_path / "killed")[-1] == read_metrics(tmp_path / "unbroken")[-1]
+
+
 def test_a_signal_during_the_last_step_interrupts_nothing(tmp_path: Path) -> None:
     """The run is finished: a temporary run would lose its model, and another one would be resumed without a step."""
     training = make_toy(kill_at=59, kill_signal=signal.SIGTERM)

@@ -69,6 +69,11 @@ def open_run(
     source = latest or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
     task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
+    if settings.tuning.patience is not None and "dev" not in examples:
+        raise ValueError(
+            f"patience = {settings.tuning.patience}: expected dev examples, whose score decides when to stop, got "
+            "none; give --dev files or --validation-fraction 0.1"
+        )
     if settings.tuning.keep_head:
         task = continue_task(source, task)
     resumed = load_task(source) if latest else None

@@ -110,6 +110,7 @@ class GridSettings:
             epochs=trial.setting.epochs,
             batch_size=trial.setting.batch_size,
             seed=trial.seed,
+            keep_checkpoints=self.keep_all,
             tuning=self.tuning,
             optimizer=replace(self.optimizer, learning_rate=trial.setting.learning_rate),
             device=self.device,

@@ -1,7 +1,8 @@
 """Fine-tuning: from a pre-trained model and a task's files to a run folder.
 
 RUN/settings.toml    all settings                   RUN/metrics.jsonl, tensorboard/, scores.png
-RUN/checkpoints/     the newest checkpoint          RUN/best/     the checkpoint with the best dev score
+RUN/checkpoints/     the newest checkpoint          RUN/best/     the checkpoint with the best dev score; both are
+                     deleted when the run has finished, unless --keep-checkpoints
 RUN/model/           the result, a Hugging Face folder with task.json    RUN/report.json   the scores
 """
 
@@ -99,6 +100,8 @@ class FinetuneRun:
             eval_steps=eval_steps,
             save_steps=range(save_every, steps, save_every) if save_every else eval_steps,
             metric=self.state.task.metric if self.state.dev else None,
+            patience=settings.tuning.patience,
+            keep_checkpoints=settings.keep_checkpoints or self.temporary,
             resumable=not self.temporary,
             resume_command=format_resume_command(settings, "finetune", self.context),
         )
@@ -153,6 +156,7 @@ class FinetuneRun:
             f"random weights, configuration of {settings.model}" if tuning.from_scratch else f"from {settings.model}"
         )
         steps = settings.num_steps(state.train.encoded.num_items)
+        patient = tuning.patience is not None
         self.console.print(
             key_value_table(
                 {"task": f"{settings.task.task} ({state.task.kind}), best by {state.task.metric}"}
@@ -162,6 +166,7 @@ class FinetuneRun:
                 | {"dropout": self.describe_dropout()}
                 | {split.name: _describe(split) for split in splits}
                 | {"steps": f"{steps:,}; {settings.describe_hyperparams()}"}
+                | ({"stops early": f"after {tuning.patience} evaluations without a better score"} if patient else {})
                 | {"device": str(context)}
             )
         )
@@ -211,6 +216,7 @@ class FinetuneRun:
             "metric": metric,
             "best_step": result.step,
             "dev_evaluations": len(result.evaluations),
+            "stopped_early": state.optimizer.steps < self.fit_settings().steps,
             "scores": scores,
         } | state.task.report_fields(state.train.examples)
 
@@ -228,7 +234,8 @@ class FinetuneRun:
         """Print the scores by split."""
         count = report["dev_evaluations"]
         best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
-        heading(self.console, f"Scores after step {report['best_step']:,}{best_of}")
+        early = "; training stopped early" if report["stopped_early"] else ""
+        heading(self.console, f"Scores after step {report['best_step']:,}{best_of}{early}")
         table = make_score_table(report["scores"], report["metric"])
         self.console.print(filled_table(table.columns, table.rows))
 

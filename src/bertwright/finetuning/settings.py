@@ -15,7 +15,7 @@ from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSett
 from bertwright.training.run_folder import check_run_directory
 
 # Settings that may change on resume: they decide where to compute, and how often to save and report.
-RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log_every", "device")
+RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log_every", "keep_checkpoints", "device")
 
 
 def paper_optimizer() -> OptimizerSettings:
@@ -45,9 +45,12 @@ class TuningSettings:
     layerwise_lr_decay: float = 1.0
     """Factor between a layer's learning rate and that of the layer above it; below 1, lower layers change less
     (ULMFiT)."""
+    patience: int | None = None
+    """Stop early, after this many evaluations in a row without a better dev score. The learning rate still falls over
+    all epochs. Unset: train to the end."""
 
     def __post_init__(self) -> None:
-        check_minimum(self, 1, "limit")
+        check_minimum(self, 1, "limit", "patience")
         check_minimum(self, 0, "freeze_layers")
         check_limit(self, "from 0 to below 1", "dropout", "label_smoothing", "validation_fraction")
         check_limit(self, "above 0 and up to 1", "layerwise_lr_decay")
@@ -82,6 +85,8 @@ class FinetuneSettings:
     """Steps between checkpoints; unset: at each evaluation."""
     log_every: int = 10
     """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
+    keep_checkpoints: bool = False
+    """Keep the newest and the best checkpoint after the run has finished. By default only the model remains."""
     dry_run: bool = False
     """Print the data, the settings and the time, estimated from a few measured steps; then stop. Nothing is written."""
     tuning: TuningSettings = field(default_factory=TuningSettings)

@@ -59,6 +59,10 @@ class FitSettings:
     """Name of the evaluation data, which is also the kind of its records in metrics.jsonl."""
     metric: str | None = None
     """Name of the score that decides which weights are the best. None: the weights of the last step are the result."""
+    patience: int | None = None
+    """Stop after this many evaluations in a row without a better score. None: train to the last step."""
+    keep_checkpoints: bool = True
+    """Whether the checkpoints remain after the run has finished."""
     resumable: bool = True
     """Write checkpoints to resume from. False: only the best checkpoint, because the caller deletes the run folder."""
     resume_command: str = "the same command"
@@ -162,9 +166,17 @@ def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext,
 
 
 def train_until_stopped(
-    spec: TrainingSpec[M], context: ExecutionContext, stop_signals: Sequence[int]
+    spec: TrainingSpec[M],
+    context: ExecutionContext,
+    stop_signals: Sequence[int],
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Generator[StepResult]:
-    """Run the remaining steps on this rank. If any rank receives a signal, all ranks stop after the same step."""
+    """Run the remaining steps on this rank. If any rank receives a signal or is over, all stop after the same step.
+
+    `is_over`: whether the training stops early; asked before the first step, too, because a resumed run may be over.
+    """
+    if any_rank(is_over(), context.device):
+        return
     loss: Any = wrap(LossModule(spec.model, spec.loss), spec.find_unused_parameters)
     made = spec.batches(spec.optimizer.steps)
     # Batches that are made ahead would change the state before a checkpoint saves it.
@@ -172,7 +184,7 @@ def train_until_stopped(
     with ahead as batches:
         for result in train_steps(loss, batches, spec.optimizer, spec.schedule):
             yield result
-            if any_rank(bool(stop_signals), context.device):
+            if any_rank(bool(stop_signals) or is_over(), context.device):
                 return
 
 
@@ -199,7 +211,10 @@ class _Fit(Generic[M]):
                 notice(self.console, changes)
         with graceful_shutdown() as stop_signals:
             self.train(stop_signals)
-        if self.step < settings.steps:  # after a signal to any rank; one during the last step interrupts nothing
+        if self.is_over():
+            evaluated = f"{settings.patience} evaluations without a better {settings.metric}"
+            say(self.console, f"Stopped early after step {self.step:,} of {settings.steps:,}: {evaluated}")
+        elif self.step < settings.steps:  # after a signal to any rank; one during the last step interrupts nothing
             is_saved = settings.run is not None and settings.resumable
             outcome = f"is saved; resume with: {settings.resume_command}" if is_saved else "is not saved"
             raise KeyboardInterrupt(f"step {self.step:,} {outcome}")
@@ -208,6 +223,14 @@ class _Fit(Generic[M]):
             return FitResult(evaluations, self.step)
         self.recorder.load_best(best)
         return FitResult(evaluations, best)
+
+    def is_over(self) -> bool:
+        """Tell whether the last `patience` evaluations have not improved the best score. Their records decide alone."""
+        patience, metric, evaluations = self.settings.patience, self.settings.metric, self.recorder.evaluations
+        if patience is None or metric is None or self.step == self.settings.steps:
+            return False
+        best = find_best_step(evaluations, metric)
+        return best is not None and sum(step > best for step in evaluations) >= patience
 
     def train(self, stop_signals: Sequence[int]) -> None:
         """Run the remaining steps; log, evaluate and save when they are due."""
@@ -219,7 +242,7 @@ class _Fit(Generic[M]):
         last_print = started
         with step_progress(self.console) as progress:
             line = progress.add_task("", total=settings.steps, completed=first, metrics="")
-            for result in train_until_stopped(self.spec, self.context, stop_signals):
+            for result in train_until_stopped(self.spec, self.context, stop_signals, self.is_over):
                 step, last = result.step, result.step == settings.steps
                 saving = last or step in settings.save_steps
                 window.append(result)

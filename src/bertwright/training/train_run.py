@@ -14,7 +14,7 @@ from bertwright.files import atomic_folder, write_json
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.distributed import check_single_process, run_on_rank_0
 from bertwright.training.fit import FitResult, FitSettings, TrainingSpec, fit
-from bertwright.training.run_folder import Resumable, check_run_directory, locked_run
+from bertwright.training.run_folder import Resumable, check_run_directory, delete_weights, locked_run
 
 
 class RunSettings(Resumable, Protocol):
@@ -76,10 +76,12 @@ def train_run(
         if not context.is_main_process:
             return settings.run
         report = run.make_report(result)
-        fields = {"steps": fit_settings.steps, "seconds_of_this_process": time.perf_counter() - started}
+        fields = {"steps": spec.optimizer.steps, "seconds_of_this_process": time.perf_counter() - started}
         write_json(settings.run / "report.json", fields | report)
         assert spec.write_model is not None
         with atomic_folder(folder) as temporary:  # last: the folder exists if and only if the run is finished
             spec.write_model(temporary)
+        if not fit_settings.keep_checkpoints:
+            delete_weights(settings.run, with_model=False)
         run.print_results(report)
     return folder
