@@ -32,7 +32,7 @@ from rich.text import Text
 
 ProgressCallback = Callable[[int], None]  # gets the amount done since the previous call
 
-WIDTH_OF_FILES = 120  # columns of what is printed into a pipe or a file, unless COLUMNS is set
+WIDTH_OF_FILES = 120  # columns in a pipe or a file, unless COLUMNS is set
 # C0, DEL and C1 controls, line and paragraph separators, bidirectional controls, surrogates.
 CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -143,7 +143,7 @@ def print_outputs(console: Console, outputs: Mapping[str, object]) -> None:
 
 
 def plain_text(value: str | Text, style: str = "") -> Text:
-    """Return text that is printed as it is, except control characters, which are printed as escapes."""
+    """Return text that is printed unchanged, except control characters, which are printed as escapes."""
     if isinstance(value, Text):
         return Text(escape_control(value.plain), value.style)
     return Text(escape_control(value), style)

@@ -150,7 +150,7 @@ def _field_types(cls: type[Any], table: dict[str, Any], where: str) -> dict[str,
 
 
 def iter_fields(cls: type[Any], *tables: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:
-    """Yield the enclosing tables, the name and the type of every field, those of nested dataclasses included."""
+    """Yield the enclosing tables, the name and the type of every field, including the fields of nested dataclasses."""
     for name, field_type in get_type_hints(cls).items():
         yield tables, name, field_type
         if dataclasses.is_dataclass(field_type):
@@ -305,7 +305,7 @@ def to_table(settings: Any) -> dict[str, Any]:
 
 
 def write_settings(path: Path, settings: Any, title: str) -> None:
-    """Write the settings in force with every default, so that the file alone repeats the run."""
+    """Write all settings, defaults included, so that the file alone repeats the run."""
     write_text(path, f"# {title}\n" + tomli_w.dumps(to_table(settings)))
 
 
@@ -337,11 +337,11 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> d
     >>> differences({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
     {'b.c': (2, 3)}
     """
-    found: dict[str, tuple[Any, Any]] = {}
+    changed: dict[str, tuple[Any, Any]] = {}
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
-            found.update(differences(before, after, f"{prefix}{name}."))
+            changed.update(differences(before, after, f"{prefix}{name}."))
         elif before != after:
-            found[prefix + name] = (before, after)
-    return found
+            changed[prefix + name] = (before, after)
+    return changed

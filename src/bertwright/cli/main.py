@@ -29,7 +29,7 @@ From raw text to a BERT, pre-trained and fine-tuned. The commands:
 `bertwright COMMAND --help` explains every setting of a command, with its
 default and the default's source. --config reads settings from a TOML file (for
 pretrain, also from a recipe); options override them. Vocabularies, stores and
-runs save the settings in force as settings.toml, which --config can read again.
+runs save all settings as settings.toml, which --config can read again.
 """
 
 PACKAGE = Path(__file__).parents[1]

@@ -35,7 +35,7 @@ READERS: dict[Any, tuple[Callable[[str], Any], str]] = {  # by type, with the wo
     int: (int, "a whole number"),
     float: (float, "a number"),
 }
-MAX_COLUMNS = 100  # of the help: longer lines are hard to read
+MAX_COLUMNS = 100  # longer lines of the help are hard to read
 FLAG = re.compile(r"-[^\s\d.][^\s=]*(=.*)?", re.DOTALL)  # "-" and negative numbers are values
 
 
@@ -82,9 +82,10 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
         shown = settings.merge(settings.derived_defaults(cls, table), base)
         print_escaped(format_help(cls, name, example, list_options(cls, shown)), sys.stdout)
         return None
-    missing = [one for one in options if one.default is MISSING and one.path[-1] not in _enclosing(table, one.path)]
-    if required := [one for one in missing if not (one.is_positional and one.items)]:
-        raise ValueError(f"missing: {', '.join(map(describe_option, required))} (see bertwright {name} --help)")
+    required = [option for option in options if option.default is MISSING]
+    missing = [option for option in required if option.path[-1] not in _enclosing(table, option.path)]
+    if absent := [option for option in missing if not (option.is_positional and option.items)]:
+        raise ValueError(f"missing: {', '.join(map(describe_option, absent))} (see bertwright {name} --help)")
     for option in missing:  # lists: the settings say what an empty one lacks
         _enclosing(table, option.path)[option.path[-1]] = []
     return settings.from_table(cls, table, "")
@@ -112,7 +113,9 @@ def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[s
 
     Arguments after -- are values, even if they begin with -. Raises ValueError for what is no option or no value.
     """
-    if odd := [one for one in arguments if re.search("[\ud800-\udfff]", one)]:  # settings.toml could not contain it
+    if odd := [
+        argument for argument in arguments if re.search("[\ud800-\udfff]", argument)
+    ]:  # settings.toml could not contain it
         raise ValueError(f"{odd[0]!r}: not UTF-8; rename the file, or give its folder or a glob")
     parser = Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     parser._negative_number_matcher = re.compile(r"-\.?\d")  # argparse before Python 3.14 takes -1e-05 for a flag
@@ -126,7 +129,7 @@ def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[s
             parser.add_argument(option.name, dest=option.name, nargs=count, action="append")
     end = arguments.index("--") if "--" in arguments else len(arguments)
     namespace, rest = parser.parse_known_args(arguments[:end])
-    found, wants_help = vars(namespace), "help" in namespace
+    values, wants_help = vars(namespace), "help" in namespace
     if not wants_help and (unknown := [argument for argument in rest if FLAG.fullmatch(argument)]):
         close = difflib.get_close_matches(unknown[0].partition("=")[0], [option.name for option in options], n=1)
         hint = f"did you mean {close[0]}?" if close else "for a text that begins with -, write -- before it"
@@ -136,13 +139,13 @@ def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[s
     for option in options:
         if option.is_positional and positional:
             count = len(positional) if option.items else 1
-            found[option.name], positional = [positional[:count]], positional[count:]
-        if option.name in found:
-            value = found[option.name]
+            values[option.name], positional = [positional[:count]], positional[count:]
+        if option.name in values:
+            value = values[option.name]
             _enclosing(table, option.path)[option.path[-1]] = value if option.kind is bool else _read(option, value)
     if positional and not wants_help:
         raise ValueError(f"unknown: {' '.join(positional)}")
-    return table, found.get("config"), wants_help
+    return table, values.get("config"), wants_help
 
 
 def _enclosing(table: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from bertwright.tasks.task_data import SplitData
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import CostEstimate, time_steps
 
-REOPEN_BELOW_S = 10.0  # seconds to open a run, of which loading the libraries is a large share
+REOPEN_BELOW_S = 10.0  # if a run opens faster, loading the libraries is a large share of the time
 TIMED_EXAMPLES = 64  # evenly spaced examples of a split
 
 

@@ -19,19 +19,19 @@ from bertwright.interop.huggingface import (
     random_task_model,
     start_task_model,
 )
-from bertwright.interop.model_files import digest_model, model_folder
+from bertwright.interop.model_files import model_folder
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 from bertwright.tasks.collation import check_segments, micro_batches
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.task_data import SplitData, digest_files, read_splits, within_positions
+from bertwright.tasks.task_data import SplitData, read_splits, within_positions
 from bertwright.tasks.task_io import continue_task, load_task, load_to_continue
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import LossOutput, check_finite_weights
 from bertwright.training.optimizer import Optimizer, make_optimizer
-from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, prepare_model, record_run
+from bertwright.training.run_folder import prepare_model
 from bertwright.training.throughput import default_micro_batch_tokens
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -83,7 +83,9 @@ def open_run(
     task = within_positions(task, settings.task.overrides, model.config.max_positions)
     splits = _encode(task, examples, tokenizer, model)
     prepare_model(model, context)
-    optimizer = _make_optimizer(settings, model)
+    lr_scales = layerwise_lr_scales(model, settings.tuning.freeze_layers, settings.tuning.layerwise_lr_decay)
+    lr_scales |= own_lr_scales(model.encoder, settings.optimizer.learning_rate)
+    optimizer = make_optimizer(model, settings.optimizer, lr_scales)  # freezes parameters of scale 0
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     if resumed is not None:
@@ -113,14 +115,6 @@ def _encode(
     if not len(splits["train"].encoded.labels):
         raise ValueError(f"{examples['train'][0].location}: no target, and no other training example has one either")
     return splits
-
-
-def _make_optimizer(settings: FinetuneSettings, model: EncoderForTask) -> Optimizer:
-    """Return the optimizer of the parameters that are not frozen, and freeze the others."""
-    tuning = settings.tuning
-    lr_scales = layerwise_lr_scales(model, tuning.freeze_layers, tuning.layerwise_lr_decay)
-    lr_scales |= own_lr_scales(model.encoder, settings.optimizer.learning_rate)
-    return make_optimizer(model, settings.optimizer, lr_scales)
 
 
 def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, console: Console) -> EncoderForTask:
@@ -192,16 +186,3 @@ def make_spec(state: FinetuneState, settings: FinetuneSettings, context: Executi
         return LossOutput(value, {"loss": value.detach()} | sizes)
 
     return TrainingSpec(state.model, state.optimizer, settings.optimizer.make_schedule(steps), batches, loss)
-
-
-def record_start(settings: FinetuneSettings) -> None:
-    """Write the settings and data digests of a run that has been opened.
-
-    Raises ValueError if the files of a resumed run have changed.
-    """
-    data = digest_files(settings.task)
-    if settings.resume:
-        check_data_unchanged(settings.run, data)
-    else:
-        data |= {INITIAL_WEIGHTS: digest_model(settings.model)}
-    record_run(settings, "finetune", data)

@@ -62,7 +62,7 @@ class TrialResult(NamedTuple):
     failure: str | None = None
     """Reason of its divergence."""
     dev_evaluations: int | None = None
-    """Number of evaluations on dev of which the best counts; None for a run that failed."""
+    """Number of evaluations on dev; the best one counts. None for a run that failed."""
 
 
 RunSummary = SettingSummary[HyperParams, TrialResult]
@@ -109,7 +109,7 @@ class GridRun:
 
     @property
     def metric(self) -> str:
-        """Return the metric that selects, as the runs report it: for tags without spans it is accuracy, not f1."""
+        """Metric that selects, as the runs report it: for tags without spans it is accuracy, not f1."""
         finished = next((result for result in self.results if result.failure is None), None)
         if finished is None:
             return self.settings.task.build_task().metric
@@ -214,14 +214,15 @@ class GridRun:
         test = self.summarize_test(chosen.trial.setting).get(self.metric)
         if test and settings.seeds > 1:
             say(console, f"test {metric} over the setting's seeds: {test}")
-        if failures := sum(one.failures for one in ranked):
+        if failures := sum(summary.failures for summary in ranked):
             notice(console, f"{failures} of {len(self.results)} runs diverged; {RESULTS_FILE} has the reasons")
         print_outputs(console, {"model": folder, "all metrics": self.path})
         return folder
 
     def summarize_test(self, setting: HyperParams) -> dict[str, SeedSummary]:
         """Return a setting's test scores over its seeds; they are reported, and do not select."""
-        runs = [one.scores["test"] for one in self.results if one.trial.setting == setting and "test" in one.scores]
+        results = [result for result in self.results if result.trial.setting == setting]
+        runs = [result.scores["test"] for result in results if "test" in result.scores]
         return {name: summarize_seeds([scores[name] for scores in runs]) for name in (runs[0] if runs else ())}
 
     def make_report(self, ranked: list[RunSummary]) -> dict[str, Any]:
@@ -233,14 +234,14 @@ class GridRun:
             "chosen": to_record(chosen),
             "test": {name: summary._asdict() for name, summary in self.summarize_test(chosen.trial.setting).items()},
             "settings": [
-                one.setting._asdict()
+                setting._asdict()
                 | {
-                    "diverged": one.failures,
-                    "dev": one.scores._asdict() if one.scores else None,
-                    "dev_evaluations": one.best.dev_evaluations,
-                    "best": one.best.trial.name,
+                    "diverged": failures,
+                    "dev": scores._asdict() if scores else None,
+                    "dev_evaluations": best.dev_evaluations,
+                    "best": best.trial.name,
                 }
-                for one in ranked
+                for setting, _, scores, failures, best in ranked
             ],
         }
 
@@ -280,7 +281,7 @@ def live_candidates(results: Sequence[TrialResult], metric: str, seeds: int) -> 
 
 
 def to_record(result: TrialResult) -> dict[str, Any]:
-    """Return a result as it is written to a file."""
+    """Return a result for a JSON file."""
     trial = result.trial
     finished = {"dev_evaluations": result.dev_evaluations, "scores": result.scores}
     outcome = finished if result.failure is None else {"failure": result.failure}

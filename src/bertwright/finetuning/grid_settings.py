@@ -38,7 +38,7 @@ class Trial(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of its folder.
+        """Folder name.
 
         >>> Trial(HyperParams(5e-5, 32, 3.0), seed=0).name
         'lr5e-05-bs32-ep3-seed0'
@@ -50,8 +50,8 @@ class Trial(NamedTuple):
 class GridSettings:
     """Fine-tune with each learning rate, batch size and number of epochs.
 
-    The setting with the best mean on dev is chosen, and the best of its runs. Each run equals that of `finetune` with
-    the same settings.
+    The setting with the best mean on dev is chosen, and the best of its runs. Each run equals a run of
+    `finetune` with the same settings.
     """
 
     run: Path
@@ -69,7 +69,7 @@ class GridSettings:
     """Runs with each setting, with seeds 0, 1, 2 …; small data sets need several, because single runs can fail on them
     (paper, 4.1)."""
     keep_all: bool = False
-    """Keep the weights of all runs, not only those of the chosen one. Metrics and logs are always kept."""
+    """Keep the weights of all runs, not only of the chosen run. Metrics and logs are always kept."""
     resume: bool = False
     """Continue with the settings in the folder: finished runs are not repeated, and an interrupted one is resumed."""
     dry_run: bool = False

@@ -30,22 +30,22 @@ from bertwright.finetuning.finetune_state import (
     FinetuneState,
     make_spec,
     open_run,
-    record_start,
 )
 from bertwright.finetuning.settings import RESUME_OVERRIDES, FinetuneSettings
+from bertwright.interop.model_files import digest_model
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import TaskBatch
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.presentation import format_scores, make_score_table
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.task_data import SplitData, data_warnings
+from bertwright.tasks.task_data import SplitData, data_warnings, digest_files
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
 from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
-from bertwright.training.run_folder import format_resume_command
+from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, format_resume_command, record_run
 from bertwright.training.train_run import train_run
 
 PLOT = "scores.png"
@@ -195,13 +195,18 @@ class FinetuneRun:
     def describe_cost(self) -> dict[str, str]:
         """Measure a few steps; return the cost of the whole run as names and values."""
         cost = CostEstimator(self.state, self.context).estimate(self.settings)
-        # The newest checkpoint and the one that is being written; the best one of all, and that of a resumed run.
+        # At most two checkpoints, while the next one is written, and two best ones, after a resume.
         best = 2 if self.state.dev else 0
         return describe_cost(cost, self.context, self.state.model, self.state.optimizer, checkpoints=2, best=best)
 
     def record_start(self) -> None:
         """Write settings and digests of the data. Raises ValueError if the files of a resumed run have changed."""
-        record_start(self.settings)
+        data = digest_files(self.settings.task)
+        if self.settings.resume:
+            check_data_unchanged(self.settings.run, data)
+        else:
+            data |= {INITIAL_WEIGHTS: digest_model(self.settings.model)}
+        record_run(self.settings, "finetune", data)
 
     def make_report(self, result: FitResult) -> dict[str, Any]:
         """Plot the metrics, score the best weights on test, and return the scores of each split."""
@@ -241,7 +246,7 @@ class FinetuneRun:
 
 
 def format_dropout(config: EncoderConfig) -> str:
-    """Format the dropout rate of states and, if it differs, that of attention weights.
+    """Format the dropout rate of states and, if it differs, the rate of attention weights.
 
     >>> format_dropout(BertConfig(100)), format_dropout(BertConfig(100, hidden_dropout=0.0))
     ('0.1', '0, of attention weights 0.1')

@@ -43,7 +43,7 @@ class TuningSettings:
     freeze_layers: int | None = None
     """Freeze the embeddings and this many of the lowest layers; 0: only the embeddings. Unset: nothing."""
     layerwise_lr_decay: float = 1.0
-    """Factor between a layer's learning rate and that of the layer above it; below 1, lower layers change less
+    """A layer's learning rate as a multiple of the rate of the layer above it; below 1, lower layers change less
     (ULMFiT)."""
     patience: int | None = None
     """Stop early, after this many evaluations in a row without a better dev score. The learning rate still falls over
@@ -55,9 +55,7 @@ class TuningSettings:
         check_limit(self, "from 0 to below 1", "dropout", "label_smoothing", "validation_fraction")
         check_limit(self, "above 0 and up to 1", "layerwise_lr_decay")
         if self.from_scratch and self.keep_head:
-            raise ValueError(
-                "from_scratch and keep_head: with random weights, the head is random, too; set only one of them"
-            )
+            raise ValueError("from_scratch and keep_head: random weights include a random head; set only one of them")
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ class EmbedSettings:
     output: Path | None = None
     """New .npy file for the vectors, N × H float32."""
     pooling: Literal["mean", "cls", "max"] | None = None
-    """mean or max over all tokens; cls: the state of [CLS], or of a left-to-right model, whose [CLS] sees only itself,
-    that of the last token. Unset: as the model's folder says if sentence-transformers wrote it (with its further
+    """mean or max over all tokens; cls: the state of [CLS] or, in a left-to-right model, whose [CLS] sees only
+    itself, of the last token. Unset: as the model's folder says if sentence-transformers wrote it (with its further
     layers, prompt and longest text), else mean."""
     normalize: bool | None = None
     """Scale every vector to length 1, so that dot products are cosines. Unset: as

@@ -39,7 +39,7 @@ class EvaluateSettings:
     """Also write the examples with a wrong prediction, with their gold answers, to this new .tsv, .csv or .jsonl
     file."""
     ensemble: tuple[str, ...] = ()
-    """More models of the same task and vocabulary; their probabilities are averaged with those of the first model."""
+    """More models of the same task and vocabulary; the probabilities of all models are averaged."""
     threshold: float | None = None
     """Question answering with questions that may have no answer: τ, the margin over "no answer" above which the best
     span is the answer. Multi-label: the probability above which a label is predicted. Unset: the model's; of an

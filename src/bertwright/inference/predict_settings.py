@@ -38,7 +38,7 @@ class PredictSettings:
     """New file for the predictions, one record per example, in order: .jsonl, .tsv (without quotes) or .csv; .conll for
     tags; .json for answers in SQuAD's format. With -, .jsonl on standard output."""
     ensemble: tuple[str, ...] = ()
-    """More models of the same task and vocabulary; their probabilities are averaged with those of the first model."""
+    """More models of the same task and vocabulary; the probabilities of all models are averaged."""
     threshold: float | None = None
     """Question answering with questions that may have no answer: τ, the margin over "no answer" above which the best
     span is the answer. Multi-label: the probability above which a label is predicted. Unset: the model's; of an

@@ -32,9 +32,9 @@ from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.training.throughput import memory_of
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-SHORT_RUNS = (1, 2, 4)  # proportions of their steps
-TIMED_TOKENS = 7e6  # of the run whose cost decides the length of the short runs
-GUESSED_TOKENS = 30e6  # of the run that is measured first
+SHORT_RUNS = (1, 2, 4)  # numbers of steps, relative to the shortest run
+TIMED_TOKENS = 7e6  # tokens of the run whose cost decides the length of the short runs
+GUESSED_TOKENS = 30e6  # tokens of the run that is measured first
 BYTES_PER_PARAMETER = 16  # weight, gradient and two moments
 
 
@@ -88,31 +88,29 @@ class Planner:
             yield ShortRun(self.config(run).num_layer_parameters, tokens, held_out[run.objective.loss_metric])
             advance(1)
 
-    def fit_law(self, runs: Sequence[ShortRun]) -> ScalingLaw:
-        """Fit the scaling law to the short runs that have learned to use context."""
-        return ScalingLaw.fit([run for run in runs if has_left_plateau(run.loss, self.entropy)])
-
-    def list_candidates(self, law: ScalingLaw) -> list[Candidate]:
+    def list_candidates(self, short_runs: Sequence[ShortRun]) -> list[Candidate]:
         """Return a candidate per size, smallest first, up to the first size with a higher loss than the one before.
 
         On this machine, larger sizes whose training does not fit the memory are left out.
         """
+        law = ScalingLaw.fit([run for run in short_runs if has_left_plateau(run.loss, self.entropy)])
         first, *larger = self.sizes
-        found = [self.fit_to_hours(first, law)]
+        candidates = [self.fit_to_hours(first, law)]
         for size in larger:
             if self.settings.gpu is None and not self.fits_memory(self.choose_settings(size, GUESSED_TOKENS)):
                 break
-            found.append(self.fit_to_hours(size, law))
-            if found[-1].loss.mean > found[-2].loss.mean:
+            candidates.append(self.fit_to_hours(size, law))
+            if candidates[-1].loss.mean > candidates[-2].loss.mean:
                 break
-        return found
+        return candidates
 
     def fit_to_hours(self, size: str, law: ScalingLaw) -> Candidate:
         """Return the run of a size that takes the hours, or reads the text `max_epochs` times if that is shorter."""
         tokens, cost = GUESSED_TOKENS, CostEstimate(0, 0.0)
         for _ in range(2):  # tokens decide the batch size, on which the speed depends
             run = self.choose_settings(size, tokens)
-            cost = self.measure_or_estimate(run)
+            gpu = self.settings.gpu
+            cost = measure_cost(run) if gpu is None else self.estimate_cost(run, GPUS[gpu])
             longest = self.max_epochs * self.train.num_tokens
             factor = min(3600 * self.settings.hours / cost.seconds, longest / tokens)
             tokens, cost = factor * tokens, cost._replace(seconds=factor * cost.seconds)
@@ -121,12 +119,6 @@ class Planner:
         config = self.config(run)
         loss = law.predict(config.num_layer_parameters, count_effective_tokens(tokens, epochs))
         return Candidate(run, config, tokens, epochs, cost._replace(steps=run.steps), loss)
-
-    def measure_or_estimate(self, run: PretrainSettings) -> CostEstimate:
-        """Measure the cost of a run on this machine, or estimate it for the GPU."""
-        if self.settings.gpu is None:
-            return measure_cost(run)
-        return self.estimate_cost(run, GPUS[self.settings.gpu])
 
     def estimate_cost(self, run: PretrainSettings, gpu: Gpu) -> CostEstimate:
         """Estimate the cost of a run from its operations and a GPU's data sheet."""
@@ -141,7 +133,7 @@ class Planner:
         return CostEstimate(run.steps, estimate_seconds(gpu, config, flops), memory=memory)
 
     def read_data(self, run: PretrainSettings) -> tuple[float, float]:
-        """Return the tokens that a run reads, and the epochs that these are."""
+        """Return the numbers of tokens and of epochs that a run reads."""
         tokens = epochs = 0.0
         for phase, examples in zip(run.phases, self.open_examples(run), strict=True):
             steps = phase.end - phase.first

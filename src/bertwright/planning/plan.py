@@ -42,7 +42,7 @@ from bertwright.training.cost import estimate_disk_space, format_bytes
 from bertwright.training.distributed import check_single_process
 from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 
-NEW_TEXT_EPOCHS = 4  # up to here repeated text is as good as new (Muennighoff et al. 2023, arXiv 2305.16264)
+NEW_TEXT_EPOCHS = 4  # up to this many, repeated text is as good as new (Muennighoff et al. 2023, arXiv 2305.16264)
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ def plan(settings: PlanSettings, console: Console | None = None) -> Plan:
                 short_runs = list(planner.run_short(Path(work) / "runs", advance))
         except KeyboardInterrupt:  # its message says how to resume a run that is deleted here
             raise KeyboardInterrupt("the plan is not finished, and nothing is saved") from None
-        candidates = planner.list_candidates(planner.fit_law(short_runs))
+        candidates = planner.list_candidates(short_runs)
         best = min(candidates, key=lambda candidate: candidate.loss.mean)
-        found = Plan(best, candidates, short_runs, list(list_commands(settings, best.settings)))
-        print_plan(found, planner, console)
+        result = Plan(best, candidates, short_runs, list(list_commands(settings, best.settings)))
+        print_plan(result, planner, console)
         if file is not None:
-            file.write_text(format_settings(best.settings, found.commands), encoding="utf-8")
-    return found
+            file.write_text(format_settings(best.settings, result.commands), encoding="utf-8")
+    return result
 
 
 def prepare_text(settings: PlanSettings, folder: Path, console: Console) -> Path:
@@ -139,41 +139,41 @@ def format_settings(run: PretrainSettings, commands: Sequence[str]) -> str:
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps(table)
 
 
-def print_plan(found: Plan, planner: Planner, console: Console) -> None:
+def print_plan(result: Plan, planner: Planner, console: Console) -> None:
     """Print the short runs, the candidates, the planned run and what to know about it."""
     settings, train = planner.settings, planner.train
     with execution_context(settings.device) as context:
         machine = f"one {settings.gpu}" if settings.gpu else str(context)
     heading(console, f"Plan for {settings.hours:g} hours on {machine}")
-    losses = ", ".join(f"{short.tokens / 1e6:,.2g} million tokens: {short.loss:.3f}" for short in found.short_runs)
-    vocabulary = f"vocabulary {found.best.config.vocab_size:,}"
+    losses = ", ".join(f"{short.tokens / 1e6:,.2g} million tokens: {short.loss:.3f}" for short in result.short_runs)
+    vocabulary = f"vocabulary {result.best.config.vocab_size:,}"
     fields = {
         "text": f"{train.num_documents:,} documents, {train.num_tokens:,} tokens, {vocabulary}",
         "short runs": f"{planner.sizes[0]}, held-out loss after {losses}",
     }
     console.print(key_value_table(fields))
-    console.print(candidate_table(found))
-    console.print(key_value_table(describe_run(found.best, planner)))
-    for text in list_notices(found, planner):
+    console.print(candidate_table(result))
+    console.print(key_value_table(describe_run(result.best, planner)))
+    for text in list_notices(result, planner):
         notice(console, text)
     heading(console, "Commands")
-    for command in found.commands:
+    for command in result.commands:
         say(console, command)
 
 
-def candidate_table(found: Plan) -> Table:
+def candidate_table(result: Plan) -> Table:
     """Return a table with a row per model size; the planned one is marked."""
     table = make_table("", "size", "parameters", "tokens", "epochs", "expected loss", "90 % interval", "memory")
-    for one in found.candidates:
+    for candidate in result.candidates:
         table.add_row(
-            "*" if one is found.best else "",
-            one.size,
-            f"{one.config.num_parameters / 1e6:,.1f} M",
-            f"{one.tokens / 1e6:,.1f} M",
-            f"{one.epochs:,.1f}",
-            f"{one.loss.mean:.2f}",
-            f"{one.loss.low:.2f} to {one.loss.high:.2f}",
-            "unknown" if one.cost.memory is None else format_bytes(one.cost.memory),
+            "*" if candidate is result.best else "",
+            candidate.size,
+            f"{candidate.config.num_parameters / 1e6:,.1f} M",
+            f"{candidate.tokens / 1e6:,.1f} M",
+            f"{candidate.epochs:,.1f}",
+            f"{candidate.loss.mean:.2f}",
+            f"{candidate.loss.low:.2f} to {candidate.loss.high:.2f}",
+            "unknown" if candidate.cost.memory is None else format_bytes(candidate.cost.memory),
         )
     return table
 
@@ -202,13 +202,13 @@ def describe_run(best: Candidate, planner: Planner) -> dict[str, str]:
     }
 
 
-def list_notices(found: Plan, planner: Planner) -> Iterator[str]:
+def list_notices(result: Plan, planner: Planner) -> Iterator[str]:
     """Yield what the user should know before trusting the plan."""
-    best, longest = found.best, found.short_runs[-1]
+    best, longest = result.best, result.short_runs[-1]
     if not has_left_plateau(longest.loss, planner.entropy):
         yield (
             f"the short runs have not learned to use context yet (loss {longest.loss:.2f}, token frequencies alone "
-            f"give {planner.entropy:.2f}), so the expected loss is that of other texts; raise --measure-minutes"
+            f"give {planner.entropy:.2f}), so the expected loss follows other texts; raise --measure-minutes"
         )
     if best.epochs > NEW_TEXT_EPOCHS:
         yield (

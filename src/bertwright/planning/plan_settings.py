@@ -18,7 +18,7 @@ from bertwright.vocabulary.trainer import VocabularySettings
 class PlanSettings:
     """Plan a pre-training: model size, batch size and steps for your text and hours, with the loss to expect.
 
-    Takes the minutes of --measure-minutes, and those of `bertwright vocabulary` and `prepare` on the same text.
+    Takes --measure-minutes and as long as `bertwright vocabulary` and `prepare` on the same text.
     """
 
     hours: float
@@ -58,9 +58,11 @@ class PlanSettings:
             if size not in SIZES:
                 raise ValueError(f'--model-sizes: no size "{size}"; {did_you_mean(size, SIZES)}')
         if self.build.held_out == 0 and not self.build.held_out_inputs:
-            raise ValueError("--held-out 0: expected a share above 0; the loss is that of held-out documents")
+            raise ValueError("--held-out 0: expected a share above 0; the loss is measured on held-out documents")
 
     @property
     def corpus(self) -> CorpusSettings:
-        """Return the text as settings of `vocabulary` and `prepare`."""
-        return CorpusSettings(self.text, **{one.name: getattr(self.format, one.name) for one in fields(self.format)})
+        """The text as settings of `vocabulary` and `prepare`."""
+        return CorpusSettings(
+            self.text, **{option.name: getattr(self.format, option.name) for option in fields(self.format)}
+        )

@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 UNIT_PARAMETERS, UNIT_TOKENS = 4e5, 4e6
 
 REPETITION = 15.4  # R*: this many repeated epochs teach as much as R* (1 - 1/e) epochs of new text
-PLATEAU = 0.86  # of the unigram entropy; above it, the loss falls faster than by a power law
+PLATEAU = 0.86  # share of the unigram entropy; above it, the loss falls faster than by a power law
 QUANTILE = 1.645  # 95 % quantile of the normal distribution: the end of a two-sided 90 % interval
 
 
@@ -111,8 +111,8 @@ class ScalingLaw:
             misfits = [(compute_loss(constants, run.parameters, run.tokens) - run.loss) / NOISE for run in runs]
             return np.array([*misfits, *((constants - means) / deviations)])
 
-        found = least_squares(residuals, means, bounds=(0.0, np.inf))
-        return cls(found.x, np.linalg.inv(found.jac.T @ found.jac))  # Laplace's approximation
+        fit = least_squares(residuals, means, bounds=(0.0, np.inf))
+        return cls(fit.x, np.linalg.inv(fit.jac.T @ fit.jac))  # Laplace's approximation
 
     def predict(self, parameters: int, tokens: float) -> ExpectedLoss:
         """Return the expected loss of a run; `tokens` are effective tokens."""

@@ -57,5 +57,5 @@ def _candidate_tables(prediction: MaskPrediction, masks_per_table: int) -> Itera
             table.add_column(f"[MASK] {number}" if len(prediction.masks) > 1 else "[MASK]")
             table.add_column("probability", justify="right")
         for candidates in zip(*masks, strict=True):
-            table.add_row(*(cell for one in candidates for cell in (one.token, f"{one.probability:.1%}")))
+            table.add_row(*(cell for token, share in candidates for cell in (token, f"{share:.1%}")))
         yield table
