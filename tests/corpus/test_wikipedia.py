@@ -226,7 +226,7 @@ def test_endless_xml_token_is_an_error(token: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(wikipedia, "MAX_SILENT", 1 << 20)
     path = tmp_path / "wiki.xml"
     path.write_text(token + "a" * (4 << 20))
-    with pytest.raises(ValueError, match=r"wiki\.xml, line 1: a tag or comment of more than"):
+    with pytest.raises(ValueError, match=r"wiki\.xml, line 1: .*more than 1,048,576 characters"):
         texts(path)
 
 

@@ -110,8 +110,8 @@ def _figures(survey: Survey) -> Iterator[tuple[str, str]]:
     yield "null, empty rows", f"{survey.null_values:,}, {survey.empty_documents:,}"
     yield "URLs, blobs, long words", f"{survey.urls:,}, {survey.blobs:,}, {survey.long_words:,}"
     yield "HTML tags, entities", f"{survey.tags:,}"
-    yield "accents", f"{survey.marked_letters:.1%} of letters"
-    yield "decomposed characters", f"{survey.decomposed:,}"
+    if survey.decomposed:
+        yield "decomposed characters", f"{survey.decomposed:,}"
 
 
 def _length_table(survey: Survey) -> Table:

@@ -78,7 +78,7 @@ def _merge_fields(counts: WordCounts) -> dict[str, str]:
     return {
         name: f"{merge.changed:.1%}, {merge.merged:.1%} become equal to another ({merge.examples})"
         for name, merge in merges.items()
-        if merge.changed
+        if merge.changed >= 0.0005  # else 0.0 %
     }
 
 
