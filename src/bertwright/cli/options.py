@@ -113,9 +113,7 @@ def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[s
 
     Arguments after -- are values, even if they begin with -. Raises ValueError for what is no option or no value.
     """
-    if odd := [
-        argument for argument in arguments if re.search("[\ud800-\udfff]", argument)
-    ]:  # settings.toml could not contain it
+    if odd := [text for text in arguments if re.search("[\ud800-\udfff]", text)]:  # settings.toml could not contain it
         raise ValueError(f"{odd[0]!r}: not UTF-8; rename the file, or give its folder or a glob")
     parser = Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     parser._negative_number_matcher = re.compile(r"-\.?\d")  # argparse before Python 3.14 takes -1e-05 for a flag
