@@ -44,6 +44,8 @@ def test_unknown_name_is_rejected(tmp_path, monkeypatch):
         model_folder(tmp_path)
     write_text(tmp_path / "config.json", "{}")
     assert model_folder(tmp_path) == tmp_path
+    with pytest.raises(ValueError, match=r"such as google-bert/bert-base-uncased"):
+        model_folder("bert-base-uncased")
     with pytest.raises(ValueError, match=r"no such folder; .*hub name"):
         model_folder(tmp_path / "nothing")
 

@@ -44,7 +44,7 @@ from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
-from bertwright.training.metrics_log import METRICS_FILE, plot_metrics
+from bertwright.training.metrics_log import METRICS_FILE, Panel, plot_metrics
 from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, format_resume_command, record_run
 from bertwright.training.train_run import train_run
 
@@ -150,7 +150,7 @@ class FinetuneRun:
         state, settings, context = self.state, self.settings, self.context
         config, tuning = state.model.config, settings.tuning
         splits = [split for split in (state.train, state.dev, state.test) if split]
-        names = state.task.label_names
+        names, name, kind = state.task.label_names, settings.task.task, state.task.kind
         labels = {"labels": f"{len(names)}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"} if names else {}
         source = (
             f"random weights, configuration of {settings.model}" if tuning.from_scratch else f"from {settings.model}"
@@ -159,7 +159,7 @@ class FinetuneRun:
         patient = tuning.patience is not None
         self.console.print(
             key_value_table(
-                {"task": f"{settings.task.task} ({state.task.kind}), best by {state.task.metric}"}
+                {"task": f"{name if name == kind else f'{name} ({kind})'}, best by {state.task.metric}"}
                 | labels
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
                 | {"head": f"from {settings.model}" if tuning.keep_head else "new"}
@@ -215,7 +215,10 @@ class FinetuneRun:
         if state.test:
             scores["test"] = self.score(state.test).scores
         if not self.temporary:
-            plot_metrics(self.settings.run, self.settings.run / PLOT, [("loss", "training loss"), (metric, metric)])
+            name = metric.replace("_", " ")
+            panel = Panel(metric, name) if metric == "mse" else Panel(metric, f"{name} (%)", 100)
+            marks = {result.step: "best weights"} if state.dev else {}
+            plot_metrics(self.settings.run, self.settings.run / PLOT, [Panel("loss", "training loss"), panel], marks)
         return {
             "task": self.settings.task.task,
             "metric": metric,

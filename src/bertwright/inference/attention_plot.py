@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PICTURES = (".png", ".svg", ".pdf")
 ARRAYS = ".npz"
 SINGLE_INCHES, PANEL_INCHES = 7.0, 1.6  # side of the only panel; of one of several
-TICKS = 60  # maximum number of tokens that are written along the axes
+TICKS, PANEL_TICKS = 60, 16  # maximum number of tokens that are written along the axes; of one of several panels
 CJK_FONTS = (  # fonts with Korean, Chinese and Japanese, which matplotlib's own font lacks
     "Noto Sans CJK KR",
     "Noto Sans CJK JP",
@@ -120,16 +120,19 @@ def _figure(settings: AttentionSettings, attended: Attention) -> Figure:
             panel.set_ylabel(f"layer {settings.layer or row + 1}")
         if row == 0:
             panel.set_title(f"head {settings.head or column + 1}", fontsize="medium")
-        if single and tokens <= TICKS:
-            _label_tokens(panel, attended.tokens)
+        if tokens <= (TICKS if single else PANEL_TICKS):
+            _label_tokens(panel, attended.tokens, "medium" if single else "xx-small", row == layers - 1, column == 0)
     return figure
 
 
-def _label_tokens(panel: Axes, tokens: tuple[str, ...]) -> None:
-    """Label the rows with the attending tokens and the columns with the attended ones; "$" does not start a formula."""
+def _label_tokens(panel: Axes, tokens: tuple[str, ...], size: str, below: bool, left: bool) -> None:
+    """Write the attended tokens below a panel and the attending ones at its left; "$" does not start a formula."""
     from matplotlib.font_manager import fontManager
 
     installed = {font.name for font in fontManager.ttflist}
     families = ["sans-serif", *(name for name in CJK_FONTS if name in installed)]
-    panel.set_xticks(range(len(tokens)), tokens, rotation=90, parse_math=False, fontfamily=families)
-    panel.set_yticks(range(len(tokens)), tokens, parse_math=False, fontfamily=families)
+    style: dict[str, Any] = {"parse_math": False, "fontfamily": families, "fontsize": size}
+    if below:
+        panel.set_xticks(range(len(tokens)), tokens, rotation=90, **style)
+    if left:
+        panel.set_yticks(range(len(tokens)), tokens, **style)

@@ -132,7 +132,8 @@ def _download(name: str) -> Path:
     """Return the folder of a model of the hub in the Hugging Face cache. Raises ValueError if the hub has none."""
     repository, _, revision = name.removeprefix("hf://").strip("/").partition("@")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
-        raise ValueError(f"{name}: no such folder; give a model folder, or a hub name such as hf://org/name")
+        example = f"google-bert/{name}" if name.startswith("bert-") else "org/name"
+        raise ValueError(f"{name}: no such folder; give a model folder, or a hub name such as {example}")
     from huggingface_hub import snapshot_download
 
     try:

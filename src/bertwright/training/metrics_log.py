@@ -7,8 +7,9 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -122,18 +123,42 @@ def step_progress(console: Console) -> Progress:
     )
 
 
-def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> None:
-    """Plot metrics over the steps of a run as a PNG file; each panel is a metric's name and its axis label."""
+class Panel(NamedTuple):
+    """A metric of a plot."""
+
+    metric: str
+    label: str
+    """Of its axis."""
+    scale: float = 1.0
+    """Factor of the values: 100 for shares in percent."""
+
+
+def plot_metrics(run: Path, path: Path, panels: Sequence[Panel], marks: Mapping[int, str] | None = None) -> None:
+    """Plot metrics over the steps of a run as a PNG file.
+
+    `marks`: steps with a vertical line, and its text in the legend. A metric `long_X` is a second curve of X: the
+    scores on the long phase's sequences.
+    """
     from matplotlib.figure import Figure  # not pyplot, which would change a notebook's backend and figures
 
     records = read_metrics(run)
     figure = Figure(figsize=(11, 4.2), layout="constrained")
-    for panel, (name, label) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        for kind in dict.fromkeys(record["kind"] for record in records):
+    kinds = dict.fromkeys(record["kind"] for record in records)
+    for panel, (metric, label, scale) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        for kind, name in product(kinds, (metric, f"long_{metric}")):
             style = {"alpha": 0.45, "linewidth": 1.0} if kind == "train" else {"marker": "o", "markersize": 4}
-            points = [(record["step"], record[name]) for record in records if record["kind"] == kind and name in record]
+            points = [
+                (record["step"], scale * record[name])
+                for record in records
+                if record["kind"] == kind and name in record
+            ]
+            if kind == "train":
+                points = _drop_short_windows(points)
             if points:
-                panel.plot(*zip(*points, strict=True), label=kind.replace("_", " "), **style)
+                curve = kind.replace("_", " ") + (", long sequences" if name != metric else "")
+                panel.plot(*zip(*points, strict=True), label=curve, **style)
+        for step, text in (marks or {}).items():
+            panel.axvline(step, color="gray", linestyle="--", linewidth=1.0, label=text)
         panel.set_xlabel("step")
         panel.set_ylabel(label)
         panel.grid(alpha=0.3)
@@ -141,3 +166,14 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[tuple[str, str]]) -> No
             panel.legend()
     figure.suptitle(escape_control(run.name), parse_math=False)  # a folder name with two $ is no formula
     save_figure(figure, path)
+
+
+def _drop_short_windows(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Drop the means over few steps, such as of a record that a checkpoint has ended: they make kinks in a curve.
+
+    >>> _drop_short_windows([(10, 2.0), (20, 1.5), (21, 9.0), (31, 1.2)])
+    [(10, 2.0), (20, 1.5), (31, 1.2)]
+    """
+    steps = [step for step, _ in points]
+    sizes = [step - before for before, step in zip([0, *steps], steps, strict=False)]
+    return [point for point, size in zip(points, sizes, strict=True) if 2 * size >= max(sizes)]
