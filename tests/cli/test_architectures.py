@@ -85,7 +85,7 @@ class GruEncoder(TextEncoder):
     ) -> list[Tensor]:
         self.check_length(batch)
         embedded = self.embeddings(batch.input_ids)
-        packed = pack_sequence([*torch.split(embedded, batch.lengths.tolist())], enforce_sorted=False)
+        packed = pack_sequence([*torch.split(embedded, batch.packing.lengths.tolist())], enforce_sorted=False)
         states = [embedded, torch.cat(unpack_sequence(self.layers[0](packed)[0]))]
         wanted = range(2) if layers is None else layers
         return [states[number] if positions is None else states[number][positions] for number in wanted]
@@ -130,7 +130,7 @@ def test_folder_of_another_architecture_round_trips(tmp_path: Path, vocabulary_f
 
 def test_layers_of_another_architecture_can_be_frozen() -> None:
     model = EncoderForTask(GruEncoder(GruConfig(30)), HeadSpec("sequence", 2))
-    names = ("encoder.embeddings.weight", "encoder.layers.0.weight_ih_l0", "classifier.weight")
+    names = ("encoder.embeddings.weight", "encoder.layers.0.weight_ih_l0", "head.classifier.weight")
     assert [layerwise_lr_scales(model, None, 0.5)[name] for name in names] == [0.25, 0.5, 1]
     assert [layerwise_lr_scales(model, 1, 0.5)[name] for name in names] == [0, 0, 1]
 

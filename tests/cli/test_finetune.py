@@ -445,7 +445,7 @@ def test_resumed_run_verifies_each_checkpoint_once(
 def test_layerwise_lr_scales(tiny_bert: Path) -> None:
     model = start_task_model(tiny_bert, HeadSpec("sequence", 2), seed=0).model
     factors = layerwise_lr_scales(model, freeze_layers=None, decay=0.5)
-    assert factors["classifier.weight"] == factors["pooler.dense.weight"] == 1.0
+    assert factors["head.classifier.weight"] == factors["head.pooler.dense.weight"] == 1.0
     assert factors["encoder.layers.1.qkv.weight"] == 0.5
     assert factors["encoder.layers.0.qkv.weight"] == 0.25
     assert factors["encoder.embeddings.word.weight"] == 0.125
@@ -473,7 +473,7 @@ def test_lower_layers_change_less_with_layerwise_lr_decay(tmp_path: Path, make_t
 
     plain, decayed = measure_change(1.0), measure_change(0.1)
     share = {name: float(decayed[name] / plain[name]) for name in plain}
-    assert share["classifier.weight"] == pytest.approx(1.0, rel=0.5)
+    assert share["head.classifier.weight"] == pytest.approx(1.0, rel=0.5)
     assert share["encoder.layers.1.qkv.weight"] == pytest.approx(0.1, rel=0.5)
     assert share["encoder.layers.0.qkv.weight"] == pytest.approx(0.01, rel=0.5)
     assert share["encoder.embeddings.word.weight"] == pytest.approx(0.001, rel=0.5)

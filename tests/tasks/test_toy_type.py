@@ -102,9 +102,8 @@ class OrdinalEstimator(BertEstimator):
         return self
 
     def predict(self, X: list[str]) -> list[int]:  # noqa: N803
-        with self._on_device() as bert:
-            predictions: list[int] = bert.classify(X)
-            return predictions
+        predictions: list[int] = self._on_device().classify(X)
+        return predictions
 
 
 GRADES = "awful bad fair good great".split()

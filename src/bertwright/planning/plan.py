@@ -89,24 +89,25 @@ def prepare_text(settings: PlanSettings, folder: Path, console: Console) -> Path
     say(console, "Learning the vocabulary and preparing the text", "dim")
     learn, preparation = prepare_settings(settings, folder / "vocabulary", folder / "store")
     code = "from bertwright.planning.plan import prepare_in_process; prepare_in_process()"
-    given = pickle.dumps((learn, preparation))
+    failure = folder / "error.pickle"
+    given = pickle.dumps((learn, preparation, failure))
     done = subprocess.run(python_command(code), input=given, capture_output=True, check=False)
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise ChildProcessError(f"preparing the text: {message or f'exit code {done.returncode}'}")
-    if done.stdout:
-        raise pickle.loads(done.stdout)
+    if failure.exists():
+        raise pickle.loads(failure.read_bytes())
     return preparation.store
 
 
 def prepare_in_process() -> None:
-    """Learn the vocabulary and build the store of the settings on standard input; write an error to standard output."""
-    learn, preparation = pickle.load(sys.stdin.buffer)
+    """Learn the vocabulary and build the store of the settings on standard input; write an error into the file there."""
+    learn, preparation, failure = pickle.load(sys.stdin.buffer)
     try:
         learn_vocabulary(learn, silent_console())
         prepare(preparation, silent_console())
     except (ValueError, OSError) as error:
-        sys.stdout.buffer.write(pickle.dumps(error))
+        failure.write_bytes(pickle.dumps(error))
 
 
 def prepare_settings(settings: PlanSettings, vocabulary: Path, store: Path) -> tuple[LearnSettings, PrepareSettings]:
