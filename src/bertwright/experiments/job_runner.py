@@ -31,6 +31,7 @@ from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.planning.scaling_law import has_left_plateau
 from bertwright.training.context import select_device, select_threads
+from bertwright.training.interrupt import graceful_shutdown
 from bertwright.training.loop import DivergedError
 from bertwright.training.optimizer_settings import DeviceSettings
 
@@ -100,13 +101,21 @@ class JobRunner:
         """
         needed = all_jobs(jobs)
         waiting = [*needed]
-        while waiting:
-            for number, job in enumerate(waiting):
-                if all(self.result(parent) for parent in job.parents) and self.complete(job, needed, console):
-                    del waiting[number]
-                    break
-            else:  # other processes run all jobs that could start
-                time.sleep(WAIT_S)
+        try:
+            with graceful_shutdown() as stop_signals:
+                while waiting:
+                    if stop_signals:  # during the last step of a run, which is then finished
+                        raise KeyboardInterrupt
+                    for number, job in enumerate(waiting):
+                        if all(map(self.result, job.parents)) and self.complete(job, needed, console):
+                            del waiting[number]
+                            break
+                    else:  # other processes run all jobs that could start
+                        time.sleep(WAIT_S)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"{self.count(needed)} of {len(needed)} jobs are finished; the same command resumes the experiment"
+            ) from None
 
     def complete(self, job: Job, needed: Sequence[Job], console: Console) -> bool:
         """Run a job unless it is finished, and delete what no other job reads; return False if another process has it.
@@ -118,13 +127,7 @@ class JobRunner:
                 return False
             result = self.result(job)
             if result is None:
-                try:
-                    result = self.run(job)
-                except KeyboardInterrupt:
-                    raise KeyboardInterrupt(
-                        f"{self.count(needed)} of {len(needed)} jobs are finished; the same command resumes the "
-                        "experiment"
-                    ) from None
+                result = self.run(job)
                 count, time_taken = f"{self.count(needed)} of {len(needed)}", format_duration(result.seconds)
                 say(console, f"{count:>10}  {job.name}: {describe(result)} ({time_taken})")
             job.prune(self.run_folder(job))  # also after a process that was killed before it could do so

@@ -49,6 +49,7 @@ from bertwright.tasks.task_data import digest_files
 from bertwright.training.context import execution_context
 from bertwright.training.cost import CostEstimate
 from bertwright.training.distributed import check_single_process
+from bertwright.training.interrupt import until_stopped
 from bertwright.training.loop import DivergedError
 from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, check_run_directory, delete_weights
 
@@ -146,7 +147,7 @@ class GridRun:
         self.prune()
         trials = self.settings.trials()
         with item_progress(self.console, "runs", len(pending)) as advance:
-            for trial in pending:
+            for trial in until_stopped(pending):
                 self.check_data_unchanged()
                 result = self.run_trial(trial)
                 self.results = sort_by_trial([*self.results, result], trials)

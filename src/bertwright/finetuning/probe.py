@@ -62,6 +62,7 @@ from bertwright.tasks.task_data import SplitData, data_warnings, read_splits, wi
 from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import check_single_process
 from bertwright.training.fit import FitSettings, fit
+from bertwright.training.interrupt import until_stopped
 from bertwright.training.run_folder import locked_run, read_run_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -199,7 +200,7 @@ class ProbeRun:
         pending = pending_trials(trials, (result.trial for result in results))
         if len(pending) < len(trials):
             say(self.console, f"{len(trials) - len(pending)} of {len(trials)} heads are already finished")
-        for trial in pending:
+        for trial in until_stopped(pending):
             results.append(self.train(trial, features, source))
             write_results(path, map(asdict, results))
         rows = table_rows(results, self.task.metric)

@@ -101,7 +101,7 @@ def prepare_text(settings: PlanSettings, folder: Path, console: Console) -> Path
 
 
 def prepare_in_process() -> None:
-    """Learn the vocabulary and build the store of the settings on standard input; write an error into the file there."""
+    """Learn the vocabulary and build the store as standard input says; write an error into the file that it names."""
     learn, preparation, failure = pickle.load(sys.stdin.buffer)
     try:
         learn_vocabulary(learn, silent_console())
