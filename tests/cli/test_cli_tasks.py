@@ -644,7 +644,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "grid without dev": (f"grid --task classification --train train.tsv --model bert --run new {HERE}",
         "no dev split to select by: name labeled files with --dev"),
     "rate for rates": ("grid --task classification --run new --learning-rate 1", "--learning-rates 1"),
-    "a rate twice": ("grid --task classification --run new --learning-rates 1 1.0", "learning_rates: expected one or more values, each only once, got 1 1"),
+    "a rate twice": ("grid --task classification --run new --learning-rates 1 1.0", "learning_rates: expected one or more values"),
     "no grid to resume": ("grid --run new --resume", "new: no run to resume"),
     "questions to probe": (f"probe --task question-answering {WINDOW} --train dev.json --dev "
         "dev.json --model bert --run new --representations last", "too many to cache; fine-tune"),
@@ -652,7 +652,7 @@ MISUSE: dict[str, tuple[str, str]] = {
         "--representations: sum-last-four needs 4 layers, got a model with 2; omit it"),
     "no dev to probe": ("probe --task tagging --train train.conll --model bert --run new --representations last",
         "no dev examples: name files with --dev"),
-    "other labels": ("glue-submission sst2=classification --data . --output glue.zip", "sst2 expects the labels '1', '0'"),
+    "other labels": ("glue-submission sst2=classification --data . --output glue.zip", "sst2 expects the labels"),
     "no such GLUE task": ("glue-submission sst3=classification --data . --output glue.zip", 'did you mean "sst2"?'),
     "no zip": ("glue-submission sst2=classification --data . --output glue.tsv", "expected a .zip"),
     "converted already": ("convert classification vocabulary", "vocabulary: already exists"),
