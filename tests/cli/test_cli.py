@@ -236,7 +236,9 @@ def test_embed_files(at: Path) -> None:
     (at / "lines.txt").write_text("the baker\n\nthe cook\n")
     (at / "rows.jsonl").write_text('{"body": "the cook"}\n{"body": null}\n{"body": "a king"}\n')
     assert "2 vectors of 16 numbers" in run_successfully("embed run --inputs lines.txt --output a.npy")
-    shown = run_successfully("embed run --inputs rows.jsonl --column body --output b.npy --pooling max --no-normalize")
+    shown = run_successfully(
+        "embed run --inputs rows.jsonl --column body --output b.npy --pooling max --normalize False"
+    )
     assert "1 rows without a text have no vector" in shown
     assert np.load(at / "a.npy").shape == np.load(at / "b.npy").shape == (2, 16)
     run_successfully("embed run 'the cook' --output c.npy")

@@ -644,7 +644,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "grid without dev": (f"grid --task classification --train train.tsv --model bert --run new {HERE}",
         "no dev split to select by: name labeled files with --dev"),
     "rate for rates": ("grid --task classification --run new --learning-rate 1", "--learning-rates 1"),
-    "a rate twice": ("grid --task classification --run new --learning-rates 1 1.0", "learning_rates: expected one or more"),
+    "a rate twice": ("grid --task classification --run new --learning-rates 1 1.0", "learning_rates: expected one"),
     "no grid to resume": ("grid --run new --resume", "new: no run to resume"),
     "questions to probe": (f"probe --task question-answering {WINDOW} --train dev.json --dev "
         "dev.json --model bert --run new --representations last", "too many to cache; fine-tune"),
