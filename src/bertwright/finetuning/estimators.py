@@ -33,7 +33,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.examples import abbreviate, check_text, check_words, text_example, to_list
 from bertwright.inference.model import Bert, Text, load
 from bertwright.inference.pooling import Pooling
@@ -104,6 +104,7 @@ class BertEstimator(BertOnDevice):
     - `random_state`: as in scikit-learn; an integer is the seed of `bertwright finetune`.
     - `threads`: threads of `fit`; by default torch's number, which joblib limits to its share of the cores.
     - `verbose`: print what `bertwright finetune` prints.
+    - `learning_rate`: None chooses it by the hidden size of the model, as `bertwright finetune` does.
     - The others are fields of `FinetuneSettings`, `TuningSettings` and `DeviceSettings` with the same defaults.
 
     After `fit`, `model_` is the fine-tuned `Bert`. It computes with the present `device` and `dtype`, and with torch's
@@ -121,8 +122,9 @@ class BertEstimator(BertOnDevice):
         *,
         epochs: float = FinetuneSettings.epochs,
         batch_size: int = FinetuneSettings.batch_size,
-        learning_rate: float = paper_optimizer().learning_rate,
+        learning_rate: float | None = None,
         max_length: int | None = None,
+        pooling: str | None = TuningSettings.pooling,
         dropout: float | None = TuningSettings.dropout,
         freeze_layers: int | None = TuningSettings.freeze_layers,
         layerwise_lr_decay: float = TuningSettings.layerwise_lr_decay,
@@ -139,6 +141,7 @@ class BertEstimator(BertOnDevice):
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.max_length = max_length
+        self.pooling = pooling
         self.dropout = dropout
         self.freeze_layers = freeze_layers
         self.layerwise_lr_decay = layerwise_lr_decay
@@ -183,7 +186,7 @@ class BertEstimator(BertOnDevice):
 
     def _settings(self, run: str, pairs: bool, kind: str) -> dict[str, Any]:
         """Return the parameters as a table of `FinetuneSettings`."""
-        tuning = ("dropout", "freeze_layers", "layerwise_lr_decay", "validation_fraction")
+        tuning = ("pooling", "dropout", "freeze_layers", "layerwise_lr_decay", "validation_fraction")
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)

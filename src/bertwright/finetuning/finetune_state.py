@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 
 from bertwright.console import notice
-from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import (
     check_vocabulary,
     load_config,
@@ -20,20 +21,23 @@ from bertwright.interop.huggingface import (
     start_task_model,
 )
 from bertwright.interop.model_files import model_folder
+from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
-from bertwright.tasks.collation import check_segments, micro_batches
-from bertwright.tasks.task import AnyTask
+from bertwright.tasks.collation import check_segments, collate, micro_batches
+from bertwright.tasks.task import POOLINGS, AnyTask, describe_pooling
 from bertwright.tasks.task_data import SplitData, read_splits, within_positions
 from bertwright.tasks.task_io import continue_task, load_task, load_to_continue
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import TrainingSpec
-from bertwright.training.loop import LossOutput, check_finite_weights
+from bertwright.training.loop import LossOutput, check_finite_weights, evaluation_mode
 from bertwright.training.optimizer import Optimizer, make_optimizer
 from bertwright.training.run_folder import prepare_model
 from bertwright.training.throughput import default_micro_batch_tokens
 from bertwright.vocabulary.tokenizer import Tokenizer
+
+SCALED_ITEMS = 32  # training items on which the size of pooled states is measured
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,17 @@ def open_run(
         )
     if settings.tuning.keep_head:
         task = continue_task(source, task)
+    task = choose_pooling(settings.tuning, task, source)
     resumed = load_task(source) if latest else None
     model = resumed.model if resumed else _initial_model(settings, task, source, console)
     check_vocabulary(tokenizer, model.config, source)
     check_finite_weights(model, 0)
     task = within_positions(task, settings.task.overrides, model.config.max_positions)
     splits = _encode(task, examples, tokenizer, model)
+    if resumed is None and not settings.tuning.keep_head:
+        train = splits["train"].encoded
+        with evaluation_mode(model):
+            model.scale_pooled_head(collate(train, np.arange(min(train.num_items, SCALED_ITEMS))))
     prepare_model(model, context)
     lr_scales = layerwise_lr_scales(model, settings.tuning.freeze_layers, settings.tuning.layerwise_lr_decay)
     lr_scales |= own_lr_scales(model.encoder, settings.optimizer.learning_rate)
@@ -100,6 +109,25 @@ def open_run(
         test=splits.get("test"),
         source_config=None if latest else load_config(source),
     )
+
+
+def choose_pooling(tuning: TuningSettings, task: AnyTask, source: Path) -> AnyTask:
+    """Return the task with the pooling of the settings or, if unset, of the modules in the folder `source`.
+
+    A head that is continued keeps its own. Raises ValueError for a pooling that the task or this head does not have.
+    """
+    own: tuple[str, ...] | None = getattr(task, "pooling", None)
+    if tuning.pooling is not None and (own is None or (tuning.keep_head and POOLINGS[tuning.pooling] != own)):
+        reason = f"a head for {task.kind}" if own is None else f"the head of {source}, with {describe_pooling(own)},"
+        raise ValueError(f"pooling = {tuning.pooling!r}: {reason} does not have it; omit it")
+    if own is None or tuning.keep_head:
+        return task
+    if tuning.pooling is not None:
+        modes = POOLINGS[tuning.pooling]
+    else:
+        modules = read_sentence_modules(source)
+        modes = modules.modes if modules else ()
+    return replace(task, pooling=modes)  # type: ignore[type-var]
 
 
 def _encode(

@@ -38,7 +38,7 @@ from bertwright.models.heads import TaskBatch
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.presentation import format_scores, make_score_table
-from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task import AnyTask, describe_pooling
 from bertwright.tasks.task_data import SplitData, data_warnings, digest_files
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
@@ -162,10 +162,10 @@ class FinetuneRun:
                 {"task": f"{name if name == kind else f'{name} ({kind})'}, best by {state.task.metric}"}
                 | labels
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
-                | {"head": f"from {settings.model}" if tuning.keep_head else "new"}
+                | {"head": self.describe_head()}
                 | {"dropout": self.describe_dropout()}
                 | {split.name: _describe(split) for split in splits}
-                | {"steps": f"{steps:,}; {settings.describe_hyperparams()}"}
+                | {"steps": f"{steps:,}; {settings.describe_hyperparams(config.hidden_size)}"}
                 | ({"stops early": f"after {tuning.patience} evaluations without a better score"} if patient else {})
                 | {"device": str(context)}
             )
@@ -183,6 +183,17 @@ class FinetuneRun:
                 "no dev examples: the weights of the last step are the result; to select the best ones by a dev score, "
                 "give --dev files or --validation-fraction 0.1",
             )
+
+    def describe_head(self) -> str:
+        """Describe where the head comes from and, in sequence-level tasks, what it reads."""
+        tuning = self.settings.tuning
+        modes = getattr(self.state.task, "pooling", ())
+        source = f"from {self.settings.model}" if tuning.keep_head else "new"
+        if not modes:
+            return source
+        is_own = tuning.pooling is None and not tuning.keep_head
+        own = f" (modules.json of {self.settings.model}; --pooling overrides it)" if is_own else ""
+        return f"{source}, {describe_pooling(modes)}{own}"
 
     def describe_dropout(self) -> str:
         """Describe the dropout that applies, and the model's own if a new run overrides it."""

@@ -6,16 +6,48 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from bertwright.interop.model_files import check_model
+from bertwright.files import read_json
+from bertwright.interop.model_files import check_model, locate_config, model_folder
 from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_minimum, check_range
 from bertwright.tasks.presets import TaskSettings, paper_settings
+from bertwright.tasks.task import POOLINGS
 from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
 
 # Settings that may change on resume: they decide where to compute, and how often to save and report.
 RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log_every", "keep_checkpoints", "device")
+
+
+BASE_HIDDEN_SIZE = 768
+MAX_DEFAULT_RATE = 3e-4  # the highest of the rates for small BERTs of Turc et al. 2019 (google-research/bert)
+
+
+def default_learning_rate(base: float, hidden_size: int) -> float:
+    """Return the default peak rate for an encoder, given that for BASE; larger encoders have BASE's.
+
+    Adam changes each weight by about the rate, whatever its size; in a narrow layer fewer changes add up, so that the
+    rate must rise as the width falls (Yang et al. 2021, µP: inversely). Measured for a width of 384: docs/tasks.md.
+
+    >>> [default_learning_rate(3e-5, size) for size in (1024, 768, 384, 32)]
+    [3e-05, 3e-05, 6e-05, 0.0003]
+    """
+    return max(base, min(base * BASE_HIDDEN_SIZE / hidden_size, MAX_DEFAULT_RATE))
+
+
+def read_hidden_size(name: Any) -> int:
+    """Return the hidden size of the model with this name, without torch; BASE's if there is none.
+
+    Whether the model is usable is checked when it is opened.
+    """
+    try:
+        checkpoints = sorted(Path(name).glob("*/step-*"))  # all of a run have the same size
+        folder = checkpoints[0] if checkpoints else model_folder(name)
+        size = read_json(locate_config(folder)).get("hidden_size")
+    except (TypeError, ValueError, AttributeError, OSError):
+        return BASE_HIDDEN_SIZE
+    return size if type(size) is int and size > 0 else BASE_HIDDEN_SIZE
 
 
 def paper_optimizer() -> OptimizerSettings:
@@ -36,6 +68,10 @@ class TuningSettings:
     keep_head: bool = False
     """Start from the head of --model as well, which must be fine-tuned on a task of the same type and labels (paper,
     4.2: TriviaQA, then SQuAD). By default, the head is new."""
+    pooling: Literal["cls", "mean", "max", "concat"] | None = None
+    """What the head reads in classification, multi-label, regression and multiple choice. cls: the pooler's output for
+    [CLS] (paper); mean, max: over the states of all tokens; concat: the state of [CLS], the maximum and the mean.
+    Unset: as modules.json says in a folder of sentence-transformers, else cls."""
     dropout: float | None = None
     """Dropout of states, attention weights and the head's input. Unset: the model's own (paper: 0.1)."""
     label_smoothing: float = 0.0
@@ -54,6 +90,8 @@ class TuningSettings:
         check_minimum(self, 0, "freeze_layers")
         check_limit(self, "from 0 to below 1", "dropout", "label_smoothing", "validation_fraction")
         check_limit(self, "above 0 and up to 1", "layerwise_lr_decay")
+        if self.pooling is not None and self.pooling not in POOLINGS:
+            raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {self.pooling!r}")
         if self.from_scratch and self.keep_head:
             raise ValueError("from_scratch and keep_head: random weights include a random head; set only one of them")
 
@@ -101,19 +139,23 @@ class FinetuneSettings:
 
     @classmethod
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the paper's settings for the published task that a TOML table names."""
+        """Return the paper's settings for the published task that a TOML table names, the rate by the model's size."""
         paper = paper_settings(table)
+        base = paper.learning_rate if paper else paper_optimizer().learning_rate
+        rate = {"learning_rate": default_learning_rate(base, read_hidden_size(table.get("model")))}
         if paper is None:
-            return {}
-        rate = {"learning_rate": paper.learning_rate}
+            return {"optimizer": rate}
         return {"epochs": paper.epochs, "batch_size": paper.batch_size, "optimizer": rate}
 
-    def describe_hyperparams(self) -> str:
+    def describe_hyperparams(self, hidden_size: int = BASE_HIDDEN_SIZE) -> str:
         """Describe batch size, epochs and learning rate, with the paper's values if it states them for the task."""
         own = (self.optimizer.learning_rate, self.batch_size, self.epochs)
         epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
         text = f"batch size {self.batch_size}, {epochs}, learning rate {self.optimizer.learning_rate:g}"
         paper = paper_settings({"task": {"task": self.task.task}})
+        base = paper.learning_rate if paper else paper_optimizer().learning_rate
+        if base < own[0] == default_learning_rate(base, hidden_size):
+            text += f" (chosen by the hidden size, {hidden_size}; BASE: {base:g})"
         if paper is None:
             return text
         rates = " or ".join(f"{rate:g}" for rate in paper.rates or (paper.learning_rate,))

@@ -34,9 +34,9 @@ from bertwright.files import (
     remove_stale_parts,
     write_json,
 )
-from bertwright.inference.pooling import pool_states
 from bertwright.io.npy import NpyWriter
 from bertwright.models.heads import BatchPredictor, TaskBatch
+from bertwright.models.packing import pool_states
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.ragged import offsets_from_lengths
 from bertwright.tasks.prediction import predict_logits

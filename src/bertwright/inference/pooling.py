@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bertwright.interop.sentence_modules import SentenceModules
-from bertwright.models.packing import PackedInput, Packing
+from bertwright.models.packing import PackedInput, pool_states
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.ragged import Ragged, offsets_from_lengths, positions_from_lengths
 from bertwright.tasks.prediction import prediction_batches
@@ -113,30 +113,6 @@ def pool(encoder: TextEncoder, batch: PackedInput, modes: Sequence[str], skip: i
         cls: Tensor = encoder(batch, encoder.pooled_positions(batch.packing))
         return cls.float()
     return pool_states(encoder(batch), batch.packing, modes, skip)
-
-
-def pool_states(hidden: Tensor, packing: Packing, modes: Sequence[str], skip: int = 0) -> Tensor:
-    """Pool the states T × H of packed sequences to B × modes·H float32, without the first `skip` tokens of each."""
-    hidden, number, lengths = hidden.float(), packing.position_ids + 1, packing.cu_seqlens.diff()
-    if skip:
-        hidden, number, lengths = hidden[number > skip], number[number > skip], (lengths - skip).clamp(min=0)
-    ends = lengths.long().cumsum(0)
-    offsets = torch.cat([ends.new_zeros(1), ends])
-
-    def reduce(values: Tensor, how: str) -> Tensor:
-        return torch.segment_reduce(values, how, offsets=offsets, axis=0)
-
-    def pool_mode(mode: str) -> Tensor:
-        if mode in ("cls", "lasttoken"):
-            return hidden[offsets[:-1] if mode == "cls" else ends - 1]
-        if mode == "mean_sqrt_len_tokens":
-            return reduce(hidden, "sum") / lengths[:, None].sqrt()
-        if mode == "weightedmean":
-            weights = number[:, None].float()
-            return reduce(hidden * weights, "sum") / reduce(weights, "sum")
-        return reduce(hidden, mode)
-
-    return torch.cat([pool_mode(mode) for mode in modes], dim=1)
 
 
 def merge_windows(pooled: Vectors, windows: Windows, pooling: Pooling) -> Vectors:

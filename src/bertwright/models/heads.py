@@ -7,6 +7,7 @@ V vocabulary size.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +22,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, Linear, make_dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.initialization import initialize
-from bertwright.models.packing import PackedInput, Packing, TokenBatch
+from bertwright.models.packing import PackedInput, Packing, TokenBatch, pool_states
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 from bertwright.ragged import Ints
 
@@ -193,6 +194,27 @@ class LinearHead(TaskHead):
         return logits
 
 
+class PooledHead(TaskHead):
+    """A linear layer on the pooled states of all tokens of each sequence, without a pooler.
+
+    `transformers` has no such class, except in sentence-transformers' folders, which have no task.
+    """
+
+    reads_all_tokens: ClassVar[bool] = True
+
+    def __init__(self, spec: HeadSpec, modes: Sequence[str], encoder: TextEncoder) -> None:
+        """Build the head for modes of `pool_states`; "cls" is the last token of a causal encoder."""
+        super().__init__(spec)
+        self.modes = ["lasttoken" if mode == "cls" and encoder.config.is_causal else mode for mode in modes]
+        self.classifier = Linear(len(modes) * encoder.config.hidden_size, spec.outputs)
+
+    def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
+        """Compute logits B × C float32 of states T × H."""
+        pooled = pool_states(states, batch.packing, self.modes)  # B modes·H
+        logits: Tensor = self.classifier(dropout(pooled, drop and drop.select(batch.packing.first_positions), 0))
+        return logits
+
+
 class BatchPredictor(EncoderModel, ABC):
     """A model that computes numbers for the positions of a batch: a task's scores, or states as features."""
 
@@ -238,6 +260,17 @@ class EncoderForTask(BatchPredictor):
         states = self.encoder(batch.input, positions)
         drop = make_dropout(self, self.config.hidden_dropout, batch.packing, positions)
         return self.head(states, batch, drop and drop.after(self.encoder.num_dropout_sites))
+
+    @torch.no_grad()
+    def scale_pooled_head(self, batch: TaskBatch) -> None:
+        """Divide the initial weights of a `PooledHead` by the size of the vectors that it reads, measured on a batch.
+
+        Pooled states of some encoders are several times smaller than the output of a trained pooler, whose elements are
+        near 1 or -1. The logits then have about the same deviation in both cases.
+        """
+        if isinstance(self.head, PooledHead):
+            pooled = pool_states(self.encoder(batch.input), batch.packing, self.head.modes)
+            self.head.classifier.weight /= pooled.square().mean().sqrt() * len(self.head.modes) ** 0.5
 
     def predict_batch(self, batch: TaskBatch) -> Tensor:
         return self.head.scores(self(batch), batch)

@@ -30,6 +30,8 @@ from bertwright.tasks.task import (
     Task,
     check_metric,
     check_restored,
+    describe_pooling,
+    make_pooled_head,
     softmax,
     sum_cross_entropy,
 )
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
-    from bertwright.models.heads import TaskBatch
+    from bertwright.models.heads import TaskBatch, TaskHead
+    from bertwright.models.text_encoder import TextEncoder
 
 MAX_NUMBER = float(np.finfo(np.float32).max)  # largest label of a regression, because losses are float32
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -98,6 +101,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
     max_short_rows: int = field(default=0, metadata=LEARNED)
     """Number of labeled rows with missing columns that are skipped, because a published file is known to have them."""
+    pooling: tuple[str, ...] = field(default=(), metadata=LEARNED)
+    """Modes in which the head pools the states of all tokens; empty: it reads the pooler's output for [CLS]."""
 
     def __post_init__(self) -> None:
         named = [column for column in (self.text, self.text_pair, *self.label_fields) if column is not None]
@@ -108,6 +113,10 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         min_length = 3 if self.text_pair is None else 5
         if self.max_length < min_length:
             raise ValueError(f"max_length = {self.max_length}: at least {min_length}, [CLS] and [SEP] included")
+
+    @property
+    def make_head(self) -> Callable[[TextEncoder], TaskHead] | None:
+        return make_pooled_head(self.head, self.pooling)
 
     @abstractmethod
     def parse_label(self, value: Any, location: str) -> L:
@@ -164,6 +173,9 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         if self.text_pair is not None:
             segments.append(SegmentTokens.of([example.text_pair or "" for example in examples], tokenizer))
         return encode_segments(segments, self.encode_labels(examples if labeled else ()), tokenizer, self.max_length)
+
+    def describe(self) -> dict[str, str]:
+        return {"head reads": describe_pooling(self.pooling)} if self.pooling else {}
 
     def group_keys(self, examples: Sequence[TextExample[L]]) -> Sequence[Hashable]:
         """Return the texts: copies of a training example would make its score too high."""

@@ -5,8 +5,8 @@ N examples with W endings each; S = N · W sequences [CLS] prompt [SEP] ending [
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -21,12 +21,15 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.classification import WITHOUT_HEADER, known_labels, parse_number
 from bertwright.tasks.presentation import DisplayTable
 from bertwright.tasks.task import (
+    LEARNED,
     Encoded,
     Floats,
     Outputs,
     Task,
     check_metric,
+    describe_pooling,
     log_softmax_of_groups,
+    make_pooled_head,
     score_each,
     softmax,
     sum_cross_entropy,
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
-    from bertwright.models.heads import TaskBatch
+    from bertwright.models.heads import TaskBatch, TaskHead
+    from bertwright.models.text_encoder import TextEncoder
 
 
 class ChoiceExample(NamedTuple):
@@ -96,6 +100,8 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
     metric: str = "accuracy"
     """Score that selects the best checkpoint: accuracy."""
+    pooling: tuple[str, ...] = field(default=(), metadata=LEARNED)
+    """Modes in which the head pools the states of all tokens; empty: it reads the pooler's output for [CLS]."""
 
     def __post_init__(self) -> None:
         named = [self.prompt, *self.endings, self.label, *(() if self.start is None else (self.start,))]
@@ -116,6 +122,13 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     @property
     def head(self) -> HeadSpec:
         return HeadSpec("choice", 1)
+
+    @property
+    def make_head(self) -> Callable[[TextEncoder], TaskHead] | None:
+        return make_pooled_head(self.head, self.pooling)
+
+    def describe(self) -> dict[str, str]:
+        return {"head reads": describe_pooling(self.pooling)} if self.pooling else {}
 
     @classmethod
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:

@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
@@ -356,6 +356,23 @@ class Task(ABC, Generic[E, P]):
 
 
 AnyTask = Task[Any, Any]
+
+POOLINGS: dict[str, tuple[str, ...]] = {"cls": (), "mean": ("mean",), "max": ("max",), "concat": ("cls", "max", "mean")}
+"""Values of a task's `pooling` by the name of the option: modes of `pool_states`; none: the pooler on [CLS]."""
+
+
+def make_pooled_head(spec: HeadSpec, modes: Sequence[str]) -> Callable[[TextEncoder], TaskHead] | None:
+    """Return a function that builds the head for some pooling modes; None for none, the paper's head."""
+    if not modes:
+        return None
+    from bertwright.models.heads import PooledHead
+
+    return partial(PooledHead, spec, modes)
+
+
+def describe_pooling(modes: Sequence[str]) -> str:
+    """Describe what a sequence-level head reads."""
+    return f"{', '.join(modes)} pooling" if modes else "the pooler's output"
 
 
 def options_of(cls: type[AnyTask]) -> list[Field[Any]]:

@@ -108,9 +108,10 @@ def continue_task(folder: Path, task: AnyTask) -> AnyTask:
             f"{folder}: expected a head for the labels of the training data ({format_labels(task.label_names)}), got "
             f"one for {format_labels(trained.label_names)}; omit --keep-head for a new head"
         )
-    if trained.label_names == task.label_names:
-        return task
-    return replace(task, labels=trained.label_names)  # type: ignore[type-var]
+    changes: dict[str, Any] = {} if trained.label_names == task.label_names else {"labels": trained.label_names}
+    if hasattr(trained, "pooling"):
+        changes["pooling"] = trained.pooling
+    return replace(task, **changes)  # type: ignore[type-var]
 
 
 def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> EncoderForTask:

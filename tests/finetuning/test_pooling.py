@@ -1,0 +1,195 @@
+"""Pooling of sequence-level heads: vectors by hand, training, folders, and the choice of pooling and learning rate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import bertwright
+from bertwright.finetuning.finetune_state import choose_pooling
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, default_learning_rate
+from bertwright.interop.huggingface import save_model
+from bertwright.models.config import BertConfig
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import BertForPretraining, EncoderForTask, PooledHead
+from bertwright.settings import from_table
+from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.collation import collate, micro_batches
+from bertwright.tasks.tagging import Tagging
+from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from helpers import read_output, text_console, write_file
+
+WORDS = "cat dog sees hears a the red big".split()
+TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *WORDS], lowercase=True)
+CONFIG = BertConfig(TOKENIZER.vocab_size, 32, 2, 2, 64, max_positions=32, initializer_range=0.06)
+RNG = np.random.default_rng(0)
+TEXTS = [" ".join(RNG.choice(WORDS, RNG.integers(1, 6))) for _ in range(240)]
+CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
+RATE = OptimizerSettings(learning_rate=1e-2, warmup_ratio=0.1, bias_correction=True)
+ENCODED = Classification(labels=("no", "yes")).encode(
+    [TextExample(text, None, "yes" if "cat" in text else "no", "toy") for text in TEXTS], TOKENIZER
+)
+
+
+def make_model(modes: tuple[str, ...], **changes: Any) -> EncoderForTask:
+    encoder = BertEncoder(replace(CONFIG, **changes), seed=1)
+    return EncoderForTask(encoder, PooledHead(HeadSpec("sequence", 2), modes, encoder))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_pooled_vectors_by_hand(is_causal: bool) -> None:
+    model = make_model(("cls", "max", "mean"), is_causal=is_causal).eval()
+    batch = collate(ENCODED, np.arange(5))
+    states = model.encoder(batch.input)
+    expected = []
+    for text in states.split(batch.packing.lengths.tolist()):
+        expected.append(torch.cat([text[-1 if is_causal else 0], text.max(0).values, text.mean(0)]))
+    classifier = model.head.get_submodule("classifier")
+    assert torch.allclose(model(batch), classifier(torch.stack(expected)), atol=1e-6)
+
+
+def test_gradients_under_dropout_do_not_depend_on_micro_batches() -> None:
+    task, gradients = Classification(labels=("no", "yes")), []
+    for tokens in (10_000, 30):
+        model = make_model(("cls", "mean")).train()
+        batches = micro_batches(ENCODED, 3, 16, 0, tokens)
+        assert (len(batches) > 1) == (tokens == 30)
+        for batch in batches:
+            (task.loss(model(batch), batch=batch) / batch.num_labels).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert torch.allclose(*gradients, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [0.1, 1.0, 20.0])
+def test_initial_logits_have_one_deviation_whatever_the_states_are(factor: float) -> None:
+    model = make_model(("max", "mean")).eval()
+    batch = collate(ENCODED, np.arange(240))
+    with torch.no_grad():
+        for name, parameter in model.encoder.layers[-1].named_parameters():
+            if "output_norm" in name or "norm" in name:
+                parameter.mul_(factor)
+        model.scale_pooled_head(batch)
+        pooled = model(batch) - model.head.get_submodule("classifier").bias
+    weights = model.head.get_submodule("classifier").weight
+    assert 0.2 < pooled.square().mean().sqrt().item() / (CONFIG.initializer_range * CONFIG.hidden_size**0.5) < 3
+    assert weights.shape == (2, 64)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a random model, its copy as a sentence-transformers folder, and files of three tasks."""
+    folder = tmp_path_factory.mktemp("pooling")
+    for name in ("bert", "sentences"):
+        save_model(folder / name, BertForPretraining(CONFIG, seed=1), TOKENIZER)
+    module = "sentence_transformers.models."
+    listed = [{"idx": n, "name": str(n), "path": p, "type": module + t} for n, (p, t) in enumerate(
+        (("", "Transformer"), ("1_Pooling", "Pooling")))]  # fmt: skip
+    write_file(folder / "sentences", json.dumps(listed), "modules.json")
+    (folder / "sentences" / "1_Pooling").mkdir()
+    write_file(folder / "sentences" / "1_Pooling", json.dumps({"pooling_mode_mean_tokens": True}), "config.json")
+    labels = {
+        "classification": lambda text: "yes" if "cat" in text else "no",
+        "regression": lambda text: text.count("a"),
+    }
+    for kind, label in labels.items():
+        lines = (json.dumps({"text": text, "label": label(text)}) for text in TEXTS)
+        write_file(folder, "\n".join(lines) + "\n", f"{kind}.jsonl")
+    choices = (
+        json.dumps({"prompt": text, "endings": ["a cat", "the dog"], "label": int("cat" not in text)}) for text in TEXTS
+    )
+    write_file(folder, "\n".join(choices) + "\n", "multiple-choice.jsonl")
+    return folder
+
+
+def make_settings(folder: Path, run: Path, kind: str = "classification", **changes: Any) -> FinetuneSettings:
+    overrides: dict[str, Any] = {"max_length": 32} | ({"endings": ["endings"]} if "choice" in kind else {})
+    task: dict[str, Any] = {"task": kind, "overrides": overrides}
+    task |= {split: [f"{folder}/{kind}.jsonl"] for split in ("train", "dev")}
+    table: dict[str, Any] = {
+        "run": str(run),
+        "model": str(folder / "bert"),
+        "epochs": 3.0,
+        "batch_size": 16,
+        "task": task,
+    }
+    settings = from_table(FinetuneSettings, table, "test")
+    return replace(settings, optimizer=RATE, device=CPU, **changes)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "multiple-choice"])
+@pytest.mark.parametrize("pooling", ["mean", "concat"])
+def test_a_pooled_head_is_learned_read_back_and_continued(
+    kind: str, pooling: str, folder: Path, tmp_path: Path
+) -> None:
+    tuning = TuningSettings(pooling=pooling)  # type: ignore[arg-type]
+    model = finetune(make_settings(folder, tmp_path / "run", kind, tuning=tuning), text_console())
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["scores"]["dev"][report["metric"]] > 0.8
+    assert json.loads((model / "config.json").read_text())["architectures"] == ["BertWithPooledHead"]
+    kept = TuningSettings(keep_head=True)
+    again = make_settings(folder, tmp_path / "again", kind, tuning=kept, model=str(model), epochs=0.1)
+    finetune(replace(again, optimizer=replace(RATE, learning_rate=1e-9)), text_console())
+    scores = json.loads((tmp_path / "again" / "report.json").read_text())["scores"]["dev"]
+    assert scores[report["metric"]] == pytest.approx(report["scores"]["dev"][report["metric"]], abs=1e-3)
+    other = make_settings(folder, tmp_path / "other", kind, tuning=replace(kept, pooling="max"), model=str(model))
+    with pytest.raises(ValueError, match=r"pooling = 'max': the head of .*, with .*mean pooling"):
+        finetune(other, text_console())
+
+
+def test_transformers_rejects_a_pooled_head(folder: Path, tmp_path: Path) -> None:
+    settings = make_settings(folder, tmp_path / "run", tuning=TuningSettings(pooling="mean"), epochs=0.1)
+    model = finetune(settings, text_console())
+    assert not hasattr(transformers, json.loads((model / "config.json").read_text())["architectures"][0])
+    bert = bertwright.load(model, "cpu")
+    bert.save(tmp_path / "copy")
+    assert bertwright.load(tmp_path / "copy", "cpu").classify(TEXTS[:3]) == bert.classify(TEXTS[:3])
+
+
+def test_the_folder_of_a_sentence_embedding_model_chooses_its_pooling(folder: Path, tmp_path: Path) -> None:
+    settings = make_settings(folder, tmp_path / "run", model=str(folder / "sentences"), epochs=0.1)
+    console = text_console(200)
+    model = finetune(settings, console)
+    assert "new, mean pooling (modules.json of" in read_output(console)
+    assert json.loads((model / "task.json").read_text())["pooling"] == ["mean"]
+    paper = choose_pooling(TuningSettings(pooling="cls"), Classification(), folder / "sentences")
+    assert paper == Classification()
+    assert choose_pooling(TuningSettings(), Classification(), folder / "bert") == Classification()
+
+
+def test_a_task_without_a_sentence_head_has_no_pooling(folder: Path) -> None:
+    assert choose_pooling(TuningSettings(), Tagging(), folder / "sentences") == Tagging()
+    with pytest.raises(ValueError, match="pooling = 'mean': a head for tagging"):
+        choose_pooling(TuningSettings(pooling="mean"), Tagging(), folder / "bert")
+    with pytest.raises(ValueError, match="pooling: expected one of cls, mean, max, concat, got 'sum'"):
+        TuningSettings(pooling="sum")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("base", "hidden_size", "expected"),
+    [(3e-5, 768, 3e-5), (3e-5, 1024, 3e-5), (3e-5, 384, 6e-5), (5e-5, 256, 1.5e-4), (2e-5, 16, 3e-4)],
+)
+def test_default_rate_falls_with_the_width_up_to_base(base: float, hidden_size: int, expected: float) -> None:
+    assert default_learning_rate(base, hidden_size) == pytest.approx(expected)
+
+
+def test_an_unset_rate_is_chosen_by_the_hidden_size(folder: Path, tmp_path: Path) -> None:
+    table: dict[str, Any] = {"run": "r", "model": str(folder / "bert"), "task": {"task": "classification"}}
+    settings = from_table(FinetuneSettings, table, "")
+    assert settings.optimizer.learning_rate == 3e-4
+    assert "learning rate 0.0003 (chosen by the hidden size, 32; BASE: 3e-05)" in settings.describe_hyperparams(32)
+    given = from_table(FinetuneSettings, table | {"optimizer": {"learning_rate": 2e-5}}, "")
+    assert given.optimizer.learning_rate == 2e-5
+    for model in (str(tmp_path / "absent"), str(tmp_path), None):
+        absent = {name: value for name, value in (table | {"model": model}).items() if value}
+        assert from_table(FinetuneSettings, absent, "").optimizer.learning_rate == 3e-5
