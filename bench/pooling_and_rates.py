@@ -53,15 +53,16 @@ def main() -> None:
     train, test = read_trec(options.trec / "TREC.train"), read_trec(options.trec / "TREC.test")
     train = [train[n] for n in np.random.default_rng(0).permutation(len(train))[: options.examples]]
     known = {label for _, label in train}
-    kept = [row for row in test if row[1] in known]
-    files = write_table(options.work / "train.csv", train), write_table(options.work / "test.csv", kept)
+    scored = [row for row in test if row[1] in known]
+    files = write_table(options.work / "train.csv", train), write_table(options.work / "test.csv", scored)
     bert = bertwright.load(options.model, "cpu")
-    vectors = [bert.embed([text for text, _ in rows]) for rows in (train, kept)]
+    vectors = [bert.embed([text for text, _ in rows]) for rows in (train, scored)]
     fitted = LogisticRegression(C=10.0, max_iter=1000).fit(vectors[0], [label for _, label in train])
     print(
-        f"{len(known)} labels, {len(train)} and {len(kept)} examples; logistic regression on embed's vectors:", end=" "
+        f"{len(known)} labels, {len(train)} and {len(scored)} examples; logistic regression on embed's vectors:",
+        end=" ",
     )
-    print(f"{fitted.score(vectors[1], [label for _, label in kept]):.3f}", flush=True)
+    print(f"{fitted.score(vectors[1], [label for _, label in scored]):.3f}", flush=True)
     for pooling in options.poolings:
         for rate in options.rates:
             scores = []

@@ -137,12 +137,12 @@ def test_a_pooled_head_is_learned_read_back_and_continued(
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["scores"]["dev"][report["metric"]] > 0.8
     assert json.loads((model / "config.json").read_text())["architectures"] == ["BertWithPooledHead"]
-    kept = TuningSettings(keep_head=True)
-    again = make_settings(folder, tmp_path / "again", kind, tuning=kept, model=str(model), epochs=0.1)
+    continued = TuningSettings(keep_head=True)
+    again = make_settings(folder, tmp_path / "again", kind, tuning=continued, model=str(model), epochs=0.1)
     finetune(replace(again, optimizer=replace(RATE, learning_rate=1e-9)), text_console())
     scores = json.loads((tmp_path / "again" / "report.json").read_text())["scores"]["dev"]
     assert scores[report["metric"]] == pytest.approx(report["scores"]["dev"][report["metric"]], abs=1e-3)
-    other = make_settings(folder, tmp_path / "other", kind, tuning=replace(kept, pooling="max"), model=str(model))
+    other = make_settings(folder, tmp_path / "other", kind, tuning=replace(continued, pooling="max"), model=str(model))
     with pytest.raises(ValueError, match=r"pooling = 'max': the head of .*, with .*mean pooling"):
         finetune(other, text_console())
 

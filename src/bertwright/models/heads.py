@@ -195,10 +195,7 @@ class LinearHead(TaskHead):
 
 
 class PooledHead(TaskHead):
-    """A linear layer on the pooled states of all tokens of each sequence, without a pooler.
-
-    `transformers` has no such class, except in sentence-transformers' folders, which have no task.
-    """
+    """A linear layer on the pooled states of all tokens of each sequence; `transformers` has no such class."""
 
     reads_all_tokens: ClassVar[bool] = True
 
