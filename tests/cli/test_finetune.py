@@ -418,7 +418,7 @@ def test_examples_replace_files(tmp_path: Path, make_tuning: Make) -> None:
 
 
 def test_resumed_run_reads_its_task_once(tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = make_tuning(tmp_path / "run", epochs=0.2)
+    settings = make_tuning(tmp_path / "run", epochs=0.2, keep_checkpoints=True)
     run_finetune(settings)
     read, folders = task_io.read_task, []
     monkeypatch.setattr(task_io, "read_task", lambda folder: folders.append(folder) or read(folder))
@@ -430,7 +430,7 @@ def test_resumed_run_reads_its_task_once(tmp_path: Path, make_tuning: Make, monk
 def test_resumed_run_verifies_each_checkpoint_once(
     tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = make_tuning(tmp_path / "run", epochs=0.2)
+    settings = make_tuning(tmp_path / "run", epochs=0.2, keep_checkpoints=True)
     run_finetune(settings)
     shutil.rmtree(settings.run / "model")
     verify, verified = checkpoint.verify, []
