@@ -11,7 +11,7 @@ model has `embed` for text vectors, `features` for word vectors, and `attention`
 The functions that train one take a settings object each. They do the same as the commands of the command line and print
 the same; with `rich.console.Console(quiet=True)` as second argument they only emit Python warnings. Only the commands
 choose the paper's learning rate, batch size and epochs for a published task; a settings object has the same defaults
-for all tasks, and `finetune` prints those of the paper beside them:
+for all tasks, and `finetune` prints the paper's next to them:
 
     from pathlib import Path
 

@@ -88,7 +88,7 @@ def join_labels(rows: Iterable[Row], label_file: str, codec: TextCodec, table: s
 def split_labels(lines: Sequence[tuple[int, str]]) -> list[Row] | None:
     """Split lines into text and label, which is the first word or what is before a tab; None if these are no labels.
 
-    They are if all look like it, or if they repeat (also that of line 1, which may be a header), as few words of texts.
+    They are if all look like it, or if they repeat (line 1, which may be a header, included), as few words of texts.
 
     >>> split_labels([(1, "__label__a x y"), (2, "__label__b z")])
     [(1, ('x y', 'a')), (2, ('z', 'b'))]

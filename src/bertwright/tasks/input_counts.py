@@ -39,7 +39,7 @@ class InputCounts:
     def count_ids(
         cls, examples: int, ids: npt.NDArray[np.integer[Any]], tokenizer: Tokenizer, truncated: int = 0
     ) -> InputCounts:
-        """Count the tokens of some examples, of which `truncated` lost others."""
+        """Count the tokens of some examples; `truncated` examples have lost tokens."""
         number = np.bincount(ids, minlength=tokenizer.vocab_size)
         unknown = int(number[tokenizer.unk_id])
         number[[*tokenizer.special_ids]] = 0

@@ -81,7 +81,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
     threshold: float = field(default=0.5, metadata=LEARNED)
     """Probability above which a label is predicted; chosen on dev."""
     labels: tuple[str, ...] = field(default=(), metadata=LEARNED)
-    """All labels, in the order of the head's outputs; empty: those of the training data, sorted."""
+    """All labels, in the order of the head's outputs; empty: the labels of the training data, sorted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -85,7 +85,7 @@ class Answer(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """Score of the best span minus that of no answer, which is compared with τ."""
+        """Score of the best span minus the score of no answer; compared with τ."""
         return self.score - self.null_score
 
     @property
@@ -142,7 +142,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
     format: str | None = None
     """Format of all files, whatever their suffixes: json, jsonl or parquet; unset: by suffix."""
     threshold: float = field(default=0.0, metadata=LEARNED)
-    """τ: the best span is the answer if its score exceeds that of no answer by more; chosen on dev."""
+    """τ: the best span is the answer if its score exceeds the score of no answer by more; chosen on dev."""
     metric: str = "f1"
     """Score that selects the best checkpoint: f1 or exact_match."""
     scoring: str = "squad"
@@ -316,7 +316,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         A span starts and ends in the context, i ≤ j, and has at most `max_answer_length` tokens. All such spans are
         scored, not only combinations of the best starts and ends. If several windows contain its first token, the one
         with the most context around that token counts. Among equal scores, the first in the text wins. Offsets are
-        those of tokens, so an answer may end inside a word. A context without tokens has no answer, with probability 1,
+        of tokens, so an answer may end inside a word. A context without tokens has no answer, with probability 1,
         also if questions must have one.
         """
         assert isinstance(encoded, EncodedQuestions)
@@ -448,7 +448,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             if suffix == self.native_suffix:
                 if example.id in ids:
                     raise ValueError(
-                        f'{example.location}: the id "{example.id}" is that of an earlier question; predict each file '
+                        f'{example.location}: the id "{example.id}" belongs to two questions; predict each file '
                         "separately, or write .jsonl"
                     )
                 ids.add(example.id)
@@ -525,7 +525,7 @@ def tokenize_contexts(examples: Sequence[QaExample], tokenizer: Tokenizer) -> Co
 
 
 def split_windows(begin: Ints, num_tokens: Ints, capacity: Ints, stride: int) -> Windows:
-    """Split contexts of `num_tokens` tokens, the first of which is `begin`, into windows of `capacity` tokens.
+    """Split contexts of `num_tokens` tokens, from token `begin` on, into windows of `capacity` tokens.
 
     Every token is in a window, the last window ends with the last token, and a context without tokens has one window.
 

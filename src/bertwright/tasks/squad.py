@@ -127,7 +127,7 @@ def read_questions(
             repeated.append(example.location)
             if not labeled:
                 raise ValueError(
-                    f'{record.location}: the id "{example.id}" is that of an earlier question; ids must differ'
+                    f'{record.location}: the id "{example.id}" belongs to an earlier question, too; ids must differ'
                 )
         seen.add(example.id)
         yield example

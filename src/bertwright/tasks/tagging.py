@@ -124,7 +124,7 @@ class Tagging(Task[TagExample, TagPrediction]):
     metric: str = "f1"
     """Score that selects the best checkpoint: f1 of spans, or accuracy; with scheme none always accuracy."""
     labels: tuple[str, ...] = field(default=(), metadata=LEARNED)
-    """All tags, in the order of the head's outputs; empty: those of the training data."""
+    """All tags, in the order of the head's outputs; empty: the tags of the training data."""
 
     def __post_init__(self) -> None:
         check_metric(self.metric, ("f1", "accuracy"))
@@ -394,7 +394,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         return cast(Scheme, self.scheme)
 
     def _normal_tags(self, example: TagExample) -> tuple[str, ...]:
-        """Return a sentence's tags; those of spans in their usual spelling."""
+        """Return a sentence's tags; tags of spans have their usual spelling."""
         tags = known_tags(example)
         return tags if self._scheme == "none" else tuple(map(normalize_tag, tags))
 
@@ -476,7 +476,7 @@ def _tag_error(example: TagExample, index: int, reason: str) -> ValueError:
 
 
 class WordTokens(NamedTuple):
-    """Words of all examples as tokens, each example's own words with those of its context."""
+    """Words of all examples as tokens, each example's own words with its context's."""
 
     ids: np.ndarray[Any, np.dtype[np.int32]]
     """Tokens of the distinct words, end to end."""
