@@ -559,7 +559,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "no room": (f"{ANSWER} train.json --max-query-length 40", "leave no token for the context"),
     "ids of two files": (
         "predict question-answering --inputs dev.json nowhere.json --output found.json",
-        'the id "q0" is that of an earlier question'),
+        'the id "q0" belongs to'),
     # settings, models
     "length 2": (f"{CLASSIFY} train.tsv --max-length 2", "max_length = 2: at least 3, [CLS] and [SEP]"),
     "too long": (f"{CLASSIFY} train.tsv --max-length 33", "max_length = 33: the model has 32 positions"),
