@@ -378,7 +378,8 @@ def test_published_task_prints_the_settings_of_the_paper(at: Path) -> None:
     before = files(at)
     command = f"finetune --task squad_v2 --train train.json --dev dev.json --model bert --run new {WINDOW} {HERE}"
     planned = " ".join(run_successfully(f"{command} --epochs 1 --dry-run").split())
-    assert "batch size 48, 1 epoch, learning rate 5e-05 (paper, 4.3: 48, 2, 5e-05)" in planned
+    rate = "learning rate 0.0003 (chosen by the hidden size, 16; BASE: 5e-05)"
+    assert f"batch size 48, 1 epoch, {rate} (paper, 4.3: 48, 2, 5e-05)" in planned
     assert "estimated time" in planned
     assert files(at) == before
     grid = " ".join(run_successfully("grid --task mrpc --help").split())

@@ -28,7 +28,7 @@ def default_learning_rate(base: float, hidden_size: int) -> float:
     """Return the default peak rate for an encoder, given that for BASE; larger encoders have BASE's.
 
     Adam changes each weight by about the rate, whatever its size; in a narrow layer fewer changes add up, so that the
-    rate must rise as the width falls (Yang et al. 2021, µP: inversely). Measured for a width of 384: docs/tasks.md.
+    rate must rise as the width falls (Yang et al. 2021, µP: inversely). docs/tasks.md has a measurement at width 384.
 
     >>> [default_learning_rate(3e-5, size) for size in (1024, 768, 384, 32)]
     [3e-05, 3e-05, 6e-05, 0.0003]

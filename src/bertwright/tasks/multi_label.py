@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 Bools = npt.NDArray[np.bool_]
 Label = str | tuple[str, ...]  # the text of a cell, not yet split, or a list of labels
+Examples = Sequence[TextExample[Label]]
 THRESHOLDS = np.arange(1, 100) / 100  # candidates
 NO_LABEL = "(none)"
 MARKS = {"1": True, "0": False, "true": True, "false": False}
@@ -61,6 +62,9 @@ class LabelsPrediction(NamedTuple):
 
     def __repr__(self) -> str:
         return f"LabelsPrediction({self.labels!r}, {abbreviate_probabilities(self.probabilities)})"
+
+
+Predictions = Sequence[LabelsPrediction]
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         items = value if isinstance(value, list | tuple) else [value]
         return tuple(dict.fromkeys(format_label(item, self.label, location).strip() for item in items))
 
-    def label_sets(self, examples: Sequence[TextExample[Label]]) -> list[tuple[str, ...]]:
+    def label_sets(self, examples: Examples) -> list[tuple[str, ...]]:
         """Return the labels of each example. Raises ValueError with the location of an example without known labels."""
         labels: list[Label] = known_labels(examples)
         return [self._split(label) for label in labels]
@@ -149,7 +153,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         parts = label.split(self.label_separator) if self.label_separator else [label]
         return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
-    def with_labels_of(self, examples: Sequence[TextExample[Label]]) -> Self:
+    def with_labels_of(self, examples: Examples) -> Self:
         """Return the task with the separator and the labels of the examples."""
         self.distinct_labels(examples)
         texts = [example.label for example in examples if isinstance(example.label, str)]
@@ -160,7 +164,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
             task, labels=self.labels or self.label_columns or tuple(sorted(labels, key=label_sort_key(labels)))
         )
 
-    def encode_labels(self, examples: Sequence[TextExample[Label]]) -> Outputs:
+    def encode_labels(self, examples: Examples) -> Outputs:
         """Convert the labels to N × C float32: 1 for a label that the example has, else 0."""
         columns = {label: number for number, label in enumerate(self.labels)}
         targets = np.zeros((len(examples), len(self.labels)), dtype=np.float32)
@@ -173,7 +177,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
             targets[row, [columns[label] for label in labels]] = 1
         return targets
 
-    def warnings(self, examples: Sequence[TextExample[Label]], paths: Sequence[str] = ()) -> list[str]:
+    def warnings(self, examples: Examples, paths: Sequence[str] = ()) -> list[str]:
         found = super().warnings(examples, paths)
         if examples and all(len(labels) == 1 for labels in self.label_sets(examples)):
             hint = "" if self.label_separator else "; if a text has several, set --label-separator"
@@ -189,9 +193,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         targets = batch.labels * (1 - smoothing) + smoothing / 2
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(self.labels)
 
-    def decode(
-        self, examples: Sequence[TextExample[Label]], encoded: Encoded, outputs: Outputs
-    ) -> list[LabelsPrediction]:
+    def decode(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[LabelsPrediction]:
         probabilities = np.exp(-np.logaddexp(0, -outputs.astype(np.float64)))
         return [
             LabelsPrediction(
@@ -211,27 +213,19 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
 
     # Scores
 
-    def _compare(
-        self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]
-    ) -> tuple[Bools, Bools]:
+    def _compare(self, examples: Examples, predictions: Predictions) -> tuple[Bools, Bools]:
         """Return the true and the predicted labels, N × C each."""
-        guessed = [[label in {*prediction.labels} for label in self.labels] for prediction in predictions]
-        return self.encode_labels(examples) > 0, np.array(guessed, dtype=bool).reshape(len(predictions), -1)
+        guessed: list[TextExample[Label]] = [TextExample("", None, guess.labels, "prediction") for guess in predictions]
+        return self.encode_labels(examples) > 0, self.encode_labels(guessed) > 0
 
-    def score(
-        self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]
-    ) -> dict[str, float]:
+    def score(self, examples: Examples, predictions: Predictions) -> dict[str, float]:
         return scores.multi_label_scores(*self._compare(examples, predictions))
 
-    def with_threshold_from(
-        self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]
-    ) -> Self:
+    def with_threshold_from(self, examples: Examples, predictions: Predictions) -> Self:
         """Return the task with the threshold that maximizes the metric of these predictions."""
         return replace(self, threshold=self.best_threshold(examples, predictions)[0])
 
-    def best_threshold(
-        self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]
-    ) -> tuple[float, float]:
+    def best_threshold(self, examples: Examples, predictions: Predictions) -> tuple[float, float]:
         """Find the threshold that maximizes the metric, whatever they were decoded with; return it and the metric.
 
         Of equally good ones, the nearest to 0.5 is returned.
@@ -242,15 +236,13 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         score, value = max(reached, key=lambda pair: (pair[0], -abs(pair[1] - 0.5)))
         return float(value), score
 
-    def score_notes(self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]) -> list[str]:
+    def score_notes(self, examples: Examples, predictions: Predictions) -> list[str]:
         """Describe the threshold that would have been best."""
         value, score = self.best_threshold(examples, predictions)
         metric = self.metric.replace("_", " ")
         return [f"best on these examples: {metric} {format_percent(score)}, with --threshold {value:g}"]
 
-    def example_scores(
-        self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]
-    ) -> ExampleScores | None:
+    def example_scores(self, examples: Examples, predictions: Predictions) -> ExampleScores | None:
         y_true, y_pred = self._compare(examples, predictions)
         if self.metric == "exact_match":
             return ExampleScores("mean", (y_true == y_pred).all(1, keepdims=True).astype(float))
@@ -259,9 +251,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
             return ExampleScores("f1", np.stack(sums, axis=1).astype(float))
         return None
 
-    def _label_scores(
-        self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]
-    ) -> dict[str, scores.LabelScores]:
+    def _label_scores(self, examples: Examples, predictions: Predictions) -> dict[str, scores.LabelScores]:
         y_true, y_pred = self._compare(examples, predictions)
         sums = zip(*(marks.sum(0).tolist() for marks in (y_true & y_pred, y_pred, y_true)), strict=True)
         return {
@@ -271,9 +261,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
             for label, (hits, predicted, actual) in zip(self.labels, sums, strict=True)
         }
 
-    def score_tables(
-        self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]
-    ) -> list[DisplayTable]:
+    def score_tables(self, examples: Examples, predictions: Predictions) -> list[DisplayTable]:
         """Format precision, recall and F1 of each label; of many labels, those with the lowest F1."""
         by_label, title = self._label_scores(examples, predictions), "label"
         if len(self.labels) > MAX_TABLE_LABELS:
@@ -282,9 +270,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         rows = [(label, *map(format_percent, one[:3]), f"{one.examples:,}") for label, one in by_label.items()]
         return [DisplayTable((title, "precision", "recall", "F1", "examples"), rows)]
 
-    def score_details(
-        self, examples: Sequence[TextExample[Label]], predictions: Sequence[LabelsPrediction]
-    ) -> dict[str, Any]:
+    def score_details(self, examples: Examples, predictions: Predictions) -> dict[str, Any]:
         """Return the scores of each label."""
         by_label = self._label_scores(examples, predictions)
         return {"labels": {label: one._asdict() for label, one in by_label.items()}}
@@ -296,7 +282,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
         return {"location": example.location, "text": example.text, **pair, "gold": list(gold)}
 
-    def predicted_classes(self, predictions: Sequence[LabelsPrediction]) -> set[str]:
+    def predicted_classes(self, predictions: Predictions) -> set[str]:
         return {", ".join(prediction.labels) or NO_LABEL for prediction in predictions}
 
     # Reports and files
