@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bertwright.experiments import experiment_setup as setup
-from bertwright.experiments.experiment import experiment
+from bertwright.experiments.experiment import choose_level, experiment, plan_experiment, report_folder
 from bertwright.experiments.experiment_settings import ExperimentSettings
-from bertwright.experiments.experiment_setup import choose_level, plan_experiment
 from bertwright.experiments.job_runner import JobRunner
 from bertwright.experiments.jobs import all_jobs
 from bertwright.experiments.table_plan import TablePlan
@@ -20,10 +18,7 @@ from harness import run_and_capture
 
 Make = Callable[..., ExperimentSettings]
 
-
 CLASSES = {"bear": "PER", "deer": "PER", "fish": "LOC", "wolf": "LOC", "crow": "ORG", "hare": "ORG"}
-
-
 OTHERS = "the in sees hears fears finds".split()
 
 
@@ -42,7 +37,7 @@ def plan_of(settings: ExperimentSettings) -> TablePlan:
 
 
 def output(settings: ExperimentSettings) -> Path:
-    return setup.report_folder(settings, plan_of(settings))
+    return report_folder(settings, plan_of(settings))
 
 
 run_experiment = partial(run_and_capture, experiment)

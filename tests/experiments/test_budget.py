@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,14 @@ from rich.console import Console
 from small_experiments import Make, plan_of, run_experiment
 
 from bertwright.experiments import experiment as command
-from bertwright.experiments import experiment_setup as setup
 from bertwright.experiments.ablations import ComposeJob
-from bertwright.experiments.experiment import experiment
+from bertwright.experiments.experiment import choose_level, experiment
 from bertwright.experiments.experiment_settings import ExperimentSettings
-from bertwright.experiments.experiment_setup import choose_level
-from bertwright.experiments.job_cost import JobCost, SplitCost
-from bertwright.experiments.jobs import PretrainJob, ProbeJob, all_jobs
+from bertwright.experiments.job_cost import JobCost, fit_budget
+from bertwright.experiments.jobs import Job, PretrainJob, ProbeJob, all_jobs
 from bertwright.experiments.levels import ExperimentLevel
-from bertwright.experiments.table_plan import TablePlan
+
+FREE: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None}  # sizes that a budget chooses
 
 
 def test_dry_run_prints_jobs_and_time_and_writes_nothing(make: Make, tmp_path: Path) -> None:
@@ -41,20 +41,19 @@ def test_dry_run_of_table8_measures_heads(make: Make, tmp_path: Path) -> None:
 def cost_of(job: Any, examples: int | None = None) -> JobCost:
     """Return 3 + 100 s for a pre-training; for others 2 s to open it and 10 s for its limit, or 1,500 examples."""
     if isinstance(job, PretrainJob | ComposeJob):
-        return JobCost(3.0, (SplitCost(100.0, job.settings.steps),)) if isinstance(job, PretrainJob) else JobCost(0.0)
+        return JobCost(3.0, 100.0) if isinstance(job, PretrainJob) else JobCost(0.0)
     limit = job.settings.limit if isinstance(job, ProbeJob) else job.settings.tuning.limit
-    return JobCost(2.0, (SplitCost(10.0, examples or limit or 1_500),), limit)
+    return JobCost(2.0, 10.0, examples or limit or 1_500, limit)
 
 
 def fit(settings: ExperimentSettings, examples: int | None = None) -> ExperimentLevel:
-    plan = plan_of(settings)
-    costs = {job.key: cost_of(job, examples) for job in all_jobs(plan.jobs)}
-    return setup.fit_budget(settings, choose_level(settings), plan, costs)
+    jobs = all_jobs(plan_of(settings).jobs)
+    return fit_budget(settings, choose_level(settings), jobs, {job.key: cost_of(job, examples) for job in jobs})
 
 
 def test_budget_scales_steps_and_examples(make: Make, tmp_path: Path) -> None:
     """Four pre-trainings of 3 + 100 s and twenty fine-tunings of 2 + 10 s in 10.4 minutes: 312 s for each kind."""
-    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.4)
+    settings = make(tmp_path / "work", **FREE, budget=10.4)
     level, fitted = choose_level(settings), fit(settings)
     assert (level.steps, level.limit, level.word_task_limit) == (1_000, 1_000, 1_500)
     assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (750, 1_300, 2_000)
@@ -63,18 +62,18 @@ def test_budget_scales_steps_and_examples(make: Make, tmp_path: Path) -> None:
 def test_budget_scales_heads_on_frozen_features(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
     """Two fine-tunings and one probe of 2 + 10 s in 18 s: 4 s for the examples of each."""
     model = {"model": str(tiny_bert), "store": None}
-    settings = make(tmp_path / "work", "table7", steps=None, limit=None, word_task_limit=None, budget=0.3, **model)
+    settings = make(tmp_path / "work", "table7", **FREE, budget=0.3, **model)
     assert fit(settings).word_task_limit == 600
 
 
 def test_budget_reduces_the_limit_below_the_examples_of_small_tasks(make: Make, tmp_path: Path) -> None:
     """Ten fine-tunings of 2 + 10 s in 90 s: the time of a task of 100 examples falls only if the limit is below 100."""
-    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, tasks=("sst2",), budget=3.0)
+    settings = make(tmp_path / "work", **FREE, tasks=("sst2",), budget=3.0)
     assert fit(settings, examples=100).limit == 70
 
 
 def test_budget_of_a_level_without_limits(make: Make, tmp_path: Path) -> None:
-    settings = make(tmp_path / "work", level="paper", steps=None, limit=None, word_task_limit=None, tasks=("sst2",))
+    settings = make(tmp_path / "work", level="paper", **FREE, tasks=("sst2",))
     assert fit(replace(settings, budget=60.0), examples=100).limit is None
     assert fit(replace(settings, budget=10.0), examples=100).limit == 55
 
@@ -84,13 +83,12 @@ def test_budget_is_measured_once_for_the_same_inputs(
 ) -> None:
     measured: list[int] = []
 
-    def measure(plan: TablePlan, _: Console) -> dict[str, JobCost]:
-        measured.append(len(plan.jobs))
-        return {job.key: cost_of(job) for job in all_jobs(plan.jobs)}
+    def estimate_costs(jobs: Sequence[Job], _: Console) -> dict[str, JobCost]:
+        measured.append(len([job for job in jobs if job.kind == "finetune"]))
+        return {job.key: cost_of(job) for job in jobs}
 
-    monkeypatch.setattr(command, "measure", measure)
-    free: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None, "budget": 10.4}
-    settings = make(tmp_path / "work", **free)
+    monkeypatch.setattr(command, "estimate_costs", estimate_costs)
+    settings = make(tmp_path / "work", **FREE, budget=10.4)
 
     def sizes(**changes: Any) -> tuple[int, int | None]:
         changed = replace(settings, **changes)
@@ -109,8 +107,8 @@ def test_budget_is_measured_once_for_the_same_inputs(
 
 
 def test_damaged_sizes_of_a_budget_are_named(make: Make, tmp_path: Path) -> None:
-    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=10.0, report_only=True)
-    path = setup.budget_file(settings, plan_of(settings))
+    settings = make(tmp_path / "work", **FREE, budget=10.0, report_only=True)
+    path = command.budget_file(settings, plan_of(settings))
     path.parent.mkdir(parents=True)
     path.write_text('{"steps": 100}')
     with pytest.raises(ValueError, match=r"budget\.json: damaged; delete it"):
@@ -118,12 +116,11 @@ def test_damaged_sizes_of_a_budget_are_named(make: Make, tmp_path: Path) -> None
 
 
 def test_report_only_of_an_unknown_budget_is_rejected(make: Make, tmp_path: Path) -> None:
-    free: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None, "budget": 10.0}
     with pytest.raises(ValueError, match=r"--budget 10: .* has no sizes"):
-        experiment(make(tmp_path / "work", report_only=True, **free))
+        experiment(make(tmp_path / "work", report_only=True, **FREE, budget=10.0))
 
 
 def test_a_budget_that_is_too_small_is_rejected(make: Make, tmp_path: Path) -> None:
-    settings = make(tmp_path / "work", steps=None, limit=None, word_task_limit=None, budget=0.1)
+    settings = make(tmp_path / "work", **FREE, budget=0.1)
     with pytest.raises(ValueError, match=r"--budget 0\.1: too little for 27 jobs"):
         experiment(settings)

@@ -12,8 +12,7 @@ from rich.console import Console
 from small_experiments import Make, output, plan_of
 
 from bertwright.experiments.ablations import ComposeJob
-from bertwright.experiments.experiment import experiment
-from bertwright.experiments.experiment_setup import choose_level
+from bertwright.experiments.experiment import choose_level, experiment
 from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
 from bertwright.experiments.levels import TaskRecipe
 from bertwright.experiments.paper_tables import list_checkpoint_steps

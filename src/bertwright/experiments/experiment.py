@@ -1,7 +1,7 @@
-"""Experiments of the paper: plan, run the jobs, report.
+"""Experiments of the paper: choose the level, plan, run the jobs, report.
 
 WORK/jobs/                       runs, shared by all experiments (see `experiments.job_runner`)
-WORK/NAME-LEVEL-KEY/report.md    the table beside the paper's, and the claims; report.json, plot.png
+WORK/NAME-LEVEL-KEY/report.md    the table next to the paper's, and the claims; report.json, plot.png
 WORK/budgets/                    the sizes that budgets gave, so that the same command resumes with the same ones
 """
 
@@ -19,36 +19,33 @@ from bertwright.console import (
     filled_table,
     format_duration,
     heading,
-    item_progress,
     key_value_table,
     make_console,
     make_table,
     notice,
     say,
 )
-from bertwright.experiments.experiment_settings import BUDGETED, ExperimentSettings
-from bertwright.experiments.experiment_setup import (
-    budget_file,
-    choose_level,
-    fit_budget,
-    plan_experiment,
-    report_folder,
-)
-from bertwright.experiments.job_cost import JobCost, estimate_costs, total_seconds
+from bertwright.experiments.experiment_settings import BUDGETED, OF_ONE_MODEL, ExperimentSettings
+from bertwright.experiments.job_cost import estimate_costs, fit_budget
+from bertwright.experiments.job_maker import ExperimentInputs
 from bertwright.experiments.job_runner import WAIT_S, JobRunner, lock_if_free
-from bertwright.experiments.jobs import all_jobs
-from bertwright.experiments.levels import ExperimentLevel
+from bertwright.experiments.jobs import all_jobs, digest_store
+from bertwright.experiments.levels import LEVELS, ExperimentLevel
+from bertwright.experiments.paper_tables import make_plan
 from bertwright.experiments.report import Report, make_report
 from bertwright.experiments.report_formats import LEGEND, format_cells, plot, to_markdown, to_record
 from bertwright.experiments.table_plan import TablePlan
 from bertwright.files import read_json, write_json, write_text
 from bertwright.finetuning.settings import paper_optimizer
+from bertwright.interop.model_files import model_folder
 from bertwright.models.config import format_shape
 from bertwright.settings import to_table
 from bertwright.training.context import select_dtype
 from bertwright.training.distributed import independent_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings
+from bertwright.vocabulary.tokenizer import Tokenizer
 
+MODEL_RATES = (5e-5,)  # --model at levels below "paper": one rate instead of four
 KINDS = {
     "pretrain": "pre-training",
     "compose": "composed models",
@@ -81,7 +78,7 @@ def run_experiment(settings: ExperimentSettings, console: Console, rank: int) ->
         level = apply_budget(settings, level, plan, console)
         plan = plan_experiment(settings, level)
     if settings.dry_run:
-        print_plan(plan, describe_level(level, settings.model), runner, measure(plan, console), console)
+        print_plan(plan, describe_level(level, settings.model), runner, console)
         return None
     if not settings.report_only:
         if rank == 0:
@@ -98,6 +95,55 @@ def run_experiment(settings: ExperimentSettings, console: Console, rank: int) ->
     return folder
 
 
+def choose_level(settings: ExperimentSettings) -> ExperimentLevel:
+    """Return the level with the settings that override it; a budget decides its sizes later.
+
+    The user's own model is fine-tuned as in the paper, on all examples; below level "paper" with a single rate.
+    """
+    level, full = LEVELS[settings.level], LEVELS["paper"]
+    if settings.experiment == "figure5":
+        recipe = replace(level.recipe, learning_rates=level.curve_learning_rates)
+        level = replace(level, seeds=level.curve_seeds, recipe=recipe)
+    if settings.model is not None:
+        rates = full.recipe.learning_rates if settings.level == "paper" else MODEL_RATES
+        recipe = replace(full.recipe, learning_rates=rates)
+        level = replace(level, recipe=recipe, task_recipes=full.task_recipes, limit=None, word_task_limit=None)
+    changes = {name: value for name in ("seeds", *BUDGETED) if (value := getattr(settings, name)) is not None}
+    return replace(level, **changes)
+
+
+def report_folder(settings: ExperimentSettings, plan: TablePlan) -> Path:
+    """Return the folder of a report; its name has a digest of all that decides the numbers, such as seeds and files."""
+    return settings.work / f"{settings.experiment}-{settings.level}-{plan.key}"
+
+
+def budget_file(settings: ExperimentSettings, plan: TablePlan) -> Path:
+    """Return the file with the sizes that a budget gave; `plan`: the plan without the budget."""
+    name = f"{settings.experiment}-{settings.level}-{settings.budget:g}min-{plan.key}"
+    return settings.work / "budgets" / name / "budget.json"
+
+
+def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> TablePlan:
+    """Return the plan of an experiment. Raises ValueError for inputs that are missing or not usable."""
+    if settings.data is None:
+        raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
+    if not settings.data.is_dir():
+        problem = "not a folder" if settings.data.exists() else "no such folder"
+        raise ValueError(f"--data {settings.data}: {problem}; name one with the files of tasks in its sub-folders")
+    device = replace(settings.device, dtype=select_dtype(settings.device))
+    if settings.model is not None:
+        lowercase = Tokenizer.load(model_folder(settings.model)).lowercase
+        inputs = ExperimentInputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
+        return make_plan(settings.experiment, inputs)
+    if settings.store is None:
+        own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.experiment in OF_ONE_MODEL else ""
+        raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
+    store = settings.store.resolve()
+    lowercase = Tokenizer.load(store / "tokenizer").lowercase
+    inputs = ExperimentInputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
+    return make_plan(settings.experiment, inputs)
+
+
 def apply_budget(
     settings: ExperimentSettings, level: ExperimentLevel, plan: TablePlan, console: Console
 ) -> ExperimentLevel:
@@ -106,7 +152,7 @@ def apply_budget(
     The first time, one of several processes measures and records them, and the others wait. Raises ValueError for a
     damaged file.
     """
-    path = budget_file(settings, plan)
+    path, jobs = budget_file(settings, plan), all_jobs(plan.jobs)
     while not path.is_file():
         if settings.report_only:
             raise ValueError(
@@ -114,10 +160,10 @@ def apply_budget(
                 "omit --budget"
             )
         if settings.dry_run:
-            return fit_budget(settings, level, plan, measure(plan, console))
+            return fit_budget(settings, level, jobs, estimate_costs(jobs, console))
         with lock_if_free(path.parent) as is_locked:
             if is_locked and not path.is_file():
-                fitted = fit_budget(settings, level, plan, measure(plan, console))
+                fitted = fit_budget(settings, level, jobs, estimate_costs(jobs, console))
                 write_json(path, {name: getattr(fitted, name) for name in BUDGETED})
         if not is_locked:
             time.sleep(WAIT_S)
@@ -127,32 +173,25 @@ def apply_budget(
     return replace(level, **sizes)
 
 
-def measure(plan: TablePlan, console: Console) -> dict[str, JobCost]:
-    """Return the estimated time of each job of a plan."""
+def print_plan(plan: TablePlan, common: Mapping[str, str], runner: JobRunner, console: Console) -> None:
+    """Measure the time of a plan's jobs; print jobs by kind, the finished ones, and the time of the others."""
     jobs = all_jobs(plan.jobs)
-    with item_progress(console, "measuring", len(jobs)) as advance:
-        return estimate_costs(jobs, advance)
-
-
-def print_plan(
-    plan: TablePlan, common: Mapping[str, str], runner: JobRunner, costs: Mapping[str, JobCost], console: Console
-) -> None:
-    """Print the jobs of a plan by kind, the finished ones and the time that the others will take."""
+    costs = estimate_costs(jobs, console)
     heading(console, plan.title)
-    jobs = all_jobs(plan.jobs)
-    pending = [job for job in jobs if not runner.result(job)]
     table = make_table("", "jobs", "finished", "time of the others")
+    total = 0.0
     for kind in dict.fromkeys(job.kind for job in jobs):
         chosen = [job for job in jobs if job.kind == kind]
-        waiting = [job for job in pending if job.kind == kind]
-        seconds = format_duration(total_seconds(waiting, costs))
-        table.add_row(KINDS[kind], str(len(chosen)), str(len(chosen) - len(waiting)), seconds)
+        pending = [job for job in chosen if not runner.result(job)]
+        seconds = sum(costs[job.key].seconds for job in pending)
+        table.add_row(KINDS[kind], str(len(chosen)), str(len(chosen) - len(pending)), format_duration(seconds))
+        total += seconds
     console.print(table)
     console.print(key_value_table(common))
     for note in plan.notes:
         notice(console, note)
-    say(console, f"estimated time: {format_duration(total_seconds(pending, costs))} of one process; start the same "
-                 "command several times to share it")  # fmt: skip
+    say(console, f"estimated time: {format_duration(total)} of one process; start the same command several times to "
+                 "share it")  # fmt: skip
 
 
 def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:

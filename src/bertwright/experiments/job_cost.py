@@ -1,17 +1,25 @@
-"""Estimated time of jobs: the first job of each kind is measured with a few steps, and the others take as long."""
+"""Estimated time of jobs, and the sizes that fit a budget.
+
+The first job of each kind is measured with a few steps, and the others take as long.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from bertwright.console import ProgressCallback, silent_console
+from rich.console import Console
+
+from bertwright.console import item_progress, silent_console
 from bertwright.experiments.ablations import ComposeJob
+from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.jobs import FinetuneJob, Job, PretrainJob, ProbeJob, TaskJob, with_model_of
+from bertwright.experiments.levels import ExperimentLevel
 from bertwright.finetuning.finetune_cost import time_evaluation
 from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.probe import open_probe, probe
@@ -23,57 +31,54 @@ from bertwright.training.context import execution_context
 from bertwright.training.cost import time_steps
 from bertwright.vocabulary.tokenizer import Tokenizer
 
+MIN_STEPS, MIN_EXAMPLES = 100, 50
+SCALES = [10 ** (power / 1_000) for power in range(-5_000, 2_001)]  # factors of the limits, which a budget chooses from
+PRETRAINING_SHARE = 0.5  # share of a budget that pre-training gets
+UNLIMITED = 400_000  # examples that a level without limits is scaled from: MNLI, the largest task, has 392,702
 TIMED_EXAMPLES = 64  # examples of each split with which heads on frozen features are timed
-
-
-class SplitCost(NamedTuple):
-    """Seconds that the examples of a split take, in training or in prediction, or the steps of a pre-training."""
-
-    seconds: float
-    examples: int
 
 
 class JobCost(NamedTuple):
     """Estimated seconds of a job."""
 
     fixed: float
-    """Seconds to open a run; of a pre-training, its evaluations, whose number does not depend on its steps."""
-    splits: tuple[SplitCost, ...] = ()
+    """Seconds that no size changes: to open a run, or to evaluate a pre-training."""
+    training: float = 0.0
+    """Seconds of all steps and predictions."""
+    examples: int = 1
+    """Training examples of a task."""
     limit: int | None = None
     """Limit of the examples of each split with which the job was measured."""
 
     @property
     def seconds(self) -> float:
         """Total."""
-        return self.fixed + sum(split.seconds for split in self.splits)
+        return self.fixed + self.training
 
     def with_limit(self, limit: int | None) -> float:
-        """Return the total under another limit.
+        """Return the total under another limit, in proportion to the training examples.
 
-        A split with fewer examples than the present limit was measured whole, so that a larger limit adds none.
+        A task with fewer examples than the present limit was measured whole, so that a larger limit adds none.
         """
-        seconds = self.fixed
-        for split in self.splits:
-            is_cut = self.limit is not None and split.examples >= self.limit
-            examples = split.examples if limit is None else limit if is_cut else min(limit, split.examples)
-            seconds += split.seconds * examples / split.examples
-        return seconds
+        is_cut = self.limit is not None and self.examples >= self.limit
+        examples = self.examples if limit is None else limit if is_cut else min(limit, self.examples)
+        return self.fixed + self.training * examples / self.examples
 
 
-def estimate_costs(jobs: Sequence[Job], advance: ProgressCallback) -> dict[str, JobCost]:
+def estimate_costs(jobs: Sequence[Job], console: Console) -> dict[str, JobCost]:
     """Return the estimated time of each job by its key; of jobs that take as long, the first is measured.
 
-    No files are left behind. `advance` receives the number of jobs done. Raises ValueError as the runs do for
-    settings and files that are not usable.
+    No files are left behind. Raises ValueError as the runs do for settings and files that are not usable.
     """
     by_kind: dict[Hashable, JobCost] = {}
     by_key: dict[str, JobCost] = {}
-    for job in jobs:
-        kind = kind_of(job)
-        if kind not in by_kind:
-            by_kind[kind] = measure(job)
-        by_key[job.key] = by_kind[kind]
-        advance(1)
+    with item_progress(console, "measuring", len(jobs)) as advance:
+        for job in jobs:
+            kind = kind_of(job)
+            if kind not in by_kind:
+                by_kind[kind] = measure(job)
+            by_key[job.key] = by_kind[kind]
+            advance(1)
     return by_key
 
 
@@ -98,8 +103,7 @@ def measure(job: Job) -> JobCost:
     """Estimate the time of a job from a few steps and predictions with an untrained model."""
     if isinstance(job, PretrainJob):
         cost = measure_cost(job.settings)
-        steps = SplitCost(cost.seconds - cost.evaluation_seconds, job.settings.steps)
-        return JobCost(cost.evaluation_seconds, (steps,))
+        return JobCost(cost.evaluation_seconds, cost.seconds - cost.evaluation_seconds)
     if not isinstance(job, FinetuneJob | ProbeJob):
         return JobCost(0.0)  # a copy of files
     with TemporaryDirectory() as folder:
@@ -129,17 +133,16 @@ def measure_finetuning(settings: FinetuneSettings) -> JobCost:
         state = open_run(settings, context, silent_console())
         opening = time.perf_counter() - started
         steps = settings.num_steps(state.train.encoded.num_items)
-        training = steps * time_steps(make_spec(state, settings, context), context)
-        splits = [SplitCost(training, len(state.train.examples))]
+        seconds = steps * time_steps(make_spec(state, settings, context), context)
         # A run is opened and dev predicted twice: for its score, and for the per-example statistics.
         for split, times in ((state.dev, 2), (state.test, 1)):
             if split is not None:
-                splits.append(SplitCost(times * time_evaluation(state, split), len(split.examples)))
-    return JobCost(2 * opening, tuple(splits), settings.tuning.limit)
+                seconds += times * time_evaluation(state, split)
+    return JobCost(2 * opening, seconds, len(state.train.examples), settings.tuning.limit)
 
 
 def measure_probe(settings: ProbeSettings) -> JobCost:
-    """Estimate the time of a probe: one more seed gives the time of a head, and the rest is that of the features."""
+    """Estimate the time of a probe: one more seed gives the time of a head, and the features take the rest."""
     started = time.perf_counter()
     with execution_context(settings.device) as context:
         examples = len(open_probe(settings, context, silent_console()).splits[0].examples)
@@ -153,9 +156,54 @@ def measure_probe(settings: ProbeSettings) -> JobCost:
     features = max(0.0, seconds[0] - head)
     heads = len(settings.seeds) * len(settings.learning_rates)
     per_example = (features + heads * head) / min(examples, TIMED_EXAMPLES)
-    return JobCost(opening, (SplitCost(examples * per_example, examples),), settings.limit)
+    return JobCost(opening, examples * per_example, examples, settings.limit)
 
 
-def total_seconds(jobs: Sequence[Job], costs: Mapping[str, JobCost]) -> float:
-    """Return the estimated time of some jobs, one after the other."""
-    return sum(costs[job.key].seconds for job in jobs)
+def fit_budget(
+    settings: ExperimentSettings, level: ExperimentLevel, jobs: Sequence[Job], costs: dict[str, JobCost]
+) -> ExperimentLevel:
+    """Return the level with as many steps and examples as fit the budget; limits keep their proportion.
+
+    `costs`: time of each job at this level, by key. Raises ValueError if the budget is too small for anything.
+    """
+    assert settings.budget is not None
+    pretraining = [costs[job.key] for job in jobs if isinstance(job, PretrainJob)]
+    tuning = [costs[job.key] for job in jobs if isinstance(job, TaskJob)]
+    seconds = 60 * settings.budget
+    share, steps = 0.0, level.steps
+    if pretraining:
+        share = PRETRAINING_SHARE
+        fixed = sum(cost.fixed for cost in pretraining)  # the number of evaluations does not depend on the steps
+        steps = _round_down(level.steps * (seconds * share - fixed) / sum(cost.training for cost in pretraining))
+
+    def tuning_seconds(scale: float) -> float:
+        return sum(cost.with_limit(_scale(cost.limit, scale)) for cost in tuning)
+
+    scale = [0.0, *SCALES][bisect(SCALES, seconds * (1 - share), key=tuning_seconds)]
+    limits = [_scale(limit, scale) for limit in (level.limit, level.word_task_limit)]
+    examples = min((limit for limit in limits if limit is not None), default=MIN_EXAMPLES)
+    if steps < MIN_STEPS or examples < MIN_EXAMPLES:
+        raise ValueError(
+            f"--budget {settings.budget:g}: too little for {len(jobs)} jobs ({steps} steps and {examples} examples "
+            "each); raise it, or choose fewer --tasks or --seeds"
+        )
+    return replace(level, steps=steps, limit=limits[0], word_task_limit=limits[1])
+
+
+def _scale(limit: int | None, scale: float) -> int | None:
+    """Return a limit times a factor, rounded down; None, no limit, becomes one only if the factor is below 1."""
+    if limit is None and scale >= 1:
+        return None
+    return _round_down(scale * (UNLIMITED if limit is None else limit))
+
+
+def _round_down(number: float) -> int:
+    """Round down to two significant digits.
+
+    >>> _round_down(12_345.6), _round_down(-3.0)
+    (12000, 0)
+    """
+    if number < 1:
+        return 0
+    unit = 10 ** max(0, len(str(int(number))) - 2)
+    return int(number // unit * unit)

@@ -15,6 +15,7 @@ from bertwright.experiments.task_files import FoundTask, find_task
 from bertwright.finetuning.probe_settings import ProbeSettings, ProbeTrial
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.models.representations import RepresentationName
+from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -121,6 +122,7 @@ class JobMaker:
         shape = shape or level.shape
         is_variant = mask_mix != PAPER_MIX or shape != level.shape
         every = max(1, level.steps // CURVE_CHECKPOINTS)
+        rate = level.wide_learning_rates.get(shape[1], level.optimizer.learning_rate)
         settings = PretrainSettings(
             run=RUN,
             store=inputs.store,
@@ -129,9 +131,9 @@ class JobMaker:
             keep_last=1 if is_variant else 2 * CURVE_CHECKPOINTS,  # of few steps, up to 19 are multiples of `every`
             eval_every=every,
             model=level.model(shape),
-            data=level.data(objective, mask_mix),
+            data=DataSettings(level.max_length, level.batch_size, objective, mask_mix=mask_mix),
             long=level.long,
-            optimizer=level.optimizer_of(shape),
+            optimizer=replace(level.optimizer, learning_rate=rate),
             device=inputs.device,
         )
         return PretrainJob(f"pre-train {name}", (("store", inputs.store_digest),), (), settings)

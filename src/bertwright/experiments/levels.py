@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from bertwright.models.config import SIZES
-from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.settings import LongPhase, ModelSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 
@@ -18,7 +17,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class TaskRecipe:
-    """Hyper-parameters of fine-tuning; of several learning rates, the best on dev counts."""
+    """Hyper-parameters of fine-tuning; if there are several learning rates, the best one on dev counts."""
 
     epochs: float
     batch_size: int
@@ -36,29 +35,29 @@ class ExperimentLevel:
 
     shape: Shape
     shapes: tuple[Shape, ...]
-    """Those of table 6, smallest first."""
+    """Shapes of table 6, smallest first."""
     steps: int
     batch_size: int
     max_length: int
     """Length of the first nine tenths of the steps."""
     max_positions: int
-    """Length of the last tenth, and the longest sequence in fine-tuning."""
+    """Length of the last tenth of the steps, and the longest sequence in fine-tuning."""
     tagging_length: int | None
     """Longest sequence of tagging with a model that the level pre-trains; None: the model's positions (paper). In a
     short pre-training, a tenth of the steps is too little for the positions after `max_length`."""
     dropout: float
-    """In pre-training. Fine-tuning has 0.1 (paper)."""
+    """Dropout of pre-training. Fine-tuning has 0.1 (paper)."""
     init_scheme: InitScheme
     optimizer: OptimizerSettings
     wide_learning_rates: dict[int, float]
-    """Peak rates of pre-training by hidden size, of shapes that do not learn at that of `optimizer`."""
+    """Peak rates of pre-training by hidden size, for shapes that do not learn at the rate of `optimizer`."""
     recipe: TaskRecipe
     task_recipes: dict[str, TaskRecipe]
-    """For tasks with their own hyper-parameters."""
+    """Recipes of tasks with their own hyper-parameters."""
     limit: int | None
     """Examples of each split of a sentence task. None: all."""
     word_task_limit: int | None
-    """Likewise of tagging and question answering, in which a small model learns little from few examples."""
+    """Examples of each split of tagging and question answering: a small model learns little from few of them."""
     seeds: int
     """Restarts of fine-tuning."""
     curve_seeds: int
@@ -66,28 +65,17 @@ class ExperimentLevel:
     """Restarts and rates of figure 5, in which each of 20 checkpoints is fine-tuned."""
     probe_epochs: int
     lstm_size: int
-    """Outputs of the BiLSTM of the heads on frozen features. That of LTR + BiLSTM has as many as the encoder."""
+    """Outputs of the BiLSTM in heads on frozen features. LTR + BiLSTM has as many outputs as its encoder."""
     lstm_layers: int
-    """Of both BiLSTMs; the paper gives no number for LTR + BiLSTM."""
+    """Layers of both BiLSTMs; the paper gives no number for LTR + BiLSTM."""
     lstm_learning_rate: float = 1e-3
-    """Peak rate of both BiLSTMs, whatever the encoder's: their weights are new."""
-
-    def for_curve(self) -> ExperimentLevel:
-        """Return the level with the restarts and the rates of figure 5."""
-        recipe = replace(self.recipe, learning_rates=self.curve_learning_rates)
-        return replace(self, seeds=self.curve_seeds, recipe=recipe)
+    """Peak learning rate of both BiLSTMs: their weights are new, so the encoder's rate does not apply."""
 
     @property
     def long(self) -> LongPhase:
-        """The last tenth of the steps, at the model's full length; none if it is the length of the others."""
+        """The last tenth of the steps, at the model's full length; none if all steps have this length."""
         ratio = 0.1 if self.max_positions > self.max_length else 0.0
         return LongPhase(long_ratio=ratio, long_length=self.max_positions)
-
-    def optimizer_of(self, shape: Shape) -> OptimizerSettings:
-        """Return the optimizer of a shape's pre-training."""
-        return replace(
-            self.optimizer, learning_rate=self.wide_learning_rates.get(shape[1], self.optimizer.learning_rate)
-        )
 
     def model(self, shape: Shape) -> ModelSettings:
         """Return the model settings of a shape."""
@@ -101,12 +89,6 @@ class ExperimentLevel:
             attention_dropout=self.dropout,
             init_scheme=self.init_scheme,
         )
-
-    def data(
-        self, objective: Literal["mlm+nsp", "mlm", "ltr", "rtl"], mask_mix: tuple[float, float, float]
-    ) -> DataSettings:
-        """Return the settings of examples."""
-        return DataSettings(self.max_length, self.batch_size, objective, mask_mix=mask_mix)
 
 
 # `mini` on some 30 million tokens.
@@ -135,17 +117,13 @@ NIGHT = ExperimentLevel(
 )
 
 LEVELS: dict[LevelName, ExperimentLevel] = {
-    "demo": ExperimentLevel(
+    "demo": replace(
+        NIGHT,
         shape=SIZES["tiny"],
         shapes=((1, 128, 2), (2, 128, 1), (2, 128, 2), (4, 128, 2), (4, 192, 3), (6, 192, 3)),
         steps=1_000,
         batch_size=32,
-        max_length=64,
-        max_positions=128,
-        tagging_length=64,
-        dropout=0.0,
-        init_scheme="mimetic",
-        optimizer=OptimizerSettings(1e-3, warmup_ratio=0.05, bias_correction=True),
+        optimizer=replace(NIGHT.optimizer, learning_rate=1e-3),
         wide_learning_rates={192: 8e-4},
         recipe=TaskRecipe(3.0, 32, (3e-4,)),
         task_recipes={},
@@ -153,7 +131,6 @@ LEVELS: dict[LevelName, ExperimentLevel] = {
         word_task_limit=1_500,
         seeds=2,
         curve_seeds=1,
-        curve_learning_rates=(3e-4,),
         probe_epochs=2,
         lstm_size=128,
         lstm_layers=1,
