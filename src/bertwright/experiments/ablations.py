@@ -1,4 +1,4 @@
-"""Composed models of table 5: LTR with a BiLSTM on top, and LTR beside RTL (paper, section 5.1).
+"""Composed models of table 5: LTR with a BiLSTM on top, and LTR next to RTL (paper, section 5.1).
 
 A composed encoder concatenates the states of several BERTs, and a BiLSTM may read them; fine-tuning trains everything
 together. This module adds its model folders to the architectures that can be read.
@@ -109,7 +109,7 @@ class CompositeEncoder(TextEncoder):
 
     def __init__(self, config: CompositeConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         super().__init__(config, compute_dtype)
-        self.encoders = nn.ModuleList(BertEncoder(one, compute_dtype, seed) for one in config.encoders)
+        self.encoders = nn.ModuleList(BertEncoder(encoder, compute_dtype, seed) for encoder in config.encoders)
         self.lstm = BiLSTM(config.hidden_size, config.hidden_size, config.lstm_layers) if config.lstm_layers else None
         if self.lstm is not None:
             self.learning_rates = {"lstm": config.lstm_learning_rate}

@@ -58,7 +58,7 @@ class Difference(NamedTuple):
     """None if nothing could be resampled."""
 
     def to_record(self) -> dict[str, Any]:
-        """Return the difference as it is written to a JSON file."""
+        """Return the difference as a JSON object."""
         return {"mean": self.mean} | (self.interval._asdict() if self.interval else {})
 
 
@@ -73,22 +73,22 @@ def estimate(column: str, samples: Mapping[str, Sample], draws: int = DRAWS) -> 
     """
     numbers = {row: sample.examples for row, sample in samples.items() if sample.examples}
     resampled = _resample_examples(column, numbers, draws)
-    found = {}
+    estimates = {}
     for row, sample in samples.items():
         mean, seeds, drawn = float(np.mean(sample.scores)), len(sample.scores), resampled.get(row)
         if seeds > 1:
             error = np.std(sample.scores, ddof=1) / np.sqrt(seeds)
             t = make_rng(SEED, _key(column), _key(row)).standard_t(seeds - 1, size=draws)
             drawn = (mean if drawn is None else drawn) + error * t
-        found[row] = Estimate(mean, drawn)
-    return found
+        estimates[row] = Estimate(mean, drawn)
+    return estimates
 
 
 def _resample_examples(column: str, numbers: Mapping[str, Sequence[ExampleScores]], draws: int) -> dict[str, Floats]:
     """Return by row the mean over the seeds on `draws` samples of the examples, D."""
     if not numbers:
         return {}
-    (size,) = {len(one.values) for seeds in numbers.values() for one in seeds}
+    (size,) = {len(scores.values) for seeds in numbers.values() for scores in seeds}
     rng, block = make_rng(SEED, _key(column), 0), max(1, BLOCK // size)
     blocks: dict[str, list[Floats]] = {row: [] for row in numbers}
     for first in range(0, draws, block):
@@ -96,8 +96,8 @@ def _resample_examples(column: str, numbers: Mapping[str, Sequence[ExampleScores
         chosen = rng.integers(size, size=(count, size)) + size * np.arange(count)[:, None]
         weights = np.bincount(chosen.ravel(), minlength=count * size).reshape(count, size).astype(float)
         for row, seeds in numbers.items():
-            blocks[row].append(np.mean([compute_scores(one, weights) for one in seeds], axis=0))
-    return {row: np.concatenate(found) for row, found in blocks.items()}
+            blocks[row].append(np.mean([compute_scores(scores, weights) for scores in seeds], axis=0))
+    return {row: np.concatenate(draws_of_row) for row, draws_of_row in blocks.items()}
 
 
 def _key(name: str) -> int:
@@ -112,12 +112,12 @@ def _key(name: str) -> int:
 def difference(pairs: Sequence[tuple[Estimate, Estimate]]) -> Difference:
     """Return the difference between two systems, averaged over columns, with its 95 % percentile interval.
 
-    `pairs`: for each column, those of the better and of the worse system. The p-value is two-sided: twice the share of
-    the draws that are not on the difference's side of 0, (count + 1) / (D + 1). It is the level at which the percentile
-    interval reaches 0, and never below 2 / (D + 1).
+    `pairs`: for each column, the estimates of the better and the worse system. The p-value is two-sided: twice the
+    share of the draws that are not on the difference's side of 0, (count + 1) / (D + 1). It is the level at which the
+    percentile interval reaches 0, and never below 2 / (D + 1).
     """
     mean = float(np.mean([better.mean - worse.mean for better, worse in pairs]))
-    if all(one.draws is None for pair in pairs for one in pair):
+    if all(system.draws is None for pair in pairs for system in pair):
         return Difference(mean, None)
     # A column without draws has the same number in each of them.
     drawn = np.sum(np.broadcast_arrays(*(_draws(better) - _draws(worse) for better, worse in pairs)), axis=0)
@@ -132,5 +132,5 @@ def _percentiles(draws: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _draws(one: Estimate) -> Floats | float:
-    return one.mean if one.draws is None else one.draws
+def _draws(system: Estimate) -> Floats | float:
+    return system.mean if system.draws is None else system.draws

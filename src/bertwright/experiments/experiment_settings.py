@@ -44,7 +44,7 @@ class ExperimentSettings:
     """Minutes of one process. The steps of pre-training and the examples per task of the level are changed so that the
     estimated time of all jobs is at most this."""
     tasks: tuple[str, ...] = ()
-    """Tasks by their preset, such as mrpc. Unset: those of the paper's table whose files are found."""
+    """Tasks by their preset, such as mrpc. Unset: the tasks of the paper's table whose files are found."""
     seeds: int | None = None
     """Restarts of fine-tuning. Unset: the level's."""
     steps: int | None = None

@@ -42,9 +42,9 @@ class ExperimentInputs:
     store_digest: str
     data: Path
     lowercase: bool
-    """Of the vocabulary."""
+    """Whether the vocabulary is lower-case."""
     tasks: tuple[str, ...]
-    """Names of presets; empty: those of the paper's table."""
+    """Names of presets; empty: the tasks of the paper's table."""
     device: DeviceSettings
     model: str | None = None
     """Model folder of tables 1 and 7, in place of a pre-training."""
@@ -68,7 +68,7 @@ class JobMaker:
     ) -> dict[str, FoundTask]:
         """Find the tasks that the user named, else the tasks of `candidates` that have files, and note their limits.
 
-        `metrics`: by the name of a task, if not its own. `max_length`: the longest sequence, if below the task's own.
+        `metrics`: metrics of tasks that replace their own. `max_length`: longest sequence, if below the task's own.
         Raises ValueError for a named task without files, and if no candidate has files.
         """
         data, named, tasks = self.inputs.data, self.inputs.tasks, dict[str, FoundTask]()
@@ -128,7 +128,7 @@ class JobMaker:
             store=inputs.store,
             steps=level.steps,
             save_every=every,
-            keep_last=1 if is_variant else 2 * CURVE_CHECKPOINTS,  # of few steps, up to 19 are multiples of `every`
+            keep_last=1 if is_variant else 2 * CURVE_CHECKPOINTS,  # up to 19 checkpoints if there are few steps
             eval_every=every,
             model=level.model(shape),
             data=DataSettings(level.max_length, level.batch_size, objective, mask_mix=mask_mix),
@@ -185,7 +185,7 @@ class JobMaker:
     ) -> list[Trial]:
         """Return the trials of heads on a frozen model, the job's or the user's.
 
-        `cells`: row and column of each representation; `name`: of the model.
+        `cells`: row and column of each representation; `name`: the model's name.
         """
         level = self.level
         settings = ProbeSettings(

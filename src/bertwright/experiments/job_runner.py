@@ -144,7 +144,10 @@ class JobRunner:
         """
         folder, started = self.folder(job), time.perf_counter()
         scores: Mapping[str, float] = {}
-        failure = self.find_failure(job.parents)
+        failures = (
+            f"{parent.name}: {done.failure}" for parent in job.parents if (done := self.result(parent)) and done.failure
+        )
+        failure = next(failures, None)
         if failure is None:
             job.check_inputs()
             runs = [self.run_folder(parent) for parent in job.parents]
@@ -159,13 +162,6 @@ class JobRunner:
         record = {"name": job.name, "finished": when} | result._asdict() | {"identity": job.identity}
         write_json(folder / RESULT, record)
         return result
-
-    def find_failure(self, jobs: Sequence[Job]) -> str | None:
-        """Return the name and the reason of the first job that diverged; None if there is none."""
-        for job in jobs:
-            if (result := self.result(job)) and result.failure:
-                return f"{job.name}: {result.failure}"
-        return None
 
 
 def describe_environment(device: DeviceSettings) -> dict[str, str]:

@@ -30,8 +30,8 @@ from bertwright.finetuning.trials import RESULTS_FILE, read_results
 from bertwright.interop.model_files import digest_model
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.pretraining.run import PretrainRun, pretrain
 from bertwright.pretraining.run import open_run as open_pretraining
+from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import RESUME_OVERRIDES as PRETRAIN_OVERRIDES
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import to_table
@@ -47,7 +47,7 @@ from bertwright.vocabulary.tokenizer import Tokenizer
 ENTROPY = "unigram_entropy"  # score of a pre-training: the loss, in nats, of a model that ignores its input
 RESULTS_VERSION = 5  # raise it if the same settings give other numbers: earlier results are then not reused
 # Settings that decide where to compute and what to print, and paths, whose content is in the key instead.
-NOT_IN_KEY = ("run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features")
+NOT_IN_KEY = ("run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features", "keep_checkpoints")
 
 Digests = tuple[tuple[str, str], ...]
 """Name and digest of each input file or folder."""
@@ -99,7 +99,7 @@ class Job(ABC):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result; of the device, the dtype alone."""
+        """Everything that decides the result; the device counts only by its dtype."""
         table = {name: value for name, value in to_table(self.settings).items() if name not in NOT_IN_KEY}
         table["device"] = {"dtype": self.settings.device.dtype}
         inputs = {"inputs": dict(self.digests), "parents": [parent.key for parent in self.parents]}
@@ -133,9 +133,11 @@ class PretrainJob(Job):
         pretrain(settings, console)
         with execution_context(settings.device) as context:
             opened = open_pretraining(replace(settings, resume=True), context, console)
-            means = sequence_losses(opened, self.settings.eval_sequences)
-        sums = np.array([(mean * count, count) for mean, count in means])
-        ExampleScores("loss", sums).save(self.examples_file(run, "perplexity"))
+            sums = []
+            for batch in opened.held_out[0].validation_batches(settings.eval_sequences, micro_batch_size=1):
+                losses = evaluate(opened.objective, opened.model, [batch.to(context.device)])
+                sums.append((losses[opened.objective.loss_metric] * batch.num_predictions, batch.num_predictions))
+        ExampleScores("loss", np.array(sums)).save(self.examples_file(run, "perplexity"))
         evaluation: dict[str, float] | None = read_json(run / "report.json")["held_out_after"]
         scores = {name: value for name, value in (evaluation or {}).items() if isinstance(value, float)}
         baseline = opened.train[0].measure_baseline()
@@ -154,7 +156,7 @@ class TaskJob(Job):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result: of the task, all options of its preset, but no paths."""
+        """Everything that decides the result: all options of the task's preset, but no paths."""
         identity = super().identity
         table = identity["settings"]
         table.pop("model", None)  # the digests or the parents stand for it
@@ -180,7 +182,8 @@ class FinetuneJob(TaskJob):
 
     def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
         """Fine-tune, then predict the dev examples with the last weights and write their numbers."""
-        settings = start_or_resume(with_model_of(self.settings, parents, self.step), run, FINETUNE_OVERRIDES)
+        settings = replace(with_model_of(self.settings, parents, self.step), keep_checkpoints=True)  # read below
+        settings = start_or_resume(settings, run, FINETUNE_OVERRIDES)
         finetune(settings, console)
         with execution_context(settings.device) as context:
             state = open_run(replace(settings, resume=True), context, console)
@@ -188,7 +191,7 @@ class FinetuneJob(TaskJob):
             result = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded)
         if numbers := state.task.example_scores(state.dev.examples, result.predictions):
             numbers.save(self.examples_file(run, "dev"))
-        test = read_json(run / "report.json")["scores"].get("test", {})  # of the last step, the only one evaluated
+        test = read_json(run / "report.json")["scores"].get("test", {})  # scores of the last step alone
         scores = {f"test_{name}": value for name, value in test.items()}
         return result.scores | scores | {"dev": result.scores[state.task.metric]}
 
@@ -247,15 +250,6 @@ def start_or_resume(settings: R, run: Path, resume_overrides: tuple[str, ...]) -
         remove_folder(run)
         settings = replace(settings, resume=False)
     return settings
-
-
-def sequence_losses(run: PretrainRun, sequences: int) -> list[tuple[float, int]]:
-    """Return the mean loss and the number of predictions of each held-out sequence."""
-    losses = []
-    for batch in run.held_out[0].validation_batches(sequences, micro_batch_size=1):
-        scores = evaluate(run.objective, run.model, [batch.to(run.context.device)])
-        losses.append((scores[run.objective.loss_metric], batch.num_predictions))
-    return losses
 
 
 def digest_task_inputs(task: TaskSettings, model: str | None) -> Digests:

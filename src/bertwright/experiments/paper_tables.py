@@ -11,7 +11,7 @@ from bertwright.experiments import paper
 from bertwright.experiments.ablations import ComposeJob, ComposeSettings
 from bertwright.experiments.job_maker import CURVE_CHECKPOINTS, PAPER_MIX, ExperimentInputs, JobMaker, Mix, Objective
 from bertwright.experiments.jobs import Job, PretrainJob
-from bertwright.experiments.levels import ExperimentLevel, Shape
+from bertwright.experiments.levels import ExperimentLevel
 from bertwright.experiments.paper import Figures
 from bertwright.experiments.table_plan import FEATURES, PERPLEXITY, Claim, TablePlan, Trial
 from bertwright.experiments.task_files import FoundTask, add_test_files
@@ -20,7 +20,6 @@ from bertwright.interop.model_files import model_folder
 from bertwright.models.config import format_shape
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, RepresentationName
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.task import AnyTask
 
 ExperimentName = Literal["table1", "table5", "table6", "table7", "table8", "figure5"]
 
@@ -40,11 +39,9 @@ def make_plan(name: ExperimentName, inputs: ExperimentInputs) -> TablePlan:
 
 def _titles(tasks: Mapping[str, FoundTask]) -> dict[str, str]:
     """Return the title of each task's column: its name and metric."""
-    return {name: f"{name} {_metric(task.settings.build_task())}" for name, task in tasks.items()}
-
-
-def _metric(task: AnyTask) -> str:
-    return {"accuracy": "acc.", "f1": "F1", "spearman": "ρ", "matthews": "MCC"}.get(task.metric, task.metric)
+    short = {"accuracy": "acc.", "f1": "F1", "spearman": "ρ", "matthews": "MCC"}
+    metrics = {name: task.settings.build_task().metric for name, task in tasks.items()}
+    return {name: f"{name} {short.get(metric, metric)}" for name, metric in metrics.items()}
 
 
 SENTENCE_TASKS = ("mnli", "qnli", "mrpc", "rte", "sst2", "stsb")
@@ -122,7 +119,7 @@ def table8(maker: JobMaker) -> TablePlan:
     """Return the plan of table 8: masking strategies."""
     tasks = maker.find_tasks(("mnli" if maker.has_mnli else "sst2", "conll2003"))
     trials: list[Trial] = []
-    representation = features_of(maker.level.shape)
+    representation: RepresentationName = "concat-last-four" if maker.level.shape[0] >= 4 else "sum-all"
     for row, mix in MIXES.items():
         parent = maker.pretrain(f"mlm+nsp, masks {row}", "mlm+nsp", mask_mix=mix)
         trials += [trial for name, task in tasks.items() for trial in maker.finetune(row, name, task, parent)]
@@ -160,8 +157,8 @@ def table6(maker: JobMaker) -> TablePlan:
         for smaller, larger in pairwise(rows)
     ]
     maker.notes.append(
-        f"Perplexity: of held-out sequences of up to {maker.level.max_length} tokens. Its intervals are over these "
-        "sequences, not over pre-trainings, of which each shape has one."
+        f"Perplexity is on held-out sequences of up to {maker.level.max_length} tokens. Its intervals are over these "
+        "sequences, not over pre-trainings: each shape is pre-trained once."
     )
     if wide := maker.level.wide_learning_rates:
         rates = " and ".join(f"{rate:g} at hidden size {size}" for size, rate in wide.items())
@@ -174,11 +171,11 @@ FINE_TUNED = "fine-tuned"
 
 
 def table7(maker: JobMaker) -> TablePlan:
-    """Return the plan of table 7: fine-tuning beside six kinds of features, on CoNLL-2003."""
+    """Return the plan of table 7: fine-tuning and six kinds of features, on CoNLL-2003."""
     task = maker.find_tasks(("conll2003",))["conll2003"]
     parent, model = maker.start(), maker.inputs.model
     layers = maker.level.shape[0] if model is None else load_config(model_folder(model)).num_layers
-    names = [name for name, one in REPRESENTATIONS.items() if layers >= -(one.layers.start or 0)]
+    names = [name for name, features in REPRESENTATIONS.items() if layers >= -(features.layers.start or 0)]
     if skipped := [name for name in REPRESENTATIONS if name not in names]:
         maker.notes.append(f"The model has {layers} layers, too few for {', '.join(skipped)}.")
     maker.notes.append(describe_heads(maker.level))
@@ -212,7 +209,7 @@ TABLE1_TASKS = (
 
 
 def table1(maker: JobMaker) -> TablePlan:
-    """Return the plan of tables 1 to 4: one model on all tasks whose files are found, beside the paper's systems."""
+    """Return the plan of tables 1 to 4: one model on all tasks whose files are found, next to the paper's systems."""
     tasks, parent = maker.find_tasks(TABLE1_TASKS), maker.start()
     trials, titles = list[Trial](), dict[str, str]()
     for name, found in tasks.items():
@@ -227,7 +224,7 @@ def table1(maker: JobMaker) -> TablePlan:
             scores[f"{name} {TEST}"] = f"test_{task.settings.build_task().metric}"
             titles[f"{name} {TEST}"] = f"{titles[name]}, test"
         tuned = maker.finetune(OURS, name, task, parent)
-        trials += [one._replace(column=column, score=score) for column, score in scores.items() for one in tuned]
+        trials += [trial._replace(column=column, score=score) for column, score in scores.items() for trial in tuned]
     averages = {}
     if len(glue := tuple(name for name in tasks if name in paper.GLUE)) > 1:
         averages[AVERAGE], titles[AVERAGE] = glue, f"GLUE average of {len(glue)}"
@@ -240,23 +237,26 @@ def table1(maker: JobMaker) -> TablePlan:
 
 
 def published_figures(columns: Sequence[str], glue: Sequence[str]) -> tuple[Figures, dict[tuple[str, str], str]]:
-    """Return the figures of tables 1 to 4 in the columns of ours, and the splits of those that are on another split.
+    """Return the figures of tables 1 to 4 in our columns, and the split of each figure that is on another split.
 
-    Column TASK is on dev, TASK test on test. If ours has no test column, the paper's test score is in that of dev.
+    Column TASK is on dev, TASK test on test. Without a test column, the paper's test score is in the dev column.
     `glue`: the tasks of the average.
     """
     figures: Figures = {row: {} for row in paper.SYSTEMS}
     splits: dict[tuple[str, str], str] = {}
-    for row, found in figures.items():
+    for row in figures:
         dev, test = paper.DEV.get(row, {}), paper.TEST.get(row, {})
         test_columns = {f"{task} {TEST}": figure for task, figure in test.items()}
-        found |= {column: figure for column, figure in (dev | test_columns).items() if column in columns}
-        others = {task: figure for task, figure in test.items() if task in columns and task not in dev}
-        others = {task: figure for task, figure in others.items() if f"{task} {TEST}" not in columns}
+        same_split = {column: figure for column, figure in (dev | test_columns).items() if column in columns}
+        on_test = {
+            task: figure
+            for task, figure in test.items()
+            if task in columns and task not in dev and f"{task} {TEST}" not in columns
+        }
         if AVERAGE in columns and all(task in test for task in glue):
-            others[AVERAGE] = statistics.fmean(test[task] for task in glue)
-        found |= others
-        splits |= {(row, column): TEST for column in others}
+            on_test[AVERAGE] = statistics.fmean(test[task] for task in glue)
+        figures[row] = same_split | on_test
+        splits |= {(row, column): TEST for column in on_test}
     return figures, splits
 
 
@@ -267,11 +267,6 @@ def describe_heads(level: ExperimentLevel) -> str:
         'each direction (the paper: two layers, "768-dimensional", which may also mean 768 for each direction), and a '
         f"linear layer; {level.probe_epochs} epochs, of which the best on dev counts."
     )
-
-
-def features_of(shape: Shape) -> RepresentationName:
-    """Return the features of table 8, the last four layers concatenated, or all layers of a model with fewer."""
-    return "concat-last-four" if shape[0] >= 4 else "sum-all"
 
 
 def figure5(maker: JobMaker) -> TablePlan:

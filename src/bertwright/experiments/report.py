@@ -18,16 +18,16 @@ from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 
 Verdict = Literal["shown", "not shown", "reversed"]
 
-MEAN = "mean"  # of the differences over tasks
+MEAN = "mean"  # column of differences averaged over tasks
 
 
 class Cell(NamedTuple):
     """Scores of a row in a column, over the seeds."""
 
     scores: Mapping[int, float]
-    """By seed."""
+    """Score of each seed."""
     learning_rate: float | None
-    """The one with the best mean, of those that were tried with the most seeds; None for a mean over columns."""
+    """Among the rates with the most seeds, the one with the best mean; None for a mean over columns."""
     examples: Sequence[ExampleScores] = ()
     """Per-example statistics of each seed; empty unless all are known."""
 
@@ -59,13 +59,13 @@ class ClaimResult:
 
     claim: Claim
     columns: tuple[str, ...]
-    """Those with results."""
+    """Columns with results."""
     difference: Difference
-    """In the direction of the claim, of shares; of perplexities, of their logarithms."""
+    """Difference of shares, or of the logarithms of perplexities, in the direction of the claim."""
     paper: float | None
     """The paper's own mean difference over `paper_columns`, in percentage points."""
     paper_columns: tuple[str, ...] = ()
-    """Those of the columns that the paper has."""
+    """Columns for which the paper has figures."""
     single_seed: tuple[str, ...] = ()
     """Rows with one fine-tuning in a column: the interval leaves out their variance between seeds."""
 
@@ -89,10 +89,10 @@ class ClaimResult:
             interval = f"95 % interval{basis} {scale * low:+.{digits}f} to {scale * high:+.{digits}f}, {format_p(p)}"
         paper = ""
         if self.paper is not None:
-            others = f" on {', '.join(self.paper_columns)}" if self.paper_columns != self.columns else ""
-            paper = f"; paper {self.paper:+.{digits}f}{others}"
-        found = f"{scale * self.difference.mean:+.{digits}f} {unit}, {interval}{paper}"
-        return f"{self.claim.text}: {self.verdict} at this budget ({found})."
+            columns = f" on {', '.join(self.paper_columns)}" if self.paper_columns != self.columns else ""
+            paper = f"; paper {self.paper:+.{digits}f}{columns}"
+        mean = f"{scale * self.difference.mean:+.{digits}f} {unit}"
+        return f"{self.claim.text}: {self.verdict} at this budget ({mean}, {interval}{paper})."
 
 
 @dataclass(frozen=True)
@@ -101,49 +101,56 @@ class Report:
 
     plan: TablePlan
     notes: list[str]
-    """Those of the plan, and those about the results."""
+    """Notes of the plan, then notes about the results."""
     cells: dict[tuple[str, str], Cell]
-    """By row and column; a cell whose trials all diverged is absent."""
+    """Cells by row and column; absent if all trials diverged."""
     diverged: Counter[tuple[str, str]]
     """Trials that diverged, at any rate, by row and column."""
     estimates: dict[tuple[str, str], Estimate]
-    """Of perplexities, that of the negative loss, of which higher is better, too."""
+    """Estimates by row and column; for a perplexity, of the negative loss, so that higher is better in every column."""
     claims: list[ClaimResult]
     contrasts: list[Contrast]
     environments: Counter[str]
     """Processor, dtype and versions of the finished jobs, with the number of jobs."""
     finished: int
+    """Number of finished trials."""
     total: int
-    """Trials."""
+    """Number of trials."""
 
 
 def make_report(plan: TablePlan, runner: JobRunner) -> Report:
     """Read the results of all finished jobs of a plan and compare them."""
-    finished = [(trial, found) for trial in plan.trials if (found := runner.result(trial.job))]
+    finished = [(trial, result) for trial in plan.trials if (result := runner.result(trial.job))]
     diverged = Counter((trial.row, trial.column) for trial, result in finished if result.failure)
     scored = dict[tuple[str, str], list[tuple[Trial, JobResult]]]()
     for trial, result in finished:
         if not result.failure:
             scored.setdefault((trial.row, trial.column), []).append((trial, result))
-    cells = {key: _read_cell(found, runner) for key, found in scored.items()}
+    cells = {key: _read_cell(results, runner) for key, results in scored.items()}
     cells |= {
         (row, column): average
         for column, columns in plan.averages.items()
         for row in plan.rows
-        if all((row, one) in cells for one in columns) and (average := _average([cells[row, one] for one in columns]))
+        if all((row, name) in cells for name in columns)
+        and (average := _average([cells[row, name] for name in columns]))
     }
     estimates = {
-        (row, column): found
+        (row, column): result
         for column in plan.columns
-        for row, found in estimate(column, _samples(cells, column)).items()
+        for row, result in estimate(column, _samples(cells, column)).items()
     }
-    claims = [checked for claim in plan.claims if (checked := _check(plan, claim, cells, estimates))]
-    results = [(job, done) for job in all_jobs(plan.jobs) if (done := runner.result(job))]
-    environments = Counter(describe_environment(done.environment) for _, done in results)
-    notes = [*plan.notes, *(describe_plateau(job.name, done) for job, done in results if done.is_on_plateau)]
-    contrasts = _contrast_rows(plan, estimates)
+    by_job = [(job, result) for job in all_jobs(plan.jobs) if (result := runner.result(job))]
     return Report(
-        plan, notes, cells, diverged, estimates, claims, contrasts, environments, len(finished), len(plan.trials)
+        plan=plan,
+        notes=[*plan.notes, *(describe_plateau(job.name, result) for job, result in by_job if result.is_on_plateau)],
+        cells=cells,
+        diverged=diverged,
+        estimates=estimates,
+        claims=[checked for claim in plan.claims if (checked := _check(plan, claim, cells, estimates))],
+        contrasts=_contrast_rows(plan, estimates),
+        environments=Counter(describe_environment(result.environment) for _, result in by_job),
+        finished=len(finished),
+        total=len(plan.trials),
     )
 
 
@@ -167,30 +174,32 @@ def describe_environment(environment: Mapping[str, str]) -> str:
 
 
 def _samples(cells: Mapping[tuple[str, str], Cell], column: str) -> dict[str, Sample]:
-    """Return the samples of a column by row; of perplexities, those of the negative loss."""
-    found = {row: cell.sample for (row, name), cell in cells.items() if name == column}
-    if column == PERPLEXITY:
-        return {row: one._replace(scores=[-math.log(score) for score in one.scores]) for row, one in found.items()}
-    return found
+    """Return the samples of a column by row; a perplexity is replaced by its negative loss."""
+    samples = {row: cell.sample for (row, name), cell in cells.items() if name == column}
+    if column != PERPLEXITY:
+        return samples
+    return {
+        row: sample._replace(scores=[-math.log(score) for score in sample.scores]) for row, sample in samples.items()
+    }
 
 
 def _contrast_rows(plan: TablePlan, estimates: Mapping[tuple[str, str], Estimate]) -> list[Contrast]:
-    """Return the differences of each row from the first one: by column, then of the mean over tasks."""
-    first, *others = plan.rows
-    found = []
-    for row in others:
+    """Return the differences of each row from the first one: by column, then the mean over tasks."""
+    first, *later = plan.rows
+    contrasts = []
+    for row in later:
         both = [column for column in plan.columns if (first, column) in estimates and (row, column) in estimates]
         groups = {column: [column] for column in both}
         if len(tasks := [column for column in both if column not in (PERPLEXITY, FEATURES)]) > 1:
             groups[MEAN] = tasks
         for name, columns in groups.items():
             pairs = [(estimates[row, column], estimates[first, column]) for column in columns]
-            found.append(Contrast(row, first, name, difference(pairs)))
-    return found
+            contrasts.append(Contrast(row, first, name, difference(pairs)))
+    return contrasts
 
 
 def _read_cell(finished: Sequence[tuple[Trial, JobResult]], runner: JobRunner) -> Cell:
-    """Return the cell of some trials, of which none diverged."""
+    """Return the cell of some trials that did not diverge."""
     rates: dict[float, list[tuple[Trial, JobResult]]] = {}
     for trial, result in finished:
         rates.setdefault(trial.learning_rate, []).append((trial, result))
@@ -200,7 +209,7 @@ def _read_cell(finished: Sequence[tuple[Trial, JobResult]], runner: JobRunner) -
 
     best = max(rates, key=lambda rate: (len(rates[rate]), selection(rate)))
     scores = {trial.seed: result.scores[trial.score] for trial, result in rates[best]}
-    examples = [found for trial, _ in rates[best] if (found := runner.examples(trial.job, trial.score))]
+    examples = [known for trial, _ in rates[best] if (known := runner.examples(trial.job, trial.score))]
     return Cell(scores, best, examples if len(examples) == len(scores) else ())
 
 
@@ -244,7 +253,7 @@ def format_p(p: float) -> str:
 
 def get_interval(report: Report, row: str, column: str) -> tuple[float, float] | None:
     """Return the 95 % interval of a cell's mean; None if nothing could be resampled."""
-    found = report.estimates[row, column].interval
-    if found is None or column != PERPLEXITY:
-        return found
-    return math.exp(-found[1]), math.exp(-found[0])
+    interval = report.estimates[row, column].interval
+    if interval is None or column != PERPLEXITY:
+        return interval
+    return math.exp(-interval[1]), math.exp(-interval[0])

@@ -11,7 +11,7 @@ from bertwright.experiments.report import Cell, Contrast, Report, get_interval
 from bertwright.experiments.table_plan import PERPLEXITY
 from bertwright.files import save_figure
 
-PANELS = 6  # of a plot, side by side
+PANELS = 6  # panels of a plot, side by side
 CONTRAST_LEGEND = (
     "In percentage points, with 95 % intervals over seeds and examples (of a row with one seed, over examples); "
     "\\* p < 0.05, \\*\\* p < 0.01. For perplexities: the decrease of their logarithm, in nats per token."
@@ -23,19 +23,19 @@ LEGEND = (
 
 
 def format_cell(report: Report, row: str, column: str) -> str:
-    """Format mean ± deviation (seeds), in percent; a perplexity as it is, with its interval; "" without results."""
+    """Format mean ± deviation (seeds), in percent, or a perplexity with its interval; "" without results."""
     cell, diverged = report.cells.get((row, column)), report.diverged[row, column]
     if cell is None:
         return f"{diverged} diverged" if diverged else ""
     if column == PERPLEXITY:
         interval = get_interval(report, row, column)
         return f"{cell.summary.mean:.2f}" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
-    others = f", {diverged} diverged" if diverged else ""
-    return f"{cell.summary.format()} ({cell.summary.seeds}{others})"
+    failures = f", {diverged} diverged" if diverged else ""
+    return f"{cell.summary.format()} ({cell.summary.seeds}{failures})"
 
 
 def format_cells(report: Report) -> list[list[str]]:
-    """Return the table as text, headings first: of each cell ours and, if there is one, the paper's figure."""
+    """Return the table as text, headings first; a cell has our score and, if there is one, the paper's figure."""
     rows = [["", *report.plan.columns.values()]]
     for row in report.plan.rows:
         texts = [row]
@@ -63,9 +63,7 @@ def to_markdown(report: Report, setup: Mapping[str, str]) -> str:
     if report.claims:
         lines += ["", "The paper's claims, on these results:", "", *(f"- {result}" for result in report.claims)]
     if report.contrasts:
-        names = {one.column: plan.columns.get(one.column, one.column) for one in report.contrasts}
-        lines += ["", f"Differences from {plan.rows[0]}:", ""]
-        lines += format_table([["", *names.values()], *format_contrasts(report, list(names))])
+        lines += ["", f"Differences from {plan.rows[0]}:", "", *format_table(format_contrasts(report))]
         lines += ["", CONTRAST_LEGEND]
     return "\n".join(lines) + "\n"
 
@@ -76,11 +74,12 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (rows[0], alignment, *rows[1:])]
 
 
-def format_contrasts(report: Report, columns: Sequence[str]) -> list[list[str]]:
-    """Return the cells of the table of differences as text: the row's name, then one cell per column."""
-    found = {(one.row, one.column): format_contrast(one) for one in report.contrasts}
-    rows = dict.fromkeys(one.row for one in report.contrasts)
-    return [[row, *(found.get((row, column), "") for column in columns)] for row in rows]
+def format_contrasts(report: Report) -> list[list[str]]:
+    """Return the table of differences as text, headings first."""
+    cells = {(contrast.row, contrast.column): format_contrast(contrast) for contrast in report.contrasts}
+    rows, columns = ([*dict.fromkeys(names)] for names in zip(*cells, strict=True))
+    header = ["", *(report.plan.columns.get(column, column) for column in columns)]
+    return [header, *([row, *(cells.get((row, column), "") for column in columns)] for row in rows)]
 
 
 def format_contrast(contrast: Contrast) -> str:
@@ -124,18 +123,16 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
             if (row, column) not in report.cells
         ],
         "claims": [
-            {
-                "text": one.claim.text,
-                "better": one.claim.better,
-                "worse": one.claim.worse,
-                "columns": list(one.columns),
-                "difference": one.difference.to_record(),
-                "paper": one.paper,
-                "paper_columns": list(one.paper_columns),
-                "single_seed": list(one.single_seed),
-                "verdict": one.verdict,
+            result.claim._asdict()
+            | {
+                "columns": result.columns,
+                "difference": result.difference.to_record(),
+                "paper": result.paper,
+                "paper_columns": result.paper_columns,
+                "single_seed": result.single_seed,
+                "verdict": result.verdict,
             }
-            for one in report.claims
+            for result in report.claims
         ],
         "figures": [
             {"row": row, "column": column, "paper": figure, "split": plan.figure_splits.get((row, column))}
@@ -144,8 +141,9 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
             if column in plan.columns
         ],
         "differences": [
-            {"row": one.row, "from": one.baseline, "column": one.column} | one.difference.to_record()
-            for one in report.contrasts
+            {"row": contrast.row, "from": contrast.baseline, "column": contrast.column}
+            | contrast.difference.to_record()
+            for contrast in report.contrasts
         ],
     }
 
@@ -187,7 +185,7 @@ def _plot_rows(panel: Any, report: Report, column: str) -> None:
 
 
 def _errorbar(panel: Any, xs: Sequence[int], cells: Sequence[Cell], column: str, label: str, **style: Any) -> None:
-    """Plot means with standard deviations, in percent; perplexities as they are."""
+    """Plot means with standard deviations, in percent; perplexities are not scaled."""
     scale = 1 if column == PERPLEXITY else 100
     means = [scale * cell.summary.mean for cell in cells]
     deviations = [scale * (cell.summary.std or 0.0) for cell in cells]

@@ -9,7 +9,7 @@ from bertwright.experiments.jobs import Job
 from bertwright.experiments.paper import Figures
 from bertwright.files import digest_bytes
 
-PERPLEXITY, FEATURES = "perplexity", "features"  # columns that are no fine-tuning
+PERPLEXITY, FEATURES = "perplexity", "features"  # columns without fine-tuning
 
 
 class Trial(NamedTuple):
@@ -19,10 +19,10 @@ class Trial(NamedTuple):
     column: str
     seed: int
     learning_rate: float
-    """Of several rates in a cell, the one with the best mean counts."""
+    """If a cell has several rates, the one with the best mean counts."""
     job: Job
     score: str
-    """Its name among the scores of the job."""
+    """Name of the score among the job's scores."""
     selection: str
     """Name of the score whose mean selects the rate: never one on test."""
 
@@ -34,7 +34,7 @@ class Claim(NamedTuple):
     better: str
     worse: str
     columns: tuple[str, ...]
-    """It is about the mean difference over those columns that were run."""
+    """Columns over which the difference is averaged, if they were run."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ class TablePlan:
     trials: list[Trial]
     claims: list[Claim]
     figures: Figures
-    """Of the paper, in percent; perplexities as they are."""
+    """The paper's figures, in percent; perplexities are not scaled."""
     notes: list[str]
     steps: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Of a curve: the series and the step of each row."""
+    """Series and step of each row, if the plan is a curve."""
     averages: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Columns that are means of others."""
+    """Columns that are means of several columns."""
     figure_splits: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Splits of the paper's figures, by row and column, that are not on the split of the column."""
+    """Split of each of the paper's figures that is on another split than its column, by row and column."""
     is_transposed: bool = False
     """Whether the table is printed with a line for each column, because it has many."""
 
     @property
     def jobs(self) -> list[Job]:
-        """Jobs of all trials: those of the first seed first, so that all cells of a table fill at the same time."""
+        """Jobs of all trials by seed, so that all cells of a table fill at the same time."""
         return [trial.job for trial in sorted(self.trials, key=lambda trial: trial.seed)]
 
     @property

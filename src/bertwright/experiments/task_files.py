@@ -13,9 +13,9 @@ from bertwright.tasks.task_types import TaskOptions
 
 # Other names of the folders in which a task's files are found.
 FOLDERS = {"squad_v2": ("squad",), "mnli_mismatched": ("mnli",), "ud_pos": ("udewt",)}
-TEST_FILE = "test.tsv"  # of GLUE
-SPLIT_SHARE = 0.2  # of the examples of a task with a single file, to score
-DEPTH = 2  # of folders below the user's
+TEST_FILE = "test.tsv"  # name of GLUE's test files
+SPLIT_SHARE = 0.2  # share of the examples that becomes dev if a task has a single file
+DEPTH = 2  # levels of folders below the user's
 
 
 class FoundTask(NamedTuple):
@@ -39,8 +39,8 @@ class FoundTask(NamedTuple):
 def find_task(data: Path, name: str, options: TaskOptions | None = None) -> FoundTask | None:
     """Find a task's training and dev files in the folder or below; None if they are not there.
 
-    `options`: changes of the preset. Of a task with a training or a dev file alone, a fixed share of its examples
-    becomes the dev split, but not of the training file that it shares with the folder's own task: MNLI's.
+    `options`: changes of the preset. If there is only a training or a dev file, a fixed share of its examples becomes
+    the dev split. A training file that belongs to the folder's own task, MNLI, does not count for its second dev split.
     """
     preset = PRESETS[name]
     for folder in _folders(data, name):
@@ -58,7 +58,7 @@ def find_task(data: Path, name: str, options: TaskOptions | None = None) -> Foun
 
 
 def add_test_files(task: FoundTask) -> tuple[FoundTask, str | None]:
-    """Return the task with the test files that are beside its others, if they have labels, else with a note.
+    """Return the task with the test files next to its training files if they have labels, else with a note.
 
     GLUE publishes its test files without labels.
     """
@@ -75,16 +75,16 @@ def add_test_files(task: FoundTask) -> tuple[FoundTask, str | None]:
 
 
 def _folders(data: Path, name: str) -> list[Path]:
-    """Return the folders that may have a task's files, those of its own name first."""
+    """Return the folders that may have a task's files, folders of its own name first."""
     names = [_normalize(name), *FOLDERS.get(name, ())]
     below = [data, *(path for depth in range(1, DEPTH + 1) for path in sorted(data.glob("/".join("*" * depth))))]
-    # The name of a link is its own, not that of its target.
-    found = [path for path in below if path.is_dir() and _normalize(path.absolute().name) in names]
-    return sorted(found, key=lambda path: names.index(_normalize(path.absolute().name)))
+    # A link counts by its own name, not by its target's.
+    folders = [path for path in below if path.is_dir() and _normalize(path.absolute().name) in names]
+    return sorted(folders, key=lambda path: names.index(_normalize(path.absolute().name)))
 
 
 def _is_shared(train: str, folder: Path, task: str) -> bool:
-    """Return whether the training file of a task is that of another task, whose name the folder has."""
+    """Return whether a task's training file belongs to another task, whose name the folder has."""
     named = _normalize(folder.absolute().name)
     return any(
         preset.train == train for other, preset in PRESETS.items() if other != task and _normalize(other) == named
