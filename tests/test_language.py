@@ -21,8 +21,8 @@ BANNED = set(
 )
 EXEMPT = re.compile("word_?piece", re.IGNORECASE)
 
-# Phrases that lean on the text before them, and how often they may occur in src and docs; each limit is to fall to 10.
-PHRASES = {"those of": 21, "that of": 18, "of which": 10}
+# Phrases that lean on the text before them, and how often they may occur in src and docs.
+PHRASES = {"those of": 10, "that of": 10, "of which": 10}
 
 MAX_PHRASE = 5  # words in a row, in the pattern of an expected message
 
