@@ -83,7 +83,7 @@ class GruEncoder(TextEncoder):
     def hidden_states(
         self, batch: TokenBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
-        self.check_length(batch)
+        self.check_length(batch.packing)
         embedded = self.embeddings(batch.input_ids)
         packed = pack_sequence([*torch.split(embedded, batch.packing.lengths.tolist())], enforce_sorted=False)
         states = [embedded, torch.cat(unpack_sequence(self.layers[0](packed)[0]))]

@@ -991,7 +991,7 @@ def test_a_finished_run_keeps_its_model_once(tmp_path: Path, make_tuning: Make) 
     for keep in (True, False):
         settings = make_tuning(tmp_path / f"run-{keep}", epochs=1, keep_checkpoints=keep)
         run_finetune(settings)
-        kept = 3 if keep else 1  # the newest and the best checkpoint, and the model
-        assert len([*settings.run.rglob("model.safetensors")]) == kept
+        copies = 3 if keep else 1  # the newest and the best checkpoint, and the model
+        assert len([*settings.run.rglob("model.safetensors")]) == copies
         assert bool([*settings.run.rglob("optimizer.safetensors")]) is keep
         assert "finished already" in run_finetune(replace(settings, resume=True))

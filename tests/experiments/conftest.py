@@ -13,7 +13,7 @@ from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.training.optimizer_settings import DeviceSettings
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _without_plots_of_runs() -> Iterator[None]:
     """Plots take half of the time of such small runs, and other tests check them."""
     with pytest.MonkeyPatch.context() as patch:

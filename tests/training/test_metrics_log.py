@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bertwright.training.metrics_log import MetricLogger, Panel, plot_metrics, read_metrics
+from bertwright.training.metrics_log import MetricLogger, PlotPanel, plot_metrics, read_metrics
 
 
 def test_resumed_log_drops_records_after_the_checkpoint(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_plot_is_a_png(tmp_path: Path, name: str) -> None:
     log.write("train", 1, {"mlm_loss": 2.0, "nsp_accuracy": 0.5})
     log.write("held_out", 1, {"mlm_loss": 2.5, "nsp_accuracy": 0.5})
     log.close()
-    plot_metrics(run, run / "loss.png", (Panel("mlm_loss", "loss"), Panel("nsp_accuracy", "accuracy")))
+    plot_metrics(run, run / "loss.png", (PlotPanel("mlm_loss", "loss"), PlotPanel("nsp_accuracy", "accuracy")))
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -88,7 +88,7 @@ def test_plot_shows_the_long_curve_the_marks_and_percent_but_no_short_windows(
     log.write("held_out", 20, {"loss": 2.5, "accuracy": 0.25})
     log.write("held_out", 31, {"loss": 2.0, "long_loss": 3.0, "accuracy": 0.5})
     log.close()
-    panels = (Panel("loss", "loss"), Panel("accuracy", "accuracy (%)", 100))
+    panels = (PlotPanel("loss", "loss"), PlotPanel("accuracy", "accuracy (%)", 100))
     plot_metrics(tmp_path, tmp_path / "loss.png", panels, {20: "length 128"})
     left, right = (
         {line.get_label(): [list(map(float, values)) for values in line.get_data()] for line in axes.lines}

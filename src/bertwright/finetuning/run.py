@@ -44,7 +44,7 @@ from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
-from bertwright.training.metrics_log import METRICS_FILE, Panel, plot_metrics
+from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metrics
 from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, format_resume_command, record_run
 from bertwright.training.train_run import train_run
 
@@ -227,9 +227,10 @@ class FinetuneRun:
             scores["test"] = self.score(state.test).scores
         if not self.temporary:
             name = metric.replace("_", " ")
-            panel = Panel(metric, name) if metric == "mse" else Panel(metric, f"{name} (%)", 100)
+            panel = PlotPanel(metric, name) if metric == "mse" else PlotPanel(metric, f"{name} (%)", 100)
             marks = {result.step: "best weights"} if state.dev else {}
-            plot_metrics(self.settings.run, self.settings.run / PLOT, [Panel("loss", "training loss"), panel], marks)
+            panels = [PlotPanel("loss", "training loss"), panel]
+            plot_metrics(self.settings.run, self.settings.run / PLOT, panels, marks)
         return {
             "task": self.settings.task.task,
             "metric": metric,

@@ -40,7 +40,7 @@ from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.cost import CostEstimate, describe_cost, peak_memory, time_steps
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
 from bertwright.training.loop import check_finite_weights
-from bertwright.training.metrics_log import METRICS_FILE, Panel, plot_metrics
+from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metrics
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.run_folder import find_changed_data, format_resume_command, prepare_model, record_run
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
@@ -336,7 +336,7 @@ class PretrainRun:
     def make_report(self, result: FitResult) -> dict[str, Any]:
         """Plot the metrics; return a report with the evaluations before and after training."""
         run, evaluations = self.settings.run, [*result.evaluations.values()]
-        panels = [Panel(column.metric, column.label) for column in self.objective.columns if column.is_plotted]
+        panels = [PlotPanel(column.metric, column.label) for column in self.objective.columns if column.is_plotted]
         marks = {phase.first: f"length {phase.data.max_length}" for phase in self.settings.phases[1:]}
         plot_metrics(run, run / PLOT, panels, marks)
         return {

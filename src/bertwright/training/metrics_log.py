@@ -123,7 +123,7 @@ def step_progress(console: Console) -> Progress:
     )
 
 
-class Panel(NamedTuple):
+class PlotPanel(NamedTuple):
     """A metric of a plot."""
 
     metric: str
@@ -133,7 +133,7 @@ class Panel(NamedTuple):
     """Factor of the values: 100 for shares in percent."""
 
 
-def plot_metrics(run: Path, path: Path, panels: Sequence[Panel], marks: Mapping[int, str] | None = None) -> None:
+def plot_metrics(run: Path, path: Path, panels: Sequence[PlotPanel], marks: Mapping[int, str] | None = None) -> None:
     """Plot metrics over the steps of a run as a PNG file.
 
     `marks`: steps with a vertical line, and its text in the legend. A metric `long_X` is a second curve of X: the
