@@ -101,7 +101,7 @@ def test_predict_rejects_equal_ids_in_two_files(tmp_path: Path, vocabulary_folde
     asked = ("the bear sees", "the wolf sees", [{"text": "the wolf"}])
     files = tuple(write_questions(tmp_path / name, asked) for name in ("a.jsonl", "b.jsonl"))
     output = tmp_path / "answers.json"
-    with pytest.raises(ValueError, match=r'b\.jsonl, line 1: .*id "1" .*earlier'):
+    with pytest.raises(ValueError, match=r'b\.jsonl, line 1: .*id "1" belongs to two'):
         predict(PredictSettings(model, inputs=files, output=output, device=CPU), console)
     assert not output.exists()
     predict(PredictSettings(model, inputs=files[:1], output=output, device=CPU), console)
