@@ -17,6 +17,9 @@ BUDGETED = ("steps", "limit", "word_task_limit")  # settings that a budget decid
 OF_ONE_MODEL = ("table1", "table7")  # experiments that take a model of the user instead of a store
 
 
+ExperimentName = Literal["table1", "table5", "table6", "table7", "table8", "figure5"]
+
+
 @dataclass(frozen=True)
 class ExperimentSettings:
     """Repeat the paper's experiments (tables 1 to 8, figure 5) at your budget; the same command resumes them.
@@ -25,7 +28,7 @@ class ExperimentSettings:
     GPUs: torchrun --nproc-per-node 8 -m -- bertwright experiment ...
     """
 
-    experiment: Positional[Literal["table1", "table5", "table6", "table7", "table8", "figure5"]]
+    experiment: Positional[ExperimentName]
     """table1: one model on all tasks (tables 1 to 4); table5: pre-training objectives; table6: model sizes; table7:
     features and fine-tuning; table8: masking strategies; figure5: scores against steps of pre-training."""
     work: Path

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Literal
 
 from bertwright.experiments import paper
 from bertwright.experiments.ablations import ComposeJob, ComposeSettings
+from bertwright.experiments.experiment_settings import ExperimentName
 from bertwright.experiments.job_maker import CURVE_CHECKPOINTS, PAPER_MIX, ExperimentInputs, JobMaker, Mix, Objective
 from bertwright.experiments.jobs import Job, PretrainJob
 from bertwright.experiments.levels import ExperimentLevel
@@ -20,8 +20,6 @@ from bertwright.interop.model_files import model_folder
 from bertwright.models.config import format_shape
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, RepresentationName
 from bertwright.tasks.presets import PRESETS
-
-ExperimentName = Literal["table1", "table5", "table6", "table7", "table8", "figure5"]
 
 
 def make_plan(name: ExperimentName, inputs: ExperimentInputs) -> TablePlan:
