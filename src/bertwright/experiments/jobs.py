@@ -182,8 +182,7 @@ class FinetuneJob(TaskJob):
 
     def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
         """Fine-tune, then predict the dev examples with the last weights and write their numbers."""
-        settings = replace(with_model_of(self.settings, parents, self.step), keep_checkpoints=True)  # read below
-        settings = start_or_resume(settings, run, FINETUNE_OVERRIDES)
+        settings = start_or_resume(with_model_of(self.settings, parents, self.step), run, FINETUNE_OVERRIDES)
         finetune(settings, console)
         with execution_context(settings.device) as context:
             state = open_run(replace(settings, resume=True), context, console)

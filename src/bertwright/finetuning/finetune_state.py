@@ -63,6 +63,7 @@ def open_run(
 ) -> FinetuneState:
     """Read the examples; load model and optimizer, from the newest checkpoint if there is one.
 
+    A finished run that keeps no checkpoints is opened with its model, and an optimizer without moments.
     `examples`: as in `finetune`. Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
     """
     if settings.batch_size < context.world_size:
@@ -70,7 +71,9 @@ def open_run(
             f"batch_size = {settings.batch_size} leaves some of {context.world_size} ranks without an example"
         )
     latest = checkpoint.verify_latest(settings.run / "checkpoints")
-    source = latest or model_folder(settings.model)
+    finished = settings.run / "model"
+    own = latest or (finished if finished.is_dir() else None)
+    source = own or model_folder(settings.model)
     tokenizer = Tokenizer.load(source)
     task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
     if settings.tuning.patience is not None and "dev" not in examples:
@@ -81,7 +84,7 @@ def open_run(
     if settings.tuning.keep_head:
         task = continue_task(source, task)
     task = choose_pooling(settings.tuning, task, source)
-    resumed = load_task(source) if latest else None
+    resumed = load_task(own) if own else None
     model = resumed.model if resumed else _initial_model(settings, task, source, console)
     check_vocabulary(tokenizer, model.config, source)
     check_finite_weights(model, 0)
@@ -107,7 +110,7 @@ def open_run(
         train=splits["train"],
         dev=splits.get("dev"),
         test=splits.get("test"),
-        source_config=None if latest else load_config(source),
+        source_config=None if own else load_config(source),
     )
 
 
