@@ -29,6 +29,10 @@ def read_tour(name: str) -> str:
     return read_readme(name).partition(READMES[name])[2].partition("\n## ")[0]
 
 
+def read_top(name: str) -> str:
+    return read_readme(name).partition(READMES[name])[0]
+
+
 def words(text: str) -> set[str]:
     """Return the words of an output, which do not depend on the machine as its numbers do."""
     return set(re.findall(r"[^\W\d_]{3,}", text))
@@ -81,6 +85,8 @@ def test_the_tour_works_as_printed(tmp_path: Path, name: str, short: bool) -> No
             guesses = 3 * command.count("[MASK]") if short else 3
             allowed = max(3, guesses, 0.2 * len(words(output)))
             assert len(missing) <= allowed, f"{command}: not printed: {sorted(missing)}\n{printed}"
+    # The first screen shows the models that the tour makes.
+    program += "".join(block for kind, block in BLOCK.findall(read_top(name)) if kind == "python")
     printed = execute([sys.executable, "-c", program], tmp_path)
     promised = re.findall(r"# → (?:(such as|예:) )?(.*)", program)
     assert len(promised) > 3
