@@ -24,6 +24,7 @@ from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.tasks.collation import collate
 from bertwright.tasks.conll import TagExample, with_document_context
+from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.prediction import predict_chunks, predict_logits
 from bertwright.tasks.tagging import Entity, Tagging, TagPrediction
 from bertwright.tasks.task import from_fields, write_task
@@ -82,6 +83,13 @@ def test_entity_of_a_character_model_ends_before_the_particle():
     (prediction,) = task.decode([example], task.encode([example], TOKENIZER, labeled=False), outputs)
     (entity,) = prediction.entities
     assert entity[:4] == ("LC", "서울", 3, 5)
+
+
+def test_words_without_tokens_are_not_counted_as_the_vocabulary_s_unknown_words():
+    task = Tagging(labels=("O",), scheme="none", unit="character or blank")
+    encoded = task.encode([TagExample((*"a b", "?")), TagExample((" ", "\u200b", "b"))], TOKENIZER, labeled=False)
+    assert show(encoded) == ["[CLS] <a> <[UNK]> <b> <[UNK]> [SEP]", "[CLS] <[UNK]> <[UNK]> <b> [SEP]"]
+    assert InputCounts.count(2, encoded, TOKENIZER) == InputCounts(2, 0, words=4, tokens=4, unknown=1)
 
 
 # Dialects of tags

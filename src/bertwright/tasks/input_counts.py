@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,14 +26,16 @@ class InputCounts:
     words: int = 0
     """Words and marks of punctuation, as the tokenizer splits a text."""
     tokens: int = 0
-    """Tokens without [CLS], [SEP], [PAD] and [MASK]."""
+    """Tokens without [CLS], [SEP], [PAD] and [MASK], and without the [UNK] of words that have no tokens."""
     unknown: int = 0
     """[UNK] among the tokens."""
 
     @classmethod
     def count(cls, examples: int, encoded: Encoded, tokenizer: Tokenizer) -> InputCounts:
         """Count the tokens of encoded examples."""
-        return cls.count_ids(examples, encoded.input_ids, tokenizer, encoded.truncated)
+        counts = cls.count_ids(examples, encoded.input_ids, tokenizer, encoded.truncated)
+        empty = encoded.empty_words
+        return replace(counts, words=counts.words - empty, tokens=counts.tokens - empty, unknown=counts.unknown - empty)
 
     @classmethod
     def count_ids(

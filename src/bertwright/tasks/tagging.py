@@ -290,6 +290,7 @@ class Tagging(Task[TagExample, TagPrediction]):
             labels=self._encode_labels(examples) if labeled else np.zeros(0, dtype=np.int64),
             label_counts=counts if labeled else np.zeros_like(counts),
             truncated=words.truncated,
+            empty_words=int((words.first[read] == len(words.ids) - 1).sum()),
         )
 
     def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
@@ -479,7 +480,7 @@ class WordTokens(NamedTuple):
     """Words of all examples as tokens, each example's own words with its context's."""
 
     ids: np.ndarray[Any, np.dtype[np.int32]]
-    """Tokens of the distinct words, end to end."""
+    """Tokens of the distinct words, end to end; last the [UNK] of words without tokens."""
     first: Ints
     """W, start of each word's tokens in `ids`."""
     lengths: Ints
@@ -510,7 +511,7 @@ def tokenize_words(examples: Sequence[TagExample], tokenizer: Tokenizer, max_tok
 
     encoded = tokenizer.encode_raw(list(numbers))
     tokens = np.diff(encoded.offsets)
-    first = np.where(tokens > 0, encoded.offsets[:-1], len(encoded.ids))  # [UNK] is appended
+    first = np.where(tokens > 0, encoded.offsets[:-1], len(encoded.ids))
     lengths = np.clip(tokens, 1, max_tokens)[distinct]
 
     too_long = np.flatnonzero((tokens > max_tokens)[distinct])

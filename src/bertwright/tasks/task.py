@@ -67,6 +67,8 @@ class Encoded:
     """Sequences that are scored against each other."""
     truncated: int = 0
     """Number of examples that lost tokens."""
+    empty_words: int = 0
+    """Number of [UNK] that stand for words without tokens, such as blanks; no vocabulary has them."""
 
     @property
     def num_items(self) -> int:
