@@ -51,7 +51,7 @@ def prebuild(machine: str, folder: Path) -> None:
     """Compile the kernels for every level of an architecture, and the vocabulary's library for the lowest."""
     sys.path.insert(0, str(ROOT / "src"))
     from bertwright.kernels import compile as compilation
-    from bertwright.kernels.cpu import LEVELS
+    from bertwright.kernels.cpu import INSTRUCTION_SETS
 
     cross = "g++" if machine == platform.machine() else f"{machine}-linux-gnu-g++"
     os.environ["CXX"] = os.environ.get("CXX") or cross
@@ -59,7 +59,7 @@ def prebuild(machine: str, folder: Path) -> None:
     sources = {path.stem: path for path in (ROOT / "src").rglob("*.cpp")}
     folder.mkdir(parents=True, exist_ok=True)
     for name, source in sources.items():
-        for level in LEVELS[machine] if name == "kernels" else LEVELS[machine][-1:]:
+        for level in INSTRUCTION_SETS[machine] if name == "kernels" else INSTRUCTION_SETS[machine][-1:]:
             openmp = compilation.uses_openmp(compilation.read_sources(source))
             flags = compilation.compile_flags(compiler, openmp, level.flags)
             with tempfile.TemporaryDirectory() as work:

@@ -25,8 +25,8 @@ from bertwright.pretraining.objectives.bert_objective import new_bert
 from bertwright.pretraining.settings import ModelSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_data import read_examples
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
-from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine, load_bert_config
 

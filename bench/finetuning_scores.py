@@ -51,7 +51,7 @@ from bertwright.tasks.task import Encoded
 from bertwright.tasks.task_data import read_examples, read_splits
 from bertwright.tasks.task_io import TaskModel, save_task_folder
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from environment import describe_machine, minilm, sample, use_threads
 

@@ -24,8 +24,8 @@ from bertwright.models.config import SIZES
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import from_table, read_toml
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.metrics_log import read_metrics
-from bertwright.training.optimizer_settings import DeviceSettings
 from environment import describe_machine
 
 RECIPE = Path(__file__).parent.parent / "src" / "bertwright" / "recipes" / "demo.toml"

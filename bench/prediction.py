@@ -30,7 +30,7 @@ import bertwright
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from environment import describe_machine, minilm, sample, use_threads
 
 TRIED = 512  # texts on which batch sizes are tried

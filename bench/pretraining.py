@@ -127,9 +127,9 @@ def ours(chosen: argparse.Namespace) -> Step:
     from bertwright.pretraining.objectives.bert_objective import BertBatch
     from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
     from bertwright.training.context import execution_context
+    from bertwright.training.device_settings import DeviceSettings
     from bertwright.training.loop import train_steps
     from bertwright.training.optimizer import Optimizer, OptimizerSettings
-    from bertwright.training.optimizer_settings import DeviceSettings
 
     dtype: Literal["bfloat16", "float32"] = "bfloat16" if chosen.bfloat16 else "float32"
     settings = DeviceSettings(chosen.device, dtype, chosen.threads)

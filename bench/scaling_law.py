@@ -30,7 +30,7 @@ from bertwright.planning.scaling_law import PLATEAU, compute_loss, count_effecti
 from bertwright.pretraining.prepare import PrepareSettings, prepare
 from bertwright.pretraining.run import pretrain
 from bertwright.tokenstore.build import BuildSettings
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.trainer import VocabularySettings
 

@@ -27,8 +27,8 @@ from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_io import TaskModel
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training import checkpoint
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
-from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 

@@ -1,8 +1,8 @@
 """What `import bertwright` offers; each name is imported when it is used first (`__init__.py`)."""
 
 from .corpus.documents import CorpusSettings as CorpusSettings
-from .corpus.survey_report import SurveySettings as SurveySettings
-from .corpus.survey_report import survey as survey
+from .corpus.survey import SurveySettings as SurveySettings
+from .corpus.survey import survey as survey
 from .experiments.experiment import experiment as experiment
 from .experiments.experiment_settings import ExperimentSettings as ExperimentSettings
 from .finetuning.estimators import BertClassifier as BertClassifier
@@ -34,7 +34,7 @@ from .pretraining.settings import PretrainSettings as PretrainSettings
 from .tasks.presets import TaskSettings as TaskSettings
 from .tasks.task_types import TaskOptions as TaskOptions
 from .tokenstore.build import BuildSettings as BuildSettings
-from .training.optimizer_settings import DeviceSettings as DeviceSettings
+from .training.device_settings import DeviceSettings as DeviceSettings
 from .training.optimizer_settings import OptimizerSettings as OptimizerSettings
 from .vocabulary.learn import LearnSettings as LearnSettings
 from .vocabulary.learn import learn_vocabulary as learn_vocabulary

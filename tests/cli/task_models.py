@@ -14,7 +14,7 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_io import TaskModel
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 CPU = DeviceSettings("cpu", "float32", 1)

@@ -35,7 +35,7 @@ from bertwright.models.packing import TokenBatch, pack
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from harness import run_and_capture
 

@@ -42,11 +42,11 @@ from bertwright.tasks.task_io import load_task
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.fit import train_until_stopped
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from harness import check_killed_runs, load_weights, read_untimed, run_and_capture, same_weights
 

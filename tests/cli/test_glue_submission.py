@@ -21,7 +21,7 @@ from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE
 from bertwright.tasks.task_io import TaskModel, save_task_folder
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 Make = Callable[..., SubmissionSettings]

@@ -35,9 +35,9 @@ from bertwright.finetuning.trials import write_results
 from bertwright.interop.model_files import model_folder
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.loop import DivergedError
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.training.run_folder import read_run_settings
 from harness import read_weight_file, run_and_capture, same_weights
 

@@ -37,7 +37,7 @@ from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, single_
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import read_run_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from harness import run_and_capture, run_with_output

@@ -10,11 +10,10 @@ import pytest
 
 import bertwright
 from bertwright import CorpusSettings, SurveySettings, files
-from bertwright.corpus import survey_report as command
+from bertwright.corpus import survey as command
+from bertwright.corpus.corpus_figures import Survey, Unreadable, measure_corpus
 from bertwright.corpus.diagnosis import diagnose
-from bertwright.corpus.survey import Survey, Unreadable
-from bertwright.corpus.survey import survey as measure
-from bertwright.corpus.survey_report import MAX_FILES, render, render_unreadable
+from bertwright.corpus.survey import MAX_FILES, render, render_unreadable
 from harness import print_lines, run_and_capture, run_with_output
 
 
@@ -82,7 +81,7 @@ def test_one_text_is_not_taken_for_many_inputs() -> None:
 
 def survey_text(folder: Path, text: str) -> Survey:
     (folder / "a.txt").write_text(text)
-    return measure(CorpusSettings((str(folder),)))
+    return measure_corpus(CorpusSettings((str(folder),)))
 
 
 def test_the_list_of_unreadable_files_is_short_for_any_number_of_them() -> None:

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers.normalizers import BertNormalizer
 
+from bertwright.corpus.corpus_figures import Survey, UnreadableCorpusError, measure_corpus
 from bertwright.corpus.diagnosis import diagnose
 from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.corpus.sketches import CharacterCounter, DistinctCounter, LengthHistogram, LossyCounter
-from bertwright.corpus.survey import Survey, UnreadableCorpusError, survey
 
 
 def survey_text(folder: Path, text: str | bytes, name: str = "a.txt", **options: str) -> Survey:
     (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return survey(CorpusSettings((str(folder),), **options))  # type: ignore[arg-type]
+    return measure_corpus(CorpusSettings((str(folder),), **options))  # type: ignore[arg-type]
 
 
 def test_counts_equal_those_worked_by_hand(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_turkish_letters_are_reported(tmp_path: Path) -> None:
 
 def test_bytes_of_text_are_those_of_utf8_in_all_formats(tmp_path: Path) -> None:
     polars.DataFrame({"text": ["안녕 그래.", "Ab."]}).write_parquet(tmp_path / "a.parquet")
-    assert survey(CorpusSettings((str(tmp_path),))).bytes_of_text == 14 + 3
+    assert measure_corpus(CorpusSettings((str(tmp_path),))).bytes_of_text == 14 + 3
 
 
 def test_survey_can_be_written_as_json(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_progress_reaches_the_size_on_disk(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("A b. C d.\n\n" * 10)
     reports: list[int] = []
-    found = survey(CorpusSettings((str(tmp_path),)), reports.append)
+    found = measure_corpus(CorpusSettings((str(tmp_path),)), reports.append)
     assert sum(reports) == found.bytes_on_disk
 
 
@@ -124,7 +124,7 @@ def mess(folder: Path, names: Iterable[str] = tuple(MESS)) -> CorpusSettings:
 def test_unreadable_files_are_listed_and_the_others_surveyed(tmp_path: Path) -> None:
     (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
     reports: list[int] = []
-    found = survey(mess(tmp_path), reports.append)
+    found = measure_corpus(mess(tmp_path), reports.append)
     assert {Path(file.path).name: (file.reason[:17], file.documents) for file in found.unreadable} == {
         "1.docx": ("unknown suffix .d", 0),
         "2.docx": ("unknown suffix .d", 0),
@@ -152,7 +152,7 @@ def test_file_without_permission_is_listed(tmp_path: Path, monkeypatch: pytest.M
         return opened(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", refusing)  # tests may run as root, who may open any file
-    (file,) = survey(mess(tmp_path, ["good.txt"])).unreadable
+    (file,) = measure_corpus(mess(tmp_path, ["good.txt"])).unreadable
     assert file.message == f"{tmp_path}/locked.txt: Permission denied"
 
 
@@ -160,9 +160,9 @@ def test_survey_of_unreadable_files_alone_raises_an_error_with_all_of_them(tmp_p
     with pytest.raises(
         UnreadableCorpusError, match=r"^no documents: 2 files cannot be read, the first is .*1\.docx: unkn"
     ):
-        survey(mess(tmp_path, ["1.docx", "2.docx"]))
+        measure_corpus(mess(tmp_path, ["1.docx", "2.docx"]))
     with pytest.raises(UnreadableCorpusError, match=r"^.*1\.docx: unknown suffix") as raised:
-        survey(replace(mess(tmp_path), inputs=(str(tmp_path / "1.docx"),)))
+        measure_corpus(replace(mess(tmp_path), inputs=(str(tmp_path / "1.docx"),)))
     assert len(raised.value.unreadable) == 1
 
 
@@ -171,7 +171,7 @@ def test_missing_or_duplicate_input_raises_an_error(tmp_path: Path, missing: str
     good = str(tmp_path / "good.txt")
     mess(tmp_path)
     with pytest.raises(ValueError, match=r"no such file or folder|named twice"):
-        survey(CorpusSettings((good, str(tmp_path / missing))))
+        measure_corpus(CorpusSettings((good, str(tmp_path / missing))))
 
 
 def test_survey_reads_a_column_of_a_file_with_semicolons(tmp_path: Path) -> None:

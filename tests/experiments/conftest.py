@@ -10,7 +10,7 @@ import pytest
 from small_experiments import Make, run_experiment, sentences
 
 from bertwright.experiments.experiment_settings import ExperimentSettings
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 
 @pytest.fixture(scope="module", autouse=True)

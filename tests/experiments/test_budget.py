@@ -13,7 +13,7 @@ from rich.console import Console
 from small_experiments import Make, plan_of, run_experiment
 
 from bertwright.experiments import experiment as command
-from bertwright.experiments.ablations import ComposeJob
+from bertwright.experiments.composed_models import ComposeJob
 from bertwright.experiments.experiment import choose_level, experiment
 from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.job_cost import JobCost, fit_budget

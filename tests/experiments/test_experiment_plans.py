@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from small_experiments import Make, output, plan_of
 
-from bertwright.experiments.ablations import ComposeJob
+from bertwright.experiments.composed_models import ComposeJob
 from bertwright.experiments.experiment import choose_level, experiment
 from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
 from bertwright.experiments.levels import TaskRecipe

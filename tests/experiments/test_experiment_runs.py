@@ -17,7 +17,7 @@ from rich.console import Console
 from small_experiments import Make, output, plan_of, results, run_experiment
 
 from bertwright.experiments import jobs
-from bertwright.experiments.ablations import ComposeJob
+from bertwright.experiments.composed_models import ComposeJob
 from bertwright.experiments.experiment import experiment
 from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.job_runner import JobRunner

@@ -17,7 +17,7 @@ from bertwright.experiments.jobs import FinetuneJob, all_jobs
 from bertwright.tasks.presets import PRESETS
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 

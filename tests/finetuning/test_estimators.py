@@ -47,7 +47,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training import fit as engine
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 

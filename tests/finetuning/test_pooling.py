@@ -25,7 +25,8 @@ from bertwright.settings import from_table
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate, micro_batches
 from bertwright.tasks.tagging import Tagging
-from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
+from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from helpers import read_output, text_console, write_file

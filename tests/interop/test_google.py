@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tensorboard.compat.proto import tensor_shape_pb2
 from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
-from bertwright.experiments.ablations import CompositeConfig, CompositeEncoder
+from bertwright.experiments.composed_models import CompositeConfig, CompositeEncoder
 from bertwright.interop.architectures import BERT
 from bertwright.interop.google import read_checkpoint, save_checkpoint, to_google_name, to_hf_name
 from bertwright.interop.head_config import HeadRecord

@@ -22,7 +22,7 @@ from bertwright.inference.embed import EmbedSettings, embed
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from helpers import read_output
 

@@ -3,7 +3,7 @@
 It compiles them with Debian's cross-compiler, as for a wheel, and starts a process under qemu-user. Every call is sent
 there: the buffers and the arguments, and back the buffers. So the same tests that compare the kernels of this machine
 with their reference implementations compare those of the other processor. `EMULATED_LEVEL` selects an instruction set
-of cpu.LEVELS; the default is the best.
+of cpu.INSTRUCTION_SETS; the default is the best.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bertwright.kernels import attention, ffi, fused_encoder, fused_ops, linear_bf16, native  # noqa: F401
 from bertwright.kernels.compile import Compiler, compile_flags, compile_library
-from bertwright.kernels.cpu import LEVELS
+from bertwright.kernels.cpu import INSTRUCTION_SETS
 from bertwright.kernels.ffi import Rows
 
 CROSS, SYSTEM = "aarch64-linux-gnu-g++", "/usr/aarch64-linux-gnu"
@@ -38,7 +38,7 @@ class Emulator:
     def __init__(self) -> None:
         folder = Path(tempfile.mkdtemp())
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        levels = {level.name: level for level in LEVELS["aarch64"]}
+        levels = {level.name: level for level in INSTRUCTION_SETS["aarch64"]}
         self.level = levels[os.environ.get("EMULATED_LEVEL") or next(iter(levels))]
         compiler = Compiler((CROSS,), "g++")
         library = compile_library(SOURCE, compiler, compile_flags(compiler, True, self.level.flags), folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bertwright.kernels import cpu
-from bertwright.kernels.cpu import LEVELS, available_cpus, available_memory, find_levels
+from bertwright.kernels.cpu import INSTRUCTION_SETS, available_cpus, available_memory, find_levels
 
 
 @pytest.fixture(autouse=True)
@@ -115,9 +115,9 @@ NEOVERSE_V1 = "fp asimd aes crc32 atomics fphp asimdhp asimdrdm asimddp sve i8mm
         ("x86_64", f"flags\t\t: {ZEN3}", ["x86-64-v3", "x86-64-v2"]),
         ("x86_64", f"flags\t\t: {ZEN3.replace('fma ', '')}", ["x86-64-v2"]),
         ("x86_64", "flags\t\t: fpu sse2", []),
-        ("x86_64", f"flags\t\t: {SAPPHIRE_RAPIDS}", [level.name for level in LEVELS["x86_64"]]),
+        ("x86_64", f"flags\t\t: {SAPPHIRE_RAPIDS}", [level.name for level in INSTRUCTION_SETS["x86_64"]]),
         ("aarch64", "Features\t: fp asimd evtstrm aes", ["armv8-a"]),
-        ("aarch64", f"Features\t: {NEOVERSE_V1}", [level.name for level in LEVELS["aarch64"]]),
+        ("aarch64", f"Features\t: {NEOVERSE_V1}", [level.name for level in INSTRUCTION_SETS["aarch64"]]),
         ("aarch64", f"Features\t: {NEOVERSE_V1.replace('bf16', '')}", ["armv8-a"]),
         ("riscv64", "isa\t\t: rv64imafdc", []),
     ],

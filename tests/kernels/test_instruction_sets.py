@@ -12,7 +12,7 @@ import pytest
 
 from bertwright.kernels import native
 from bertwright.kernels.compile import FLAGS
-from bertwright.kernels.cpu import LEVELS, Level
+from bertwright.kernels.cpu import INSTRUCTION_SETS, InstructionSet
 
 needs_gcc = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 
@@ -57,12 +57,12 @@ def test_kernels_on_an_emulated_instruction_set_pass(name: str) -> None:
 @pytest.mark.parametrize(
     ("compiler", "level"),
     [
-        *itertools.product(["g++", "clang++"], LEVELS["x86_64"]),
-        *itertools.product(["aarch64-linux-gnu-g++"], LEVELS["aarch64"]),
+        *itertools.product(["g++", "clang++"], INSTRUCTION_SETS["x86_64"]),
+        *itertools.product(["aarch64-linux-gnu-g++"], INSTRUCTION_SETS["aarch64"]),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_sources_compile_without_warnings(compiler: str, level: Level) -> None:
+def test_sources_compile_without_warnings(compiler: str, level: InstructionSet) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler} on this machine")
     (source,) = native.PACKAGE.rglob("kernels.cpp")
@@ -77,5 +77,5 @@ def test_amx_is_compiled_by_each_compiler(compiler: str) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler} on this machine")
     (source,) = native.PACKAGE.rglob("kernels.cpp")
-    command = [compiler, "-E", *LEVELS["x86_64"][0].flags, str(source)]
+    command = [compiler, "-E", *INSTRUCTION_SETS["x86_64"][0].flags, str(source)]
     assert "namespace amx" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertwright.kernels.compile import find_compilers
-from bertwright.kernels.cpu import LEVELS, find_levels
+from bertwright.kernels.cpu import INSTRUCTION_SETS, find_levels
 
 ROOT = Path(__file__).parents[2]
 SMOKE = """
@@ -31,7 +31,7 @@ print(os.path.basename(library._name))
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel of `make wheels` for this machine."""
     machine = os.uname().machine
-    if machine not in LEVELS or not any(find_compilers()):
+    if machine not in INSTRUCTION_SETS or not any(find_compilers()):
         pytest.skip("no wheel can be built on this machine")
     bin_folder = Path(sys.executable).parent
     copy = tmp_path_factory.mktemp("source") / "bertwright"
@@ -51,7 +51,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_works_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
     """Dependencies are those of this environment; the package itself comes from the wheel."""
     names = zipfile.ZipFile(wheel).namelist()
-    for level in LEVELS[os.uname().machine]:
+    for level in INSTRUCTION_SETS[os.uname().machine]:
         assert f"bertwright/kernels/prebuilt/kernels-{level.name}.so" in names
     assert "bertwright/recipes/demo.toml" in names
     assert not [name for name in names if "libgomp" in name]  # torch contains it

@@ -24,9 +24,10 @@ from bertwright.pretraining.objectives.registry import OBJECTIVES
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.tokenstore.build import BuildSettings, build
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.loop import LossOutput
 from bertwright.training.metrics_log import read_metrics
-from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
+from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from helpers import read_output, text_console
 

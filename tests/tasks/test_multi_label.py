@@ -30,7 +30,8 @@ from bertwright.tasks.multi_label import LabelsPrediction, MultiLabel
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
+from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from helpers import read_output, text_console, write_file

@@ -39,8 +39,8 @@ from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import Encoded, Ints, Outputs
 from bertwright.tasks.task_io import continue_task
 from bertwright.tasks.task_types import TASK_TYPES
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
-from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from helpers import read_output, text_console, write_file

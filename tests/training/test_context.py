@@ -25,8 +25,8 @@ from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training import context
 from bertwright.training.context import ExecutionContext, execution_context, prefers_bfloat16, select_device
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from bertwright.training.optimizer_settings import DeviceSettings
 from bertwright.training.run_folder import format_resume_command
 from bertwright.training.throughput import (
     CPU_TOKENS,
@@ -98,7 +98,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bertwright.training import context
 from bertwright.training.context import execution_context
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 
 def threads() -> list[str]:
@@ -132,7 +132,7 @@ from types import SimpleNamespace
 import torch.distributed as dist
 
 from bertwright.console import silent_console
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.train_run import train_run
 
 

@@ -17,9 +17,9 @@ from bertwright.models.packing import pack
 from bertwright.pretraining.objectives.bert_objective import BertBatch
 from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
 from bertwright.training.context import execution_context
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.loop import train_steps
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from bertwright.training.optimizer_settings import DeviceSettings
 
 VOCABULARY, STEPS = 500, 5
 ROOT = Path(__file__).parents[2]

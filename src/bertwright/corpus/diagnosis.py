@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from unicodedata import combining
 
+from bertwright.corpus.corpus_figures import LONG_LINE, LONG_WORD, Survey
 from bertwright.corpus.limits import MAX_EPOCHS_OF_SMALL, SMALL, TOKENS_PER_WORD, min_held_out_share
-from bertwright.corpus.survey import LONG_LINE, LONG_WORD, Survey
 
 UNSPACED = frozenset("Han Kana Thai Lao Myanmar Khmer Tibetan".split())  # scripts without spaces between words
 CHARACTERS_PER_WORD = 2  # rough number for scripts without spaces

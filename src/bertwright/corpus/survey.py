@@ -1,244 +1,158 @@
-"""Survey of a corpus: its figures, measured in one pass and bounded memory."""
+"""`bertwright survey`: describe a corpus before time is spent on it."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from pathlib import Path
 
-from bertwright.corpus.documents import (
-    CorpusSettings,
-    Document,
-    describe_empty_corpus,
-    list_readable_corpus_files,
-    read_shard,
-    shard_corpus,
-)
-from bertwright.corpus.sentences import make_document_splitter
-from bertwright.corpus.sketches import (
-    CharacterCounter,
-    DistinctCounter,
-    LengthHistogram,
-    LengthSummary,
-    LossyCounter,
-    is_deleted,
-    mark_shares,
-    script_shares,
-)
-from bertwright.io.decoding import ReadStats
-from bertwright.io.sources import InputFile
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 
-SHARD_BYTES = 1 << 22  # between two reports of progress
-LONG_LINE = 100_000  # characters
-LONG_WORD = 120  # characters
-BLOB = re.compile(rf"[A-Za-z0-9+/=_-]{{{LONG_WORD},}}")  # base64, hashes, minified code
-TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|&(?:[a-z]{2,6}|#\d{1,5});")
+from bertwright.console import TextTable, byte_progress, heading, make_console, make_table, notice, plain_text, say
+from bertwright.corpus.corpus_figures import Survey, Unreadable, UnreadableCorpusError, measure_corpus
+from bertwright.corpus.diagnosis import diagnose
+from bertwright.corpus.documents import CorpusSettings, list_readable_corpus_files
+from bertwright.files import new_file
+
+MAX_FILES = 20  # unreadable ones that are listed
+MAX_FILES_PER_REASON = 5
+MAX_LINES = 5  # repeated ones that are listed
+MAX_LINE_LENGTH = 80
 
 
 @dataclass(frozen=True)
-class Unreadable:
-    """A file that cannot be read, or only up to an error in it."""
+class SurveySettings:
+    """Describe a corpus, and warn of what would harm pre-training."""
 
-    path: str
-    message: str
-    """File, location, error and fix."""
-    documents: int
-    """Number of documents before the error; they are in the figures."""
-
-    @property
-    def reason(self) -> str:
-        """The message without the name of the file.
-
-        >>> Unreadable("a.csv", "a.csv, line 3: expected 2 columns", 1).reason
-        'line 3: expected 2 columns'
-        """
-        return self.message.removeprefix(self.path).lstrip(",: ")
+    corpus: CorpusSettings
+    json: Path | None = None
+    """Also write all figures to this new file."""
 
 
-class UnreadableCorpusError(ValueError):
-    """Raised if no file of a corpus can be read; `unreadable` lists the files."""
+def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
+    """Survey a corpus, print the figures and the warnings that follow from them.
 
-    def __init__(self, message: str, unreadable: tuple[Unreadable, ...]) -> None:
-        super().__init__(message)
-        self.unreadable = unreadable
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Figures of a corpus. Shares are between 0 and 1; lengths are in characters unless their name says otherwise."""
-
-    files: int
-    unreadable: tuple[Unreadable, ...]
-    """Files that stop every later stage. `files` counts those among them with documents before the error."""
-    bytes_on_disk: int
-    bytes_of_text: int
-    documents: int
-    sentences: int
-    words: int
-    characters: int
-    document_lengths: LengthSummary
-    sentence_lengths: LengthSummary
-    sentences_per_document: LengthSummary
-    one_sentence_documents: float
-    scripts: dict[str, float]
-    upper_case: float
-    lines: int
-    duplicate_lines: float
-    duplicate_documents: float
-    frequent_lines: tuple[tuple[str, int], ...]
-    bad_bytes: int
-    first_bad_bytes: str
-    null_values: int
-    empty_documents: int
-    control_characters: int
-    replacement_characters: int
-    long_lines: int
-    long_words: int
-    urls: int
-    blobs: int
-    tags: int
-    marked_letters: float
-    """Share of the letters whose marks an uncased vocabulary strips by default."""
-    frequent_marked: tuple[str, ...]
-    """The most frequent of these letters."""
-    dotless_letters: float
-    """Share of Turkish ı and İ among the letters."""
-    decomposed: int
-    """Characters that Unicode's composed form (NFC) has not, such as separate accents and jamo."""
-
-
-@dataclass
-class _Totals:
-    """Sums and sketches of one pass."""
-
-    split: Callable[[Document], list[str]]
-    documents: LengthHistogram = field(default_factory=LengthHistogram)
-    sentences: LengthHistogram = field(default_factory=LengthHistogram)
-    per_document: LengthHistogram = field(default_factory=LengthHistogram)
-    lines: DistinctCounter = field(default_factory=DistinctCounter)
-    texts: DistinctCounter = field(default_factory=DistinctCounter)
-    frequent: LossyCounter = field(default_factory=LossyCounter)
-    characters: CharacterCounter = field(default_factory=CharacterCounter)
-    oddities: Counter[str] = field(default_factory=Counter)
-
-    def add(self, document: Document) -> None:
-        """Add a document."""
-        text, sentences = document.text, self.split(document)
-        lines = [tidy for line in text.split("\n") if (tidy := line.strip())]
-        self.documents.add([len(text)])
-        self.sentences.add(map(len, sentences))
-        self.per_document.add([len(sentences)])
-        self.lines.add(lines)
-        self.texts.add([text])
-        self.frequent.add(line for line in lines if len(line) <= 200)
-        self.characters.add(text)
-        words = text.split()
-        if not unicodedata.is_normalized("NFC", text):
-            pairs = ((word, unicodedata.normalize("NFC", word)) for word in words)
-            self.oddities["decomposed"] += sum(
-                max(1, len(word) - len(composed)) for word, composed in pairs if word != composed
-            )
-        long = [word for word in words if len(word) >= LONG_WORD]
-        self.oddities["words"] += len(words)
-        self.oddities["long lines"] += sum(len(line) > LONG_LINE for line in lines)
-        self.oddities["long words"] += len(long)
-        self.oddities["urls"] += text.count("://") + text.count("www.")
-        self.oddities["blobs"] += sum(BLOB.search(word) is not None for word in long)
-        self.oddities["tags"] += len(TAG.findall(text)) if "<" in text or "&" in text else 0
-
-    def summarize(self, read: Sequence[InputFile], unreadable: Sequence[Unreadable], stats: ReadStats) -> Survey:
-        """Return the figures of all documents added."""
-        characters = self.characters.to_dict()
-        letters = {char: count for char, count in characters.items() if char.isalpha()}
-        number = sum(letters.values()) or 1
-        marked = mark_shares(characters)
-        return Survey(
-            files=len(read),
-            unreadable=tuple(unreadable),
-            bytes_on_disk=sum(file.size for file in read),
-            bytes_of_text=stats.bytes_read,
-            documents=self.texts.total,
-            sentences=self.per_document.total,
-            words=self.oddities["words"],
-            characters=self.documents.total,
-            document_lengths=self.documents.summarize(),
-            sentence_lengths=self.sentences.summarize(),
-            sentences_per_document=self.per_document.summarize(),
-            one_sentence_documents=self.per_document.counts[1] / self.texts.total,
-            scripts=script_shares(letters),
-            upper_case=sum(count for char, count in letters.items() if char.isupper()) / number,
-            lines=self.lines.total,
-            duplicate_lines=self.lines.duplicate_share(),
-            duplicate_documents=self.texts.duplicate_share(),
-            frequent_lines=self.frequent.top(),
-            bad_bytes=stats.invalid_sequences,
-            first_bad_bytes=stats.first_invalid,
-            null_values=stats.null_values,
-            empty_documents=stats.empty_documents,
-            control_characters=sum(count for char, count in characters.items() if is_deleted(char)),
-            replacement_characters=characters.get("\ufffd", 0),
-            long_lines=self.oddities["long lines"],
-            long_words=self.oddities["long words"],
-            urls=self.oddities["urls"],
-            blobs=self.oddities["blobs"],
-            tags=self.oddities["tags"],
-            marked_letters=sum(marked.values()),
-            frequent_marked=tuple(marked)[:5],
-            dotless_letters=(letters.get("ı", 0) + letters.get("İ", 0)) / number,
-            decomposed=self.oddities["decomposed"],
-        )
-
-
-def survey(settings: CorpusSettings, progress: Callable[[int], None] | None = None) -> Survey:
-    """Measure a corpus in one pass; invalid bytes are counted and do not stop it.
-
-    A file that cannot be read (a binary one, a broken row) is listed; the figures include its documents before the
-    error. `progress` receives the number of bytes on disk read since its last call.
-    Raises ValueError for inputs that name no file, or a file twice, and for a corpus without documents:
-    UnreadableCorpusError if that is because files cannot be read.
+    Unreadable files are listed and the others surveyed; the file with the figures also names them. Raises ValueError if
+    no document can be read (invalid UTF-8 is counted, not rejected), or if the file for the figures exists.
     """
-    lenient = replace(settings, encoding_errors="replace")
-    inputs, failed = list_readable_corpus_files(settings)
-    unreadable = [Unreadable(path, _reason(path, error), 0) for path, error in failed.items()]
-    stats = ReadStats()
-    totals = _Totals(make_document_splitter(settings.sentence_splitter))
-    read: list[InputFile] = []
-    for file in inputs:
-        before, done = totals.texts.total, 0
-        try:
-            for shard in shard_corpus(settings, SHARD_BYTES, [file]):
-                for document in read_shard(lenient, shard, stats):
-                    totals.add(document)
-                done += shard.size
-                if progress:
-                    progress(shard.size)
-            read.append(file)
-        except (ValueError, OSError) as error:
-            documents = totals.texts.total - before
-            unreadable.append(Unreadable(file.path, _reason(file.path, error), documents))
-            read += [file] if documents else []
-            if progress:
-                progress(file.size - done)
-    if not totals.texts.total:
-        raise _nothing(settings, stats, unreadable)
-    return totals.summarize(read, unreadable, stats)
+    console = console or make_console()
+    with nullcontext() if settings.json is None else new_file(settings.json) as file:
+        return _survey(settings, file, console)
 
 
-def _reason(path: str, error: ValueError | OSError) -> str:
-    """Return an error message that starts with the file's name, which the system's messages may lack.
+def _survey(settings: SurveySettings, file: Path | None, console: Console) -> Survey:
+    files, _ = list_readable_corpus_files(settings.corpus)
+    try:
+        with byte_progress(console, "surveying", sum(file.size for file in files)) as advance:
+            figures = measure_corpus(settings.corpus, advance)
+    except UnreadableCorpusError as error:
+        if len(error.unreadable) > 1:  # the message names a single one
+            console.print(render_unreadable(error.unreadable))
+        raise
+    first, *more_inputs = settings.corpus.inputs
+    heading(console, f"Survey of {first}{f' and {len(more_inputs)} more' if more_inputs else ''}")
+    console.print(render(figures))
+    if figures.unreadable:
+        console.print(render_unreadable(figures.unreadable))
+    warnings = diagnose(figures)
+    for warning in warnings:
+        notice(console, warning)
+    if not warnings:
+        say(console, "Nothing here will hurt pre-training.", "green")
+    if file is not None:
+        file.write_text(json.dumps(asdict(figures), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        say(console, f"All figures  {settings.json}")
+    return figures
 
-    >>> _reason("a.txt", PermissionError(13, "Permission denied"))
-    'a.txt: Permission denied'
-    """
-    return f"{path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+
+def render(survey: Survey) -> RenderableType:
+    """Return the figures as tables that fit 80 columns."""
+    figures = TextTable(box=None, show_header=False, padding=(0, 2))
+    for _ in range(2):
+        figures.add_column(style="dim", no_wrap=True)
+        figures.add_column(justify="right")
+    cells = list(_figures(survey))
+    half = (len(cells) + 1) // 2
+    for left, right in zip_longest(cells[:half], cells[half:], fillvalue=("", "")):
+        figures.add_row(*left, *right)
+    tables: list[RenderableType] = [figures, _length_table(survey)]
+    if survey.frequent_lines:
+        frequent = make_table("times", "most frequent repeated lines")
+        frequent.columns[0].justify, frequent.columns[1].justify = "right", "left"
+        for line, count in survey.frequent_lines[:MAX_LINES]:
+            shown = line if len(line) <= MAX_LINE_LENGTH else line[: MAX_LINE_LENGTH - 1] + "…"
+            frequent.add_row(f"{count:,}", shown)
+        tables.append(frequent)
+    return Group(*tables)
 
 
-def _nothing(settings: CorpusSettings, stats: ReadStats, unreadable: list[Unreadable]) -> ValueError:
-    if not unreadable:
-        return ValueError(describe_empty_corpus(settings, stats))
-    reason = unreadable[0].message
-    if len(unreadable) > 1:
-        reason = f"no documents: {len(unreadable):,} files cannot be read, the first is {reason}"
-    return UnreadableCorpusError(reason, tuple(unreadable))
+def _figures(survey: Survey) -> Iterator[tuple[str, str]]:
+    yield "files", f"{survey.files:,}"
+    yield "on disk", f"{survey.bytes_on_disk / 1e6:,.1f} MB"
+    yield "text", f"{survey.bytes_of_text / 1e6:,.1f} MB"
+    yield "documents", f"{survey.documents:,}"
+    yield "sentences", f"{survey.sentences:,}"
+    yield "words", f"{survey.words:,}"
+    yield "characters", f"{survey.characters:,}"
+    yield "scripts", ", ".join(f"{name} {share:.1%}" for name, share in list(survey.scripts.items())[:3]) or "none"
+    yield "upper case", f"{survey.upper_case:.1%} of letters"
+    yield "one-sentence documents", f"{survey.one_sentence_documents:.1%}"
+    yield "duplicate documents", f"{survey.duplicate_documents:.2%}"
+    yield "duplicate lines", f"{survey.duplicate_lines:.2%} of {survey.lines:,}"
+    yield "not UTF-8", f"{survey.bad_bytes:,}"
+    yield "control characters", f"{survey.control_characters:,}"
+    yield "null, empty rows", f"{survey.null_values:,}, {survey.empty_documents:,}"
+    yield "URLs, blobs, long words", f"{survey.urls:,}, {survey.blobs:,}, {survey.long_words:,}"
+    yield "HTML tags, entities", f"{survey.tags:,}"
+    if survey.decomposed:
+        yield "decomposed characters", f"{survey.decomposed:,}"
+
+
+def _length_table(survey: Survey) -> Table:
+    """Return a table with a column per kind of length, so that each reads as a distribution."""
+    lengths = {
+        "sentences\nper document": survey.sentences_per_document,
+        "characters\nper document": survey.document_lengths,
+        "characters\nper sentence": survey.sentence_lengths,
+    }
+    table = make_table("", *lengths)
+    table.columns[0].style = "dim"
+    table.add_row("mean", *(f"{summary.mean:,.1f}" for summary in lengths.values()))
+    for name, figure in (
+        ("min", "smallest"),
+        ("10 %", "p10"),
+        ("median", "median"),
+        ("90 %", "p90"),
+        ("99 %", "p99"),
+        ("max", "largest"),
+    ):
+        table.add_row(name, *(f"{getattr(summary, figure):,}" for summary in lengths.values()))
+    return table
+
+
+def render_unreadable(unreadable: Sequence[Unreadable]) -> RenderableType:
+    """Return unreadable files grouped by reason; beyond `MAX_FILES` only the number of the rest."""
+    by_reason: dict[str, list[Unreadable]] = {}
+    for file in unreadable:
+        by_reason.setdefault(file.reason, []).append(file)
+    lines: list[RenderableType] = [plain_text("Files that cannot be read", "bold")]
+    remaining, listed = len(unreadable), 0
+    for reason, files in by_reason.items():
+        if listed >= MAX_FILES:
+            lines.append(plain_text(f"  and {remaining:,} more files, for other reasons"))
+            break
+        names = [_name(file) for file in files[:MAX_FILES_PER_REASON]]
+        more = [f"and {len(files) - len(names):,} more"] if len(files) > len(names) else []
+        lines += [plain_text(f"  {line}") for line in [*names, *more]]
+        lines.append(Padding(plain_text(reason, "yellow"), (0, 0, 0, 6)))
+        remaining, listed = remaining - len(files), listed + len(names)
+    return Group(*lines, "")
+
+
+def _name(file: Unreadable) -> str:
+    return f"{file.path} (documents read before the error: {file.documents:,})" if file.documents else file.path

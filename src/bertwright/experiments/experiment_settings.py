@@ -11,7 +11,7 @@ from bertwright.interop.model_files import check_model
 from bertwright.settings import Positional, check_limit, check_minimum, check_not_str, did_you_mean
 from bertwright.tasks.presets import PRESETS
 from bertwright.tokenstore.store import read_header
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 BUDGETED = ("steps", "limit", "word_task_limit")  # settings that a budget decides
 OF_ONE_MODEL = ("table1", "table7")  # experiments that take a model of the user instead of a store

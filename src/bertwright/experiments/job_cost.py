@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from bertwright.console import item_progress, silent_console
-from bertwright.experiments.ablations import ComposeJob
+from bertwright.experiments.composed_models import ComposeJob
 from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.jobs import FinetuneJob, Job, PretrainJob, ProbeJob, TaskJob, with_model_of
 from bertwright.experiments.levels import ExperimentLevel

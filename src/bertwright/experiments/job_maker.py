@@ -20,7 +20,7 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl"]
 Mix = tuple[float, float, float]

@@ -31,9 +31,9 @@ from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.planning.scaling_law import has_left_plateau
 from bertwright.training.context import select_device, select_threads
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.interrupt import graceful_shutdown
 from bertwright.training.loop import DivergedError
-from bertwright.training.optimizer_settings import DeviceSettings
 
 RESULT, LOG = "result.json", "log.txt"
 WAIT_S = 2.0  # seconds until a process looks again for a folder that no other process has locked

@@ -40,7 +40,7 @@ from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import INITIAL_WEIGHTS, delete_weights, find_changed_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
 

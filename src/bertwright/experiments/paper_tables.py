@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from bertwright.experiments import paper
-from bertwright.experiments.ablations import ComposeJob, ComposeSettings
+from bertwright.experiments.composed_models import ComposeJob, ComposeSettings
 from bertwright.experiments.experiment_settings import ExperimentName
 from bertwright.experiments.job_maker import CURVE_CHECKPOINTS, PAPER_MIX, ExperimentInputs, JobMaker, Mix, Objective
 from bertwright.experiments.jobs import Job, PretrainJob

@@ -43,7 +43,7 @@ from bertwright.settings import from_table
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.conll import TagExample
 from bertwright.training.context import select_device, select_dtype
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 
 class BertOnDevice(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types

@@ -12,7 +12,8 @@ from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, pap
 from bertwright.interop.model_files import check_model
 from bertwright.settings import check_distinct, check_range
 from bertwright.tasks.presets import TaskSettings, paper_settings
-from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
+from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
 
 RESUME_OVERRIDES = ("run", "resume", "dry_run", "keep_all", "device")  # settings that may change on resume

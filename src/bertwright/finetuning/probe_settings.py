@@ -10,7 +10,7 @@ from bertwright.interop.model_files import check_model
 from bertwright.models.representations import REPRESENTATIONS, RepresentationName
 from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_distinct, check_limit, check_minimum, check_range
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import check_run_directory
 
 # Settings that may change on resume: they add heads, or decide where to compute, not what is computed.

@@ -13,7 +13,8 @@ from bertwright.interop.model_files import check_model, locate_config, model_fol
 from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_minimum, check_range
 from bertwright.tasks.presets import TaskSettings, paper_settings
 from bertwright.tasks.task import POOLINGS
-from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
+from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
 
 # Settings that may change on resume: they decide where to compute, and how often to save and report.

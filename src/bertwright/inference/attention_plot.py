@@ -14,7 +14,7 @@ from bertwright.console import make_console, notice, say
 from bertwright.files import check_absent, new_file
 from bertwright.interop.model_files import model_folder
 from bertwright.settings import Positional, check_minimum
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

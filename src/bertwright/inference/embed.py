@@ -20,7 +20,7 @@ from bertwright.io.npy import NpyWriter
 from bertwright.io.sources import InputFile
 from bertwright.io.stdin_texts import expand_stdin, stdin_texts
 from bertwright.settings import Positional, check_not_str
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from bertwright.inference.model import Bert

@@ -18,7 +18,7 @@ from bertwright.interop.model_files import check_model
 from bertwright.io.sources import check_exist, check_unique
 from bertwright.settings import Positional, check_not_str
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from bertwright.tasks.task import AnyTask

@@ -25,7 +25,7 @@ from bertwright.settings import Positional, did_you_mean
 from bertwright.tasks.classification import TextTask, format_labels
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE, AnyTask
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from bertwright.inference.model import Bert

@@ -11,7 +11,7 @@ from bertwright.io.decoding import STDIN, check_stdin_alone
 from bertwright.io.sources import check_exist
 from bertwright.settings import Positional, check_not_str
 from bertwright.tasks.task_types import NATIVE_SUFFIXES, TaskOptions
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 STANDARD_OUTPUT = Path(STDIN)
 TABLE_SUFFIXES = (".tsv", ".csv")

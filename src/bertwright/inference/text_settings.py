@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from bertwright.io.decoding import STDIN
 from bertwright.settings import Positional, check_not_str
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Architecture:
         """
 
 
-class Bert(Architecture):
+class BertArchitecture(Architecture):
     """BERT in the format of `transformers`."""
 
     # Field of config.json, our field, and the default of `transformers` for files without it.
@@ -188,7 +188,7 @@ class Bert(Architecture):
                 raise ValueError(f"{path}: {field}: expected {expected[field]} as in {CONFIG}, got {size}")
 
 
-BERT = Bert(BertEncoder, BertConfig, "Bert")
+BERT = BertArchitecture(BertEncoder, BertConfig, "Bert")
 
 
 ARCHITECTURES: dict[str, Architecture] = {

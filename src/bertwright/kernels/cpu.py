@@ -14,7 +14,7 @@ from typing import NamedTuple
 MAX_THREADS = 1_024  # beyond some thousands OpenMP ends the process
 
 
-class Level(NamedTuple):
+class InstructionSet(NamedTuple):
     """An instruction set; a library compiled for it gives the same bits on all machines that have it."""
 
     name: str
@@ -30,29 +30,31 @@ _BF16 = _V4 | {"avx512_bf16"}
 _AMX = _BF16 | {"amx_bf16", "amx_tile"}
 _ARM_BF16 = frozenset("asimd asimdrdm atomics bf16 crc32".split())
 # The levels of each architecture, best first. The tuning is fixed because it decides which products and sums are fused.
-LEVELS = {
+INSTRUCTION_SETS = {
     "x86_64": (
-        Level("x86-64-amx", ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mtune=generic"), _AMX),
-        Level("x86-64-avx512bf16", ("-march=x86-64-v4", "-mavx512bf16", "-mtune=generic"), _BF16),
-        Level("x86-64-v4", ("-march=x86-64-v4", "-mtune=generic"), _V4),
-        Level("x86-64-v3", ("-march=x86-64-v3", "-mtune=generic"), _V3),
-        Level("x86-64-v2", ("-march=x86-64-v2", "-mtune=generic"), _V2),
+        InstructionSet(
+            "x86-64-amx", ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mtune=generic"), _AMX
+        ),
+        InstructionSet("x86-64-avx512bf16", ("-march=x86-64-v4", "-mavx512bf16", "-mtune=generic"), _BF16),
+        InstructionSet("x86-64-v4", ("-march=x86-64-v4", "-mtune=generic"), _V4),
+        InstructionSet("x86-64-v3", ("-march=x86-64-v3", "-mtune=generic"), _V3),
+        InstructionSet("x86-64-v2", ("-march=x86-64-v2", "-mtune=generic"), _V2),
     ),
     "aarch64": (
-        Level("armv8.2-a-bf16", ("-march=armv8.2-a+bf16", "-mtune=generic"), _ARM_BF16),
-        Level("armv8-a", ("-march=armv8-a", "-mtune=generic"), frozenset({"asimd"})),
+        InstructionSet("armv8.2-a-bf16", ("-march=armv8.2-a+bf16", "-mtune=generic"), _ARM_BF16),
+        InstructionSet("armv8-a", ("-march=armv8-a", "-mtune=generic"), frozenset({"asimd"})),
     ),
 }
 
 
-def find_levels() -> list[Level]:
+def find_levels() -> list[InstructionSet]:
     """Return the levels that this processor has, best first; none on systems without /proc/cpuinfo.
 
     `BERTWRIGHT_ISA` names the best one to use, for the same bits on different machines. Raises ValueError if this
     processor lacks it.
     """
     features = set(_read_cpuinfo("flags", "Features").split())
-    levels = [level for level in LEVELS.get(platform.machine(), ()) if level.features <= features]
+    levels = [level for level in INSTRUCTION_SETS.get(platform.machine(), ()) if level.features <= features]
     wanted = os.environ.get("BERTWRIGHT_ISA")
     if not wanted:
         return levels

@@ -5,8 +5,8 @@ so a machine without a compiler is only slower. `BERTWRIGHT_NATIVE=0` selects Py
 ignores prebuilt libraries; `BERTWRIGHT_CACHE` moves the cache folder (default: `$XDG_CACHE_HOME/bertwright`, else
 `~/.cache/bertwright`).
 
-A wheel holds `kernels/prebuilt/NAME-LEVEL.so` for the levels of `cpu.LEVELS`; the best one for this processor is
-loaded.
+A wheel holds `kernels/prebuilt/NAME-LEVEL.so` for the levels of `cpu.INSTRUCTION_SETS`; the best one for this processor
+is loaded.
 
 The cache holds `NAME-KEY.so` and its digest `NAME-KEY.blake2b` for each library. KEY is the digest of sources, flags
 and compiler. Libraries are loaded only if no other user can write to them and to their folder.

@@ -28,7 +28,7 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training.context import select_device
 from bertwright.training.cost import CostEstimate
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.throughput import memory_of
 from bertwright.vocabulary.tokenizer import Tokenizer
 

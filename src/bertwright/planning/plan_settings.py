@@ -10,7 +10,7 @@ from bertwright.models.config import SIZES
 from bertwright.planning.gpus import GPUS
 from bertwright.settings import check_limit, check_not_str, did_you_mean
 from bertwright.tokenstore.build import BuildSettings
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.trainer import VocabularySettings
 
 

@@ -13,7 +13,8 @@ from bertwright.pretraining.objectives.objective import AnyObjective
 from bertwright.pretraining.objectives.registry import find_objective
 from bertwright.settings import check_limit, check_minimum
 from bertwright.tokenstore.store import read_header
-from bertwright.training.optimizer_settings import DeviceSettings, OptimizerSettings
+from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
 
 # Settings that only a new model has; a model that --init names has its own values.

@@ -28,7 +28,7 @@ DECODER = make_decoder(
     ("data", "title", "paragraphs", "context", "qas", "id", "question", "answers", "text", "start", "answer_start",
      "is_impossible")
 )  # fmt: skip
-LEVELS = {"data": "article", "paragraphs": "paragraph", "qas": "question"}  # members of the tree, and their items
+TREE = {"data": "article", "paragraphs": "paragraph", "qas": "question"}  # members of the tree, and their items
 BELOW = {"article": "paragraphs", "paragraph": "qas", "question": "question"}  # members of the items
 ID_NAME = re.compile(r"_?id|(gu|uu|u|q|qa|qas|query|question|example)_?id|idx|number", re.IGNORECASE)
 SHOWN = 5  # questions that a warning names; report.json lists all
@@ -248,14 +248,14 @@ def _walk(values: Any, location: str, missing: str, context: str | None = None) 
     members = _object(values, location)
     if "context" in members:
         context = _text(members, "context", location)
-    key = next((key for key in LEVELS if key in members), None)
+    key = next((key for key in TREE if key in members), None)
     if key is None and context is not None:
         yield _Record(members, context, location, "")
         return
     if key is None or (key == "qas" and context is None):
         key = "context" if key or "question" in members else missing
     for number, item in enumerate(_member(members, key, list, location), 1):
-        level, name = LEVELS[key], f"{number}"
+        level, name = TREE[key], f"{number}"
         if isinstance(item, dict):
             level = next((above for above, below in BELOW.items() if below in item), level)
             if level == "question" and (id_name := _id_name(item)):

@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 
 from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_malloc, vendor
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.distributed import process_group
-from bertwright.training.optimizer_settings import DeviceSettings
 
 
 @dataclass(frozen=True)

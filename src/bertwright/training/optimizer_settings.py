@@ -1,32 +1,12 @@
-"""Settings that every training has. The module imports no torch, so that help and checks of a command are fast."""
+"""Settings of the optimizer and of the learning rate. The module imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
-from bertwright.kernels.cpu import MAX_THREADS
-from bertwright.settings import check_choice, check_limit, check_range
+from bertwright.settings import check_choice, check_limit
 from bertwright.training.schedules import SCHEDULES, LRSchedule, ScheduleName
-
-
-@dataclass(frozen=True)
-class DeviceSettings:
-    """Device to compute on."""
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: the GPU, if there is one."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Dtype of states and matrix products; weights, LayerNorm, softmax and losses stay float32. auto: bfloat16 where it
-    is faster (GPUs since Ampere, CPUs with AMX, AMD's with AVX512-BF16, ARM's with BFMMLA), else float32."""
-    threads: int | None = None
-    """CPU threads; unset: `OMP_NUM_THREADS`, else all CPUs that this process may use, divided among the ranks on this
-    machine. With several ranks, OMP_NUM_THREADS=1 counts as unset, because torchrun sets it."""
-
-    def __post_init__(self) -> None:
-        check_choice(self, "device", "dtype")
-        check_range(self, 1, MAX_THREADS, "threads")
 
 
 @dataclass(frozen=True)

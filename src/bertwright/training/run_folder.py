@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bertwright.files import lock_folder, read_json, remove_folder, remove_stale_parts, write_json
 from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from bertwright.models.heads import EncoderModel

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.experiments.ablations import ComposeSettings, CompositeConfig, CompositeEncoder, compose
+from bertwright.experiments.composed_models import ComposeSettings, CompositeConfig, CompositeEncoder, compose
 from bertwright.finetuning.finetune_state import own_lr_scales
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_model, load_task_model, save_model, start_task_model, write_task_model
@@ -17,7 +17,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec, TaskBatch
 from bertwright.models.packing import pack
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 

@@ -27,7 +27,7 @@ from bertwright.models.heads import EncoderModel
 from bertwright.models.packing import TokenBatch
 from bertwright.models.rnn import BiLSTM, initialize_uniform
 from bertwright.models.text_encoder import TextEncoder
-from bertwright.training.optimizer_settings import DeviceSettings
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 
