@@ -28,7 +28,7 @@ from bertwright.models.packing import TokenBatch
 from bertwright.models.rnn import BiLSTM, initialize_uniform
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def compose(folder: Path, models: Sequence[Path], settings: ComposeSettings) -> 
     composed = CompositeEncoder(config, seed=settings.seed)
     for target, source in zip(composed.encoders, encoders, strict=True):
         target.load_state_dict(source.state_dict())
-    save_model(folder, EncoderModel(composed), Tokenizer.load(models[0]))
+    save_model(folder, EncoderModel(composed), open_tokenizer(models[0]))
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from bertwright.settings import to_table
 from bertwright.training.context import select_dtype
 from bertwright.training.distributed import independent_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 MODEL_RATES = (5e-5,)  # --model at levels below "paper": one rate instead of four
 KINDS = {
@@ -132,14 +132,14 @@ def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> Tab
         raise ValueError(f"--data {settings.data}: {problem}; name one with the files of tasks in its sub-folders")
     device = replace(settings.device, dtype=select_dtype(settings.device))
     if settings.model is not None:
-        lowercase = Tokenizer.load(model_folder(settings.model)).lowercase
+        lowercase = open_tokenizer(model_folder(settings.model)).lowercase
         inputs = ExperimentInputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
         return make_plan(settings.experiment, inputs)
     if settings.store is None:
         own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.experiment in OF_ONE_MODEL else ""
         raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
     store = settings.store.resolve()
-    lowercase = Tokenizer.load(store / "tokenizer").lowercase
+    lowercase = open_tokenizer(store / "tokenizer").lowercase
     inputs = ExperimentInputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
     return make_plan(settings.experiment, inputs)
 

@@ -29,7 +29,7 @@ from bertwright.interop.huggingface import save_model
 from bertwright.pretraining.run import measure_cost
 from bertwright.training.context import execution_context
 from bertwright.training.cost import time_steps
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 MIN_STEPS, MIN_EXAMPLES = 100, 50
 SCALES = [10 ** (power / 1_000) for power in range(-5_000, 2_001)]  # factors of the limits, which a budget chooses from
@@ -117,7 +117,7 @@ def write_untrained(job: Job, run: Path) -> Path:
     """Write an untrained model with the shape of a job's model; return its run folder."""
     if isinstance(job, PretrainJob):
         assert job.settings.store is not None
-        tokenizer = Tokenizer.load(job.settings.store / "tokenizer")
+        tokenizer = open_tokenizer(job.settings.store / "tokenizer")
         model = job.settings.objective.new_model(job.settings.model, tokenizer.vocab_size, seed=0)
         save_model(run / "model", model, tokenizer)
     else:

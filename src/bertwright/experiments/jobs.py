@@ -42,7 +42,7 @@ from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import INITIAL_WEIGHTS, delete_weights, find_changed_settings
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 ENTROPY = "unigram_entropy"  # score of a pre-training: the loss, in nats, of a model that ignores its input
 RESULTS_VERSION = 5  # raise it if the same settings give other numbers: earlier results are then not reused
@@ -263,7 +263,7 @@ def digest_task_inputs(task: TaskSettings, model: str | None) -> Digests:
 
 def digest_store(store: Path) -> str:
     """Return the digest of a store's vocabulary, token ids and documents, training and held out."""
-    vocabulary = Tokenizer.load(store / "tokenizer").digest
+    vocabulary = open_tokenizer(store / "tokenizer").digest
     parts = (TokenStore.open(store / "train", vocabulary, verify=False), open_held_out(store, vocabulary))
     arrays = (file.digest for part in parts for file in part.header.files)
     return digest_bytes(*(digest.encode() for digest in (vocabulary, *arrays)))

@@ -35,7 +35,8 @@ from bertwright.training.loop import LossOutput, check_finite_weights, evaluatio
 from bertwright.training.optimizer import Optimizer, make_optimizer
 from bertwright.training.run_folder import prepare_model
 from bertwright.training.throughput import default_micro_batch_tokens
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 SCALED_ITEMS = 32  # training items on which the size of pooled states is measured
 
@@ -45,7 +46,7 @@ class FinetuneState:
     """Task, model, optimizer and data of a run."""
 
     task: AnyTask
-    tokenizer: Tokenizer
+    tokenizer: TextTokenizer
     model: EncoderForTask
     optimizer: Optimizer
     train: SplitData
@@ -74,7 +75,7 @@ def open_run(
     finished = settings.run / "model"
     own = latest or (finished if finished.is_dir() else None)
     source = own or model_folder(settings.model)
-    tokenizer = Tokenizer.load(source)
+    tokenizer = open_tokenizer(source)
     task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
     if settings.tuning.patience is not None and "dev" not in examples:
         raise ValueError(
@@ -134,7 +135,7 @@ def choose_pooling(tuning: TuningSettings, task: AnyTask, source: Path) -> AnyTa
 
 
 def _encode(
-    task: AnyTask, examples: Mapping[str, Sequence[Any]], tokenizer: Tokenizer, model: EncoderForTask
+    task: AnyTask, examples: Mapping[str, Sequence[Any]], tokenizer: TextTokenizer, model: EncoderForTask
 ) -> dict[str, SplitData]:
     """Encode the examples of each split. Raises ValueError if the model cannot read them, or if none has a target."""
     splits = {

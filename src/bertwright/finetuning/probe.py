@@ -64,7 +64,8 @@ from bertwright.training.distributed import check_single_process
 from bertwright.training.fit import FitSettings, fit
 from bertwright.training.interrupt import until_stopped
 from bertwright.training.run_folder import locked_run, read_run_settings
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 EXAMPLES = "examples"  # folder
 CONLL_2003 = {"LOC", "MISC", "ORG", "PER"}  # the entity types of table 7
@@ -145,7 +146,7 @@ def probe(settings: ProbeSettings, console: Console | None = None) -> list[Probe
 def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Console) -> ProbeRun:
     """Read and check model, examples and cached features; nothing has been written at that point."""
     folder = model_folder(settings.model)
-    encoder, tokenizer = load_model(folder, heads="optional").model.encoder, Tokenizer.load(folder)
+    encoder, tokenizer = load_model(folder, heads="optional").model.encoder, open_tokenizer(folder)
     check_vocabulary(tokenizer, encoder.config, folder)
     encoder.compute_dtype = context.dtype
     representations = expand_representations(settings.representations, encoder.config.num_layers)
@@ -176,7 +177,7 @@ class ProbeRun:
     console: Console
     task: AnyTask
     encoder: TextEncoder
-    tokenizer: Tokenizer
+    tokenizer: TextTokenizer
     splits: list[SplitData]
     representations: Mapping[str, Representation]
     modes: tuple[str, ...]

@@ -15,7 +15,7 @@ from bertwright.models.encoder import BertEncoder, Layer
 from bertwright.models.packing import TokenBatch, from_flat
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 
 class Attention(NamedTuple):
@@ -27,7 +27,7 @@ class Attention(NamedTuple):
     """L × A × T × T, by layer, head, attending token and attended token; each row sums to 1."""
 
 
-def pack_segments(texts: Sequence[str], tokenizer: Tokenizer) -> TokenBatch:
+def pack_segments(texts: Sequence[str], tokenizer: TextTokenizer) -> TokenBatch:
     """Pack one text, or a pair of texts, into one sequence of any length."""
     ids = [tokenizer.encode_ids([text]).ids for text in texts]
     segments = [SegmentTokens(each, np.array([1]), np.array([len(each) - 2])) for each in ids]  # no [CLS], no [SEP]

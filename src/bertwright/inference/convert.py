@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bertwright.interop.google import GoogleCheckpoint
     from bertwright.interop.huggingface import LoadResult
     from bertwright.tasks.task_io import TaskModel
-    from bertwright.vocabulary.tokenizer import Tokenizer
+    from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     from bertwright.interop.huggingface import save_model
     from bertwright.interop.sentence_modules import read_sentence_modules
     from bertwright.tasks.task_io import describe_head, save_task_folder
-    from bertwright.vocabulary.tokenizer import Tokenizer
+    from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
     from_google = (source / google.CONFIG).is_file() or (
         any(source.glob("*.index")) and not (source / CONFIG).is_file()
@@ -66,7 +66,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
         raise ValueError(f"--labels: for Google's checkpoints, but {source} has no {google.CONFIG}; omit it")
     folder = source if from_google else model_folder(settings.source)
     checkpoint = google.read_checkpoint(folder, settings.labels) if from_google else None
-    tokenizer = Tokenizer.load(folder / google.VOCABULARY if checkpoint else folder, settings.lowercase)
+    tokenizer = open_tokenizer(folder / google.VOCABULARY if checkpoint else folder, settings.lowercase)
     loaded, task = _load_google(checkpoint) if checkpoint else _load(folder)
     modules = read_sentence_modules(folder)
     if settings.format == "google":
@@ -113,6 +113,6 @@ def _load_google(checkpoint: GoogleCheckpoint) -> tuple[LoadResult, TaskModel | 
     return LoadResult(model, (), ignored), TaskModel(model, infer_task(head, model.config.max_positions), inferred=True)
 
 
-def _google_flags(task: TaskModel | None, tokenizer: Tokenizer) -> list[str]:
+def _google_flags(task: TaskModel | None, tokenizer: TextTokenizer) -> list[str]:
     """Return the flags whose values Google's files do not contain."""
     return [f"--do_lower_case={tokenizer.lowercase}", *(task.task.google_flags() if task else ())]

@@ -15,7 +15,7 @@ from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.task import Encoded
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.tokenizer import Encoding, Tokenizer
+from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer
 from bertwright.vocabulary.tokenizer_io import CONTINUATION
 
 MAX_BATCH_TOKENS = 8_192  # bounds memory and changes no result
@@ -47,7 +47,7 @@ class Window(NamedTuple):
 
 
 def predict_masks(
-    model: BertForPretraining, tokenizer: Tokenizer, texts: Sequence[str], top_k: int
+    model: BertForPretraining, tokenizer: TextTokenizer, texts: Sequence[str], top_k: int
 ) -> list[MaskPrediction]:
     """Predict the `top_k` most probable tokens of each [MASK]. Raises ValueError for a text without [MASK]."""
     encodings = tokenizer.encode_batch(texts)
@@ -67,7 +67,7 @@ def predict_masks(
 
 
 def predict_candidates(
-    model: BertForPretraining, tokenizer: Tokenizer, encoded: Encoded, top_k: int
+    model: BertForPretraining, tokenizer: TextTokenizer, encoded: Encoded, top_k: int
 ) -> list[tuple[TokenCandidate, ...]]:
     """Predict the `top_k` most probable tokens of each of the R positions."""
     ids = np.empty((len(encoded.positions), top_k), dtype=np.int64)
@@ -86,7 +86,7 @@ def predict_candidates(
 
 
 def encode_windows(
-    encodings: Sequence[Encoding], masks: Sequence[list[int]], tokenizer: Tokenizer, max_positions: int
+    encodings: Sequence[Encoding], masks: Sequence[list[int]], tokenizer: TextTokenizer, max_positions: int
 ) -> Encoded:
     """Encode the windows of texts that have [MASK]s at the positions `masks`; the model reads the states there."""
     texts = [list(windows_around_masks(*pair, max_positions)) for pair in zip(map(len, encodings), masks, strict=True)]

@@ -30,7 +30,7 @@ from bertwright.tasks.task_io import load_task, read_task
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.metrics_log import METRICS_FILE, read_metrics
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 MAX_LABELS = 12  # listed labels
 GRID = "grid of fine-tuning runs"
@@ -194,7 +194,7 @@ def _task_fields(task: AnyTask) -> dict[str, str]:
 
 
 def _vocabulary_fields(folder: Path) -> dict[str, str]:
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = open_tokenizer(folder)
     return {
         "vocabulary": f"{tokenizer.vocab_size:,} tokens, {'uncased' if tokenizer.lowercase else 'cased'}",
         "digest of its ids": tokenizer.digest,

@@ -45,7 +45,8 @@ from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import AnyTask, Task
 from bertwright.tasks.task_io import TaskModel, load_task, save_task_folder
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 E = TypeVar("E")
 P = TypeVar("P")
@@ -69,7 +70,7 @@ class Bert:
     def __init__(
         self,
         model: EncoderModel | TaskModel,
-        tokenizer: Tokenizer,
+        tokenizer: TextTokenizer,
         missing_heads: Sequence[str] = (),
         modules: SentenceModules | None = None,
     ) -> None:
@@ -468,7 +469,7 @@ def load(
     checked_device = _check_device(device)
     folder = model_folder(name)
     config = load_config(folder)  # first: it also checks the files of tokenizer and task
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = open_tokenizer(folder)
     check_vocabulary(tokenizer, config, folder)
     if task_model := load_task(folder):
         bert = Bert(task_model, tokenizer)

@@ -23,7 +23,7 @@ from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.task import Encoded
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 # N texts, P windows, B sequences of a batch, H hidden size
 
@@ -44,7 +44,7 @@ class Windows(NamedTuple):
 
 def compute_vectors(
     encoder: TextEncoder,
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     texts: Sequence[str],
     pooling: Pooling,
     max_length: int,
@@ -61,7 +61,7 @@ def compute_vectors(
 
 def compute_sentence_vectors(
     encoder: TextEncoder,
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     texts: Sequence[str],
     modules: SentenceModules,
     prompt: str,

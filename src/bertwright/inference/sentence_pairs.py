@@ -10,13 +10,13 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 BATCH_TOKENS = 8_192  # bounds memory and changes no result
 
 
 def predict_next_sentences(
-    model: BertForPretraining, tokenizer: Tokenizer, firsts: Sequence[str], seconds: Sequence[str]
+    model: BertForPretraining, tokenizer: TextTokenizer, firsts: Sequence[str], seconds: Sequence[str]
 ) -> list[float]:
     """Return, for each pair of texts, the probability that the second follows the first.
 

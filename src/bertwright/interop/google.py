@@ -25,6 +25,7 @@ from bertwright.interop.weights import summarize
 from bertwright.models.config import BertConfig
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import write_vocab
 
@@ -168,7 +169,7 @@ def infer_head(
 def save_checkpoint(
     folder: Path,
     model: EncoderModel,
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     head: HeadRecord | None,
     missing_heads: Sequence[str] = (),
 ) -> None:

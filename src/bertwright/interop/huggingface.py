@@ -26,7 +26,7 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, EncoderModel, LinearHead, TaskHead
 from bertwright.models.initialization import initialize
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
@@ -317,7 +317,7 @@ def to_hf_weights(model: EncoderModel, missing_heads: Sequence[str] = ()) -> dic
 def write_model(
     folder: Path,
     model: EncoderModel,
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     missing_heads: Sequence[str] = (),
     modules: SentenceModules | None = None,
 ) -> None:
@@ -330,7 +330,7 @@ def write_model(
     write_checksums(folder)
 
 
-def write_task_model(folder: Path, model: EncoderForTask, tokenizer: Tokenizer, head: HeadRecord) -> None:
+def write_task_model(folder: Path, model: EncoderForTask, tokenizer: TextTokenizer, head: HeadRecord) -> None:
     """Write a task model's files into an existing folder, without checksums: the caller adds files and writes them.
 
     Raises ValueError if the labels are not one name per output.
@@ -342,7 +342,7 @@ def write_task_model(folder: Path, model: EncoderForTask, tokenizer: Tokenizer, 
     _write(folder, model, tokenizer, values)
 
 
-def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, path: Path | str) -> None:
+def check_vocabulary(tokenizer: TextTokenizer, config: EncoderConfig, path: Path | str) -> None:
     """Raise ValueError, naming the path, for a tokenizer with more tokens than the model has vectors."""
     if tokenizer.vocab_size > config.vocab_size:
         raise ValueError(
@@ -355,7 +355,7 @@ def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, path: Path | s
 def _write(
     folder: Path,
     model: EncoderModel,
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     head_values: dict[str, Any],
     missing_heads: Sequence[str] = (),
 ) -> None:
@@ -370,7 +370,7 @@ def _write(
 def save_model(
     folder: Path,
     model: EncoderModel,
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     missing_heads: Sequence[str] = (),
     modules: SentenceModules | None = None,
 ) -> None:

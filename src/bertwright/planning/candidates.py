@@ -30,7 +30,7 @@ from bertwright.training.context import select_device
 from bertwright.training.cost import CostEstimate
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.throughput import memory_of
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 SHORT_RUNS = (1, 2, 4)  # numbers of steps, relative to the shortest run
 TIMED_TOKENS = 7e6  # tokens of the run whose cost decides the length of the short runs
@@ -63,7 +63,7 @@ class Planner:
         self.settings = settings
         self.sizes = [size for size in SIZES if size in settings.model_sizes]
         self.store = store
-        self.tokenizer = Tokenizer.load(store / "tokenizer")
+        self.tokenizer = open_tokenizer(store / "tokenizer")
         self.train = TokenStore.open(store / "train", self.tokenizer.digest)
         open_held_out(store, self.tokenizer.digest)
         self.entropy = unigram_entropy(self.train)

@@ -24,7 +24,7 @@ from bertwright.pretraining.segments import ExampleIndex, ExampleStarts, Segment
 from bertwright.ragged import offsets_from_lengths
 from bertwright.seeding import Stream, derive_key, make_rng
 from bertwright.tokenstore.store import TokenStore
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from bertwright.models.packing import TokenBatch
@@ -84,7 +84,7 @@ class StoreObjective(Objective[B, M]):
             )
 
     def open_examples(
-        self, folder: Path, tokenizer: Tokenizer, phases: Sequence[DataSettings], verify: bool = False
+        self, folder: Path, tokenizer: TextTokenizer, phases: Sequence[DataSettings], verify: bool = False
     ) -> list[StoreExamples[B]]:
         store = TokenStore.open(folder, tokenizer.digest, verify=verify)
         return [StoreExamples(store, tokenizer, settings, self) for settings in phases]
@@ -189,7 +189,7 @@ class StoreExamples(Generic[B]):
     """Examples of a token store for one sequence length, by step."""
 
     def __init__(
-        self, store: TokenStore, tokenizer: Tokenizer, settings: DataSettings, objective: StoreObjective[B, Any]
+        self, store: TokenStore, tokenizer: TextTokenizer, settings: DataSettings, objective: StoreObjective[B, Any]
     ) -> None:
         """Divide the documents into examples; time and memory are proportional to the number of documents.
 

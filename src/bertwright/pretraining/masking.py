@@ -17,7 +17,7 @@ from bertwright.ragged import offsets_from_lengths, positions_from_lengths
 from bertwright.seeding import derive_key
 
 if TYPE_CHECKING:
-    from bertwright.vocabulary.tokenizer import Tokenizer
+    from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 Mix = tuple[float, float, float]
 """Shares of MASK, SAME and RND, in the order of table 8 of the paper."""
@@ -33,7 +33,7 @@ class MaskingVocab(NamedTuple):
     """bool for each id: the token continues a word ("##")."""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> MaskingVocab:
+    def of(cls, tokenizer: TextTokenizer) -> MaskingVocab:
         regular = np.setdiff1d(np.arange(tokenizer.vocab_size), np.array(sorted(tokenizer.special_ids)))
         return cls(tokenizer.mask_id, regular, tokenizer.is_continuation())
 

@@ -14,7 +14,7 @@ from bertwright.corpus.limits import MIN_PREDICTIONS, PREDICTED_SHARE, loss_erro
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build, list_corpora
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def prepare(settings: PrepareSettings, console: Console | None = None) -> BuildR
     Ctrl-C (KeyboardInterrupt) loses only the shards in progress: the same call continues after the finished ones.
     """
     console = console or make_console()
-    tokenizer = Tokenizer.load(vocabulary_folder(settings.vocabulary))
+    tokenizer = open_tokenizer(vocabulary_folder(settings.vocabulary))
     started = time.perf_counter()
     corpora = list_corpora(settings.corpus, settings.build)
     size = sum(file.size for corpus in corpora for file in list_corpus_files(corpus))

@@ -45,7 +45,8 @@ from bertwright.training.optimizer import Optimizer
 from bertwright.training.run_folder import find_changed_data, format_resume_command, prepare_model, record_run
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
 from bertwright.training.train_run import train_run
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 PLOT = "loss.png"
 PLATEAU_STEPS = 400  # steps near the baseline loss before a notice
@@ -83,7 +84,7 @@ def open_run(
     """
     assert settings.store is not None  # checked by PretrainSettings
     latest = checkpoint.verify_latest(settings.run / "checkpoints")
-    tokenizer = Tokenizer.load(settings.store / "tokenizer")
+    tokenizer = open_tokenizer(settings.store / "tokenizer")
     phases = [phase.data for phase in settings.phases]
     train = settings.objective.open_examples(settings.store / "train", tokenizer, phases, not settings.resume)
     for data in phases:
@@ -101,7 +102,7 @@ def open_run(
     return PretrainRun(settings, context, console, tokenizer, model, optimizer, train, held_out, peak)
 
 
-def _open_held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Console) -> Sequence[Examples[Any]]:
+def _open_held_out(settings: PretrainSettings, tokenizer: TextTokenizer, console: Console) -> Sequence[Examples[Any]]:
     """Open the held-out examples of the store for each phase.
 
     If they are too few to evaluate on, the list is empty, and a notice says so. If they are too few to measure exactly,
@@ -123,7 +124,7 @@ def _open_held_out(settings: PretrainSettings, tokenizer: Tokenizer, console: Co
 
 
 def _initial_model(
-    settings: PretrainSettings, tokenizer: Tokenizer, latest: Path | None, console: Console
+    settings: PretrainSettings, tokenizer: TextTokenizer, latest: Path | None, console: Console
 ) -> EncoderModel:
     """Return the model of the newest checkpoint, else the model of --init, else a new one with random weights."""
     model: EncoderModel
@@ -131,7 +132,7 @@ def _initial_model(
         model = settings.objective.new_model(settings.model, tokenizer.vocab_size, settings.data.seed)
         return model
     folder = latest or model_folder(str(settings.model.init))
-    if Tokenizer.load(folder).digest != tokenizer.digest:
+    if open_tokenizer(folder).digest != tokenizer.digest:
         raise ValueError(
             f"{folder}: expected the vocabulary of {settings.store}, got another; prepare the text again with "
             f"--vocabulary {folder}"
@@ -167,7 +168,7 @@ class PretrainRun:
     settings: PretrainSettings
     context: ExecutionContext
     console: Console
-    tokenizer: Tokenizer
+    tokenizer: TextTokenizer
     model: EncoderModel
     optimizer: Optimizer
     train: Sequence[Examples[Any]]

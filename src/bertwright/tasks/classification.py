@@ -36,7 +36,7 @@ from bertwright.tasks.task import (
     sum_cross_entropy,
 )
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     def check(self, examples: Sequence[TextExample[L]]) -> None:
         self.encode_labels(examples)
 
-    def encode(self, examples: Sequence[TextExample[L]], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
+    def encode(self, examples: Sequence[TextExample[L]], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         for example in examples:
             if (example.text_pair is None) != (self.text_pair is None):
                 expected, got = ("one text", "a pair") if self.text_pair is None else ("a pair of texts", "one text")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.tasks.task import Encoded
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 MAX_UNKNOWN = 0.03  # share of the tokens
 MAX_TOKENS_PER_WORD = 3.0  # English has 1.2 with BERT's vocabulary, and its multilingual one 2.2 on Korean
@@ -31,7 +31,7 @@ class InputCounts:
     """[UNK] among the tokens."""
 
     @classmethod
-    def count(cls, examples: int, encoded: Encoded, tokenizer: Tokenizer) -> InputCounts:
+    def count(cls, examples: int, encoded: Encoded, tokenizer: TextTokenizer) -> InputCounts:
         """Count the tokens of encoded examples."""
         counts = cls.count_ids(examples, encoded.input_ids, tokenizer, encoded.truncated)
         empty = encoded.empty_words
@@ -39,7 +39,7 @@ class InputCounts:
 
     @classmethod
     def count_ids(
-        cls, examples: int, ids: npt.NDArray[np.integer[Any]], tokenizer: Tokenizer, truncated: int = 0
+        cls, examples: int, ids: npt.NDArray[np.integer[Any]], tokenizer: TextTokenizer, truncated: int = 0
     ) -> InputCounts:
         """Count the tokens of some examples; `truncated` examples have lost tokens."""
         number = np.bincount(ids, minlength=tokenizer.vocab_size)

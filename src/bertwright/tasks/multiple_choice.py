@@ -35,7 +35,7 @@ from bertwright.tasks.task import (
     sum_cross_entropy,
 )
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -205,7 +205,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     def group_keys(self, examples: Sequence[ChoiceExample]) -> Sequence[Hashable]:
         return [example.prompt for example in examples]
 
-    def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
+    def encode(self, examples: Sequence[ChoiceExample], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         count, first = len(examples[0].endings), examples[0].location
         for example in examples:
             _check_number_of_endings(example.endings, example.location, count, first)

@@ -18,7 +18,7 @@ from bertwright.tasks.collation import check_segments, collate
 from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.task import Encoded, Ints, Outputs, Task
 from bertwright.training.loop import check_finite_outputs, evaluation_mode
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 E = TypeVar("E")
 P = TypeVar("P")
@@ -40,7 +40,7 @@ class PredictedChunk(NamedTuple, Generic[E, P]):
 def predict_chunks(
     model: EncoderForTask | Callable[[Encoded], Outputs],
     task: Task[E, P],
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     examples: Iterable[E],
 ) -> Iterator[PredictedChunk[E, P]]:
     """Predict any number of examples in constant memory, in order, chunk by chunk.

@@ -37,7 +37,7 @@ from bertwright.tasks.task import (
     log_softmax_of_groups,
     score_each,
 )
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -257,7 +257,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
             "token, so that no prediction can equal it; a vocabulary of fewer tokens splits words more often",
         ]
 
-    def encode(self, examples: Sequence[QaExample], tokenizer: Tokenizer, labeled: bool = True) -> EncodedQuestions:
+    def encode(self, examples: Sequence[QaExample], tokenizer: TextTokenizer, labeled: bool = True) -> EncodedQuestions:
         """Encode questions as windows: at most `max_query_length` tokens of the question, and the context that fits.
 
         With `labeled`, questions without an answer in their context (see `align_answers`) are left out. The label of a
@@ -510,7 +510,7 @@ class Windows(NamedTuple):
     """S, number of context tokens."""
 
 
-def tokenize_contexts(examples: Sequence[QaExample], tokenizer: Tokenizer) -> Contexts:
+def tokenize_contexts(examples: Sequence[QaExample], tokenizer: TextTokenizer) -> Contexts:
     """Tokenize the contexts of questions."""
     texts = list(dict.fromkeys(example.context for example in examples))
     numbers = {text: number for number, text in enumerate(texts)}

@@ -53,7 +53,7 @@ from bertwright.tasks.task import (
     check_restored,
     sum_cross_entropy,
 )
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -260,7 +260,7 @@ class Tagging(Task[TagExample, TagPrediction]):
             found.append(f"{having} that the training data lack ({tags}): scored, but never predicted")
         return found
 
-    def vocabulary_warnings(self, examples: Sequence[TagExample], tokenizer: Tokenizer) -> list[str]:
+    def vocabulary_warnings(self, examples: Sequence[TagExample], tokenizer: TextTokenizer) -> list[str]:
         words = (word for example in examples for word in example.words)
         cased = next((word for word in words if word != word.lower()), None) if tokenizer.lowercase else None
         if cased is None:
@@ -270,7 +270,7 @@ class Tagging(Task[TagExample, TagPrediction]):
             "the paper tags with a cased model (section 5.3)"
         ]
 
-    def encode(self, examples: Sequence[TagExample], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
+    def encode(self, examples: Sequence[TagExample], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         max_tokens = self.max_length - NUM_SPECIALS
         words = tokenize_words(examples, tokenizer, max_tokens)
         windows = split_windows(words, max_tokens)
@@ -493,7 +493,7 @@ class WordTokens(NamedTuple):
     """Number of examples with a word of more than `max_tokens` tokens, which was truncated."""
 
 
-def tokenize_words(examples: Sequence[TagExample], tokenizer: Tokenizer, max_tokens: int) -> WordTokens:
+def tokenize_words(examples: Sequence[TagExample], tokenizer: TextTokenizer, max_tokens: int) -> WordTokens:
     """Tokenize words one by one, each distinct word once; a word without tokens becomes [UNK]."""
     numbers: dict[str, int] = {}
     distinct = np.array(  # W, each word's number among the distinct words

@@ -24,7 +24,7 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.settings import convert, did_you_mean
 from bertwright.tasks.presentation import DisplayTable
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:  # torch takes a second to import, and the options of tasks are shown by --help
     from torch import Tensor
@@ -205,7 +205,7 @@ class Task(ABC, Generic[E, P]):
         """Describe oddities of labeled examples, one sentence each; `paths`: their files."""
         return []
 
-    def vocabulary_warnings(self, examples: Sequence[E], tokenizer: Tokenizer) -> list[str]:
+    def vocabulary_warnings(self, examples: Sequence[E], tokenizer: TextTokenizer) -> list[str]:
         """Describe problems of the vocabulary with the training examples, one sentence each."""
         return []
 
@@ -232,7 +232,7 @@ class Task(ABC, Generic[E, P]):
         """Return a key per example; examples with equal keys stay in the same split."""
 
     @abstractmethod
-    def encode(self, examples: Sequence[E], tokenizer: Tokenizer, labeled: bool = True) -> Encoded:
+    def encode(self, examples: Sequence[E], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         """Encode examples as sequences; with `labeled`, with labels.
 
         Then examples that cannot be trained on, such as an answer that does not occur in its context, are left out.

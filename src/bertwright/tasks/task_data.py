@@ -14,7 +14,7 @@ from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.splits import sample_examples, train_validation_split
 from bertwright.tasks.task import AnyTask, Encoded
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 
 class SplitData(NamedTuple):
@@ -81,7 +81,7 @@ def within_positions(task: AnyTask, overrides: TaskOptions, max_positions: int) 
 
 
 def data_warnings(
-    task: AnyTask, settings: TaskSettings, splits: Sequence[SplitData], tokenizer: Tokenizer, max_positions: int
+    task: AnyTask, settings: TaskSettings, splits: Sequence[SplitData], tokenizer: TextTokenizer, max_positions: int
 ) -> list[str]:
     """Return a sentence on each problem of files and examples that a user should know before training.
 

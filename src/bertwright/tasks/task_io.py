@@ -19,7 +19,7 @@ from bertwright.settings import did_you_mean
 from bertwright.tasks.classification import format_labels
 from bertwright.tasks.task import TASK_FILE, AnyTask, from_fields, write_task
 from bertwright.tasks.task_types import TASK_TYPES
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 
 def read_task(folder: Path) -> AnyTask | None:
@@ -126,7 +126,7 @@ def describe_head(trained: TaskModel) -> HeadRecord:
     return HeadRecord(trained.model.head.spec, names, trained.task.is_regression, trained.task.is_multi_label)
 
 
-def write_task_folder(folder: Path, trained: TaskModel, tokenizer: Tokenizer) -> None:
+def write_task_folder(folder: Path, trained: TaskModel, tokenizer: TextTokenizer) -> None:
     """Write a model and its task into an existing folder; each file is written atomically."""
     model = trained.model
     if trained.task.head_scale != 1:  # other threads may predict with the model: scale a copy of its head
@@ -141,7 +141,7 @@ def write_task_folder(folder: Path, trained: TaskModel, tokenizer: Tokenizer) ->
     write_checksums(folder)
 
 
-def save_task_folder(folder: Path, trained: TaskModel, tokenizer: Tokenizer) -> None:
+def save_task_folder(folder: Path, trained: TaskModel, tokenizer: TextTokenizer) -> None:
     """Write a new folder with a model and its task, atomically. Raises ValueError if it already exists."""
     with new_folder(folder) as temporary:
         write_task_folder(temporary, trained, tokenizer)

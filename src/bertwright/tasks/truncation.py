@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.tasks.task import Encoded, Ints
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 NO_LABELS: Ints = np.empty(0, dtype=np.int64)  # for sequences whose targets are not known
 
@@ -28,7 +28,7 @@ class SegmentTokens(NamedTuple):
     """S, tokens per range."""
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenizer: Tokenizer) -> SegmentTokens:
+    def of(cls, texts: Sequence[str], tokenizer: TextTokenizer) -> SegmentTokens:
         """Tokenize texts; "[SEP]" in a text is three ordinary words."""
         encoded = tokenizer.encode_raw(texts)
         return cls(encoded.ids, encoded.offsets[:-1], np.diff(encoded.offsets))
@@ -58,7 +58,7 @@ def truncate_longest_first(lengths: Sequence[Ints], max_num_tokens: int) -> list
 def encode_segments(
     segments: Sequence[SegmentTokens],
     labels: npt.NDArray[Any],
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     max_length: int,
     sequences_per_item: int = 1,
 ) -> Encoded:

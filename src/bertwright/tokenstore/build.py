@@ -36,7 +36,7 @@ from bertwright.tokenstore.shard import (
     select_documents,
 )
 from bertwright.tokenstore.store import FORMAT_VERSION, DocumentChunk, Provenance, StoreHeader, TokenStore, write_store
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 # input bytes per shard: about half a second of work, the most that each worker loses if it is killed
 SHARD_BYTES = 4 << 20
@@ -90,7 +90,7 @@ class BuildResult(NamedTuple):
 def build(
     folder: Path | str,
     corpus: CorpusSettings,
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     settings: BuildSettings | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     executor: Executor | None = None,
@@ -133,7 +133,7 @@ class _Plan(NamedTuple):
     digest: str
 
 
-def _make_plan(folder: Path, corpora: Sequence[CorpusSettings], tokenizer: Tokenizer) -> _Plan:
+def _make_plan(folder: Path, corpora: Sequence[CorpusSettings], tokenizer: TextTokenizer) -> _Plan:
     sources = [(corpus, source) for corpus in corpora for source in shard_corpus(corpus, SHARD_BYTES)]
     inputs = [file for _, source in sources for file in source.files]  # one of several shards, several times
     versions = [corpora[0].sentence_splitter, RULES_VERSION, FORMAT_VERSION, SHARD_BYTES]
@@ -182,7 +182,9 @@ def _check_overwrites_nothing(folder: Path) -> None:
             raise ValueError(f"{path}: already exists and is not from an interrupted build; choose another folder")
 
 
-def _write_shards(plan: _Plan, tokenizer: Tokenizer, executor: Executor, progress: Callable[[Progress], None]) -> None:
+def _write_shards(
+    plan: _Plan, tokenizer: TextTokenizer, executor: Executor, progress: Callable[[Progress], None]
+) -> None:
     """Write all shards that are not finished."""
     # created before other builds' shards are deleted, so that `_check_overwrites_nothing` finds an interrupted build
     plan.folder.mkdir(exist_ok=True)
@@ -212,7 +214,7 @@ def _remove_other_builds(folder: Path, plan: _Plan | None) -> bool:
     return bool(stale_folders)
 
 
-def _publish(folder: Path, plan: _Plan, tokenizer: Tokenizer, settings: BuildSettings) -> BuildResult:
+def _publish(folder: Path, plan: _Plan, tokenizer: TextTokenizer, settings: BuildSettings) -> BuildResult:
     """Write the stores from the finished shards; `train` comes last."""
     summaries = [read_summary(plan.folder, shard.number) for shard in plan.shards]
     sizes = [len(summary.digests) for summary in summaries]

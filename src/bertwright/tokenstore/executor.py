@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from bertwright.kernels.cpu import available_cpus
 from bertwright.tokenstore.shard import ShardSpec, write_shard
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 # Environment of a worker: one thread, because there is one worker per core.
 SINGLE_THREADED = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1") | {
@@ -24,7 +24,7 @@ SINGLE_THREADED = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "POLARS
 class Executor(Protocol):
     """Writer of shards. This module has local ones; another may use machines that share the build's folder."""
 
-    def run(self, shards: Sequence[ShardSpec], tokenizer: Tokenizer) -> Generator[ShardSpec]:
+    def run(self, shards: Sequence[ShardSpec], tokenizer: TextTokenizer) -> Generator[ShardSpec]:
         """Run `write_shard` for each shard, in any order; yield each shard when it is finished.
 
         Raises the ValueError or OSError of a shard. Closing the generator stops the work on unfinished shards.
@@ -42,7 +42,7 @@ def make_executor(workers: int | None) -> Executor:
 class SerialExecutor:
     """Executor that writes shards one after another in this process."""
 
-    def run(self, shards: Sequence[ShardSpec], tokenizer: Tokenizer) -> Generator[ShardSpec]:
+    def run(self, shards: Sequence[ShardSpec], tokenizer: TextTokenizer) -> Generator[ShardSpec]:
         """Write the shards in order; see `Executor.run`."""
         for shard in shards:
             write_shard(shard, tokenizer)
@@ -60,7 +60,7 @@ class ProcessExecutor:
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
-    def run(self, shards: Sequence[ShardSpec], tokenizer: Tokenizer) -> Generator[ShardSpec]:
+    def run(self, shards: Sequence[ShardSpec], tokenizer: TextTokenizer) -> Generator[ShardSpec]:
         """Write the shards in at most `workers` processes; see `Executor.run`.
 
         Also raises ChildProcessError if a worker dies.
@@ -98,7 +98,7 @@ def python_command(code: str) -> list[str]:
 
 
 @contextmanager
-def _start_workers(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
+def _start_workers(tokenizer: TextTokenizer, count: int) -> Iterator[list[_Worker]]:
     """Start worker processes, and kill them when the block ends."""
     workers: list[_Worker] = []
     try:
@@ -126,7 +126,7 @@ def _start_workers(tokenizer: Tokenizer, count: int) -> Iterator[list[_Worker]]:
             worker.process.wait()
 
 
-def _send(worker: _Worker, message: Tokenizer | ShardSpec, death: str) -> None:
+def _send(worker: _Worker, message: TextTokenizer | ShardSpec, death: str) -> None:
     try:
         worker.connection.send(message)
     except (BrokenPipeError, ConnectionResetError):

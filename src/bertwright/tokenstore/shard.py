@@ -19,7 +19,7 @@ from bertwright import files
 from bertwright.corpus.documents import CorpusSettings, CorpusShard, Document, read_shard
 from bertwright.corpus.sentences import make_document_splitter
 from bertwright.tokenstore.store import DocumentChunk
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 # characters per tokenizer call: large enough that the call's overhead is negligible, small enough for memory
 CHUNK_CHARACTERS = 4 << 20
@@ -51,7 +51,7 @@ class ShardSummary(NamedTuple):
     """[UNK]: characters that the vocabulary lacks."""
 
 
-def write_shard(shard: ShardSpec, tokenizer: Tokenizer) -> None:
+def write_shard(shard: ShardSpec, tokenizer: TextTokenizer) -> None:
     """Read, split and tokenize one shard; write its files atomically."""
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     digests: list[bytes] = []

@@ -9,7 +9,7 @@ import sys
 from multiprocessing.connection import Connection
 
 from bertwright.tokenstore.shard import ShardSpec, write_shard
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h: the signal that a process gets when its parent dies
 
@@ -25,7 +25,7 @@ def worker_main(descriptor: int, parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with Connection(descriptor) as connection:
         try:
-            tokenizer: Tokenizer = connection.recv()
+            tokenizer: TextTokenizer = connection.recv()
             while True:
                 shard: ShardSpec = connection.recv()
                 if os.getppid() != parent:

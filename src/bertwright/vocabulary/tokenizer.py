@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +16,7 @@ import tokenizers
 from bertwright.files import digest_bytes
 from bertwright.layouts import SequenceLayout
 from bertwright.ragged import Ragged
+from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer
 from bertwright.vocabulary.tokenizer_io import (
     CONTINUATION,
     SPECIAL_TOKENS,
@@ -29,21 +29,8 @@ from bertwright.vocabulary.tokenizer_io import (
 
 FALLBACK_BATCH = 1024  # texts per call of `tokenizers`: its encodings take much memory
 
-Ids = npt.NDArray[np.int64]
 
-
-@dataclass(frozen=True)
-class Encoding:
-    """The tokens of a text: N of them."""
-
-    ids: Ids  # N
-    offsets: Ids  # N 2  first character and one past the last; (0, 0) for an added [CLS] or [SEP]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-class Tokenizer:
+class Tokenizer(TextTokenizer):
     """A WordPiece tokenizer with the ids of `transformers`' `BertTokenizerFast` on the same files.
 
     `encode` and `encode_ids` are for texts that a user types for a model: "[MASK]" in a text is the special token, as
@@ -53,10 +40,9 @@ class Tokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
         """Wrap a `tokenizers` object, which `source` names in messages; see `load` and `from_tokens`."""
-        self._tokens = validate_backend(backend, source)
+        self._tokens = tuple(validate_backend(backend, source))
         self._backend = backend
-        self._ids = {token: number for number, token in enumerate(self._tokens) if token}
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self._mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
 
     @classmethod
     def load(cls, folder_or_vocab_file: Path | str, lowercase: bool | None = None) -> Self:
@@ -102,12 +88,12 @@ class Tokenizer:
     @property
     def tokens(self) -> tuple[str, ...]:
         """All tokens in id order; "" for an id without a token."""
-        return tuple(self._tokens)
+        return self._tokens
 
     @property
-    def vocab_size(self) -> int:
-        """Largest id + 1: the number of tokens if each id has one."""
-        return len(self._tokens)
+    def mask_id(self) -> int:
+        """Id of [MASK]."""
+        return self._mask_id
 
     @property
     def special_ids(self) -> tuple[int, ...]:
@@ -128,16 +114,6 @@ class Tokenizer:
     def digest(self) -> str:
         """Digest of everything that decides ids: vocabulary, normalizer, word rules, added tokens; not of the files."""
         return digest_bytes(json.dumps(canonical_description(self._backend), sort_keys=True).encode())
-
-    def token(self, number: int) -> str:
-        """Look up the token of an id. Raises ValueError outside the vocabulary."""
-        if not 0 <= number < len(self._tokens):
-            raise ValueError(f"id {number} is outside the vocabulary of {len(self._tokens)} tokens")
-        return self._tokens[number]
-
-    def id(self, token: str) -> int | None:
-        """Look up the id of a token; None if the vocabulary lacks it."""
-        return self._ids.get(token)
 
     def is_continuation(self) -> npt.NDArray[np.bool_]:
         """Return for every id whether its token continues a word (starts with ##)."""
@@ -164,10 +140,6 @@ class Tokenizer:
     def encode_ids(self, texts: Sequence[str]) -> Ragged:
         """Encode texts like `encode_batch` without offsets: many times as fast."""
         return flat_ids(self._typed, texts, add_special_tokens=True)
-
-    def encode(self, text: str) -> Encoding:
-        """Encode one text; see `encode_batch`."""
-        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode texts, not truncated, with special tokens and offsets. Raises ValueError for a lone surrogate."""

@@ -403,7 +403,7 @@ def _check_templates(processor: Mapping[str, Any], source: str) -> None:
             raise ValueError(f"{source}: damaged: its template contains an unknown token, {token}; copy the file again")
 
 
-def write_folder(folder: Path, backend: tokenizers.Tokenizer, tokens: list[str], max_length: int | None) -> None:
+def write_folder(folder: Path, backend: tokenizers.Tokenizer, tokens: Sequence[str], max_length: int | None) -> None:
     """Write tokenizer.json, vocab.txt and tokenizer_config.json, from which transformers 4 and 5 give the same ids."""
     description = json.loads(backend.to_str())
     config: dict[str, Any] = dict(zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True))

@@ -19,7 +19,7 @@ from bertwright.kernels.cpu import available_memory
 from bertwright.pretraining.data import StepTexts, StoreObjective
 from bertwright.pretraining.masking import Masked
 from bertwright.pretraining.objectives.objective import Column
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -145,7 +145,7 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
         return new_bert(settings, config, seed)
 
     def load_model(
-        self, folder: Path, settings: ModelSettings, tokenizer: Tokenizer, is_checkpoint: bool
+        self, folder: Path, settings: ModelSettings, tokenizer: TextTokenizer, is_checkpoint: bool
     ) -> tuple[BertForPretraining, list[str]]:
         from bertwright.interop import huggingface
         from bertwright.models.heads import BertForPretraining
@@ -166,7 +166,7 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
         huggingface.check_vocabulary(tokenizer, model.config, folder)
         return model, [f"{folder} has no {head} head: it starts from random weights" for head in loaded.missing_heads]
 
-    def write_model(self, folder: Path, model: BertForPretraining, tokenizer: Tokenizer) -> None:
+    def write_model(self, folder: Path, model: BertForPretraining, tokenizer: TextTokenizer) -> None:
         from bertwright.interop import huggingface
 
         huggingface.write_model(folder, model, tokenizer)

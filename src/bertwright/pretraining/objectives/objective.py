@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertwright.pretraining.data_settings import DataSettings
     from bertwright.pretraining.settings import ModelSettings
     from bertwright.training.loop import LossOutput
-    from bertwright.vocabulary.tokenizer import Tokenizer
+    from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 
 class MicroBatch(Protocol):
@@ -132,7 +132,7 @@ class Objective(ABC, Generic[B, M]):
 
     @abstractmethod
     def open_examples(
-        self, folder: Path, tokenizer: Tokenizer, phases: Sequence[DataSettings], verify: bool = False
+        self, folder: Path, tokenizer: TextTokenizer, phases: Sequence[DataSettings], verify: bool = False
     ) -> Sequence[Examples[B]]:
         """Open the examples of a folder for each phase of a run.
 
@@ -149,7 +149,7 @@ class Objective(ABC, Generic[B, M]):
 
     @abstractmethod
     def load_model(
-        self, folder: Path, settings: ModelSettings, tokenizer: Tokenizer, is_checkpoint: bool
+        self, folder: Path, settings: ModelSettings, tokenizer: TextTokenizer, is_checkpoint: bool
     ) -> tuple[M, list[str]]:
         """Load the model of a checkpoint or of --init; return it with notices for the user.
 
@@ -157,7 +157,7 @@ class Objective(ABC, Generic[B, M]):
         """
 
     @abstractmethod
-    def write_model(self, folder: Path, model: M, tokenizer: Tokenizer) -> None:
+    def write_model(self, folder: Path, model: M, tokenizer: TextTokenizer) -> None:
         """Write the model with its tokenizer into a folder, for a checkpoint or as the result."""
 
     def describe_initialization(self, settings: ModelSettings, model: M) -> str:

@@ -1,0 +1,121 @@
+"""The interface between tokenizers and the code that uses them: tasks, pre-training, inference, model folders."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertwright.layouts import SequenceLayout
+from bertwright.ragged import Ragged
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The tokens of a text: N of them."""
+
+    ids: Ids  # N
+    offsets: Ids  # N 2  first character and one past the last; (0, 0) for an added special token
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class TextTokenizer(ABC):
+    """A tokenizer of any kind: word pieces, byte pairs, whole words.
+
+    `encode_ids` is for texts that a user types for a model: special tokens in a text are special. `encode_raw` and
+    `encode_raw_batch` are for corpora and the examples of tasks, where every text is plain.
+    """
+
+    unk_id: int
+    """Id of the token for text that the vocabulary lacks."""
+
+    @property
+    @abstractmethod
+    def tokens(self) -> tuple[str, ...]:
+        """All tokens in id order; "" for an id without a token."""
+
+    @property
+    @abstractmethod
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids that stand for no text."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> SequenceLayout:
+        """Layout of the sequences that models with this vocabulary read."""
+
+    @property
+    @abstractmethod
+    def lowercase(self) -> bool:
+        """True if text is lowercased."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """Digest of everything that decides ids."""
+
+    @abstractmethod
+    def encode_raw(self, texts: Sequence[str]) -> Ragged:
+        """Encode raw texts without special tokens. Raises ValueError for a lone surrogate."""
+
+    @abstractmethod
+    def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        """Encode raw texts without special tokens, with offsets. Raises ValueError for a lone surrogate."""
+
+    @abstractmethod
+    def encode_ids(self, texts: Sequence[str]) -> Ragged:
+        """Encode typed texts, not truncated, with special tokens. Raises ValueError for a lone surrogate."""
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        """Encode typed texts like `encode_ids`, with offsets."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
+        """Decode ids to text. Raises ValueError for an unknown id."""
+
+    @abstractmethod
+    def save(self, folder: Path | str, max_length: int | None = None) -> None:
+        """Write the tokenizer's files, which `open_tokenizer` reads; `max_length`: the model's number of positions."""
+
+    @property
+    def mask_id(self) -> int:
+        """Id of [MASK]. Raises ValueError for a vocabulary without it."""
+        raise ValueError("vocabulary: expected one with [MASK], which masked language models need, got one without")
+
+    @property
+    def vocab_size(self) -> int:
+        """Largest id + 1: the number of tokens if each id has one."""
+        return len(self.tokens)
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {token: number for number, token in enumerate(self.tokens) if token}
+
+    def token(self, number: int) -> str:
+        """Look up the token of an id. Raises ValueError outside the vocabulary."""
+        if not 0 <= number < self.vocab_size:
+            raise ValueError(f"id {number} is outside the vocabulary of {self.vocab_size} tokens")
+        return self.tokens[number]
+
+    def id(self, token: str) -> int | None:
+        """Look up the id of a token; None if the vocabulary lacks it."""
+        return self._ids.get(token)
+
+    def encode(self, text: str) -> Encoding:
+        """Encode one text; see `encode_batch`."""
+        return self.encode_batch([text])[0]
+
+    def is_continuation(self) -> npt.NDArray[np.bool_]:
+        """Return for every id whether its token continues a word; by default, none does."""
+        return np.zeros(self.vocab_size, dtype=np.bool_)
