@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,8 +11,8 @@ from bertwright.interop.model_files import check_model
 from bertwright.models.config import BertConfig
 from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.objectives.objective import AnyObjective
-from bertwright.pretraining.objectives.registry import find_objective
-from bertwright.settings import check_limit, check_minimum
+from bertwright.pretraining.objectives.registry import OBJECTIVES, architectures, find_objective, objectives_of
+from bertwright.settings import check_limit, check_minimum, merge
 from bertwright.tokenstore.store import read_header
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -67,8 +68,12 @@ class ModelSettings:
     """mimetic: each attention head initially attends to nearby tokens, so a new model learns to use context much
     earlier; normal: all weights are independent draws (Google's code). Unset: mimetic below a hidden size of 768, else
     normal, for every objective."""
+    architecture: str = "bert"
+    """Kind of model: bert. Another one has an objective of its own (--objective), and its paper's settings as
+    defaults."""
 
     def __post_init__(self) -> None:
+        objectives_of(self.architecture)  # raises for an unknown name
         if self.init is not None and (given := self._collect_given("size", "init_scheme", *NEW_MODEL)):
             values = ", ".join(f"{name} = {value!r}" for name, value in given.items())
             raise ValueError(f"{values}: the model to start from, {self.init}, has its own; omit it")
@@ -164,6 +169,7 @@ class PretrainSettings:
     def __post_init__(self) -> None:
         names = ("steps", "save_every", "keep_last", "log_every", "eval_every", "eval_sequences", "micro_batch_size")
         check_minimum(self, 1, *names, "keep_every")
+        self._check_architecture()
         if self.store is None and not self.resume:
             raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
         if self.keep_every is not None and self.keep_every % self.save_every:
@@ -173,6 +179,34 @@ class PretrainSettings:
         except ValueError as error:
             options = "--long-length, --long-batch-size, --long-mlm-probability"
             raise ValueError(f"long phase ({options}): {error}") from None
+
+    @classmethod
+    def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the objective of the architecture that a TOML table names, or the reverse, and their settings."""
+        model, data = (dict(table.get(part) or {}) for part in ("model", "data"))
+        if (named := str(data.get("objective"))) in OBJECTIVES:
+            objective = OBJECTIVES[named]
+        elif (architecture := str(model.get("architecture"))) in architectures():
+            objective = objectives_of(architecture)[0]
+        else:  # none, or an unknown name, which is reported when the settings are checked
+            return {}
+        chosen = {"model": {"architecture": objective.architecture}, "data": {"objective": objective.name}}
+        return merge(dict(objective.defaults), chosen)
+
+    def _check_architecture(self) -> None:
+        """Raise ValueError for an objective of another architecture, and for settings that this one does not have."""
+        model, objective = self.model, self.objective
+        if objective not in (known := objectives_of(model.architecture)):
+            names = " or ".join(objective.name for objective in known)
+            raise ValueError(
+                f"objective is {objective.name!r}, for --architecture {objective.architecture}; expected {names} with "
+                f"--architecture {model.architecture}"
+            )
+        if objective.model_options is not None:
+            common = ("architecture", "init", *objective.model_options)
+            given = [option.name for option in fields(model) if getattr(model, option.name) is not None]
+            if odd := [name for name in given if name not in common]:
+                raise ValueError(f"{', '.join(odd)}: --architecture {model.architecture} has no such option; omit it")
 
     @property
     def max_checkpoints(self) -> int:

@@ -116,6 +116,12 @@ class Objective(ABC, Generic[B, M]):
 
     name: ClassVar[str]
     """Value of --objective."""
+    architecture: ClassVar[str] = "bert"
+    """Value of --architecture: the kind of model that the objective trains."""
+    model_options: ClassVar[Sequence[str] | None] = None
+    """Fields of `ModelSettings` that a model of this architecture has; None: all."""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Default settings that differ from BERT's, as a TOML table of `PretrainSettings`."""
     columns: ClassVar[Sequence[Column]]
     """Metrics to print and to plot. The first is the loss, which notices and comparisons of runs read."""
     trains_all_parameters: ClassVar[bool] = True

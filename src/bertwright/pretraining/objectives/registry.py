@@ -1,4 +1,7 @@
-"""The objectives by name: add yours here."""
+"""The objectives by name: add yours here.
+
+An architecture is pre-trained by the objectives that name it (`Objective.architecture`); the first one is its default.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,18 @@ OBJECTIVES: dict[str, AnyObjective] = {
     objective.name: objective
     for objective in (MaskedLMWithNextSentence(), MaskedLM(), LeftToRightLM(), RightToLeftLM())
 }
+
+
+def architectures() -> list[str]:
+    """Return the values of --architecture."""
+    return list(dict.fromkeys(objective.architecture for objective in OBJECTIVES.values()))
+
+
+def objectives_of(architecture: str) -> list[AnyObjective]:
+    """Return the objectives that train an architecture, its default first. Raises ValueError for an unknown one."""
+    if architecture not in architectures():
+        raise ValueError(f"architecture is {architecture!r}; expected one of {', '.join(architectures())}")
+    return [objective for objective in OBJECTIVES.values() if objective.architecture == architecture]
 
 
 def find_objective(name: str) -> AnyObjective:

@@ -1,0 +1,57 @@
+"""The option --architecture: its objective and default settings, and what does not fit it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from bertwright.pretraining.objectives.causal import LeftToRightLM
+from bertwright.pretraining.objectives.registry import OBJECTIVES
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.settings import from_table
+
+
+class ToyLM(LeftToRightLM):
+    name = "toy-lm"
+    architecture = "toy"
+    model_options = ("hidden_size",)
+    defaults: ClassVar[dict[str, Any]] = {"optimizer": {"learning_rate": 0.5}, "data": {"max_length": 64}}
+
+
+@pytest.fixture(autouse=True)
+def register(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OBJECTIVES, "toy-lm", ToyLM())
+
+
+def read(**tables: Any) -> PretrainSettings:
+    return from_table(PretrainSettings, {"run": "run", "store": "store"} | tables, "")
+
+
+@pytest.mark.parametrize("tables", [{"model": {"architecture": "toy"}}, {"data": {"objective": "toy-lm"}}])
+def test_architecture_and_objective_imply_each_other_and_their_settings(tables: dict[str, Any]) -> None:
+    settings = read(**tables)
+    assert (settings.model.architecture, settings.data.objective) == ("toy", "toy-lm")
+    assert (settings.optimizer.learning_rate, settings.data.max_length) == (0.5, 64)
+    assert read(**tables | {"optimizer": {"learning_rate": 0.25}}).optimizer.learning_rate == 0.25
+
+
+def test_bert_is_the_default_and_keeps_its_settings() -> None:
+    assert read() == PretrainSettings(Path("run"), Path("store"))
+    assert read(model={"architecture": "bert"}) == read()
+    assert read(data={"objective": "ltr"}).model.architecture == "bert"
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"model": {"architecture": "elmo"}}, ("architecture", "'elmo'", "bert", "toy")),
+        ({"model": {"architecture": "toy"}, "data": {"objective": "mlm"}}, ("objective", "'mlm'", "toy-lm", "toy")),
+        ({"model": {"architecture": "toy", "num_heads": 4, "size": "tiny"}}, ("size, num_heads", "toy")),
+    ],
+)
+def test_what_does_not_fit_the_architecture_is_named(tables: dict[str, Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expected|omit") as error:
+        read(**tables)
+    assert all(word in str(error.value) for word in words)
