@@ -15,7 +15,7 @@ from bertwright.experiments.composed_models import ComposeJob
 from bertwright.experiments.experiment import choose_level, experiment
 from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
 from bertwright.experiments.levels import TaskRecipe
-from bertwright.experiments.paper_tables import list_checkpoint_steps
+from bertwright.experiments.tables.figure5 import list_checkpoint_steps
 from bertwright.finetuning.finetune_state import open_run as open_finetuning
 from bertwright.finetuning.probe import open_probe
 from bertwright.training.context import execution_context

@@ -12,15 +12,21 @@ from small_experiments import Make, output, plan_of, run_experiment, sentences
 
 from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.job_runner import JobRunner
-from bertwright.experiments.paper import GLUE
-from bertwright.experiments.paper_tables import MIXES, published_figures
 from bertwright.experiments.report import format_p
+from bertwright.experiments.tables import describe_tables, table_names
+from bertwright.experiments.tables.table1 import GLUE, published_figures
+from bertwright.experiments.tables.table8 import MIXES
 from bertwright.files import read_json
+
+
+def test_a_table_is_found_by_the_name_of_its_file() -> None:
+    assert {"figure5", "table1", "table5", "table6", "table7", "table8"} <= {*table_names()}
+    assert "table7 (Table 7: features and fine-tuning)" in describe_tables()
 
 
 def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixes = dict(list(MIXES.items())[:2])
-    monkeypatch.setattr("bertwright.experiments.paper_tables.MIXES", mixes)
+    monkeypatch.setattr("bertwright.experiments.tables.table8.MIXES", mixes)
     settings = make(tmp_path / "work", "table8", seeds=1, word_task_limit=None)
     run_experiment(settings)
     record = read_json(output(settings) / "report.json")

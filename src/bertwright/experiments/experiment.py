@@ -31,10 +31,10 @@ from bertwright.experiments.job_maker import ExperimentInputs
 from bertwright.experiments.job_runner import WAIT_S, JobRunner, lock_if_free
 from bertwright.experiments.jobs import all_jobs, digest_store
 from bertwright.experiments.levels import LEVELS, ExperimentLevel
-from bertwright.experiments.paper_tables import make_plan
 from bertwright.experiments.report import Report, make_report
 from bertwright.experiments.report_formats import LEGEND, format_cells, plot, to_markdown, to_record
 from bertwright.experiments.table_plan import TablePlan
+from bertwright.experiments.tables import make_plan
 from bertwright.files import read_json, write_json, write_text
 from bertwright.finetuning.settings import paper_optimizer
 from bertwright.interop.model_files import model_folder

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from bertwright.experiments.levels import LevelName
+from bertwright.experiments.tables import describe_tables, table_names
 from bertwright.interop.model_files import check_model
 from bertwright.settings import Positional, check_limit, check_minimum, check_not_str, did_you_mean
 from bertwright.tasks.presets import PRESETS
@@ -17,9 +17,6 @@ BUDGETED = ("steps", "limit", "word_task_limit")  # settings that a budget decid
 OF_ONE_MODEL = ("table1", "table7")  # experiments that take a model of the user instead of a store
 
 
-ExperimentName = Literal["table1", "table5", "table6", "table7", "table8", "figure5"]
-
-
 @dataclass(frozen=True)
 class ExperimentSettings:
     """Repeat the paper's experiments (tables 1 to 8, figure 5) at your budget; the same command resumes them.
@@ -28,9 +25,8 @@ class ExperimentSettings:
     GPUs: torchrun --nproc-per-node 8 -m -- bertwright experiment ...
     """
 
-    experiment: Positional[ExperimentName]
-    """table1: one model on all tasks (tables 1 to 4); table5: pre-training objectives; table6: model sizes; table7:
-    features and fine-tuning; table8: masking strategies; figure5: scores against steps of pre-training."""
+    experiment: Positional[str]
+    """Name of a table or figure of the paper."""
     work: Path
     """Folder for jobs and reports. Experiments that share it share their pre-trainings."""
     store: Path | None = None
@@ -67,6 +63,9 @@ class ExperimentSettings:
         check_not_str(self, "tasks")
         check_minimum(self, 1, "seeds", "limit", "word_task_limit")
         check_minimum(self, 10, "steps")
+        if self.experiment not in table_names():
+            hint = did_you_mean(self.experiment, table_names())
+            raise ValueError(f'EXPERIMENT: no experiment "{self.experiment}"; {hint}')
         for task in self.tasks:
             if task not in PRESETS:
                 raise ValueError(f'--tasks: no task "{task}"; {did_you_mean(task, PRESETS)}')
@@ -84,6 +83,9 @@ class ExperimentSettings:
             raise ValueError(f"--tasks: table7 is about conll2003, got {', '.join(self.tasks)}; omit --tasks")
         if self.dry_run and self.report_only:
             raise ValueError("--dry-run and --report-only: choose one")
+
+
+ExperimentSettings.__doc__ = f"{ExperimentSettings.__doc__}\n\n{describe_tables()}"
 
 
 def check_inputs(settings: ExperimentSettings) -> None:

@@ -31,6 +31,11 @@ NO_DEV_SELECTION = sys.maxsize  # eval_every: score only the last step
 SAVE_EVERY = 500  # steps of fine-tuning that a kill loses at most
 RUN = Path("run")  # set when a job starts
 WORD_TASKS = ("tagging", "question-answering")
+ACCURACY = {"mrpc": "accuracy"}  # metric in tables 5 and 6; table 1 has F1
+UNTRAINED_POOLER = (
+    "Only next-sentence prediction trains the pooler; after the other objectives, sentence tasks start from its "
+    "initial weights."
+)
 
 
 @dataclass(frozen=True)
@@ -210,6 +215,15 @@ class JobMaker:
             for rate in settings.learning_rates
             for seed in settings.seeds
         ]
+
+
+def describe_heads(level: ExperimentLevel) -> str:
+    """Return a sentence on the heads on frozen features."""
+    return (
+        f"Heads on frozen features: a {level.lstm_layers}-layer BiLSTM of {level.lstm_size} outputs, half of them for "
+        'each direction (the paper: two layers, "768-dimensional", which may also mean 768 for each direction), and a '
+        f"linear layer; {level.probe_epochs} epochs, of which the best on dev counts."
+    )
 
 
 def parents_of(parent: Job | None) -> tuple[Job, ...]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bertwright.experiments.jobs import Job
-from bertwright.experiments.paper import Figures
+from bertwright.experiments.task_files import FoundTask
 from bertwright.files import digest_bytes
 
 PERPLEXITY, FEATURES = "perplexity", "features"  # columns without fine-tuning
+
+Figures = dict[str, dict[str, float]]
+"""Figures of the paper (Devlin et al. 2018) by row and column, in percent. A column is named as the task's preset, or
+PRESET EM for SQuAD's exact match; a row as the system in the paper's table."""
 
 
 class Trial(NamedTuple):
@@ -70,3 +75,10 @@ class TablePlan:
         """Digest of all trials, and so of every setting and file that decides a number of the report."""
         trials = (f"{trial.row} {trial.column} {trial.job.key} {trial.score}" for trial in self.trials)
         return digest_bytes(*(trial.encode() for trial in trials))[:8]
+
+
+def column_titles(tasks: Mapping[str, FoundTask]) -> dict[str, str]:
+    """Return the title of each task's column: its name and metric."""
+    short = {"accuracy": "acc.", "f1": "F1", "spearman": "ρ", "matthews": "MCC"}
+    metrics = {name: task.settings.build_task().metric for name, task in tasks.items()}
+    return {name: f"{name} {short.get(metric, metric)}" for name, metric in metrics.items()}

@@ -1,0 +1,45 @@
+"""Table 7 of the paper: fine-tuning and six kinds of features, on CoNLL-2003."""
+
+from __future__ import annotations
+
+from bertwright.experiments.job_maker import JobMaker, describe_heads
+from bertwright.experiments.table_plan import Claim, TablePlan
+from bertwright.interop.huggingface import load_config
+from bertwright.interop.model_files import model_folder
+from bertwright.models.representations import PAPER_F1, REPRESENTATIONS
+
+TITLE = "Table 7: features and fine-tuning"
+
+PAPER_FINE_TUNED = 96.4  # BERT BASE on the dev set of CoNLL-2003; its rows on features are in `PAPER_F1`
+FINE_TUNED = "fine-tuned"
+
+
+def make_plan(maker: JobMaker) -> TablePlan:
+    """Return the plan of table 7: fine-tuning and six kinds of features, on CoNLL-2003."""
+    task = maker.find_tasks(("conll2003",))["conll2003"]
+    parent, model = maker.start(), maker.inputs.model
+    layers = maker.level.shape[0] if model is None else load_config(model_folder(model)).num_layers
+    names = [name for name, features in REPRESENTATIONS.items() if layers >= -(features.layers.start or 0)]
+    if skipped := [name for name in REPRESENTATIONS if name not in names]:
+        maker.notes.append(f"The model has {layers} layers, too few for {', '.join(skipped)}.")
+    maker.notes.append(describe_heads(maker.level))
+    cells = {name: (f"features: {name}", "conll2003") for name in names}
+    trials = maker.finetune(FINE_TUNED, "conll2003", task, parent)
+    trials += maker.probe(cells, task, parent, model or "model")
+    figures = {row: {"conll2003": 100 * PAPER_F1[name]} for name, (row, _) in cells.items()}
+    figures[FINE_TUNED] = {"conll2003": PAPER_FINE_TUNED}
+
+    def claim(text: str, better: str, worse: str) -> list[Claim]:
+        rows = [better, worse]
+        return [Claim(text, better, worse, ("conll2003",))] if all(row in figures for row in rows) else []
+
+    last, four, every = ("features: last", "features: concat-last-four", "features: sum-all")
+    claims = [
+        *claim("Fine-tuning is better than the last four layers as features", FINE_TUNED, four),
+        *claim("The last four layers are better features than the last one", four, last),
+        *claim("All layers are better features than the last one", every, last),
+        *claim("The last layer is better than the embeddings", last, "features: embeddings"),
+    ]
+    rows = (FINE_TUNED, *(row for row, _ in cells.values()))
+    titles = {"conll2003": "conll2003 F1"}
+    return TablePlan("table7", TITLE, titles, rows, trials, claims, figures, maker.notes)
