@@ -57,8 +57,8 @@ OTHER_SYSTEMS = {
     "RTE 61.7, on average 74.0 (test)",
     "squad": "exact match and F1: human 82.3 and 91.2 (test), nlnet ensemble 86.0 and 91.7 (test), QANet ensemble 84.5 "
     "and 90.5 (test), BiDAF+ELMo F1 85.6 (dev) and 85.8 (test), R.M. Reader ensemble 81.2 and 87.9 (dev), 82.3 and "
-    "88.5 (test), BERT LARGE ensemble 85.8 and 91.8 (dev), BERT LARGE single + TriviaQA 84.2 and 91.1 (dev), 85.1 and 91.8 "
-    "(test)",
+    "88.5 (test), BERT LARGE ensemble 85.8 and 91.8 (dev), BERT LARGE single + TriviaQA 84.2 and 91.1 (dev), 85.1 and "
+    "91.8 (test)",
     "squad_v2": "exact match and F1: human 86.3 and 89.0 (dev), 86.9 and 89.5 (test), MIR-MRC (F-Net) 74.8 and 78.0, "
     "nlnet 74.2 and 77.1, unet ensemble 71.4 and 74.9, SLQA+ 71.4 and 74.4 (test)",
     "swag": "human expert 85.0, five human annotations 88.0 (test)",
