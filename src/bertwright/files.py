@@ -218,6 +218,13 @@ def digest_file(path: Path) -> str:
     return state.hexdigest()
 
 
+def user_cache() -> Path:
+    """Return the user's cache folder. Raises RuntimeError for a user without a home folder."""
+    if chosen := os.environ.get("BERTWRIGHT_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertwright"
+
+
 def try_lock(file: IO[Any]) -> bool:
     """Lock an open file for this process until it is closed; return False if another process has locked it."""
     try:

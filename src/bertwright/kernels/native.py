@@ -25,7 +25,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from bertwright.files import digest_bytes, digest_file, try_lock, write_text
+from bertwright.files import digest_bytes, digest_file, try_lock, user_cache, write_text
 from bertwright.kernels.compile import (
     REQUIREMENT,
     CompileError,
@@ -131,9 +131,7 @@ def _dlopen(library: Path, sources: list[bytes]) -> ctypes.CDLL:
 
 def cache_folder() -> Path:
     """Return the user's cache folder for libraries. Raises RuntimeError for a user without a home folder."""
-    if chosen := os.environ.get("BERTWRIGHT_CACHE"):
-        return Path(chosen).expanduser() / "native"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertwright" / "native"
+    return user_cache() / "native"
 
 
 def _make_private(folder: Path) -> None:
