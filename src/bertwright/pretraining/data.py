@@ -44,6 +44,8 @@ class StoreObjective(Objective[B, M]):
     """Number of segments in one example."""
     min_sentences: ClassVar[int] = 1
     """Minimum of sentences in a store and, if the document has enough, in an example."""
+    masks_tokens: ClassVar[bool] = False
+    """True if tokens are replaced by [MASK], which the vocabulary must have."""
     accuracy_per_sequence: ClassVar[str | None] = None
     """Name of an accuracy with one answer per sequence, whose standard error is reported."""
 
@@ -172,7 +174,8 @@ class StepTexts:
     """Key from which the step's random choices of tokens derive."""
     dropout_key: int
     settings: DataSettings
-    vocab: MaskingVocab
+    vocab: MaskingVocab | None
+    """Ids for masking; None for an objective that masks nothing."""
 
     def pack(self, sequences: range, ids: np.ndarray) -> tuple[slice, TokenBatch]:
         """Pack some sequences with the T input `ids`; return the slice of the T tokens, and the batch."""
@@ -210,7 +213,7 @@ class StoreExamples(Generic[B]):
         self.settings = settings
         self.objective = objective
         self._sequence_layout = tokenizer.layout
-        self._vocab = MaskingVocab.of(tokenizer)
+        self._vocab = MaskingVocab.of(tokenizer) if objective.masks_tokens else None
         self._index = ExampleIndex.of(store, objective.max_num_tokens(settings))
         self.examples_per_epoch = int(self._index.document_examples[-1])
         """Number of examples in one pass over the documents."""

@@ -22,6 +22,7 @@ class MaskedLM(BertObjective):
     """Masked tokens in one segment ("No NSP", section 5.1)."""
 
     name: ClassVar[str] = "mlm"
+    masks_tokens: ClassVar[bool] = True
     columns = language_model_columns("masked-LM")
 
     def needs_whole_step(self, settings: DataSettings) -> bool:
@@ -37,6 +38,7 @@ class MaskedLM(BertObjective):
         return min(share, settings.max_predictions, self.max_num_tokens(settings))
 
     def choose_targets(self, step: StepTexts) -> masking.Masked:
+        assert step.vocab is not None  # because `masks_tokens`
         scores = uniform(step.positions, derive_key(step.mask_key, 2))
         if step.settings.whole_word_mask:
             continues = step.vocab.continuation[step.ids]
