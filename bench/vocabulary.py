@@ -153,7 +153,7 @@ def main(settings: argparse.Namespace) -> None:
     for column in ("", "seconds", "of it counting", "peak MB", "tokens", "tokens/word", "[UNK] words", "unused"):
         table.add_column(column, justify="left" if not column else "right")
     for name, tokens in vocabularies.items():
-        figures = vocabulary_stats(tokens, counts)
+        figures = vocabulary_stats(Tokenizer.from_tokens(tokens, lowercase=settings.lowercase), counts)
         timed = runs.get(name)
         seconds, counting, memory = (
             [f"{statistics.median(run[key] for run in timed):,.1f}" for key in ("seconds", "counted", "peak")]

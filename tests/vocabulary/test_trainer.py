@@ -40,6 +40,10 @@ def corpus(words: int = 3000, seed: int = 1) -> list[str]:
     return [" ".join(chosen[start : start + 50]) + "." for start in range(0, words, 50)]
 
 
+def tokenizer(tokens: list[str]) -> Tokenizer:
+    return Tokenizer.from_tokens(tokens, lowercase=False)
+
+
 CASED = VocabularySettings(size=400, lowercase=False, min_frequency=2)
 
 
@@ -69,8 +73,8 @@ def test_drop_unused_replaces_unused_tokens(counts: WordCounts, criterion: merge
         for drop in (False, True)
     )
     before, after = (
-        vocabulary_stats(learn(counts, with_unused), counts),
-        vocabulary_stats(learn(counts, without), counts),
+        vocabulary_stats(tokenizer(learn(counts, with_unused)), counts),
+        vocabulary_stats(tokenizer(learn(counts, without)), counts),
     )
     assert before.tokens == after.tokens == 300
     assert after.unused < before.unused
@@ -131,7 +135,7 @@ def test_token_counts_equal_those_of_the_tokenizer(counts: WordCounts) -> None:
 def test_vocabulary_stats_of_four_words_equal_those_worked_by_hand() -> None:
     tokens = [*SPECIAL_TOKENS, "a", "b", "##b", "ab", "##c", "xyz"]
     counts = WordCounts(Counter({"ab": 6, "abb": 2, "a": 1, "é": 1}), too_long=2, pruned=3)
-    figures = vocabulary_stats(tokens, counts)
+    figures = vocabulary_stats(tokenizer(tokens), counts)
     assert figures.tokens == 11
     assert figures.characters == 3  # a b c
     assert figures.character_coverage == pytest.approx((12 + 6 + 1) / (12 + 6 + 1 + 1))

@@ -1,9 +1,11 @@
-"""`bertwright vocabulary`: learn a WordPiece vocabulary from text."""
+"""`bertwright vocabulary`: learn a vocabulary from text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -11,7 +13,8 @@ from bertwright.console import byte_progress, heading, item_progress, key_value_
 from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read, text_size
 from bertwright.files import atomic_folder, check_absent
 from bertwright.settings import write_settings
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.byte_pairs import learn_byte_pairs
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 from bertwright.vocabulary.trainer import (
     MAX_DIACRITIC_SHARE,
     VocabularySettings,
@@ -26,15 +29,21 @@ from bertwright.vocabulary.word_counts import WordCounts
 
 @dataclass(frozen=True)
 class LearnSettings:
-    """Learn a WordPiece vocabulary from text; writes vocab.txt and tokenizer.json, as `transformers` reads them."""
+    """Learn a vocabulary from text; writes the files that `transformers` reads."""
 
     corpus: CorpusSettings
     output: Path
     """New folder for the vocabulary."""
     vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
 
+    @classmethod
+    def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the rule of byte pairs, if a TOML table chooses them."""
+        chosen = dict(table.get("vocabulary") or {}).get("algorithm")
+        return {"vocabulary": {"criterion": "bpe"}} if chosen == "byte-pair" else {}
 
-def learn_vocabulary(settings: LearnSettings, console: Console | None = None) -> Tokenizer:
+
+def learn_vocabulary(settings: LearnSettings, console: Console | None = None) -> TextTokenizer:
     """Learn a vocabulary and write its folder atomically.
 
     Raises ValueError if the folder exists, and for text that cannot be read or learned from.
@@ -47,11 +56,10 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
                 (document.text for document in read(settings.corpus)), settings.vocabulary, advance
             )
         with item_progress(console, "learning tokens", settings.vocabulary.size) as advance:
-            tokens = learn(counts, settings.vocabulary, advance)
-        tokenizer = write_vocabulary(folder, tokens, settings.vocabulary)
+            tokenizer = learn_and_write(folder, counts, settings.vocabulary, advance)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
     heading(console, f"Vocabulary {settings.output}")
-    console.print(key_value_table(_report_fields(vocabulary_stats(tokens, counts)) | _merge_fields(counts)))
+    console.print(key_value_table(_report_fields(vocabulary_stats(tokenizer, counts)) | _merge_fields(counts)))
     if settings.vocabulary.strip_accents is None and counts.stripped.changed > MAX_DIACRITIC_SHARE:
         notice(
             console,
@@ -64,12 +72,23 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
             f"{counts.dotless:.1%} of the words have ı, as in Turkish, where I is ı in lower case. This "
             "vocabulary reads I as i. Lower-case the text by the rules of its language, or use --no-lowercase.",
         )
-    if len(tokens) < settings.vocabulary.size:
+    if (found := len(tokenizer.tokens)) < settings.vocabulary.size:
         notice(
             console,
-            f"{len(tokens):,} tokens instead of {settings.vocabulary.size:,}: no other pair of tokens occurs "
+            f"{found:,} tokens instead of {settings.vocabulary.size:,}: no other pair of tokens occurs "
             f"{settings.vocabulary.min_frequency} times. More text gives more tokens.",
         )
+    return tokenizer
+
+
+def learn_and_write(
+    folder: Path, counts: WordCounts, settings: VocabularySettings, progress: Callable[[int], None]
+) -> TextTokenizer:
+    """Learn a tokenizer by the algorithm of the settings, and write its files."""
+    if settings.algorithm == "wordpiece":
+        return write_vocabulary(folder, learn(counts, settings, progress), settings)
+    tokenizer = learn_byte_pairs(counts, settings, progress)
+    tokenizer.save(folder)
     return tokenizer
 
 

@@ -1,6 +1,8 @@
 """Learning of tokens by merging: the best pair of adjacent symbols becomes a new symbol, until there are enough.
 
-A symbol is a token as it is written ("un", "##able"). The score of a pair ab, by rule, with N symbols in the text:
+A symbol is a token as it is written: in WordPiece with "##" before the symbols inside a word ("un", "##able"), in byte
+pairs with "</w>" after a word's last symbol ("un", "able</w>"). The score of a pair ab, by rule, with N symbols in the
+text:
 
 - "gain": f(ab) · log[f(ab) · N / (f(a) · f(b))], by how much the merge raises the log-likelihood of the text under a
   unigram model of symbols, to first order. WordPiece's authors choose the unit "that increases the likelihood on the
@@ -19,6 +21,7 @@ import heapq
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Literal, NamedTuple, Protocol, get_args
 
@@ -28,6 +31,8 @@ from bertwright.kernels import native
 from bertwright.vocabulary.tokenizer_io import CONTINUATION
 from bertwright.vocabulary.word_counts import NO_MEMORY, code_points
 
+WORD_END: Literal["</w>"] = "</w>"  # marks a token that ends a word
+Mark = Literal["##", "</w>"]
 UNWRITABLE = re.compile("[\0\n]")  # ends a symbol in wordpiece.cpp
 
 Rule = Literal["gain", "bpe"]
@@ -39,6 +44,16 @@ class Criterion(NamedTuple):
 
     rule: Rule
     min_frequency: int
+    mark: Mark = "##"
+    """How the symbols of a word are written."""
+
+    @property
+    def prefix(self) -> str:
+        """Text before a symbol inside a word, which a merge drops."""
+        return CONTINUATION if self.mark == CONTINUATION else ""
+
+
+Pair = tuple[str, str]
 
 
 class MergeTrainer(Protocol):
@@ -46,6 +61,10 @@ class MergeTrainer(Protocol):
 
     def advance(self, wanted: int) -> list[str]:
         """Learn and return the next tokens, in order; fewer than `wanted` if no pair is left."""
+        ...
+
+    def merges(self) -> list[Pair]:
+        """Return all merges in order; several may give the same token."""
         ...
 
 
@@ -63,16 +82,15 @@ def make_trainer(words: Mapping[str, int], alphabet: frozenset[str], criterion: 
     return PythonMergeTrainer(known, criterion) if library is None else NativeMergeTrainer(known, criterion, library)
 
 
-def initial_symbols(word: str) -> list[str]:
+def initial_symbols(word: str, mark: Mark = "##") -> list[str]:
     """Split a word into characters.
 
-    >>> initial_symbols("the")
-    ['t', '##h', '##e']
+    >>> initial_symbols("the"), initial_symbols("the", "</w>")
+    (['t', '##h', '##e'], ['t', 'h', 'e</w>'])
     """
+    if mark == WORD_END:
+        return [*word[:-1], word[-1] + WORD_END]
     return [word[0], *(CONTINUATION + character for character in word[1:])]
-
-
-Pair = tuple[str, str]
 
 
 class PythonMergeTrainer:
@@ -80,12 +98,13 @@ class PythonMergeTrainer:
 
     def __init__(self, words: Mapping[str, int], criterion: Criterion) -> None:
         self._criterion = criterion
-        self._words = [(initial_symbols(word), count) for word, count in words.items()]
+        self._words = [(initial_symbols(word, criterion.mark), count) for word, count in words.items()]
         self._symbols: dict[str, int] = {}  # symbol to frequency
         self._pairs: dict[Pair, int] = {}  # pair to frequency
         self._where: dict[Pair, set[int]] = {}  # pair to the words in which it occurs or has occurred
         self._of_symbol: dict[str, set[Pair]] = {}
         self._touched: set[Pair] = set()
+        self._merges: list[Pair] = []
         self._num_symbols = 0
         for number in range(len(self._words)):
             self._add_counts(number, +1)
@@ -100,11 +119,16 @@ class PythonMergeTrainer:
             best = self._pop()
             if best is None:
                 break
-            merged = best[0] + best[1].removeprefix(CONTINUATION)
+            merged = best[0] + best[1].removeprefix(self._criterion.prefix)
+            self._merges.append(best)
             if merged not in self._symbols:
                 learned.append(merged)
             self._merge(best, merged)
         return learned
+
+    def merges(self) -> list[Pair]:
+        """Return all merges in order; see `MergeTrainer`."""
+        return self._merges
 
     def _score(self, pair: Pair) -> float:
         count = float(self._pairs[pair])
@@ -181,10 +205,11 @@ class NativeMergeTrainer:
         self._library = library
         codes, lengths = code_points(words)
         starts = np.concatenate([[0], np.cumsum(lengths)])
-        inside = np.ones(len(codes), dtype=np.uint32)
-        inside[starts[:-1]] = 0
-        distinct, symbols = np.unique(2 * codes + inside, return_inverse=True)
-        texts = [f"{CONTINUATION * (code & 1)}{chr(code >> 1)}\n" for code in distinct.tolist()]
+        marked = np.full(len(codes), criterion.mark == CONTINUATION, dtype=np.uint32)
+        edges = starts[:-1] if criterion.mark == CONTINUATION else starts[1:] - 1
+        marked[edges] ^= 1
+        distinct, symbols = np.unique(2 * codes + marked, return_inverse=True)
+        texts = [_write_symbol(chr(code >> 1), criterion.mark * (code & 1)) + "\n" for code in distinct.tolist()]
         self._handle = library.learner_new(
             "".join(texts).encode(),
             len(words),
@@ -193,6 +218,7 @@ class NativeMergeTrainer:
             np.fromiter(words.values(), np.int64, len(words)).ctypes.data_as(ctypes.c_void_p),
             RULES.index(criterion.rule),
             criterion.min_frequency,
+            len(criterion.prefix),
         )
         if self._handle is None:
             raise MemoryError(NO_MEMORY)
@@ -207,14 +233,30 @@ class NativeMergeTrainer:
         learned = self._library.learner_advance(self._handle, wanted)
         if learned < 0:
             raise MemoryError(NO_MEMORY)
-        return [self._library.learner_text(self._handle, before + n).decode() for n in range(learned)]
+        return [self._text(before + n) for n in range(learned)]
+
+    def merges(self) -> list[Pair]:
+        """Return all merges in order; see `MergeTrainer`."""
+        parts = partial(self._library.learner_part, self._handle)
+        count = self._library.learner_merges(self._handle)
+        return [(self._text(parts(n, 0)), self._text(parts(n, 1))) for n in range(count)]
+
+    def _text(self, symbol: int) -> str:
+        text: str = self._library.learner_text(self._handle, symbol).decode()
+        return text
+
+
+def _write_symbol(character: str, mark: str) -> str:
+    return character + mark if mark == WORD_END else mark + character
 
 
 def _declare(library: ctypes.CDLL) -> None:
     pointer, integer, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
-    library.learner_new.argtypes = [text, integer, pointer, pointer, pointer, ctypes.c_int32, integer]
+    library.learner_new.argtypes = [text, integer, pointer, pointer, pointer, ctypes.c_int32, integer, ctypes.c_int32]
     library.learner_new.restype = pointer
     library.learner_free.argtypes = [pointer]
     library.learner_advance.argtypes, library.learner_advance.restype = [pointer, integer], integer
     library.learner_size.argtypes, library.learner_size.restype = [pointer], integer
+    library.learner_merges.argtypes, library.learner_merges.restype = [pointer], integer
+    library.learner_part.argtypes, library.learner_part.restype = [pointer, integer, ctypes.c_int32], integer
     library.learner_text.argtypes, library.learner_text.restype = [pointer, integer], text

@@ -134,7 +134,7 @@ class Tokenizer(TextTokenizer):
         """Encode raw texts like `encode_raw`, with offsets. Raises ValueError for a lone surrogate."""
         return [
             Encoding(np.array(encoding.ids, dtype=np.int64), np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2))
-            for encoding in _encode(self._raw_with_offsets.encode_batch, texts, False)
+            for encoding in encode_with(self._raw_with_offsets.encode_batch, texts, False)
         ]
 
     def encode_ids(self, texts: Sequence[str]) -> Ragged:
@@ -148,7 +148,7 @@ class Tokenizer(TextTokenizer):
                 np.array([self.layout.first, *encoding.ids, self.layout.last], dtype=np.int64),
                 np.array([(0, 0), *encoding.offsets, (0, 0)], dtype=np.int64),
             )
-            for encoding in _encode(self._backend.encode_batch, texts, False)
+            for encoding in encode_with(self._backend.encode_batch, texts, False)
         ]
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
@@ -202,18 +202,18 @@ def flat_backend(description: str) -> FlatBackend:
 def flat_ids(backend: FlatBackend, texts: Sequence[str], add_special_tokens: bool = False) -> Ragged:
     """Encode texts with either library."""
     if isinstance(backend, nanotoken.Tokenizer):
-        flat_encoding = _encode(backend.encode_batch, texts, add_special_tokens)
+        flat_encoding = encode_with(backend.encode_batch, texts, add_special_tokens)
         return Ragged(flat_encoding.ids, flat_encoding.offsets)
     flat: list[npt.NDArray[np.uint32]] = [np.empty(0, dtype=np.uint32)]
     lengths = [0]
     for start in range(0, len(texts), FALLBACK_BATCH):
-        encodings = _encode(backend.encode_batch_fast, texts[start : start + FALLBACK_BATCH], add_special_tokens)
+        encodings = encode_with(backend.encode_batch_fast, texts[start : start + FALLBACK_BATCH], add_special_tokens)
         flat += [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
         lengths += [len(encoding.ids) for encoding in encodings]
     return Ragged(np.concatenate(flat), np.cumsum(lengths, dtype=np.int64))
 
 
-def _encode(encode_batch: Callable[..., Any], texts: Sequence[str], add_special_tokens: bool) -> Any:
+def encode_with(encode_batch: Callable[..., Any], texts: Sequence[str], add_special_tokens: bool) -> Any:
     """Call either library and explain its errors for lone surrogates and values that are no texts."""
     if isinstance(texts, str):
         raise TypeError("expected a sequence of texts, got one str")

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from bertwright.settings import check_limit, check_minimum
+from bertwright.settings import check_choice, check_limit, check_minimum
 from bertwright.vocabulary import word_counts
-from bertwright.vocabulary.merges import Criterion, Rule, make_trainer
+from bertwright.vocabulary.merges import WORD_END, Criterion, Rule, make_trainer
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
 from bertwright.vocabulary.tokenizer import Tokenizer, flat_backend, flat_ids
 from bertwright.vocabulary.tokenizer_io import CONTINUATION, MAX_WORD_LENGTH, SPECIAL_TOKENS
 from bertwright.vocabulary.word_counts import WordCounts, WordRules
@@ -43,6 +44,10 @@ class VocabularySettings:
     """Remove accents (é becomes e). Unset, it follows `lowercase` as in BERT. Korean, Japanese, Indic and Thai letters
     would be taken apart, and Vietnamese words would lose their tones: for such text the setting is required."""
 
+    algorithm: Literal["wordpiece", "byte-pair"] = "wordpiece"
+    """wordpiece: BERT's; byte-pair: GPT's, with </w> at the end of a word (Sennrich et al. 2016), which lowercases and
+    strips accents, and merges by --criterion bpe."""
+
     criterion: Rule = "gain"
     """Rule by which the next pair of tokens is merged. gain: f(ab) log[f(ab) N / (f(a) f(b))], the pair that raises the
     likelihood of the text most (Schuster and Nakajima 2012, who give no formula). bpe: the most frequent pair
@@ -69,6 +74,12 @@ class VocabularySettings:
     def __post_init__(self) -> None:
         check_minimum(self, 1, "size", "min_frequency", "max_characters", "max_words")
         check_limit(self, "above 0 and up to 1", "character_coverage")
+        check_choice(self, "algorithm")
+        if self.algorithm == "byte-pair":
+            for name, expected in (("criterion", "bpe"), ("lowercase", True), ("strip_accents", None)):
+                if getattr(self, name) != expected:
+                    got = getattr(self, name)
+                    raise ValueError(f"{name} = {got!r}: expected {expected!r} with --algorithm byte-pair; set it so")
 
     @property
     def strips_accents(self) -> bool:
@@ -98,21 +109,9 @@ def learn(counts: WordCounts, settings: VocabularySettings, progress: Callable[[
     Raises ValueError for no words, for a size smaller than the alphabet, and for text that stripping accents would
     mutilate.
     """
-    if not counts.words:
-        raise ValueError(
-            f"no words to learn from: {counts.too_long:,} longer than {MAX_WORD_LENGTH} characters, {counts.pruned:,} "
-            "dropped because of max_words; the rest of the corpus is white space"
-        )
-    _check_diacritics(counts, settings)
-    characters = alphabet(counts, settings)
+    characters = choose_alphabet(counts, settings)
     start = [*SPECIAL_TOKENS, *_character_tokens(characters, settings)]
-    max_learned = settings.size - len(start)
-    if max_learned < 0:
-        raise ValueError(
-            f"size is {settings.size}, but {len(SPECIAL_TOKENS)} special tokens and an alphabet of {len(characters)} "
-            f"characters, most of them both at the start of a word and inside, take {len(start)}; raise size, or "
-            "lower character_coverage or max_characters"
-        )
+    max_learned = check_alphabet_size(start, characters, settings)
     criterion = Criterion(settings.criterion, settings.min_frequency)
     trainer = make_trainer(counts.words, frozenset(characters), criterion)
     learned: list[str] = []
@@ -129,6 +128,29 @@ def learn(counts: WordCounts, settings: VocabularySettings, progress: Callable[[
             frequencies = token_counts([*start, *learned], counts)[len(start) :]
             used = [token for token, count in zip(learned, frequencies, strict=True) if count]
     return [*start, *used[:max_learned]]
+
+
+def choose_alphabet(counts: WordCounts, settings: VocabularySettings) -> list[str]:
+    """Return the characters that get tokens; see `alphabet`. Raises ValueError for text that cannot be learned from."""
+    if not counts.words:
+        raise ValueError(
+            f"no words to learn from: {counts.too_long:,} longer than {MAX_WORD_LENGTH} characters, {counts.pruned:,} "
+            "dropped because of max_words; the rest of the corpus is white space"
+        )
+    _check_diacritics(counts, settings)
+    return alphabet(counts, settings)
+
+
+def check_alphabet_size(start: Sequence[str], characters: Sequence[str], settings: VocabularySettings) -> int:
+    """Return how many tokens are left to learn after the first ones. Raises ValueError if these are too many."""
+    left = settings.size - len(start)
+    if left < 0:
+        raise ValueError(
+            f"size is {settings.size}, but {len(SPECIAL_TOKENS)} special tokens and an alphabet of {len(characters)} "
+            f"characters, most of them both at the start of a word and inside, take {len(start)}; raise size, or "
+            "lower character_coverage or max_characters"
+        )
+    return left
 
 
 def _check_diacritics(counts: WordCounts, settings: VocabularySettings) -> None:
@@ -178,20 +200,16 @@ def _character_tokens(characters: Sequence[str], settings: VocabularySettings) -
 
 def token_counts(tokens: Sequence[str], counts: WordCounts) -> npt.NDArray[np.int64]:
     """Count the occurrences of each token in the counted words, by longest match."""
-    ids, word_of = _tokenize_words(tokens, counts)
-    occurrences = np.fromiter(counts.words.values(), np.int64, len(counts.words))
-    used = np.zeros(len(tokens), dtype=np.int64)
-    np.add.at(used, ids, occurrences[word_of])
-    return used
-
-
-def _tokenize_words(tokens: Sequence[str], counts: WordCounts) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Tokenize all counted words; returns their ids, end to end, and the word number of each id."""
-    ids = {token: number for number, token in enumerate(tokens)}
-    backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH))
+    numbers = {token: number for number, token in enumerate(tokens)}
+    backend = tokenizers.Tokenizer(
+        models.WordPiece(numbers, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH)
+    )
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # words are normalized and split already
     encoded = flat_ids(flat_backend(backend.to_str()), list(counts.words))
-    return encoded.ids, np.repeat(np.arange(len(encoded)), np.diff(encoded.offsets))
+    occurrences = np.fromiter(counts.words.values(), np.int64, len(counts.words))
+    used = np.zeros(len(tokens), dtype=np.int64)
+    np.add.at(used, encoded.ids, np.repeat(occurrences, np.diff(encoded.offsets)))
+    return used
 
 
 class VocabularySummary(NamedTuple):
@@ -209,17 +227,19 @@ class VocabularySummary(NamedTuple):
     last: tuple[str, ...]  # learned last: the rarest
 
 
-def vocabulary_stats(tokens: Sequence[str], counts: WordCounts) -> VocabularySummary:
+def vocabulary_stats(tokenizer: TextTokenizer, counts: WordCounts) -> VocabularySummary:
     """Compute statistics of a vocabulary on counted words."""
-    ids, word_of = _tokenize_words(tokens, counts)
+    tokens, special = tokenizer.tokens, {*tokenizer.special_ids}
+    encoded = tokenizer.encode_raw(list(counts.words))
+    ids, lengths = encoded.ids, np.diff(encoded.offsets)  # tokens of each word
     occurrences = np.fromiter(counts.words.values(), np.int64, len(counts.words))
-    lengths = np.bincount(word_of, minlength=len(occurrences))
     unknown = np.zeros(len(occurrences), dtype=bool)
-    unknown[word_of[ids == tokens.index("[UNK]")]] = True
+    unknown[np.repeat(np.arange(len(encoded)), lengths)[ids == tokenizer.unk_id]] = True
     words = occurrences.sum()
     used = np.bincount(ids, minlength=len(tokens)).tolist()  # distinct words that contain each token
-    known = {token.removeprefix(CONTINUATION) for token in tokens}
-    regular = [token for token in tokens if token not in SPECIAL_TOKENS]
+    texts = {token: token.removeprefix(CONTINUATION).removesuffix(WORD_END) for token in tokens}
+    known = {*texts.values()}
+    regular = [token for number, token in enumerate(tokens) if number not in special]
     frequency = counts.characters()
     covered = sum(count for character, count in frequency.items() if character in known)
     return VocabularySummary(
@@ -229,12 +249,10 @@ def vocabulary_stats(tokens: Sequence[str], counts: WordCounts) -> VocabularySum
         fertility=float((lengths * occurrences).sum() / words),
         unknown=float((occurrences[unknown].sum() + counts.too_long) / (words + counts.too_long)),
         whole_words=float(occurrences[(lengths == 1) & ~unknown].sum() / words),
-        unused=sum(not count for token, count in zip(tokens, used, strict=True) if token not in SPECIAL_TOKENS),
+        unused=sum(not count for number, count in enumerate(used) if number not in special),
         pruned=counts.pruned / counts.total,
-        longest=tuple(
-            sorted(regular, key=lambda token: (-len(token.removeprefix(CONTINUATION)), token))[:NUM_EXAMPLES]
-        ),
-        last=tuple(tokens[-NUM_EXAMPLES:]),
+        longest=tuple(sorted(regular, key=lambda token: (-len(texts[token]), token))[:NUM_EXAMPLES]),
+        last=tokens[-NUM_EXAMPLES:],
     )
 
 

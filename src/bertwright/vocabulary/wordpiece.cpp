@@ -1,4 +1,4 @@
-// Counting of words and learning of merges for WordPiece vocabularies.
+// Counting of words and learning of merges for WordPiece and byte-pair vocabularies.
 //
 // The reference implementations are PythonChunkCounter in word_counts.py and PythonMergeTrainer in merges.py.
 //
@@ -136,7 +136,8 @@ enum Rule : int32_t { GAIN, BPE };
 // changed score move in the heap at once.
 class Learner {
   public:
-    Learner(Rule rule, int64_t min_frequency) : rule_(rule), min_frequency_(min_frequency) {}
+    // `mark`: number of bytes at the start of symbols inside a word, such as 2 for "##"; a merge drops them.
+    Learner(Rule rule, int64_t min_frequency, size_t mark) : rule_(rule), min_frequency_(min_frequency), mark_(mark) {}
 
     void add_symbol(std::string text) {
         numbers_.emplace(text, static_cast<uint32_t>(symbols_.size()));
@@ -165,6 +166,12 @@ class Learner {
 
     int64_t size() const { return static_cast<int64_t>(symbols_.size()); }
     const std::string& text(int64_t number) const { return symbols_[static_cast<size_t>(number)].text; }
+    int64_t num_merges() const { return static_cast<int64_t>(merged_.size()); }
+    // The left (side 0) or the right symbol of a merge, in the order of merging.
+    int64_t part(int64_t merge, int32_t side) const {
+        const auto& [left, right] = merged_[static_cast<size_t>(merge)];
+        return side == 0 ? left : right;
+    }
 
   private:
     struct Word {
@@ -223,9 +230,10 @@ class Learner {
         ++merges_;
         changed_.clear();
         uint32_t left = pairs_[best].left, right = pairs_[best].right;
-        std::string text = symbols_[left].text + symbols_[right].text.substr(2);  // without the ##
+        std::string text = symbols_[left].text + symbols_[right].text.substr(mark_);
         auto [entry, is_new] = numbers_.try_emplace(text, static_cast<uint32_t>(symbols_.size()));
         uint32_t merged = entry->second;
+        merged_.emplace_back(left, right);
         if (is_new) symbols_.push_back({text, 0, {}});
         std::vector<uint32_t> words = std::move(pairs_[best].words);
         pairs_[best].words.clear();
@@ -347,6 +355,7 @@ class Learner {
 
     const Rule rule_;
     const int64_t min_frequency_;
+    const size_t mark_;
     bool is_merging_ = false;
     int64_t num_symbols_ = 0;
     uint64_t merges_ = 1;
@@ -354,6 +363,7 @@ class Learner {
     std::vector<Word> words_;
     std::vector<Pair> pairs_;
     std::vector<uint32_t> heap_, changed_;
+    std::vector<std::pair<uint32_t, uint32_t>> merged_;
     std::unordered_map<std::string, uint32_t> numbers_;  // text to symbol
     std::unordered_map<uint64_t, uint32_t> pair_numbers_;
 };
@@ -379,9 +389,9 @@ void chunks_clear(void* table) { static_cast<Chunks*>(table)->clear(); }
 
 // `texts`: the symbols, each followed by a line end. Word i is symbols[starts[i] .. starts[i + 1]), counts[i] times.
 void* learner_new(const char* texts, int64_t num_words, const int32_t* symbols, const int64_t* starts,
-                  const int64_t* counts, int32_t rule, int64_t min_frequency) {
+                  const int64_t* counts, int32_t rule, int64_t min_frequency, int32_t mark) {
     return catching(static_cast<void*>(nullptr), [&]() -> void* {
-        auto learner = std::make_unique<Learner>(static_cast<Rule>(rule), min_frequency);
+        auto learner = std::make_unique<Learner>(static_cast<Rule>(rule), min_frequency, static_cast<size_t>(mark));
         for (const char* end; (end = std::strchr(texts, '\n')) != nullptr; texts = end + 1)
             learner->add_symbol(std::string(texts, end));
         for (int64_t i = 0; i < num_words; ++i)
@@ -395,6 +405,10 @@ int64_t learner_advance(void* learner, int64_t wanted) {
     return catching(int64_t{-1}, [&] { return static_cast<Learner*>(learner)->advance(wanted); });
 }
 int64_t learner_size(void* learner) { return static_cast<Learner*>(learner)->size(); }
+int64_t learner_merges(void* learner) { return static_cast<Learner*>(learner)->num_merges(); }
+int64_t learner_part(void* learner, int64_t merge, int32_t side) {
+    return static_cast<Learner*>(learner)->part(merge, side);
+}
 const char* learner_text(void* learner, int64_t number) { return static_cast<Learner*>(learner)->text(number).c_str(); }
 
 }

@@ -6,7 +6,7 @@ from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 
 SETTINGS = LearnSettings
 ORDER = 2
-SUMMARY = "learn a WordPiece vocabulary from text"
+SUMMARY = "learn a vocabulary from text: word pieces or byte pairs"
 EXAMPLE = "bertwright vocabulary books/ wiki.txt --size 30000 --output vocabulary"
 
 

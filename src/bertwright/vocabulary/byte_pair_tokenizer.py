@@ -1,0 +1,225 @@
+"""GPT's tokenizer: byte pairs with "</w>" after the last token of a word (Radford et al. 2018, section 4.1).
+
+Text is normalized, lowercased and split into words by BERT's rules, as `transformers`' `OpenAIGPTTokenizer` does; the
+released code uses ftfy and spaCy, which split a few words in another way. `tokenizers` merges the pairs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from bertwright.files import digest_bytes, read_json, write_json, write_text
+from bertwright.layouts import SequenceLayout
+from bertwright.ragged import Ragged
+from bertwright.vocabulary.merges import WORD_END, Pair
+from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer
+from bertwright.vocabulary.tokenizer import encode_with, flat_ids
+from bertwright.vocabulary.tokenizer_io import MAX_ID
+
+VOCAB, MERGES, DESCRIPTION, CONFIG = "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"
+TOKENIZER_CLASS = "OpenAIGPTTokenizer"
+# Names in tokenizer_config.json, and the tokens; those of the layout have the names of OpenAI's code.
+UNK = {"unk_token": "<unk>"}
+LAYOUT_TOKENS = {"bos_token": "_start_", "sep_token": "_delimiter_", "cls_token": "_classify_"}
+SPECIAL_TOKENS = UNK | {"pad_token": "<pad>"} | LAYOUT_TOKENS
+HEADER = "#version: 0.2"  # first line of merges.txt
+
+
+class BytePairTokenizer(TextTokenizer):
+    """A byte-pair tokenizer with the ids of `transformers`' `OpenAIGPTTokenizer` on the same files.
+
+    Sequences are `_start_ A _classify_` and `_start_ A _delimiter_ B _classify_` (section 3.3: start, delimiter,
+    extract). A vocabulary without these tokens, such as OpenAI's, gets them as its last ids.
+    """
+
+    def __init__(
+        self, ids: Mapping[str, int], merges: Sequence[Pair], source: str, special: Mapping[str, str] | None = None
+    ) -> None:
+        """Build a tokenizer; `special`: special tokens by their names in tokenizer_config.json.
+
+        Raises ValueError, naming `source`, for ids that are not distinct, and for merges with an unknown token.
+        """
+        names = SPECIAL_TOKENS | dict(special or {})
+        _check_ids(ids, source)
+        if names["unk_token"] not in ids:
+            raise ValueError(f"{source}: expected {names['unk_token']} among its tokens, got none; copy the file again")
+        complete = dict(ids)
+        for name in LAYOUT_TOKENS:
+            complete.setdefault(names[name], max(complete.values()) + 1)
+        self.names = {name: token for name, token in names.items() if token in complete}
+        self.merges = tuple(merges)
+        self._tokens = [""] * (max(complete.values()) + 1)
+        for token, number in complete.items():
+            self._tokens[number] = token
+        self.unk_id, self.start_id, self.delimiter_id, self.extract_id = (
+            complete[names[name]] for name in (*UNK, *LAYOUT_TOKENS)
+        )
+        self._raw = _make_backend(complete, self.merges, names["unk_token"], source)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Open a folder with vocab.json and merges.txt, or with tokenizer.json. Raises ValueError for damaged files."""
+        config_path = folder / CONFIG
+        config = read_json(config_path) if config_path.is_file() else {}
+        if not isinstance(config, dict):
+            raise ValueError(f"{config_path}: expected an object with the tokenizer's settings, got {config!r:.60}")
+        special = {}
+        for name in SPECIAL_TOKENS:
+            value = config.get(name)
+            token = value.get("content") if isinstance(value, dict) else value
+            if token is not None:
+                special[name] = _check_token(config_path, name, token)
+        if (folder / VOCAB).is_file():
+            return cls(_read_ids(folder / VOCAB), read_merges(folder / MERGES), str(folder / VOCAB), special)
+        path = folder / DESCRIPTION
+        if not path.is_file():
+            raise FileNotFoundError(f"{folder}: neither {VOCAB} with {MERGES} nor {DESCRIPTION} is there; copy them")
+        description = read_json(path)
+        try:
+            model = description["model"]
+            ids = model["vocab"] | {token["content"]: token["id"] for token in description["added_tokens"]}
+            pairs = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model["merges"]]
+        except (KeyError, TypeError):
+            raise ValueError(f"{path}: expected byte pairs with a vocabulary and merges; copy the file again") from None
+        return cls(ids, pairs, str(path), special)
+
+    def __reduce__(self) -> tuple[Callable[..., BytePairTokenizer], tuple[Any, ...]]:
+        return BytePairTokenizer, (self._ids, self.merges, "vocabulary", self.names)  # for worker processes
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:
+        """All tokens in id order; "" for an id without a token."""
+        return tuple(self._tokens)
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids of the unknown token, of padding if there is one, and of the start, delimiter and extract tokens."""
+        return tuple(self._ids[token] for token in self.names.values())
+
+    @cached_property
+    def layout(self) -> SequenceLayout:
+        """Start, delimiter and extract tokens, without segment types."""
+        return SequenceLayout(self.start_id, self.delimiter_id, self.extract_id, has_types=False)
+
+    @property
+    def lowercase(self) -> bool:
+        return True
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the tokens, the merges and the special tokens."""
+        return digest_bytes(json.dumps([self._ids, self.merges, self.names], sort_keys=True).encode())
+
+    def encode_raw(self, texts: Sequence[str]) -> Ragged:
+        return flat_ids(self._raw, texts)
+
+    def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        return list(_encode(self._raw, texts))
+
+    def encode_ids(self, texts: Sequence[str]) -> Ragged:
+        encodings = [encoding.ids.astype(np.uint32) for encoding in self.encode_batch(texts)]
+        flat = np.concatenate([np.empty(0, np.uint32), *encodings])
+        return Ragged(flat, np.cumsum([0, *map(len, encodings)], dtype=np.int64))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        first, last = self.layout.first, self.layout.last
+        return [
+            Encoding(np.array([first, *encoding.ids, last]), np.concatenate([[(0, 0)], encoding.offsets, [(0, 0)]]))
+            for encoding in _encode(self._typed, texts)
+        ]
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
+        """Decode ids: the tokens with a space after each word. Raises ValueError for an unknown id."""
+        tokens = [self.token(number) for number in np.asarray(ids, dtype=np.int64).tolist()]
+        special = {*self.names.values()}
+        words = [
+            f" {token} " if token in special else token.replace(WORD_END, " ")
+            for token in tokens
+            if not (skip_special and token in special)
+        ]
+        return " ".join("".join(words).split())
+
+    def save(self, folder: Path | str, max_length: int | None = None) -> None:
+        """Write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json, as `transformers` reads them."""
+        folder = Path(folder)
+        config: dict[str, Any] = {"tokenizer_class": TOKENIZER_CLASS, **self.names}
+        if max_length is not None:
+            config["model_max_length"] = max_length
+        write_json(folder / VOCAB, self._ids)
+        write_text(folder / MERGES, "\n".join([HEADER, *map(" ".join, self.merges)]) + "\n")
+        write_json(folder / DESCRIPTION, json.loads(self._typed.to_str()))
+        write_json(folder / CONFIG, config)
+
+    @cached_property
+    def _typed(self) -> tokenizers.Tokenizer:
+        """The tokenizer of typed texts, in which special tokens are special."""
+        backend = tokenizers.Tokenizer.from_str(self._raw.to_str())
+        backend.add_special_tokens([*self.names.values()])
+        return backend
+
+
+def _make_backend(ids: Mapping[str, int], merges: Sequence[Pair], unk_token: str, source: str) -> tokenizers.Tokenizer:
+    try:
+        model = models.BPE(
+            dict(ids), list(merges), unk_token=unk_token, continuing_subword_prefix="", end_of_word_suffix=WORD_END
+        )
+    except Exception as error:  # `tokenizers` raises nothing more specific
+        raise ValueError(f"{source}: its merges do not fit ({error}); copy both files of one model") from None
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.BPEDecoder(suffix=WORD_END)
+    return backend
+
+
+def _encode(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[Encoding]:
+    for encoding in encode_with(backend.encode_batch, texts, False):
+        yield Encoding(np.array(encoding.ids, np.int64), np.array(encoding.offsets, np.int64).reshape(-1, 2))
+
+
+def _check_token(path: Path, name: str, token: Any) -> str:
+    if not isinstance(token, str) or not token:
+        raise ValueError(f"{path}: {name}: expected a text, got {token!r}; correct it, or leave it out")
+    return token
+
+
+def _read_ids(path: Path) -> dict[str, int]:
+    ids = read_json(path)
+    if not isinstance(ids, dict):
+        raise ValueError(f"{path}: expected an object with the id of each token, got {type(ids).__name__}")
+    return ids
+
+
+def _check_ids(ids: Mapping[str, int], source: str) -> None:
+    """Raise ValueError for ids that are no numbers from 0 to MAX_ID, or that two tokens share."""
+    tokens: dict[int, str] = {}
+    for token, number in ids.items():
+        if type(number) is not int or not 0 <= number <= MAX_ID:
+            raise ValueError(f"{source}: {token}: expected an id from 0 to {MAX_ID:,}, got {number!r}; correct it")
+        if number in tokens:
+            raise ValueError(f"{source}: {token} and {tokens[number]} have the same id, {number}; copy the file again")
+        tokens[number] = token
+
+
+def read_merges(path: Path) -> list[Pair]:
+    """Read the pairs of a merges.txt, one per line. Raises ValueError with the line of anything else."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; {VOCAB} next to it needs it, copy both files of one model")
+    merges: list[Pair] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        parts = line.split(" ")
+        if len(parts) != 2 or not all(parts):
+            raise ValueError(f"{path}, line {number}: expected two tokens with a space between, got {line[:60]!r}")
+        merges.append((parts[0], parts[1]))
+    return merges
