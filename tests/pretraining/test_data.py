@@ -352,3 +352,37 @@ def test_validation_counts_are_those_of_its_batches(data: Examples) -> None:
         counted, predictions = data.count_validation(sequences)
         assert counted == sum(batch.num_sequences for batch in batches)
         assert predictions == pytest.approx(sum(batch.num_predictions for batch in batches), rel=0.1)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "ltr", "rtl"])
+def test_pairs_without_next_sentences_are_the_same_as_with_them(
+    data: Examples, tokenizer: Tokenizer, objective: str
+) -> None:
+    pairs = with_settings(data, tokenizer, objective=objective, segments="pair")
+    for mine, theirs in [
+        (pairs.batches_for_step(7), data.batches_for_step(7)),
+        ([*pairs.validation_batches(100)], [*data.validation_batches(100)]),
+    ]:
+        read, with_nsp = contents(mine), contents(theirs)
+        assert with_nsp["nsp"]
+        assert read["nsp"] == []
+        assert read["types"] == with_nsp["types"]
+        assert 1 in read["types"]
+        if objective == "mlm":
+            assert {name: values for name, values in read.items() if name != "nsp"} == {
+                name: values for name, values in with_nsp.items() if name != "nsp"
+            }
+        else:
+            assert torch.cat([batch.input.input_ids for batch in mine]).equal(
+                torch.cat([original_ids(batch) for batch in theirs])
+            )
+
+
+def test_next_sentence_prediction_needs_pairs() -> None:
+    with pytest.raises(ValueError, match=r"segments is 'single'; --objective mlm\+nsp compares two segments"):
+        replace(SMALL, segments="single")
+    with pytest.raises(ValueError, match="segments: expected one of pair, single, got 'two'"):
+        replace(SMALL, segments="two")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_length is 4; mlm needs at least 5: 3 for"):
+        DataSettings(max_length=4, objective="mlm", segments="pair")
+    assert DataSettings(max_length=4, objective="mlm").segments is None

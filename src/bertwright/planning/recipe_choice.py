@@ -34,8 +34,11 @@ def choose_settings(size: str, tokens: float, epochs: float) -> PretrainSettings
     length = SHORT_LENGTH if step_tokens < 4 * MIN_STEP_TOKENS else LENGTH
     is_long_run = tokens >= PAPER_TOKENS
     long = LongPhase() if is_long_run else LongPhase(long_ratio=0.0)
+    if length < LENGTH:  # the last tenth trains the other positions, on as many tokens per step
+        long = LongPhase(long_length=LENGTH, long_batch_size=step_tokens // LENGTH)
     dropout = None if is_long_run or epochs > DROPOUT_EPOCHS else 0.0
-    steps = max(1, int(tokens / step_tokens / (1 + long.long_ratio * (long.long_length / length - 1))))
+    growth = long.long_length / length if is_long_run else 1.0  # of a step's tokens in the long phase
+    steps = max(1, int(tokens / step_tokens / (1 + long.long_ratio * (growth - 1))))
     every = max(1, steps // EVALUATIONS)
     return PretrainSettings(
         run=Path("run"),

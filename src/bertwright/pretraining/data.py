@@ -20,7 +20,7 @@ from bertwright.layouts import SequenceLayout
 from bertwright.permutation import permute
 from bertwright.pretraining.masking import MaskingVocab
 from bertwright.pretraining.objectives.objective import B, M, Objective, OneSentenceError
-from bertwright.pretraining.segments import ExampleIndex, ExampleStarts, Segments, sample_singles
+from bertwright.pretraining.segments import ExampleIndex, ExampleStarts, Segments, sample_pairs, sample_singles
 from bertwright.ragged import offsets_from_lengths
 from bertwright.seeding import Stream, derive_key, make_rng
 from bertwright.tokenstore.store import TokenStore
@@ -38,12 +38,10 @@ ENTROPY_SAMPLE = 4_000_000  # tokens; more changes the third decimal
 
 
 class StoreObjective(Objective[B, M]):
-    """An objective on a token store: its examples have one segment, unless it samples pairs."""
+    """An objective on a token store: its examples have one segment or, with `--segments pair`, two."""
 
-    num_segments: ClassVar[int] = 1
-    """Number of segments in one example."""
-    min_sentences: ClassVar[int] = 1
-    """Minimum of sentences in a store and, if the document has enough, in an example."""
+    needs_pairs: ClassVar[bool] = False
+    """True if a loss compares the two segments of an example."""
     masks_tokens: ClassVar[bool] = False
     """True if tokens are replaced by [MASK], which the vocabulary must have."""
     accuracy_per_sequence: ClassVar[str | None] = None
@@ -59,7 +57,8 @@ class StoreObjective(Objective[B, M]):
     def sample_segments(
         self, index: ExampleIndex, starts: ExampleStarts, settings: DataSettings, rng: np.random.Generator
     ) -> Segments:
-        return sample_singles(index, starts, settings.short_seq_prob, rng)
+        sample = sample_pairs if self.num_segments(settings) == 2 else sample_singles
+        return sample(index, starts, settings.short_seq_prob, rng)
 
     def count_predictions(self, lengths: np.ndarray, settings: DataSettings) -> np.ndarray:
         """Return the number of predicted tokens per sequence; for whole words, their maximum."""
@@ -69,20 +68,28 @@ class StoreObjective(Objective[B, M]):
         """Return whether `make_batches` must read all sequences of a step, also of other ranks."""
         return False
 
-    @property
-    def num_specials(self) -> int:
-        return SequenceLayout.num_specials(self.num_segments)
+    def num_segments(self, settings: DataSettings) -> int:
+        """Return the number of segments in an example: also the minimum of sentences that it is made of."""
+        return 2 if self.needs_pairs or settings.segments == "pair" else 1
+
+    def num_specials(self, settings: DataSettings) -> int:
+        return SequenceLayout.num_specials(self.num_segments(settings))
 
     def max_num_tokens(self, settings: DataSettings) -> int:
         """Return the tokens of text in a full-length example."""
-        return settings.max_length - self.num_specials
+        return settings.max_length - self.num_specials(settings)
 
     def check_settings(self, settings: DataSettings) -> None:
-        min_length = self.num_specials + 2
+        if self.needs_pairs and settings.segments == "single":
+            raise ValueError(
+                f"segments is 'single'; --objective {self.name} compares two segments; omit it, or use --objective mlm"
+            )
+        specials = self.num_specials(settings)
+        min_length = specials + 2
         if settings.max_length < min_length:
             raise ValueError(
                 f"max_length is {settings.max_length}; {self.name} needs at least {min_length}: "
-                f"{self.num_specials} for [CLS] and [SEP], 2 for text (paper: 128 and 512)"
+                f"{specials} for [CLS] and [SEP], 2 for text (paper: 128 and 512)"
             )
 
     def open_examples(
@@ -204,10 +211,10 @@ class StoreExamples(Generic[B]):
                 f"{store.folder}: prepared with another vocabulary; use the tokenizer in "
                 f"{store.folder.parent / 'tokenizer'}"
             )
-        if store.num_sentences < objective.min_sentences:
+        if store.num_sentences < objective.num_segments(settings):
             raise OneSentenceError(
                 f"{store.folder}: {store.num_sentences} sentence(s), --objective {objective.name} needs pairs; "
-                "use more text, or --objective mlm"
+                "use more text, or --objective mlm --segments single"
             )
         self.store = store
         self.settings = settings
@@ -297,11 +304,11 @@ class StoreExamples(Generic[B]):
             here = epochs == epoch
             examples[here] = permute(within[here], self.examples_per_epoch, derive_key(seed, Stream.ORDER, epoch))
             phase_keys[here] = derive_key(seed, Stream.PHASE, epoch)
-        starts = self._index.locate(examples, phase_keys, self.objective.min_sentences)
+        starts = self._index.locate(examples, phase_keys, self.objective.num_segments(settings))
         rng = make_rng(seed, Stream.SEGMENT, step)
         segments = self.objective.sample_segments(self._index, starts, settings, rng)
         text = segments.a_ends - segments.a_starts + segments.b_ends - segments.b_starts
-        lengths = text + self.objective.num_specials
+        lengths = text + self.objective.num_specials(settings)
         return _Layout(segments, lengths, self.objective.count_predictions(lengths, settings))
 
     def _batches(self, layout: _Layout, key: tuple[int, int], sequences: range, micro_batch_size: int) -> list[B]:
@@ -316,7 +323,7 @@ class StoreExamples(Generic[B]):
         """Read the segments of sequences and lay them out end to end."""
         here = slice(sequences.start, sequences.stop)
         a_starts, a_ends, b_starts, b_ends, is_random_next = (column[here] for column in layout.segments)
-        segments = [a_ends - a_starts, b_ends - b_starts][: self.objective.num_segments]
+        segments = [a_ends - a_starts, b_ends - b_starts][: self.objective.num_segments(self.settings)]
         placed = self._sequence_layout.place(segments)
         ids = placed.ids.astype(np.int64)
         ids[placed.is_text] = self.store.gather(_interleave(a_starts, b_starts), _interleave(a_ends, b_ends))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Literal
 
 from bertwright.pretraining.objectives.registry import find_objective
 from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_range
@@ -18,9 +19,12 @@ class DataSettings:
     batch_size: int = 256
     """Examples per step, over all ranks and micro-batches. Paper, section A.2: 256."""
     objective: str = "mlm+nsp"
-    """mlm+nsp: masked tokens and next-sentence prediction (paper, section 3.1). mlm: masked tokens in one segment
+    """mlm+nsp: masked tokens and next-sentence prediction (paper, section 3.1). mlm: masked tokens alone
     ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP"). rtl: every
     previous token, right to left."""
+    segments: Literal["pair", "single"] | None = None
+    """pair: two segments as for next-sentence prediction, also without that objective, so that segment B and the second
+    [SEP] are trained. single: one segment of consecutive text. Unset: pair for mlm+nsp, else single."""
     short_seq_prob: float = 0.1
     """Share of examples with a random, shorter target length, because inputs in fine-tuning are short. Google's code:
     0.1 of the passes over a document, which give more examples than other passes; the equivalent here is about 0.2 at
@@ -45,6 +49,8 @@ class DataSettings:
         check_limit(self, "above 0 and up to 1", "mlm_probability")
         if min(self.mask_mix) < 0 or abs(sum(self.mask_mix) - 1) > 1e-6:
             raise ValueError(f"mask_mix is {self.mask_mix}; expected three shares that sum to 1 (paper: 0.8 0.1 0.1)")
+        if self.segments not in (None, "pair", "single"):
+            raise ValueError(f"segments: expected one of pair, single, got {self.segments!r}")
         find_objective(self.objective).check_settings(self)
 
     def check_world_size(self, world_size: int) -> None:

@@ -93,6 +93,8 @@ def open_run(
     model = _initial_model(settings, tokenizer, latest, console)
     check_finite_weights(model, 0)
     _check_lengths(settings, model)
+    if latest is None and settings.model.init is None and (text := _describe_untrained_positions(settings, model)):
+        notice(console, text)
     prepare_model(model, context)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     optimizer = Optimizer(trained, settings.optimizer)
@@ -151,7 +153,11 @@ def _initial_model(
 
 
 def _check_lengths(settings: PretrainSettings, model: EncoderModel) -> None:
-    """Raise ValueError for sequences that are longer than the model can read."""
+    """Raise ValueError for sequences that the model cannot read: too long, or pairs without a second segment type."""
+    if settings.data.segments == "pair" and model.config.type_vocab_size < 2:
+        raise ValueError(
+            "segments = pair: expected a model with two segment types, got type_vocab_size = 1; use --segments single"
+        )
     source = f"{settings.run / 'settings.toml'}: " if settings.resume else ""
     for phase in settings.phases:
         if phase.data.max_length > model.config.max_positions:
@@ -159,6 +165,18 @@ def _check_lengths(settings: PretrainSettings, model: EncoderModel) -> None:
                 f"{source}max_length = {phase.data.max_length}: the model has {model.config.max_positions} positions; "
                 "raise --max-positions, lower --max-length or --long-length, or omit the long phase (--long-ratio 0)"
             )
+
+
+def _describe_untrained_positions(settings: PretrainSettings, model: EncoderModel) -> str | None:
+    """Return a notice if a new model has learned positions that no step reads; else None."""
+    longest, positions = max(phase.data.max_length for phase in settings.phases), model.config.max_positions
+    if longest >= positions or getattr(model.config, "sinusoidal_positions", False):
+        return None
+    return (
+        f"the model has {positions:,} positions, but the longest sequences of this run have {longest:,} tokens, so "
+        f"positions {longest:,} to {positions - 1:,} keep their random vectors and longer texts are read badly; use "
+        f"--max-positions {longest}, or a long phase (--long-ratio 0.1 --long-length {positions})"
+    )
 
 
 @dataclass

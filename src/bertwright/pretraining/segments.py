@@ -1,4 +1,4 @@
-"""Segment pairs for next-sentence prediction, and single segments for objectives without it (sections 3.1 and A.2).
+"""Segment pairs for next-sentence prediction, and single segments (sections 3.1 and A.2).
 
 An epoch reads the tokens of each document about once: a document of n tokens gives round(n / max_num_tokens) examples,
 at least one, where max_num_tokens = max_length - 3 is what [CLS] and two [SEP] leave. Their starts are evenly spaced

@@ -10,7 +10,6 @@ from bertwright.permutation import uniform
 from bertwright.pretraining import masking
 from bertwright.pretraining.objectives.bert_objective import BertObjective, language_model_columns
 from bertwright.pretraining.objectives.objective import Column
-from bertwright.pretraining.segments import ExampleIndex, ExampleStarts, Segments, sample_pairs
 from bertwright.seeding import derive_key
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MaskedLM(BertObjective):
-    """Masked tokens in one segment ("No NSP", section 5.1)."""
+    """Masked tokens alone ("No NSP", section 5.1)."""
 
     name: ClassVar[str] = "mlm"
     masks_tokens: ClassVar[bool] = True
@@ -31,7 +30,7 @@ class MaskedLM(BertObjective):
 
     def count_predictions(self, lengths: np.ndarray, settings: DataSettings) -> np.ndarray:
         share, most = settings.mlm_probability, settings.max_predictions
-        return masking.mask_counts(lengths, self.num_specials, share, most)
+        return masking.mask_counts(lengths, self.num_specials(settings), share, most)
 
     def most_predictions(self, settings: DataSettings) -> int:
         share = max(1, round(settings.mlm_probability * settings.max_length))
@@ -56,8 +55,7 @@ class MaskedLMWithNextSentence(MaskedLM):
     """Masked tokens in pairs of segments, and whether B follows A: the objective of BERT."""
 
     name: ClassVar[str] = "mlm+nsp"
-    num_segments: ClassVar[int] = 2
-    min_sentences: ClassVar[int] = 2
+    needs_pairs: ClassVar[bool] = True
     accuracy_per_sequence: ClassVar[str] = "next-sentence accuracy"
     has_next_sentence: ClassVar[bool] = True
     trains_all_parameters: ClassVar[bool] = True
@@ -65,8 +63,3 @@ class MaskedLMWithNextSentence(MaskedLM):
         *(column._replace(is_plotted=column.metric == "mlm_loss") for column in MaskedLM.columns),
         Column("nsp_accuracy", "next-sentence accuracy", "{:.1%}", "next sentence {:.1%}", "nsp {:.0%}", True),
     )
-
-    def sample_segments(
-        self, index: ExampleIndex, starts: ExampleStarts, settings: DataSettings, rng: np.random.Generator
-    ) -> Segments:
-        return sample_pairs(index, starts, settings.short_seq_prob, rng)
