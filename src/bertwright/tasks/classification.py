@@ -32,6 +32,7 @@ from bertwright.tasks.task import (
     check_restored,
     describe_pooling,
     make_pooled_head,
+    repeat_output,
     softmax,
     sum_cross_entropy,
 )
@@ -327,6 +328,13 @@ class Classification(TextTask[str, LabelPrediction]):
 
     def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         return sum_cross_entropy(logits, batch.labels, smoothing)
+
+    @property
+    def has_frequent_answer(self) -> bool:
+        return True
+
+    def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
+        return repeat_output(np.bincount(train.labels, minlength=len(self.labels)), encoded)
 
     def decode(self, examples: Sequence[TextExample[str]], encoded: Encoded, outputs: Outputs) -> list[LabelPrediction]:
         probabilities = softmax(outputs)

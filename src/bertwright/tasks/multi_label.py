@@ -33,7 +33,7 @@ from bertwright.tasks.classification import (
     parse_number,
 )
 from bertwright.tasks.presentation import DisplayTable, format_percent
-from bertwright.tasks.task import LEARNED, Encoded, Outputs, check_metric, check_restored
+from bertwright.tasks.task import LEARNED, Encoded, Outputs, check_metric, check_restored, repeat_output
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -192,6 +192,14 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
 
         targets = batch.labels * (1 - smoothing) + smoothing / 2
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(self.labels)
+
+    @property
+    def has_frequent_answer(self) -> bool:
+        return True
+
+    def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
+        shares = np.clip(train.labels.reshape(-1, len(self.labels)).mean(0), 1e-6, 1 - 1e-6)
+        return repeat_output(np.log(shares / (1 - shares)), encoded)
 
     def decode(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[LabelsPrediction]:
         probabilities = np.exp(-np.logaddexp(0, -outputs.astype(np.float64)))

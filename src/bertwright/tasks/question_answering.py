@@ -310,6 +310,17 @@ class QuestionAnswering(Task[QaExample, Answer]):
             targets = torch.lerp(targets, torch.segment_reduce(shifted, "mean", offsets=bounds, axis=0), smoothing)
         return (totals - targets).sum() / 2
 
+    @property
+    def has_frequent_answer(self) -> bool:
+        return self.allow_no_answer
+
+    def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
+        if not self.allow_no_answer:
+            return super().frequent_outputs(train, encoded)
+        outputs = np.zeros((len(encoded.positions), 2), dtype=np.float32)
+        outputs[encoded.starts[:-1]] = 1 + max(0.0, self.threshold)  # [CLS]: no answer
+        return outputs
+
     def decode(self, examples: Sequence[QaExample], encoded: Encoded, outputs: Outputs) -> list[Answer]:
         """Find the best span of each question over all its windows, or no answer if that is allowed and scores higher.
 

@@ -15,7 +15,7 @@ from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.classification import MAX_NUMBER, TextExample, TextTask, known_labels, parse_number
 from bertwright.tasks.presentation import DisplayTable
-from bertwright.tasks.task import LEARNED, Encoded, Outputs, check_metric
+from bertwright.tasks.task import LEARNED, Encoded, Outputs, check_metric, repeat_output
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,6 +112,13 @@ class Regression(TextTask[float, float]):
         import torch.nn.functional as F
 
         return F.mse_loss(logits.squeeze(1), batch.labels, reduction="sum")
+
+    @property
+    def has_frequent_answer(self) -> bool:
+        return True
+
+    def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
+        return repeat_output(train.labels.mean(keepdims=True), encoded)
 
     def decode(self, examples: Sequence[TextExample[float]], encoded: Encoded, outputs: Outputs) -> list[float]:
         numbers: list[float] = (outputs[:, 0].astype(np.float64) * self.scale).tolist()

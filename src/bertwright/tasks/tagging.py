@@ -51,6 +51,7 @@ from bertwright.tasks.task import (
     Task,
     check_metric,
     check_restored,
+    repeat_output,
     sum_cross_entropy,
 )
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
@@ -295,6 +296,13 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         return sum_cross_entropy(logits, batch.labels, smoothing)
+
+    @property
+    def has_frequent_answer(self) -> bool:
+        return True
+
+    def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
+        return repeat_output(np.bincount(train.labels[train.labels >= 0], minlength=len(self.labels)), encoded)
 
     def decode(self, examples: Sequence[TagExample], encoded: Encoded, outputs: Outputs) -> list[TagPrediction]:
         # Windows are in the order of the sentences and positions in the order of the words, and so are the outputs.

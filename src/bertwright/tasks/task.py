@@ -103,6 +103,11 @@ class Encoded:
         return offsets_from_lengths(self.label_counts)
 
 
+def repeat_output(row: npt.NDArray[Any], encoded: Encoded) -> Outputs:
+    """Return the same C outputs at all positions of some examples, R × C."""
+    return np.tile(row.astype(np.float32), (len(encoded.positions), 1))
+
+
 class Task(ABC, Generic[E, P]):
     """A task type: read, encode, loss, decode, score, show, write.
 
@@ -264,6 +269,18 @@ class Task(ABC, Generic[E, P]):
 
         `encoded.position_counts` divides the rows of `outputs` into sequences.
         """
+
+    @property
+    def has_frequent_answer(self) -> bool:
+        """True if one answer to all examples is possible: the floor of the scores (`frequent_outputs`)."""
+        return False
+
+    def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
+        """Return outputs for `encoded`, R × C, that give every example the most frequent answer of `train`.
+
+        Raises ValueError for a type without such an answer.
+        """
+        raise ValueError(f"{self.kind}: answers are texts of the examples, so that none is the most frequent one")
 
     def merge_outputs(self, tasks: Sequence[Self], outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
         """Merge the outputs of several models into outputs R × C; decoding gives the mean of their predictions.
