@@ -1,0 +1,291 @@
+"""Triton kernels: attention over packed sequences, with the dropout masks of the other backends.
+
+T tokens of B sequences, A heads, D head size. The gradients of q, k and v are written into one tensor, T 3 A D; every
+sum has a fixed order. Softmax in powers of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bertwright.kernels.dropout import MaskKey
+from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, launch, mask_args, row_words, token_indices
+
+MAX_HEAD_SIZE = 128
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+class Blocks(NamedTuple):
+    """Queries and keys per tile, and the warps of a program."""
+
+    queries: int
+    keys: int
+    warps: int
+
+
+def forward_blocks(max_seqlen: int, operand: Tensor) -> Blocks:
+    """Choose tiles for a forward pass; `max_seqlen`: of the keys."""
+    size = 128 if operand.element_size() == 2 and operand.shape[-1] <= 64 else 32
+    keys = min(size, max(triton.next_power_of_2(max_seqlen), 16))
+    return Blocks(keys, keys, 8 if keys == 128 else 4)
+
+
+def backward_blocks(max_seqlen: int, operand: Tensor) -> Blocks:
+    """Choose tiles for a backward pass, which holds twice as much in registers."""
+    blocks = forward_blocks(max_seqlen, operand)
+    return blocks._replace(queries=min(blocks.queries, 64))
+
+
+@triton.jit
+def bounds(cu_seqlens, sequence):
+    """Return the first token of a sequence, int64, and its length."""
+    first = tl.load(cu_seqlens + sequence)
+    return first.to(tl.int64), tl.load(cu_seqlens + sequence + 1) - first
+
+
+@triton.jit
+def load_rows(base, rows, stride, length, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Load one head's vectors of some positions of a sequence, rows × WIDTH; zeros after its end."""
+    column = tl.arange(0, WIDTH)[None, :]
+    inside = (rows < length)[:, None]
+    if D != WIDTH:
+        inside = inside & (column < D)
+    return tl.load(base + rows[:, None] * stride + column, mask=inside, other=0.0)
+
+
+@triton.jit
+def store_rows(base, rows, stride, length, values, D: tl.constexpr, WIDTH: tl.constexpr):
+    column = tl.arange(0, WIDTH)[None, :]
+    inside = (rows < length)[:, None]
+    if D != WIDTH:
+        inside = inside & (column < D)
+    tl.store(base + rows[:, None] * stride + column, values.to(base.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=MASK_NUMBERS)
+def attention_kernel(
+    q, k, v, cu_q, cu_k, out, lse, stride_q, stride_k, score_scale,
+    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Compute one tile of queries of one head of one sequence."""
+    head = tl.program_id(1)
+    first_q, length_q = bounds(cu_q, tl.program_id(2))
+    first_k, length_k = bounds(cu_k, tl.program_id(2))
+    start = tl.program_id(0) * QUERIES
+    if start >= length_q:
+        return
+    rows = start + tl.arange(0, QUERIES)
+    queries = load_rows(q + first_q * stride_q + head * D, rows, stride_q, length_q, D, WIDTH)
+    k += first_k * stride_k + head * D
+    v += first_k * stride_k + head * D
+    if DROPOUT:
+        tokens = token_indices(first_q + rows, positions, first_token, rows < length_q)
+        word0, word1 = row_words(tokens * HEADS + head, key0, key1)
+    top = tl.full([QUERIES], -float("inf"), tl.float32)
+    total = tl.zeros([QUERIES], tl.float32)
+    context = tl.zeros([QUERIES, WIDTH], tl.float32)
+    end = length_k
+    if CAUSAL:
+        end = tl.minimum(end, start + QUERIES + length_k - length_q)
+    for first in range(0, end, KEYS):
+        columns = first + tl.arange(0, KEYS)
+        keys = load_rows(k, columns, stride_k, length_k, D, WIDTH)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * score_scale
+        visible = (columns < length_k)[None, :]
+        if CAUSAL:
+            visible = visible & (columns[None, :] <= (rows + (length_k - length_q))[:, None])
+        scores = tl.where(visible, scores, -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, 1))
+        safe_top = tl.where(new_top == -float("inf"), 0.0, new_top)
+        weights = tl.exp2(scores - safe_top[:, None])
+        shrink = tl.exp2(top - safe_top)
+        total = total * shrink + tl.sum(weights, 1)
+        if DROPOUT:
+            kept = keep(word0[:, None], word1[:, None], columns[None, :], threshold)
+            weights = tl.where(kept, weights * scale, 0.0)
+        values = load_rows(v, columns, stride_k, length_k, D, WIDTH)
+        context = context * shrink[:, None]
+        context = tl.dot(weights.to(values.dtype), values, context, input_precision="ieee")
+        top = new_top
+    seen = total > 0.0  # a query without keys has the result 0
+    context = tl.where(seen[:, None], context / tl.where(seen, total, 1.0)[:, None], 0.0)
+    store_rows(out + first_q * (HEADS * D) + head * D, rows, HEADS * D, length_q, context, D, WIDTH)
+    tl.store(lse + (first_q + rows) * HEADS + head, top + tl.log2(total), mask=rows < length_q)
+
+
+@triton.jit
+def key_gradients(
+    queries, dout, context, lse_row, keys, values, rows, columns, length_q, length_k, word0, word1, score_scale,
+    threshold, scale, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """Return dropped weights and the gradient of the scores, keys × queries each."""
+    scores = tl.dot(keys, tl.trans(queries), input_precision="ieee") * score_scale
+    visible = (columns < length_k)[:, None] & (rows < length_q)[None, :]
+    if CAUSAL:
+        visible = visible & (columns[:, None] <= (rows + (length_k - length_q))[None, :])
+    weights = tl.where(visible, tl.exp2(scores - lse_row[None, :]), 0.0)
+    dweights = tl.dot(values, tl.trans(dout), input_precision="ieee")
+    dropped = weights
+    if DROPOUT:
+        kept = keep(word0[None, :], word1[None, :], columns[:, None], threshold)
+        dropped = tl.where(kept, weights * scale, 0.0)
+        dweights = tl.where(kept, dweights * scale, 0.0)
+    delta = tl.sum(dout.to(tl.float32) * context.to(tl.float32), 1)
+    return dropped, weights * (dweights - delta[None, :])
+
+
+@triton.jit(do_not_specialize=MASK_NUMBERS)
+def attention_backward_kernel(
+    q, k, v, cu_q, cu_k, out, lse, dout, dq, dk, dv, stride_q, stride_k, score_scale,
+    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, WRITE_DQ: tl.constexpr,
+):  # fmt: skip
+    """Compute dk and dv of one tile of keys; with WRITE_DQ, the tile has all keys, and dq is computed as well."""
+    head = tl.program_id(1)
+    first_q, length_q = bounds(cu_q, tl.program_id(2))
+    first_k, length_k = bounds(cu_k, tl.program_id(2))
+    start = tl.program_id(0) * KEYS
+    if start >= length_k:
+        return
+    columns = start + tl.arange(0, KEYS)
+    at_keys = first_k * stride_k + head * D
+    keys = load_rows(k + at_keys, columns, stride_k, length_k, D, WIDTH)
+    values = load_rows(v + at_keys, columns, stride_k, length_k, D, WIDTH)
+    dkeys = tl.zeros([KEYS, WIDTH], tl.float32)
+    dvalues = tl.zeros([KEYS, WIDTH], tl.float32)
+    at_queries = first_q * stride_q + head * D
+    at_out = first_q * (HEADS * D) + head * D
+    begin = 0
+    if CAUSAL:
+        begin = tl.maximum(start - (length_k - length_q), 0) // QUERIES * QUERIES
+    for first in range(begin, length_q, QUERIES):
+        rows = first + tl.arange(0, QUERIES)
+        queries = load_rows(q + at_queries, rows, stride_q, length_q, D, WIDTH)
+        drows = load_rows(dout + at_out, rows, HEADS * D, length_q, D, WIDTH)
+        context = load_rows(out + at_out, rows, HEADS * D, length_q, D, WIDTH)
+        lse_row = tl.load(lse + (first_q + rows) * HEADS + head, mask=rows < length_q, other=0.0)
+        word0, word1 = rows, rows
+        if DROPOUT:
+            tokens = token_indices(first_q + rows, positions, first_token, rows < length_q)
+            word0, word1 = row_words(tokens * HEADS + head, key0, key1)
+        dropped, dscores = key_gradients(
+            queries, drows, context, lse_row, keys, values, rows, columns, length_q, length_k, word0, word1,
+            score_scale, threshold, scale, CAUSAL, DROPOUT,
+        )  # fmt: skip
+        dvalues = tl.dot(dropped.to(drows.dtype), drows, dvalues, input_precision="ieee")
+        dscores = dscores.to(queries.dtype)
+        dkeys = tl.dot(dscores, queries, dkeys, input_precision="ieee")
+        if WRITE_DQ:
+            dqueries = tl.dot(tl.trans(dscores), keys, input_precision="ieee") * (score_scale / LOG2_E)
+            store_rows(dq + at_queries, rows, stride_q, length_q, dqueries, D, WIDTH)
+    store_rows(dk + at_keys, columns, stride_k, length_k, dkeys * (score_scale / LOG2_E), D, WIDTH)
+    store_rows(dv + at_keys, columns, stride_k, length_k, dvalues, D, WIDTH)
+
+
+@triton.jit(do_not_specialize=MASK_NUMBERS)
+def attention_dq_kernel(
+    q, k, v, cu_q, cu_k, out, lse, dout, dq, stride_q, stride_k, score_scale,
+    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Compute dq of one tile of queries."""
+    head = tl.program_id(1)
+    first_q, length_q = bounds(cu_q, tl.program_id(2))
+    first_k, length_k = bounds(cu_k, tl.program_id(2))
+    start = tl.program_id(0) * QUERIES
+    if start >= length_q:
+        return
+    rows = start + tl.arange(0, QUERIES)
+    at_queries = first_q * stride_q + head * D
+    at_out = first_q * (HEADS * D) + head * D
+    queries = load_rows(q + at_queries, rows, stride_q, length_q, D, WIDTH)
+    drows = load_rows(dout + at_out, rows, HEADS * D, length_q, D, WIDTH)
+    context = load_rows(out + at_out, rows, HEADS * D, length_q, D, WIDTH)
+    lse_row = tl.load(lse + (first_q + rows) * HEADS + head, mask=rows < length_q, other=0.0)
+    word0, word1 = rows, rows
+    if DROPOUT:
+        tokens = token_indices(first_q + rows, positions, first_token, rows < length_q)
+        word0, word1 = row_words(tokens * HEADS + head, key0, key1)
+    dqueries = tl.zeros([QUERIES, WIDTH], tl.float32)
+    at_keys = first_k * stride_k + head * D
+    end = length_k
+    if CAUSAL:
+        end = tl.minimum(end, start + QUERIES + length_k - length_q)
+    for first in range(0, end, KEYS):
+        columns = first + tl.arange(0, KEYS)
+        keys = load_rows(k + at_keys, columns, stride_k, length_k, D, WIDTH)
+        values = load_rows(v + at_keys, columns, stride_k, length_k, D, WIDTH)
+        _, dscores = key_gradients(
+            queries, drows, context, lse_row, keys, values, rows, columns, length_q, length_k, word0, word1,
+            score_scale, threshold, scale, CAUSAL, DROPOUT,
+        )  # fmt: skip
+        dqueries = tl.dot(tl.trans(dscores.to(keys.dtype)), keys, dqueries, input_precision="ieee")
+    store_rows(dq + at_queries, rows, stride_q, length_q, dqueries * (score_scale / LOG2_E), D, WIDTH)
+
+
+class Attention(torch.autograd.Function):
+    """Attention; saves its operands, its output and one number per query and head, and recomputes the weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, sequences: tuple[Tensor, Tensor, int, int], causal: bool, key: MaskKey, *operands: Tensor
+    ) -> Tensor:
+        """Compute T A D from `operands`: qkv T 3 A D, or q Tq A D and kv Tkv 2 A D; all contiguous."""
+        q, k, v = split(operands)
+        cu_q, cu_k, max_q, max_k = sequences
+        (tokens, heads, _), blocks = q.shape, forward_blocks(max_k, q)
+        out, lse = q.new_empty(q.shape), q.new_empty(tokens, heads, dtype=torch.float32)
+        grid = (triton.cdiv(max_q, blocks.queries), heads, len(cu_q) - 1)
+        tensors = (q, k, v, cu_q, cu_k, out, lse)
+        constants = (*common_args(q, k, key), causal, key.threshold != 0, blocks.queries, blocks.keys)
+        launch(attention_kernel, grid, *tensors, *constants, on=q, num_warps=blocks.warps)
+        ctx.save_for_backward(out, lse, cu_q, cu_k, *operands)
+        ctx.max_seqlens, ctx.causal, ctx.mask_key = (max_q, max_k), causal, key
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        out, lse, cu_q, cu_k, *operands = ctx.saved_tensors
+        (max_q, max_k), key = ctx.max_seqlens, ctx.mask_key
+        q, k, v = split(operands)
+        gradients = [torch.zeros_like(x) if len(operands) > 1 else torch.empty_like(x) for x in operands]
+        dq, dk, dv = split(gradients)
+        blocks, (_, heads, _) = backward_blocks(max_k, q), q.shape
+        tensors = (q, k, v, cu_q, cu_k, out, lse, dout.contiguous())
+        constants = (*common_args(q, k, key), ctx.causal, key.threshold != 0, blocks.queries, blocks.keys)
+        key_tiles, sequences = triton.cdiv(max_k, blocks.keys), len(cu_q) - 1
+        grid, warps = (key_tiles, heads, sequences), blocks.warps
+        everything = (*tensors, dq, dk, dv, *constants, key_tiles == 1)
+        launch(attention_backward_kernel, grid, *everything, on=q, num_warps=warps, num_stages=2)
+        if key_tiles > 1:
+            grid = (triton.cdiv(max_q, blocks.queries), heads, sequences)
+            launch(attention_dq_kernel, grid, *tensors, dq, *constants, on=q, num_warps=warps, num_stages=2)
+        return None, None, None, *gradients
+
+
+def split(operands: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return views of q, k and v."""
+    *queries, stacked = operands
+    q, k, v = *queries, *stacked.unbind(1)
+    return q, k, v
+
+
+def common_args(q: Tensor, k: Tensor, key: MaskKey) -> tuple[Any, ...]:
+    """Return strides, the factor of the scores (softmax in powers of two), the mask, heads, and the head's size."""
+    _, heads, size = q.shape
+    factor = size**-0.5 * LOG2_E.value
+    width = max(triton.next_power_of_2(size), 16)
+    return q.stride(0), k.stride(0), factor, *mask_args(key), heads, size, width
+

@@ -1,0 +1,116 @@
+"""Triton kernels: GELU of states with a bias, and column sums. T rows, F columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bertwright.kernels.triton.hashing import launch
+
+ROWS, COLUMNS = 4, 512  # of a tile
+TILES = 16  # tiles per program of a kernel that sums rows
+SQRT_HALF, INV_SQRT_2PI = tl.constexpr(0.7071067811865476), tl.constexpr(0.3989422804014327)
+SQRT_2_OVER_PI, CUBIC = tl.constexpr(0.7978845608028654), tl.constexpr(0.044715)
+
+
+@triton.jit
+def sigmoid(x):
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def gelu_kernel(x, bias, y, rows, columns: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(1) * COLS + tl.arange(0, COLS)[None, :]
+    valid = (row < rows) & (column < columns)
+    at = row * columns + column
+    b = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
+    z = tl.load(x + at, mask=valid, other=0.0).to(tl.float32) + b
+    if TANH:
+        value = z * sigmoid(2.0 * SQRT_2_OVER_PI * (z + CUBIC * z * z * z))
+    else:
+        value = 0.5 * z * (1.0 + tl.erf(z * SQRT_HALF))
+    tl.store(y + at, value.to(y.dtype.element_ty), mask=valid)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def gelu_backward_kernel(
+    x, bias, dy, dx, partial, rows,
+    columns: tl.constexpr, TANH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Write dx, and the sum over this program's rows to `partial`, programs × columns."""
+    program = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLS + tl.arange(0, COLS)[None, :]
+    b = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
+    total = tl.zeros((1, COLS), tl.float32)
+    for tile in range(TILES):
+        row = (program * TILES + tile) * ROWS + tl.arange(0, ROWS)[:, None]
+        valid = (row < rows) & (column < columns)
+        at = row * columns + column
+        z = tl.load(x + at, mask=valid, other=0.0).to(tl.float32) + b
+        d = tl.load(dy + at, mask=valid, other=0.0).to(tl.float32)
+        if TANH:
+            s = sigmoid(2.0 * SQRT_2_OVER_PI * (z + CUBIC * z * z * z))
+            slope = s + z * s * (1.0 - s) * 2.0 * SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * z * z)
+        else:
+            slope = 0.5 * (1.0 + tl.erf(z * SQRT_HALF)) + z * INV_SQRT_2PI * tl.exp(-0.5 * z * z)
+        d *= slope
+        tl.store(dx + at, d.to(dx.dtype.element_ty), mask=valid)
+        total += tl.sum(d, 0)[None, :]
+    tl.store(partial + program * columns + column, total, mask=column < columns)
+
+
+@triton.jit(do_not_specialize=["rows", "stride"])
+def column_sum_kernel(
+    x, partial, rows, stride,
+    columns: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Write the sum over this program's rows to `partial`, programs × columns."""
+    program = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLS + tl.arange(0, COLS)[None, :]
+    total = tl.zeros((ROWS, COLS), tl.float32)
+    for tile in range(TILES):
+        row = (program * TILES + tile) * ROWS + tl.arange(0, ROWS)[:, None]
+        valid = (row < rows) & (column < columns)
+        total += tl.load(x + row * stride + column, mask=valid, other=0.0).to(tl.float32)
+    sums = tl.sum(total, 0)[None, :]
+    tl.store(partial + program * columns + column, sums, mask=column < columns)
+
+
+class BiasGelu(torch.autograd.Function):
+    """gelu(x + bias), T F → T F; saves only x and recomputes the rest in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
+        ctx.save_for_backward(x, bias)
+        ctx.tanh = tanh
+        x, y = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+        rows, columns = x.shape
+        grid = (triton.cdiv(rows, ROWS), triton.cdiv(columns, COLUMNS))
+        launch(gelu_kernel, grid, x, bias, y, rows, columns, tanh, ROWS, COLUMNS, on=x)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, bias = ctx.saved_tensors
+        rows, columns = x.shape
+        grid = (triton.cdiv(rows, ROWS * TILES), triton.cdiv(columns, COLUMNS))
+        dx, partial = torch.empty_like(dy), dy.new_empty(grid[0], columns, dtype=torch.float32)
+        operands = (x.contiguous(), bias, dy.contiguous(), dx, partial)
+        launch(gelu_backward_kernel, grid, *operands, rows, columns, ctx.tanh, ROWS, COLUMNS, TILES, on=x)
+        return dx, partial.sum(0).to(bias.dtype), None
+
+
+def column_sum(x: Tensor) -> Tensor:
+    """Return the sum of each column, R C → C float32, in a fixed order; rows may have gaps."""
+    rows, columns = x.shape
+    grid = (triton.cdiv(rows, ROWS * TILES), triton.cdiv(columns, COLUMNS))
+    partial = x.new_empty(grid[0], columns, dtype=torch.float32)
+    launch(column_sum_kernel, grid, x, partial, rows, x.stride(0), columns, ROWS, COLUMNS, TILES, on=x)
+    return partial.sum(0)

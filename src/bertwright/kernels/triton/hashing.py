@@ -1,0 +1,69 @@
+"""Dropout masks inside Triton kernels: the hash of `kernels/dropout.py` in 32-bit words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bertwright.kernels.dropout import MaskKey
+
+GOLDEN = tl.constexpr(0x9E3779B9)
+MASK_NUMBERS = ("first_token", "key0", "key1", "threshold", "scale")
+"""Kernel arguments that change from step to step: Triton must not compile a kernel for each value."""
+
+
+@triton.jit
+def lowbias32(words):
+    words = tl.mul(words ^ (words >> 16), 0x7FEB352D, sanitize_overflow=False)
+    words = tl.mul(words ^ (words >> 15), 0x846CA68B, sanitize_overflow=False)
+    return words ^ (words >> 16)
+
+
+@triton.jit
+def row_words(rows, key0, key1):
+    """Return the two words of each row; `rows`: int64."""
+    low, high = rows.to(tl.uint32), (rows >> 32).to(tl.uint32)
+    first = tl.add(key0.to(tl.uint32), tl.mul(high, GOLDEN, sanitize_overflow=False), sanitize_overflow=False)
+    second = tl.add(tl.add(low, key1.to(tl.uint32), sanitize_overflow=False), high, sanitize_overflow=False)
+    return lowbias32(low ^ first), lowbias32(second)
+
+
+@triton.jit
+def keep(word0, word1, columns, threshold):
+    """Return which elements stay, for the words of their rows and their columns, which broadcast."""
+    words = tl.add(word0, tl.mul(columns.to(tl.uint32), GOLDEN, sanitize_overflow=False), sanitize_overflow=False)
+    words = tl.mul(words ^ (words >> 16), 0x7FEB352D, sanitize_overflow=False) ^ word1
+    words = tl.mul(words ^ (words >> 15), 0x846CA68B, sanitize_overflow=False)
+    return (words ^ (words >> 16)) >= threshold.to(tl.uint32)
+
+
+@triton.jit
+def token_indices(rows, positions, first_token, valid):
+    """Return the indices within the whole step, int64, of the tokens in these rows of a tensor."""
+    if positions is None:
+        return rows.to(tl.int64) + first_token
+    else:
+        return tl.load(positions + rows, mask=valid, other=0) + first_token
+
+
+def mask_args(key: MaskKey) -> tuple[Any, ...]:
+    """Return the arguments of a kernel for a mask: positions, first token, two words of the key, threshold, scale."""
+    words = (_signed(word) for word in (key.key0, key.key1, key.threshold))
+    positions: Tensor | None = key.positions
+    return positions, key.first_token, *words, key.scale
+
+
+def _signed(word: int) -> int:
+    """Return the int32 with the bits of a 32-bit word: an unsigned argument would have a type for each half."""
+    return word - (word >> 31 << 32)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, on: Tensor, **options: Any) -> None:
+    """Start a kernel on the device of a tensor, unless the grid is empty."""
+    if all(grid):
+        with torch.cuda.device_of(on):
+            kernel[grid](*arguments, **options)

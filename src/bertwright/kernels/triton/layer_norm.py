@@ -1,0 +1,153 @@
+"""Triton kernels: dropout, residual and LayerNorm at the end of a sub-layer. T rows, H columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bertwright.kernels.dropout import MaskKey
+from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, launch, mask_args, row_words, token_indices
+
+PROGRAMS = 1056  # eight per multiprocessor of an H100; a constant, so that sums have the same order on every GPU
+
+
+def row_tile(columns: int) -> tuple[int, int]:
+    """Return rows and columns of a tile: whole rows, about 4,096 elements."""
+    width = triton.next_power_of_2(columns)
+    return max(4096 // width, 1), width
+
+
+def backward_programs(rows: int, tile_rows: int) -> int:
+    return min(triton.cdiv(rows, tile_rows), PROGRAMS)
+
+
+@triton.jit
+def normalize(z, inside, eps, columns: tl.constexpr):
+    """Return mean and 1 / standard deviation of each row; elements of z that are not `inside` are 0."""
+    mean = tl.sum(z, 1) / columns
+    centred = tl.where(inside, z - mean[:, None], 0.0)
+    return mean, 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / columns + eps)
+
+
+@triton.jit
+def norm_gradient(d, normalized, inverse, columns: tl.constexpr):
+    """Return the gradient of LayerNorm's input from d = dy · weight, which is 0 outside the matrix."""
+    along = tl.sum(d * normalized, 1) / columns
+    mean = tl.sum(d, 1) / columns
+    return (d - mean[:, None] - normalized * along[:, None]) * inverse[:, None]
+
+
+@triton.jit(do_not_specialize=["rows", *MASK_NUMBERS])
+def add_dropout_norm_kernel(
+    x, bias, residual, weight, norm_bias, summed, moments, y, rows, eps,
+    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    columns: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLS)[None, :]
+    inside = (row < rows)[:, None] & (column < columns)
+    at = row.to(tl.int64)[:, None] * columns + column
+    vector = column < columns
+    b = tl.load(bias + column, mask=vector, other=0.0).to(tl.float32)
+    z = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) + b
+    if DROPOUT:
+        word0, word1 = row_words(token_indices(row, positions, first_token, row < rows), key0, key1)
+        z = tl.where(keep(word0[:, None], word1[:, None], column, threshold), z * scale, 0.0)
+    z += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    mean, inverse = normalize(z, inside, eps, columns)
+    if summed is not None:
+        tl.store(summed + at, z.to(summed.dtype.element_ty), mask=inside)
+        tl.store(moments + 2 * row, mean, mask=row < rows)
+        tl.store(moments + 2 * row + 1, inverse, mask=row < rows)
+    w = tl.load(weight + column, mask=vector, other=0.0).to(tl.float32)
+    c = tl.load(norm_bias + column, mask=vector, other=0.0).to(tl.float32)
+    value = (z - mean[:, None]) * inverse[:, None] * w + c
+    tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows", "tiles", *MASK_NUMBERS])
+def add_dropout_norm_backward_kernel(
+    summed, moments, weight, dy, dx, dresidual, partial, rows, tiles,
+    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    columns: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Write dx and dresidual (dx alone without dropout), and sums over rows to `partial`, programs × 3 × columns."""
+    column = tl.arange(0, COLS)[None, :]
+    vector = column < columns
+    w = tl.load(weight + column, mask=vector, other=0.0).to(tl.float32)
+    dbias = tl.zeros((1, COLS), tl.float32)
+    dweight = tl.zeros((1, COLS), tl.float32)
+    dnorm_bias = tl.zeros((1, COLS), tl.float32)
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        row = tile * ROWS + tl.arange(0, ROWS)
+        inside = (row < rows)[:, None] & vector
+        at = row.to(tl.int64)[:, None] * columns + column
+        mean = tl.load(moments + 2 * row, mask=row < rows, other=0.0)
+        inverse = tl.load(moments + 2 * row + 1, mask=row < rows, other=0.0)
+        z = tl.load(summed + at, mask=inside, other=0.0).to(tl.float32)
+        d = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        normalized = tl.where(inside, (z - mean[:, None]) * inverse[:, None], 0.0)
+        dweight += tl.sum(d * normalized, 0)[None, :]
+        dnorm_bias += tl.sum(d, 0)[None, :]
+        d = norm_gradient(d * w, normalized, inverse, columns)
+        if DROPOUT:
+            tl.store(dresidual + at, d.to(dresidual.dtype.element_ty), mask=inside)
+            word0, word1 = row_words(token_indices(row, positions, first_token, row < rows), key0, key1)
+            d = tl.where(keep(word0[:, None], word1[:, None], column, threshold), d * scale, 0.0)
+        tl.store(dx + at, d.to(dx.dtype.element_ty), mask=inside)
+        dbias += tl.sum(tl.where(inside, d, 0.0), 0)[None, :]
+    sums = partial + tl.program_id(0) * 3 * columns + column
+    tl.store(sums, dbias, mask=vector)
+    tl.store(sums + columns, dweight, mask=vector)
+    tl.store(sums + 2 * columns, dnorm_bias, mask=vector)
+
+
+class AddDropoutNorm(torch.autograd.Function):
+    """LayerNorm(residual + dropout(x + bias)); saves the sum, and each row's mean and 1 / standard deviation."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        norm_bias: Tensor,
+        eps: float,
+        key: MaskKey,
+        saves: bool,
+    ) -> Tensor:
+        (rows, columns), x, residual = x.shape, x.contiguous(), residual.contiguous()
+        y = torch.empty_like(x)
+        summed, moments = (torch.empty_like(x), x.new_empty(rows, 2, dtype=torch.float32)) if saves else (None, None)
+        tile = row_tile(columns)
+        operands = (x, bias, residual, weight, norm_bias, summed, moments, y, rows, eps, *mask_args(key))
+        grid = (triton.cdiv(rows, tile[0]),)
+        launch(add_dropout_norm_kernel, grid, *operands, columns, key.threshold != 0, *tile, on=x)
+        ctx.save_for_backward(summed, moments, weight)
+        ctx.mask_key = key
+        ctx.dtypes = bias.dtype, weight.dtype, norm_bias.dtype
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        summed, moments, weight = ctx.saved_tensors
+        (rows, columns), key = summed.shape, ctx.mask_key
+        drops, tile = key.threshold != 0, row_tile(columns)
+        dx = torch.empty_like(summed)
+        dresidual = torch.empty_like(summed) if drops else dx
+        programs = backward_programs(rows, tile[0])
+        partial = summed.new_empty(programs, 3, columns, dtype=torch.float32)
+        operands = (summed, moments, weight, dy.contiguous(), dx, dresidual, partial)
+        numbers = (rows, triton.cdiv(rows, tile[0]), *mask_args(key), columns, drops, *tile)
+        launch(add_dropout_norm_backward_kernel, (programs,), *operands, *numbers, on=dx)
+        dbias, dweight, dnorm_bias = (
+            total.to(dtype) for total, dtype in zip(partial.sum(0), ctx.dtypes, strict=True)
+        )
+        return dx, dbias, dresidual, dweight, dnorm_bias, None, None, None
