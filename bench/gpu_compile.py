@@ -1,6 +1,6 @@
 """Compile the Triton kernels of a training step of BASE for GPUs that need not be there; print registers and spills.
 
-    python bench/gpu_compile.py [--targets 80 90]
+python bench/gpu_compile.py [--targets 80 90]
 """
 
 from __future__ import annotations
@@ -42,17 +42,15 @@ def run_operations() -> None:
     gelu.column_sum(new(T, 3 * H))
     differentiate(layer_norm.AddDropoutNorm, new(T, H), vector(H), new(T, H), *norm, key, True)
     tables = [new(rows, H, dtype=torch.float32) for rows in (V, 512, 2)]
-    differentiate(
-        embedding.EmbedNorm, *tables, *norm, key, *(new(T, dtype=integers) for _ in tables)
-    )
+    differentiate(embedding.EmbedNorm, *tables, *norm, key, *(new(T, dtype=integers) for _ in tables))
     differentiate(embedding.DropoutFunction, new(T, H), key)
     for longest in (128, 512):
         sequences = (new(B + 1, dtype=torch.int32), new(B + 1, dtype=torch.int32), longest, longest)
         differentiate(flash.Attention, sequences, False, key, new(T, 3, A, H // A))
     softmax_loss.cross_entropy_(new(M, V).detach(), vector(V - 6), new(M, dtype=integers), 1.0, vector(V - 6).detach())
-    matrices = [[new(V, H, dtype=torch.float32)] for _ in range(4)]
-    multi_tensor.gradient_norm(matrices[0])
-    multi_tensor.adamw_(*matrices, [new(V, H)], AdamStep(1e-4, 0.9, 0.999, 1e-6, 0.01))
+    matrix = [new(V, H, dtype=torch.float32)]
+    multi_tensor.gradient_norm(matrix)
+    multi_tensor.adamw_(matrix, matrix, matrix, matrix, [new(V, H)], AdamStep(1e-4, 0.9, 0.999, 1e-6, 0.01))
 
 
 def compile_kernel(kernel: Any, target: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[str, float]:
@@ -90,7 +88,8 @@ def main() -> None:
     def record(kernel: Any, grid: tuple[int, ...], *arguments: Any, on: Tensor, **options: Any) -> None:
         launches.setdefault(f"{kernel.__name__} {options.get('num_warps', 4)}", (kernel, arguments, options))
 
-    for module in (embedding, flash, gelu, layer_norm, multi_tensor, softmax_loss):
+    modules: list[Any] = [embedding, flash, gelu, layer_norm, multi_tensor, softmax_loss]
+    for module in modules:
         module.launch = record
     run_operations()
     print("| kernel, warps | target | registers | stack, bytes | shared memory, bytes | compilation, s |")

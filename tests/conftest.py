@@ -14,7 +14,7 @@ from rich.console import Console
 from bertwright.kernels import ffi
 from helpers import text_console
 
-pytest_plugins = ["small_runs"]  # fixtures of small stores, models and runs
+pytest_plugins = ["interpreted_triton", "small_runs"]  # the first before anything imports Triton; fixtures
 
 # Programs and a plugin, which `--doctest-modules` must not import, and files of fixtures, which share a module name.
 collect_ignore = ["kernels/emulated_kernels.py", "kernels/instruction_sets.py", "readme/update.py"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import subprocess
 import sys
@@ -513,7 +512,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
         is_native = ffi.bf16_isa() is not None  # otherwise torch computes it, which does not guarantee this
         layer = (inputs[0].bfloat16(), torch.eye(160, 96) + 1 / 3, torch.ones(160))
         dense = outcome(fused_ops.linear, *layer) if is_native else []
-        return [*normed, *gelu, *embedded, *dense, torch.tensor(fused_ops.gradient_norm([torch.randn(99_999)]))]
+        return [*normed, *gelu, *embedded, *dense, fused_ops.gradient_norm([torch.randn(99_999)])]
 
     torch.set_num_threads(1)
     expected = run_all()
@@ -547,25 +546,6 @@ def test_reference_implementations_preserve_the_dtype_of_a_state() -> None:
         assert torch.equal(found, exact.bfloat16())
 
 
-@needs_native  # PyTorch's compiler needs a C++ compiler as well
-def test_operations_compiled_for_a_gpu_equal_the_uncompiled_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled for the CPU here. One kernel serves any number of tokens, seed, site and micro-batch."""
-    monkeypatch.setattr(reference, "should_compile", lambda x: True)
-    monkeypatch.setattr(
-        "torch._inductor.config.cpp.cxx", (None, "g++")
-    )  # inductor reads a CXX with arguments as one word (L9)
-    graphs = []
-    for rows, mask_key in [(50, DROPOUT.mask_key(1)), (37, Dropout(0.1, 5).mask_key(7)), (90, DROPOUT.mask_key(2))]:
-        ours, expected = (
-            lambda x, b, r, w, c, f=function, key=mask_key: f(x, b, r, LayerNormParams(w, c, 1e-12), key)  # type: ignore[misc]
-            for function in (reference.add_dropout_norm, inspect.unwrap(reference.add_dropout_norm))
-        )
-        assert_same(ours, expected, *norm_inputs(rows, 72))
-        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    assert graphs == [graphs[0]] * 3
-    assert graphs[0] > 0
-
-
 @pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("shape", [(70_001,), (3, 5)])
 def test_adamw_equals_torch(shape: tuple[int, ...], corrected: bool) -> None:
@@ -597,5 +577,5 @@ def test_tensors_without_native_kernels_compile_nothing(monkeypatch: pytest.Monk
 def test_gradient_norm_is_the_norm_of_all_gradients_together() -> None:
     gradients = [torch.randn(100, 1001), torch.randn(7), torch.randn(())]
     expected = torch.cat([gradient.flatten() for gradient in gradients]).double().norm().item()
-    assert fused_ops.gradient_norm(gradients) == pytest.approx(expected, rel=1e-12)
+    assert float(fused_ops.gradient_norm(gradients)) == pytest.approx(expected, rel=1e-12)
     assert fused_ops.gradient_norm([]) == 0.0

@@ -68,7 +68,7 @@ def test_sparse_gradients_give_the_bits_of_dense_ones(decay: float, columns: int
             )
             before = sparse.parameters["table"].grad
             sparse.parameters["table"].grad = given if before is None else before + given
-        norms = [optimizer.gradient_norm() for optimizer in (dense, sparse)]
+        norms = [float(optimizer.gradient_norm()) for optimizer in (dense, sparse)]
         assert norms[1] == pytest.approx(norms[0], rel=1e-12)
         for optimizer in (dense, sparse):
             optimizer.step(0.01, norms[0])
@@ -92,7 +92,7 @@ def test_clipping_scales_all_gradients_by_the_global_norm() -> None:
     set_gradients(clipped, 0)
     set_gradients(scaled, 0)
     optimizer = Optimizer(clipped, replace(SETTINGS, max_grad_norm=0.5))
-    norm = optimizer.gradient_norm()
+    norm = float(optimizer.gradient_norm())
     expected = math.sqrt(sum(float((p.grad**2).sum()) for p in clipped.values() if p.grad is not None))
     assert norm == pytest.approx(expected, rel=1e-6)
     optimizer.step(0.01, norm)

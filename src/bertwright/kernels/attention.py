@@ -1,8 +1,9 @@
 """Attention over packed sequences, without padding: self-attention, and attention to other sequences.
 
 T tokens of B sequences, A heads, D head size; Tq queries and Tkv keys if they belong to different sequences. Three
-backends with one signature: a native kernel on CPU (`attention.h`), PyTorch's variable-length kernels on CUDA, and the
-reference implementation, which pads, elsewhere.
+kernels with one signature: a native one on CPU (`attention.h`), a Triton kernel on GPUs (`triton/flash.py`), and the
+reference implementation, which pads, elsewhere. Without Triton, and for large heads, a GPU runs PyTorch's
+variable-length kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
-from bertwright.kernels.ffi import apply, call, check, new_float32, use_native
+from bertwright.kernels.ffi import apply, call, check, new_float32, triton_ops, use_native, use_triton
 
 CAUSAL_FROM_BOTTOM_RIGHT = 2  # CustomMaskType of PyTorch's memory-efficient attention
 
@@ -29,7 +30,7 @@ def attention(
     """Compute softmax(Q·Kᵀ/√D)·V within each sequence, T 3 A D → T A D (Vaswani et al. 2017, section 3.2).
 
     Dropout acts on the weights of the softmax. Its masks are keyed by (token, head, position of the key) and so depend
-    neither on micro-batches nor on ranks; on CUDA they are PyTorch's own.
+    neither on micro-batches nor on ranks; PyTorch's kernels on a GPU draw their own.
     """
     return _attend((qkv,), (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen), dropout, site, causal)
 
@@ -69,6 +70,9 @@ def _attend(
     """Choose the backend; `operands`: qkv, or q and kv."""
     first = operands[0]
     vectors = head_size_vectorizable(first.shape[-1])
+    if vectors and use_triton(*operands) and first.shape[-1] <= triton_ops().MAX_HEAD_SIZE:
+        contiguous = [operand.contiguous() for operand in operands]
+        return apply(triton_ops().Attention, sequences, causal, mask_key(dropout, site), *contiguous)
     if vectors and first.device.type == "cuda" and _cuda_supports(first):
         return cuda_attention(split(operands), sequences, dropout, site, causal)
     if vectors and use_native(*operands):

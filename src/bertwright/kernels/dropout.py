@@ -1,8 +1,8 @@
 """Counter-based dropout: masks are never stored, but computed from a key, again in the backward pass.
 
 A 32-bit hash of (seed of the step, site in the model, row, column) decides whether an element is dropped. A mask
-therefore depends neither on micro-batches nor on ranks, threads or backend. The native kernels (`dropout.h`) compute
-the same masks.
+therefore depends neither on micro-batches nor on ranks, threads or backend. The native kernels (`dropout.h`) and
+those for GPUs (`triton/hashing.py`) compute the same masks.
 """
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ def keep_mask(key: MaskKey, rows: Tensor, columns: int) -> Tensor:
     # Two words per row: with one, rows whose words are close would have shifted copies of one mask.
     row0 = lowbias32(low ^ ((key.key0 + high * GOLDEN) & WORD))
     row1 = lowbias32((low + key.key1 + high) & WORD)
-    # Masking the columns changes none of them, but makes Triton multiply in 64 bits.
-    words = (row0[:, None] + (torch.arange(columns, device=rows.device) & WORD) * GOLDEN) & WORD
+    words = (row0[:, None] + torch.arange(columns, device=rows.device) * GOLDEN) & WORD
     words = ((words ^ (words >> 16)) * 0x7FEB352D & WORD) ^ row1[:, None]
     words = (words ^ (words >> 15)) * 0x846CA68B & WORD
     return (words ^ (words >> 16)) >= key.threshold

@@ -6,6 +6,7 @@ The library describes its own functions and structures (`interface.h`); nothing 
 from __future__ import annotations
 
 import ctypes
+import importlib
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -199,6 +200,17 @@ def new_float32(*shape: int) -> Tensor:
 def use_native(*tensors: Tensor) -> bool:
     """Return whether native kernels can process these tensors; otherwise the reference implementation does."""
     return all(x.is_cpu and x.dtype in DTYPE_CODES for x in tensors) and native.load_library("kernels") is not None
+
+
+def use_triton(*tensors: Tensor) -> bool:
+    """Return whether Triton kernels can process these tensors, on a GPU."""
+    return all(x.is_cuda and x.dtype in DTYPE_CODES for x in tensors) and native.triton_available()
+
+
+@cache
+def triton_ops() -> Any:
+    """Import the operations of `kernels/triton`, which need Triton."""
+    return importlib.import_module("bertwright.kernels.triton.ops")
 
 
 @cache

@@ -19,7 +19,18 @@ from torch.autograd.function import once_differentiable
 
 from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
-from bertwright.kernels.ffi import Rows, apply, call, check, check_positions, new_float32, use_native
+from bertwright.kernels.ffi import (
+    Rows,
+    apply,
+    call,
+    check,
+    check_positions,
+    new_float32,
+    triton_ops,
+    use_native,
+    use_triton,
+)
+from bertwright.kernels.half_linear import HalfLinear, kept_copies, mark_current, multiply, padded
 from bertwright.kernels.linear_bf16 import (
     is_native_bf16,
     linear_backward,
@@ -46,6 +57,8 @@ def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """Compute gelu(x + bias), T F → T F, in the exact erf form or in the `tanh` approximation of Google's BERT."""
     if use_native(x):
         return apply(BiasGelu, x, bias, tanh)
+    if use_triton(x):
+        return apply(triton_ops().BiasGelu, x, bias, tanh)
     return reference.bias_gelu(x, bias, tanh)
 
 
@@ -76,6 +89,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute x · weightᵀ + bias in the dtype of x, T H and O H → T O; the weight may be float32 if x is not."""
     if is_native_bf16(x):
         return apply(Linear, x, weight, bias)
+    if x.dtype != weight.dtype and use_triton(x):
+        return apply(HalfLinear, x, weight, bias)
     return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
@@ -118,6 +133,8 @@ def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
     """Apply dropout, T … → T …."""
     if dropout is not None and use_native(x):
         return apply(DropoutFunction, x, mask_key(dropout, site))
+    if dropout is not None and use_triton(x):
+        return apply(triton_ops().DropoutFunction, x, mask_key(dropout, site))
     return reference.dropout(x, dropout.mask_key(site) if dropout else None)
 
 
@@ -142,8 +159,9 @@ def add_dropout_norm(
     x: Tensor, bias: Tensor, residual: Tensor, norm: LayerNormParams, dropout: Dropout | None, site: int
 ) -> Tensor:
     """Compute LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer."""
-    if use_native(x):
-        return apply(AddDropoutNorm, x, bias, residual, *norm, mask_key(dropout, site), torch.is_grad_enabled())
+    if use_native(x) or use_triton(x):
+        function = AddDropoutNorm if x.is_cpu else triton_ops().AddDropoutNorm
+        return apply(function, x, bias, residual, *norm, mask_key(dropout, site), torch.is_grad_enabled())
     return reference.add_dropout_norm(x, bias, residual, norm, dropout.mask_key(site) if dropout else None)
 
 
@@ -204,6 +222,8 @@ def embed_norm(
     """
     if use_native(tables.word):
         return apply(EmbedNorm, *tables, *norm, mask_key(dropout, site), sparse, *ids)
+    if use_triton(tables.word):
+        return apply(triton_ops().EmbedNorm, *tables, *norm, mask_key(dropout, site), *ids)
     return reference.embed_norm(ids, tables, norm, dropout.mask_key(site) if dropout else None)
 
 
@@ -298,9 +318,12 @@ class LinearCrossEntropy(torch.autograd.Function):
             labels.shape == hidden.shape[:1], "linear_cross_entropy: got labels {} for {}", labels.shape, hidden.shape
         )
         check(labels.dtype == torch.int64, "linear_cross_entropy: expected int64 labels, got {}", labels.dtype)
-        compute_weight, float_bias = weight.to(hidden.dtype), bias.float()
+        # On a GPU, zeros below the vocabulary: products with odd sizes take twice as long.
+        pads = use_triton(hidden)
+        compute_weight, float_bias = padded(weight, hidden.dtype) if pads else weight.to(hidden.dtype), bias.float()
         losses, correct = hidden.new_zeros((), dtype=torch.float64), labels.new_zeros(())
-        gradients = LossGradients.allocate(hidden, weight, float_bias) if needs_gradient else None
+        gradients = LossGradients(torch.empty_like(hidden), torch.zeros_like(float_bias)) if needs_gradient else None
+        dweight: Tensor | None = None
         for rows in row_chunks(hidden, len(weight)):
             # 1. Logits of this chunk; padding rows at their end save oneDNN from compiling a new shape.
             states = pad_rows(hidden[rows]) if is_native_bf16(hidden) else hidden[rows]
@@ -315,9 +338,10 @@ class LinearCrossEntropy(torch.autograd.Function):
             if gradients:
                 logits[count:] = 0
                 gradients.hidden[rows] = torch.mm(logits, compute_weight)[:count]
-                add_weight_gradient(logits, states, gradients.weight, new=rows.start == 0)
+                dweight = add_weight_gradient(logits, states, dweight, weight.dtype)
         if gradients:
-            ctx.save_for_backward(gradients.hidden, gradients.weight, gradients.bias.to(bias.dtype))
+            dweight = torch.zeros_like(weight) if dweight is None else dweight[: len(weight)]
+            ctx.save_for_backward(gradients.hidden, dweight, gradients.bias.to(bias.dtype))
         ctx.mark_non_differentiable(correct)
         return (losses * scale).float(), correct
 
@@ -331,17 +355,10 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 class LossGradients(NamedTuple):
-    """Gradients that `LinearCrossEntropy` computes together with the loss."""
+    """Gradients that `LinearCrossEntropy` computes together with the loss, in place."""
 
     hidden: Tensor  # M H
-    weight: Tensor  # V H
     bias: Tensor  # V float32
-
-    @classmethod
-    def allocate(cls, hidden: Tensor, weight: Tensor, float_bias: Tensor) -> LossGradients:
-        """Allocate the gradients; zeros where the first chunk adds instead of writing, or if there is no chunk."""
-        weight_gradient = torch.empty_like(weight) if len(hidden) else torch.zeros_like(weight)
-        return cls(torch.empty_like(hidden), weight_gradient, torch.zeros_like(float_bias))
 
 
 def row_chunks(hidden: Tensor, columns: int) -> Iterator[slice]:
@@ -356,24 +373,21 @@ def row_chunks(hidden: Tensor, columns: int) -> Iterator[slice]:
         yield slice(first, first + chunk_rows)
 
 
-def add_weight_gradient(dy: Tensor, x: Tensor, dweight: Tensor, new: bool) -> None:
-    """Add dyᵀ · x, for dy T O and x T H, to dweight in its dtype; if that is `new`, overwrite it."""
-    if dy.dtype != dweight.dtype:
-        product = matmul_tn(dy, x)
-        if new:
-            dweight.copy_(product)
-        else:
-            dweight += product
-    elif new:
-        torch.mm(dy.T, x, out=dweight)
-    else:
-        dweight.addmm_(dy.T, x)
+def add_weight_gradient(dy: Tensor, x: Tensor, dweight: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return dyᵀ · x in this dtype, for dy T O and x T H, added to dweight if there is one."""
+    if dy.dtype != dtype:
+        product = multiply(dy.T, x) if use_triton(dy) else matmul_tn(dy, x)
+        return product.to(dtype) if dweight is None else dweight.add_(product)
+    return torch.mm(dy.T, x) if dweight is None else dweight.addmm_(dy.T, x)
 
 
 def cross_entropy_(
     logits: Tensor, bias: Tensor, labels: Tensor, scale: float, dbias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return loss and correctness per row; with `dbias`, turn logits into their gradient and add its sum to dbias."""
+    if use_triton(logits):
+        result: tuple[Tensor, Tensor] = triton_ops().cross_entropy_(logits, bias, labels, scale, dbias)
+        return result
     if not use_native(logits):
         return reference.cross_entropy_(logits, bias, labels, scale, dbias)
     check(labels.shape == logits.shape[:1], "cross_entropy_: got labels {} for {}", labels.shape, logits.shape)
@@ -391,15 +405,18 @@ def cross_entropy_(
     return losses, correct
 
 
-def gradient_norm(gradients: Sequence[Tensor]) -> float:
-    """Return the Euclidean norm of all gradients together, float32 each, summed in double precision."""
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the Euclidean norm of all gradients together, float32 each, as a float64 scalar on their device."""
     if not gradients:
-        return 0.0
+        return torch.zeros((), dtype=torch.float64)
+    if use_triton(*gradients):
+        norm: Tensor = triton_ops().gradient_norm(gradients)
+        return norm
     if not use_native(*gradients):
-        return reference.gradient_norm(gradients).item()
+        return reference.gradient_norm(gradients)
     total = torch.empty((), dtype=torch.float64)
     call("square_sum", gradients, torch.tensor(sizes(gradients)), len(gradients), total)
-    return math.sqrt(total.item())
+    return total.sqrt()
 
 
 def sizes(tensors: Sequence[Tensor]) -> list[int]:
@@ -416,10 +433,15 @@ def adamw_(
 ) -> None:
     """Update in place with AdamW, in one pass over the four tensors of each parameter, all float32.
 
-    The gradients may be overwritten.
+    The gradients may be overwritten. On a GPU, the bfloat16 copies of the parameters are written as well.
     """
     if not parameters:
         return None
+    if use_triton(*parameters):
+        copies = kept_copies(parameters)
+        triton_ops().adamw_(parameters, gradients, exp_avg, exp_avg_sq, copies, step)
+        torch.autograd.graph.increment_version(parameters)
+        return mark_current(parameters)
     if not use_native(*parameters):
         return reference.adamw_(list(parameters), list(gradients), list(exp_avg), list(exp_avg_sq), step)
     kinds = parameters, gradients, exp_avg, exp_avg_sq

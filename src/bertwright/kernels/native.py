@@ -92,10 +92,17 @@ def describe_library(name: str) -> str:
 
 @functools.cache
 def triton_available() -> bool:
-    """Return whether PyTorch can compile GPU kernels: it needs Triton, and Triton needs a C++ compiler."""
+    """Return whether kernels for a GPU can be compiled: by Triton, which needs a compiler for its launchers.
+
+    If not, prints a note, once.
+    """
     if os.environ.get("BERTWRIGHT_NATIVE") == "0":
         return False
-    return importlib.util.find_spec("triton") is not None and any(find_compilers())
+    missing = "no Triton (pip install triton)" if importlib.util.find_spec("triton") is None else ""
+    missing = missing or ("" if any(find_compilers()) else f"no C++ compiler ({', '.join(candidates())})")
+    if missing:
+        _print(f"note: {missing} found, so the GPU runs PyTorch's operations one by one, which is slower")
+    return not missing
 
 
 def _print(text: str) -> None:

@@ -1,6 +1,4 @@
-"""Reference implementation of every native kernel in plain PyTorch, for other devices and machines without a compiler.
-
-In training on a GPU, PyTorch's compiler fuses the operations with the most passes over memory (docs/decisions/12).
+"""Reference implementation of every kernel in plain PyTorch, for other devices and machines without a compiler.
 
 Arithmetic is float32, and a result has the dtype of its input. (Weights are float32: by type promotion, the sum of a
 bfloat16 state and a bias, and all states after it, would be float32.)
@@ -11,18 +9,14 @@ T tokens, B sequences, H hidden size, F intermediate size, A heads, D head size,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache, wraps
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.kernels.dropout import MaskKey, keep_mask
-from bertwright.kernels.native import triton_available
-
-Op = TypeVar("Op", bound=Callable[..., Tensor])
 
 IGNORED_LABEL = -100  # label of a prediction without loss (torch, transformers)
 
@@ -51,35 +45,12 @@ class AdamStep(NamedTuple):
     beta2: float
     eps: float
     weight_decay: float  # decoupled: parameter -= lr * weight_decay * parameter
-    clip_scale: float = 1.0  # factor of the gradient
+    clip_scale: float | Tensor = 1.0  # factor of the gradient; a tensor stays on the GPU, and NaN skips the update
     correction1: float = 1.0  # 1 - beta1^step, or 1 without bias correction (BERT's own code)
     correction2: float = 1.0  # 1 - beta2^step, or 1
 
 
-def compile_on_gpu(op: Op) -> Op:
-    """Wrap an operation: torch.compile it for training on a GPU, run it as written otherwise.
-
-    Uncompiled, the hash of a dropout mask alone takes some twenty passes over memory. Sizes and mask keys are arguments
-    of the compiled kernel, so that one kernel serves all steps.
-    """
-
-    @cache
-    def compile_op() -> Callable[..., Tensor]:
-        return cast(Callable[..., Tensor], torch.compile(op, dynamic=True))
-
-    @wraps(op)
-    def dispatch(x: Tensor, *rest: Any) -> Tensor:
-        return compile_op()(x, *rest) if should_compile(x) else op(x, *rest)
-
-    return cast(Op, dispatch)
-
-
-def should_compile(x: Tensor) -> bool:
-    """Return whether compiling saves time; a prediction takes less time than the compiler and has no dropout."""
-    return x.device.type == "cuda" and torch.is_grad_enabled() and triton_available()
-
-
-def apply_dropout(x: Tensor, mask_key: MaskKey | None) -> Tensor:
+def dropout(x: Tensor, mask_key: MaskKey | None) -> Tensor:
     """Apply a mask, T … → T …; its columns are all dimensions after the first."""
     if mask_key is None or len(x) == 0:
         return x
@@ -87,10 +58,6 @@ def apply_dropout(x: Tensor, mask_key: MaskKey | None) -> Tensor:
     return torch.where(mask, x * mask_key.scale, 0.0)
 
 
-dropout = compile_on_gpu(apply_dropout)
-
-
-@compile_on_gpu
 def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """Compute GELU(x + bias), T F → T F; `tanh`: the tanh approximation."""
     return F.gelu(x.float() + bias.float(), approximate="tanh" if tanh else "none").to(x.dtype)
@@ -100,18 +67,11 @@ def layer_norm(x: Tensor, norm: LayerNormParams) -> Tensor:
     return F.layer_norm(x.float(), norm.weight.shape, norm.weight.float(), norm.bias.float(), norm.eps)
 
 
-@compile_on_gpu
 def add_dropout_norm(
     x: Tensor, bias: Tensor, residual: Tensor, norm: LayerNormParams, mask_key: MaskKey | None
 ) -> Tensor:
     """Compute LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer."""
-    return layer_norm(residual.float() + apply_dropout(x.float() + bias.float(), mask_key), norm).to(x.dtype)
-
-
-@compile_on_gpu
-def norm_dropout(x: Tensor, norm: LayerNormParams, mask_key: MaskKey | None) -> Tensor:
-    """Compute dropout(LayerNorm(x)), T H → T H."""
-    return apply_dropout(layer_norm(x, norm), mask_key).to(x.dtype)
+    return layer_norm(residual.float() + dropout(x.float() + bias.float(), mask_key), norm).to(x.dtype)
 
 
 def embed_norm(
@@ -119,7 +79,7 @@ def embed_norm(
 ) -> Tensor:
     """Compute dropout(LayerNorm(word + position + segment)) of T tokens, whose three ids are given, → T H."""
     word, position, token_type = (F.embedding(indices, table) for indices, table in zip(ids, tables, strict=True))
-    return norm_dropout(word + position + token_type, norm, mask_key)
+    return dropout(layer_norm(word + position + token_type, norm), mask_key).to(word.dtype)
 
 
 def cross_entropy_(

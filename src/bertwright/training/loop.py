@@ -92,12 +92,18 @@ def train_steps(
     """
     started = time.perf_counter()
     for micro_batches in batches:
-        sums = _backward(loss, micro_batches)
-        norm = optimizer.gradient_norm()
-        _check_finite(optimizer.steps + 1, sums, norm)
-        learning_rate = schedule(optimizer.steps)
-        optimizer.step(learning_rate, norm)
-        yield StepResult(optimizer.steps, sums, norm, learning_rate, time.perf_counter() - started)
+        step, learning_rate = optimizer.steps + 1, schedule(optimizer.steps)
+        names, totals = _backward(loss, micro_batches)
+        norm = optimizer.gradient_norm().to(totals.device)
+        numbers = torch.stack([*totals, norm])
+        if optimizer.checks_on_gpu:  # all work of the step is queued before its numbers are read
+            optimizer.step(learning_rate, torch.where(numbers.isfinite().all(), norm, math.nan))
+        *values, norm_value = numbers.tolist()
+        sums = dict(zip(names, values, strict=True))
+        _check_finite(step, sums, norm_value)
+        if not optimizer.checks_on_gpu:
+            optimizer.step(learning_rate, norm_value)
+        yield StepResult(step, sums, norm_value, learning_rate, time.perf_counter() - started)
         started = time.perf_counter()
 
 
@@ -117,8 +123,11 @@ def check_finite_weights(model: torch.nn.Module, step: int) -> None:
             )
 
 
-def _backward(loss: Callable[[M], LossOutput], micro_batches: Sequence[M]) -> dict[str, float]:
-    """Accumulate the gradients of the whole step in the parameters; return the reported sums over all ranks."""
+def _backward(loss: Callable[[M], LossOutput], micro_batches: Sequence[M]) -> tuple[list[str], Tensor]:
+    """Accumulate the gradients of the whole step in the parameters; return the reported sums over all ranks.
+
+    These are names, and float64 numbers on the device.
+    """
     ranks = world_size()
     values = []
     for number, batch in enumerate(micro_batches):
@@ -128,8 +137,7 @@ def _backward(loss: Callable[[M], LossOutput], micro_batches: Sequence[M]) -> di
             # A wrapped module averages gradients over the ranks, but these must be summed.
             (output.loss * ranks if ranks > 1 else output.loss).backward()  # type: ignore[no-untyped-call]
         values.append(torch.stack([value.detach().double() for value in output.sums.values()]))
-    total = sum_over_ranks(torch.stack(values).sum(0))
-    return dict(zip(output.sums, total.tolist(), strict=True))
+    return list(output.sums), sum_over_ranks(torch.stack(values).sum(0))
 
 
 def _check_finite(step: int, sums: Mapping[str, float], norm: float) -> None:

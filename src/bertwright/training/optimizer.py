@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from bertwright.kernels.ffi import use_triton
 from bertwright.kernels.fused_ops import adamw_, adamw_rows_, gradient_norm
+from bertwright.kernels.half_linear import keep_copies
 from bertwright.kernels.reference import AdamStep
 from bertwright.training.optimizer_settings import OptimizerSettings as OptimizerSettings
 
@@ -43,9 +45,12 @@ class Optimizer:
         """For embeddings with sparse gradients, one uint8 per vector: 1 if it had a gradient in any step so far."""
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
+        keep_copies(self.parameters.values())
+        self.checks_on_gpu = bool(self.parameters) and use_triton(*self.parameters.values())
+        """True if a step with a norm of NaN changes nothing, so that a step need not wait for its norm."""
 
-    def gradient_norm(self) -> float:
-        """Return the Euclidean norm of all gradients together; it is not finite if one of them is not.
+    def gradient_norm(self) -> Tensor:
+        """Return the Euclidean norm of all gradients together, a scalar; it is not finite if one of them is not.
 
         Parameters whose rate is 0 in this step do not count: their gradients are not used.
         """
@@ -63,8 +68,13 @@ class Optimizer:
                 gradients.append(gradient)
         return gradient_norm(gradients)
 
-    def step(self, learning_rate: float, norm: float) -> None:
+    def step(self, learning_rate: float, norm: float | Tensor) -> None:
         """Update all parameters that have a gradient, and clear the gradients; `norm` is `gradient_norm()`."""
+        clip_scale: float | Tensor
+        if isinstance(norm, Tensor) and self.checks_on_gpu:
+            clip_scale = (self.settings.max_grad_norm / norm.clamp(min=1e-30)).clamp(max=1.0).float()
+        else:
+            clip_scale = min(1.0, self.settings.max_grad_norm / max(float(norm), 1e-30))
         self.steps += 1
         settings = self.settings
         corrected = settings.bias_correction
@@ -76,7 +86,7 @@ class Optimizer:
                 beta2=settings.beta2,
                 eps=settings.eps,
                 weight_decay=decay,
-                clip_scale=min(1.0, settings.max_grad_norm / max(norm, 1e-30)),
+                clip_scale=clip_scale,
                 correction1=1.0 - settings.beta1**self.steps if corrected else 1.0,
                 correction2=1.0 - settings.beta2**self.steps if corrected else 1.0,
             )

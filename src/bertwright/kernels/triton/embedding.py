@@ -180,5 +180,5 @@ class DropoutFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        dx: Tensor = DropoutFunction.apply(dy, ctx.mask_key)  # type: ignore[no-untyped-call]
+        dx: Tensor = DropoutFunction.apply(dy, ctx.mask_key)
         return dx, None

@@ -117,7 +117,8 @@ def attention_kernel(
         context = tl.dot(weights.to(values.dtype), values, context, input_precision="ieee")
         top = new_top
     seen = total > 0.0  # a query without keys has the result 0
-    context = tl.where(seen[:, None], context / tl.where(seen, total, 1.0)[:, None], 0.0)
+    total = tl.where(seen, total, 1.0)
+    context = tl.where(seen[:, None], context / total[:, None], 0.0)
     store_rows(out + first_q * (HEADS * D) + head * D, rows, HEADS * D, length_q, context, D, WIDTH)
     tl.store(lse + (first_q + rows) * HEADS + head, top + tl.log2(total), mask=rows < length_q)
 
@@ -287,5 +288,4 @@ def common_args(q: Tensor, k: Tensor, key: MaskKey) -> tuple[Any, ...]:
     _, heads, size = q.shape
     factor = size**-0.5 * LOG2_E.value
     width = max(triton.next_power_of_2(size), 16)
-    return q.stride(0), k.stride(0), factor, *mask_args(key), heads, size, width
-
+    return q.stride(0), k.stride(0), factor, *mask_args(key._replace(positions=None)), heads, size, width

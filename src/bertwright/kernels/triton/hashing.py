@@ -44,10 +44,10 @@ def keep(word0, word1, columns, threshold):
 @triton.jit
 def token_indices(rows, positions, first_token, valid):
     """Return the indices within the whole step, int64, of the tokens in these rows of a tensor."""
-    if positions is None:
-        return rows.to(tl.int64) + first_token
-    else:
-        return tl.load(positions + rows, mask=valid, other=0) + first_token
+    indices = rows.to(tl.int64)
+    if positions is not None:
+        indices = tl.load(positions + rows, mask=valid, other=0)
+    return indices + first_token
 
 
 def mask_args(key: MaskKey) -> tuple[Any, ...]:

@@ -147,7 +147,5 @@ class AddDropoutNorm(torch.autograd.Function):
         operands = (summed, moments, weight, dy.contiguous(), dx, dresidual, partial)
         numbers = (rows, triton.cdiv(rows, tile[0]), *mask_args(key), columns, drops, *tile)
         launch(add_dropout_norm_backward_kernel, (programs,), *operands, *numbers, on=dx)
-        dbias, dweight, dnorm_bias = (
-            total.to(dtype) for total, dtype in zip(partial.sum(0), ctx.dtypes, strict=True)
-        )
+        dbias, dweight, dnorm_bias = (total.to(dtype) for total, dtype in zip(partial.sum(0), ctx.dtypes, strict=True))
         return dx, dbias, dresidual, dweight, dnorm_bias, None, None, None

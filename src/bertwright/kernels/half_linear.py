@@ -1,0 +1,111 @@
+"""Dense layers of bfloat16 states on a GPU, and the bfloat16 copies of their float32 weights.
+
+T tokens, H and O input and output size. A copy is made when a layer first needs it; the fused AdamW then writes it
+together with the weight, so that nothing is cast at each use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from bertwright.kernels.ffi import triton_ops, use_triton
+
+ROWS = 64  # matrices have copies with a multiple of so many rows: products with odd sizes take twice as long
+
+
+class Copy(NamedTuple):
+    """A copy, and the state of the weight that it was made of."""
+
+    tensor: Tensor
+    version: int
+    address: int
+
+    def is_current(self, weight: Tensor) -> bool:
+        return (weight._version, weight.data_ptr()) == self[1:]
+
+
+_kept: MutableMapping[Tensor, Copy | None] = WeakTensorKeyDictionary()
+"""Weight → its `Copy`, or None until a layer needs one."""
+
+
+def keep_copies(weights: Iterable[Tensor]) -> None:
+    """Keep copies of these weights from their first use on, if they are float32 on a GPU.
+
+    A change through `weight.data` is not noticed, as it is not by autograd.
+    """
+    for weight in weights:
+        if use_triton(weight) and weight.dtype == torch.float32 and not weight.is_inference():
+            _kept.setdefault(weight, None)
+
+
+def kept_copies(weights: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the copies that exist, which a kernel may write together with the weights."""
+    copies = (_kept.get(weight) for weight in weights)
+    return [None if copy is None else copy.tensor for copy in copies]
+
+
+def mark_current(weights: Sequence[Tensor]) -> None:
+    """State that the existing copies equal the weights again."""
+    for weight in weights:
+        if (copy := _kept.get(weight)) is not None:
+            _kept[weight] = Copy(copy.tensor, weight._version, weight.data_ptr())
+
+
+def half(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a weight in another dtype, from its copy if one is kept."""
+    return weight.to(dtype) if weight not in _kept or weight.dtype == dtype else padded(weight, dtype)[: len(weight)]
+
+
+def padded(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a matrix in another dtype with zeros below, up to a multiple of ROWS; a vector without."""
+    copy = _kept.get(weight)
+    if copy is not None and copy.is_current(weight) and copy.tensor.dtype == dtype:
+        return copy.tensor
+    rows = len(weight) if weight.ndim == 1 else -(-len(weight) // ROWS) * ROWS
+    with torch.inference_mode(False), torch.no_grad():
+        tensor = weight.new_zeros(rows, *weight.shape[1:], dtype=dtype)
+        tensor[: len(weight)] = weight
+    if weight in _kept and dtype == torch.bfloat16:
+        _kept[weight] = Copy(tensor, weight._version, weight.data_ptr())
+    return tensor
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """Compute a · b as float32, unrounded."""
+    if a.is_cuda:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return torch.mm(a.float(), b.float())
+
+
+class HalfLinear(torch.autograd.Function):
+    """`F.linear` in the dtype of the states, with unrounded gradients of float32 weights."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        copy = half(weight, x.dtype)
+        ctx.save_for_backward(x, copy)
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        return F.linear(x, copy, None if bias is None else half(bias, x.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        rows = dy.flatten(0, -2)
+        dx = F.linear(dy, weight.T) if for_x else None
+        dweight = multiply(rows.T, x.flatten(0, -2)) if for_weight else None
+        return dx, dweight, sum_rows(rows).to(ctx.bias_dtype) if for_bias else None
+
+
+def sum_rows(x: Tensor) -> Tensor:
+    """Return the sum of each column, float32."""
+    total: Tensor = triton_ops().column_sum(x.contiguous()) if use_triton(x) else x.sum(0, dtype=torch.float32)
+    return total
