@@ -110,8 +110,8 @@ def attention_kernel(
         shrink = tl.exp2(top - safe_top)
         total = total * shrink + tl.sum(weights, 1)
         if DROPOUT:
-            kept = keep(word0[:, None], word1[:, None], columns[None, :], threshold)
-            weights = tl.where(kept, weights * scale, 0.0)
+            stays = keep(word0[:, None], word1[:, None], columns[None, :], threshold)
+            weights = tl.where(stays, weights * scale, 0.0)
         values = load_rows(v, columns, stride_k, length_k, D, WIDTH)
         context = context * shrink[:, None]
         context = tl.dot(weights.to(values.dtype), values, context, input_precision="ieee")
@@ -137,9 +137,9 @@ def key_gradients(
     dweights = tl.dot(values, tl.trans(dout), input_precision="ieee")
     dropped = weights
     if DROPOUT:
-        kept = keep(word0[None, :], word1[None, :], columns[:, None], threshold)
-        dropped = tl.where(kept, weights * scale, 0.0)
-        dweights = tl.where(kept, dweights * scale, 0.0)
+        stays = keep(word0[None, :], word1[None, :], columns[:, None], threshold)
+        dropped = tl.where(stays, weights * scale, 0.0)
+        dweights = tl.where(stays, dweights * scale, 0.0)
     delta = tl.sum(dout.to(tl.float32) * context.to(tl.float32), 1)
     return dropped, weights * (dweights - delta[None, :])
 
