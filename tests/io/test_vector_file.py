@@ -63,7 +63,7 @@ def test_nearest_words_and_analogies_by_hand(tmp_path: Path) -> None:
     text = "man 1 0 0\nwoman 1 0 1\nking 1 0.5 0\nqueen 1 0.5 1\nstone -1 0 0\n"
     file = load_vectors(write_file(tmp_path, text, "v.txt"))
     assert file.analogy("man", "king", "woman")[0].word == "queen"
-    assert [neighbor.word for neighbor in file.nearest(["man"], 2)] == ["king", "woman"]
+    assert [similar.word for similar in file.nearest(["man"], 2)] == ["king", "woman"]
     assert file.nearest(["man"], 2)[0].similarity == pytest.approx(1.25**-0.5)
     assert len(file.nearest(["man"], 99)) == 4
     with pytest.raises(ValueError, match=r"v\.txt: no vector for 'kin'; did you mean \"king\""):

@@ -81,9 +81,9 @@ def hash_subwords(words: Sequence[str], subwords: Subwords) -> Ragged:
             signed = utf8[at, byte].astype(np.int8).astype(np.uint32)  # fastText's char is signed
             hashes = np.where(used, (hashes ^ signed) * FNV_PRIME, hashes)
         is_mark = (n == 1) & ((position == first_of) | (position + 1 == last))
-        kept = np.flatnonzero(inside & ~is_mark) if n >= subwords.min_n else np.zeros(0, dtype=np.int64)
-        buckets.append(hashes[kept] % np.uint32(subwords.buckets))
-        keys.append(kept * (subwords.max_n + 1) + n)
+        included = np.flatnonzero(inside & ~is_mark) if n >= subwords.min_n else np.zeros(0, dtype=np.int64)
+        buckets.append(hashes[included] % np.uint32(subwords.buckets))
+        keys.append(included * (subwords.max_n + 1) + n)
     order = np.argsort(np.concatenate(keys), kind="stable")
     owners = np.concatenate([word_of[key // (subwords.max_n + 1)] for key in keys])
     return Ragged(np.concatenate(buckets)[order], offsets_from_lengths(np.bincount(owners, minlength=len(words))))

@@ -50,7 +50,7 @@ class Lookup(NamedTuple):
     rows: Rows  # N  row in the file; -1 for words that are not in it, even if subwords give them a vector
 
 
-class Neighbor(NamedTuple):
+class SimilarWord(NamedTuple):
     """A word and its cosine similarity to a query."""
 
     word: str
@@ -140,11 +140,11 @@ class VectorFile:
         unit: Vectors = result.vectors / np.maximum(np.linalg.norm(result.vectors, axis=1, keepdims=True), 1e-12)
         return unit
 
-    def nearest(self, words: Sequence[str], count: int = 10) -> list[Neighbor]:
+    def nearest(self, words: Sequence[str], count: int = 10) -> list[SimilarWord]:
         """Return the words with the highest cosine similarity to the sum of the unit vectors of some words."""
         return self._most_similar(self.unit_vectors(words).sum(axis=0), words, count)
 
-    def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[Neighbor]:
+    def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[SimilarWord]:
         """Return the best words d for "a is to b as c is to d": nearest to b - a + c (Mikolov et al. 2013), not these.
 
         For example analogy("man", "king", "woman").
@@ -152,13 +152,13 @@ class VectorFile:
         one, two, three = self.unit_vectors([a, b, c])
         return self._most_similar(two - one + three, [a, b, c], count)
 
-    def _most_similar(self, query: Vectors, excluded: Sequence[str], count: int) -> list[Neighbor]:
+    def _most_similar(self, query: Vectors, excluded: Sequence[str], count: int) -> list[SimilarWord]:
         """Return the words nearest to a vector, except the excluded ones in any spelling that was looked up."""
         similarities = self.vectors @ (query / max(float(np.linalg.norm(query)), 1e-12)) / self._norms
         rows = self.rows(excluded)
         similarities[rows[rows >= 0]] = -np.inf
         best = np.argsort(-similarities, kind="stable")[: min(count, len(self) - len(np.unique(rows[rows >= 0])))]
-        return [Neighbor(self.word(row), float(similarities[row])) for row in best.tolist()]
+        return [SimilarWord(self.word(row), float(similarities[row])) for row in best.tolist()]
 
     @cached_property
     def _norms(self) -> Vectors:

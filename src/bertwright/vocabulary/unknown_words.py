@@ -165,8 +165,8 @@ def table_words(counts: Mapping[str, int], strategy: UnknownWords, min_count: in
 
     Words of equal frequency are in alphabetical order.
     """
-    kept = sorted(
+    frequent = sorted(
         (word for word, count in counts.items() if count >= min_count), key=lambda word: (-counts[word], word)
     )
     special = [PAD, UNK, *(CLASSES if strategy == "class" else ())]
-    return special + [word for word in kept if word not in special]
+    return special + [word for word in frequent if word not in special]

@@ -7,6 +7,7 @@
 #include "encoder.h"
 #include "gelu.h"
 #include "out_of_memory.h"
+#include "word_vectors.h"
 
 constexpr int64_t OUT_OF_MEMORY = 1;
 
@@ -153,6 +154,15 @@ int64_t transpose(const bfloat16* x, int64_t x_stride, bfloat16* y, int64_t y_st
     return status_of([&] { ::transpose(x, x_stride, y, y_stride, nullptr, rows, columns, threads); });
 }
 
+int64_t skip_gram(const SkipGramArgs* args, int64_t threads) {
+    return status_of([&] { ::skip_gram(*args, threads); });
+}
+
+// `loss`: one number per thread.
+int64_t glove(const GloveArgs* args, double* loss, int64_t threads) {
+    return status_of([&] { ::glove(*args, loss, threads); });
+}
+
 #if HAS_BF16_ISA
 const char* bf16_isa_name() { return bf16_isa().name; }
 
@@ -202,6 +212,8 @@ NAME_TYPE(Moments)
 NAME_TYPE(MaskKey)
 NAME_TYPE(AdamStep)
 NAME_TYPE(AttentionArgs)
+NAME_TYPE(SkipGramArgs)
+NAME_TYPE(GloveArgs)
 #define FUNCTION(name) describe_function(#name, c_api::name)
 #if HAS_BF16_ISA
 NAME_TYPE(EncoderArgs)
@@ -215,7 +227,8 @@ using P = float;  // elements of the LayerParameters that are described
 extern "C" const char* describe_interface() {
     static const std::string text =
         DESCRIBE_STRUCTURE(MaskKey, MASK_KEY) + DESCRIBE_STRUCTURE(AdamStep, ADAM_STEP) +
-        DESCRIBE_STRUCTURE(AttentionArgs, ATTENTION_ARGS) + FUNCTION(bias_gelu) + FUNCTION(bias_gelu_backward) +
+        DESCRIBE_STRUCTURE(AttentionArgs, ATTENTION_ARGS) + DESCRIBE_STRUCTURE(SkipGramArgs, SKIP_GRAM_ARGS) +
+        DESCRIBE_STRUCTURE(GloveArgs, GLOVE_ARGS) + FUNCTION(skip_gram) + FUNCTION(glove) + FUNCTION(bias_gelu) + FUNCTION(bias_gelu_backward) +
         FUNCTION(dropout) + FUNCTION(add_dropout_norm) + FUNCTION(add_dropout_norm_backward) + FUNCTION(embed_norm) +
         FUNCTION(embed_norm_backward) + FUNCTION(add_rows) + FUNCTION(attention) + FUNCTION(attention_backward) +
         FUNCTION(cross_entropy) + FUNCTION(adamw) + FUNCTION(adamw_rows) + FUNCTION(square_sum) + FUNCTION(transpose)
