@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -23,6 +24,7 @@ from bertwright.files import new_file
 from bertwright.io.decoding import FIX_INPUT
 from bertwright.io.vector_formats import COPY_AGAIN, FASTTEXT_MAGIC, Vectors, check_words
 from bertwright.ragged import Ragged, offsets_from_lengths
+from bertwright.settings import check_range
 
 VERSION = 12
 SETTINGS = struct.Struct("<12id")
@@ -33,12 +35,22 @@ FNV_OFFSET, FNV_PRIME = np.uint32(2166136261), np.uint32(16777619)
 NEGATIVE_SAMPLING, SKIP_GRAM = 2, 2  # fastText's numbers of the loss and the model
 
 
-class Subwords(NamedTuple):
-    """Lengths of the n-grams, in characters, and the rows that they share."""
+@dataclass(frozen=True)
+class Subwords:
+    """Character n-grams of words, for fasttext."""
 
     min_n: int = 3
+    """Characters of the shortest n-grams."""
     max_n: int = 6
+    """Characters of the longest n-grams."""
     buckets: int = 2_000_000
+    """Rows that the n-grams share by their hash; they take 4 bytes × size each, in memory and in the .bin file."""
+
+    def __post_init__(self) -> None:
+        check_range(self, 0, 64, "min_n", "max_n")
+        check_range(self, 0, (1 << 31) - 1, "buckets")
+        if self.min_n > self.max_n > 0:
+            raise ValueError(f"min_n: expected at most max_n, {self.max_n}, got {self.min_n}")
 
 
 class FastTextFile(NamedTuple):

@@ -167,9 +167,11 @@ def _update_centre(args: SkipGramArgs, centre: int, context: list[int], rate: np
         targets = np.array([word, *(other for other in noise if other != word)])
         labels = np.zeros(len(targets), dtype=np.float32)
         labels[0] = 1
-        step = (labels - 1 / (1 + np.exp(-(output[targets] @ v)))) * rate
-        change = step @ output[targets]
-        np.add.at(output, targets, np.outer(step, v))
+        steps = (labels - 1 / (1 + np.exp(-(output[targets] @ v)))) * rate
+        change = np.zeros_like(v)
+        for step, target in zip(steps, targets, strict=True):  # a noise word may occur twice
+            change += step * output[target]
+            output[target] += step * v
         v = v + change
         total += change
     np.add.at(table, rows, total)

@@ -1,0 +1,14 @@
+"""`bertwright nearest-words`."""
+
+from __future__ import annotations
+
+from bertwright.baselines.word_vectors.vector_evaluation import NearestSettings, print_nearest
+
+SETTINGS = NearestSettings
+ORDER = 14
+SUMMARY = "print the nearest words of word vectors, and answer analogies"
+EXAMPLE = "bertwright nearest-words vectors man king woman --analogy"
+
+
+def run(settings: NearestSettings) -> None:
+    print_nearest(settings)

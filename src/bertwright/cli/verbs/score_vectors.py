@@ -1,0 +1,14 @@
+"""`bertwright score-vectors`."""
+
+from __future__ import annotations
+
+from bertwright.baselines.word_vectors.vector_evaluation import ScoreVectorsSettings, score_vectors
+
+SETTINGS = ScoreVectorsSettings
+ORDER = 8
+SUMMARY = "score word vectors on word similarity and analogies"
+EXAMPLE = "bertwright score-vectors vectors EN-MEN-TR-3k.txt questions-words.txt"
+
+
+def run(settings: ScoreVectorsSettings) -> None:
+    score_vectors(settings)
