@@ -31,6 +31,14 @@ class PlacedSegments(NamedTuple):
     starts: tuple[Ints, ...]
     """S for each segment: position of its first token in its own sequence."""
 
+    def rows_like(self, tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+        """Return `ids` or, if a token is a row of numbers, T such rows; a special token's id is its first number."""
+        if tokens.ndim == 1:
+            return self.ids
+        rows = np.zeros((len(self.ids), *tokens.shape[1:]), dtype=np.int32)
+        rows[:, 0] = self.ids
+        return rows
+
 
 class SequenceLayout(NamedTuple):
     """Special tokens by their ids."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.models.heads import EncoderForTask, TaskBatch
-from bertwright.models.packing import CharacterBatch
+from bertwright.models.packing import WordBatch
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Encoded
@@ -49,8 +49,8 @@ class CharacterEncoder(TextEncoder):
         self.embeddings = nn.Embedding(config.vocab_size, 8)
         self.layers = nn.ModuleList([nn.Conv1d(8, config.hidden_size, 3, padding=1)])
 
-    def forward(self, batch: CharacterBatch, positions: Tensor | None = None) -> Tensor:
-        letters = self.embeddings(batch.characters)  # T W E
+    def forward(self, batch: WordBatch, positions: Tensor | None = None) -> Tensor:
+        letters = self.embeddings(batch.rows)  # T W E
         states = self.layers[0](letters.transpose(1, 2)).relu().amax(2)  # T H
         return states if positions is None else states[positions]
 

@@ -23,7 +23,7 @@ from bertwright.interop.model_files import CONFIG, WEIGHTS, locate_config, new_f
 from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, EncoderModel, LinearHead, TaskHead
+from bertwright.models.heads import EncoderForTask, EncoderModel, TaskHead
 from bertwright.models.initialization import initialize
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
@@ -176,7 +176,7 @@ def random_task_model(folder: Path, head: Head, seed: int, dropout: float | None
     model_config = read_config(folder)
     config = model_config.config if dropout is None else model_config.config.with_dropout(dropout)
     model = add_head(model_config.architecture.build_encoder(config), head)
-    initialize(model.encoder, config.initializer_range, seed, prefix="encoder.")
+    model.encoder.initialize(seed)
     model.initialize_head(seed)
     return model
 
@@ -337,7 +337,7 @@ def write_task_model(folder: Path, model: EncoderForTask, tokenizer: TextTokeniz
     """
     class_prefix = ARCHITECTURES[model.encoder.model_type].class_prefix
     values = format_head(head, folder, class_prefix)
-    if type(model.head) is not LinearHead:  # `transformers` has no class that computes its outputs
+    if not model.head.is_standard:  # no class of `transformers` computes its outputs
         values["architectures"] = [f"{class_prefix}With{type(model.head).__name__}"]
     _write(folder, model, tokenizer, values)
 

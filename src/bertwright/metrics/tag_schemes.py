@@ -10,6 +10,9 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 Scheme = Literal["iob1", "iob2", "bioes", "none"]
 """Spelling of spans. iob2: every span begins with B-. iob1, of the original CoNLL-2003: a span begins with I-, or with
 B- if a span of the same type ends just before. bioes: as iob2, with E- for the last word of a span and S- for a span of
@@ -74,6 +77,43 @@ def normalize_tag(tag: str) -> str:
     else:
         return tag.upper() if tag.upper() in BARE else tag
     return f"{prefix.upper().replace('M', 'I')}-{label}"
+
+
+class AllowedTags(NamedTuple):
+    """The tags that may begin and end a sentence and follow each other, of C tags."""
+
+    transitions: npt.NDArray[np.bool_]
+    """C × C, from the row's tag to the column's."""
+    start: npt.NDArray[np.bool_]
+    """C."""
+    end: npt.NDArray[np.bool_]
+    """C."""
+
+
+def allowed_tags(labels: Sequence[str]) -> AllowedTags:
+    """Return the limits of valid BIOES.
+
+    >>> allowed = allowed_tags(["O", "B-PER", "I-PER", "E-PER", "S-LOC"])
+    >>> allowed.transitions.astype(int).tolist()
+    [[1, 1, 0, 0, 1], [0, 0, 1, 1, 0], [0, 0, 1, 1, 0], [1, 1, 0, 0, 1], [1, 1, 0, 0, 1]]
+    >>> allowed.start.astype(int).tolist(), allowed.end.astype(int).tolist()
+    ([1, 1, 0, 0, 1], [1, 0, 0, 1, 1])
+    """
+    tags = [split_tag(label) for label in labels]
+    opens = np.array([prefix in ("B", "I") for prefix, _ in tags])  # the span goes on after this word
+    continues = np.array([prefix in ("I", "E") for prefix, _ in tags])  # the span began before this word
+    same = np.array([[label == other for _, other in tags] for _, label in tags])
+    return AllowedTags(np.where(opens[:, None], continues & same, ~continues), ~continues, ~opens)
+
+
+def spellings(types: Iterable[str], scheme: Scheme) -> list[str]:
+    """Return all tags of spans of some types.
+
+    >>> spellings(["PER"], "iob2"), spellings(["_"], "bioes")
+    (['B-PER', 'I-PER'], ['B', 'I', 'E', 'S'])
+    """
+    ends = ["" if name == UNNAMED else f"-{name}" for name in types]
+    return [f"{prefix}{end}" for end in ends for prefix in PREFIXES[scheme]]
 
 
 def spell(spans: Iterable[Span], num_words: int, scheme: Scheme) -> tuple[str, ...]:

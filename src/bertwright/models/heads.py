@@ -158,10 +158,17 @@ class TaskHead(nn.Module, ABC):
 
     reads_all_tokens: ClassVar[bool] = False
     """True if the head gets the states of all T tokens, False if of the R positions only."""
+    is_standard: ClassVar[bool] = False
+    """True if a `HeadSpec` and the encoder's architecture say what the head is, so that the task builds none."""
 
     def __init__(self, spec: HeadSpec) -> None:
         super().__init__()
         self.spec = spec
+
+    @property
+    def num_scores(self) -> int:
+        """Numbers per position that `scores` returns, C."""
+        return self.spec.outputs
 
     @abstractmethod
     def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Any:
@@ -178,6 +185,8 @@ class TaskHead(nn.Module, ABC):
 
 class LinearHead(TaskHead):
     """One linear layer, as in the paper (section 4); before it the pooler, if the encoder has one."""
+
+    is_standard: ClassVar[bool] = True
 
     def __init__(self, spec: HeadSpec, hidden_size: int, has_pooler: bool) -> None:
         super().__init__(spec)
@@ -232,7 +241,8 @@ class EncoderForTask(BatchPredictor):
         """Add a head to an encoder; the head's initial weights are a function of the seed."""
         super().__init__(encoder)
         if isinstance(head, HeadSpec):
-            head = LinearHead(head, encoder.config.hidden_size, encoder.has_pooler)
+            own = encoder.make_head(head)
+            head = own or LinearHead(head, encoder.config.hidden_size, encoder.has_pooler)
         self.head = head
         self.initialize_head(seed)
 
@@ -241,7 +251,7 @@ class EncoderForTask(BatchPredictor):
 
     @property
     def num_outputs(self) -> int:
-        return self.head.spec.outputs
+        return self.head.num_scores
 
     def forward(self, batch: TaskBatch) -> Any:
         """Compute the head's output.

@@ -110,18 +110,18 @@ class TokenBatch:
 
 
 @dataclass(frozen=True)
-class CharacterBatch:
-    """Words as rows of character ids."""
+class WordBatch:
+    """Words as rows of ids."""
 
     packing: Packing
-    characters: Tensor
-    """T × W int64, the characters of each word; the model defines the id that fills up a row."""
+    rows: Tensor
+    """T × W int64, the characters of each word, or its number and its characters; the model defines the columns."""
 
-    def with_dropout(self, seed: int, first_token: int = 0) -> CharacterBatch:
+    def with_dropout(self, seed: int, first_token: int = 0) -> WordBatch:
         return replace(self, packing=replace(self.packing, dropout_seed=seed, first_token=first_token))
 
-    def to(self, device: torch.device | str) -> CharacterBatch:
-        return CharacterBatch(self.packing.to(device), self.characters.to(device, non_blocking=True))
+    def to(self, device: torch.device | str) -> WordBatch:
+        return WordBatch(self.packing.to(device), self.rows.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,10 @@ def from_flat(input_ids: np.ndarray, token_type_ids: np.ndarray | None, lengths:
     return TokenBatch(Packing.of(lengths), torch.from_numpy(input_ids.astype(np.int64, copy=False)), types)
 
 
-def make_input(ids: np.ndarray, token_type_ids: np.ndarray | None, lengths: np.ndarray) -> TokenBatch | CharacterBatch:
-    """Build the input from packed ids: T token ids, or T × W ids of the characters of T words."""
+def make_input(ids: np.ndarray, token_type_ids: np.ndarray | None, lengths: np.ndarray) -> TokenBatch | WordBatch:
+    """Build the input from packed ids: T token ids, or the T × W ids of T words."""
     if ids.ndim == 2:
-        return CharacterBatch(Packing.of(lengths), torch.from_numpy(ids.astype(np.int64, copy=False)))
+        return WordBatch(Packing.of(lengths), torch.from_numpy(ids.astype(np.int64, copy=False)))
     return from_flat(ids, token_type_ids, lengths)
 
 

@@ -6,14 +6,51 @@ R words of B sequences, end to end; D size of their vectors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_sequence, unpack_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.initialization import parameter_rng
+from bertwright.ragged import Ints, positions_from_lengths
+
+
+class TimeMajor(NamedTuple):
+    """The order in which recurrent networks read B sequences: the first words of all, then the second words, and on.
+
+    Longer sequences come first, so that the sequences of each step are the first ones of the step before.
+    """
+
+    order: Tensor
+    """R int64, index of each word of this order in the packed batch."""
+    inverse: Tensor
+    """R int64, place in this order of each word of the packed batch."""
+    sequences: Tensor
+    """B int64, the sequences from the longest to the shortest."""
+    batch_sizes: Tensor
+    """Words per step, int64 on the CPU."""
+
+    @classmethod
+    def of(cls, lengths: Ints, device: torch.device | str = "cpu") -> TimeMajor:
+        """Return the order of sequences with these numbers of words, each at least 1."""
+        steps = positions_from_lengths(lengths)
+        sequences = np.argsort(-lengths, kind="stable")
+        rank = np.argsort(sequences)
+        order = np.argsort(steps * len(lengths) + np.repeat(rank, lengths))
+        indices = (torch.from_numpy(array).to(device) for array in (order, np.argsort(order), sequences))
+        return cls(*indices, torch.from_numpy(np.bincount(steps)))
+
+    def pack(self, words: Tensor) -> Tensor:
+        """Return R rows of a packed batch in this order."""
+        return words.index_select(0, self.order)
+
+    def unpack(self, words: Tensor) -> Tensor:
+        """Return R rows of this order in the packed batch's."""
+        return words.index_select(0, self.inverse)
 
 
 class BiLSTM(nn.Module):
@@ -30,15 +67,13 @@ class BiLSTM(nn.Module):
 
     def forward(self, words: Tensor, lengths: Sequence[int], drop: Dropout | None) -> Tensor:
         """Encode words, R × D → R × size, in the same order; `lengths` (B): words per sequence, at least 1."""
-        tokens = torch.arange(len(words), device=words.device)
         # An LSTM reads the words of all sequences step by step; dropout still depends on the token alone.
-        order = pack_sequence([*torch.split(tokens, [*lengths])], enforce_sorted=False)
-        packed = order._replace(data=words.index_select(0, order.data))
-        in_order = None if drop is None else drop.select(order.data)
+        time_major = TimeMajor.of(np.asarray(lengths, dtype=np.int64), words.device)
+        in_order = None if drop is None else drop.select(time_major.order)
+        packed = time_major.pack(words)
         for site, layer in enumerate(self.layers):
-            packed = packed._replace(data=dropout(packed.data, in_order, site))
-            packed, _ = layer(packed)
-        return dropout(torch.cat(unpack_sequence(packed)), drop, len(self.layers))
+            packed = layer(PackedSequence(dropout(packed, in_order, site), time_major.batch_sizes))[0].data
+        return dropout(time_major.unpack(packed), drop, len(self.layers))
 
 
 @torch.no_grad()

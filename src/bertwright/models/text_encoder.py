@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.initialization import initialize
 from bertwright.models.packing import Packing
+
+if TYPE_CHECKING:
+    from bertwright.models.heads import TaskHead
 
 
 class EncoderConfig(Protocol):
@@ -98,6 +103,14 @@ class TextEncoder(nn.Module, ABC):
 
         Layer 0 is the embeddings' output, layer L the last one.
         """
+
+    def initialize(self, seed: int) -> None:
+        """Draw random weights: each parameter's numbers are a function of (seed, name)."""
+        initialize(self, self.config.initializer_range, seed, prefix="encoder.")
+
+    def make_head(self, spec: HeadSpec) -> TaskHead | None:
+        """Return this architecture's own head for a task; None for the linear layer of the paper."""
+        return None
 
     @property
     def head_depth(self) -> int:

@@ -13,7 +13,7 @@ W words including context, S windows, R words to tag, C tags.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import prod
@@ -28,13 +28,14 @@ from bertwright.metrics.tag_schemes import (
     BARE,
     OUTSIDE,
     OUTSIDES,
-    PREFIXES,
     Scheme,
+    allowed_tags,
     detect_scheme,
     find_invalid_tag,
     find_spans,
     normalize_tag,
     spell,
+    spellings,
     split_tag,
     to_canonical_scheme,
 )
@@ -60,7 +61,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
-    from bertwright.models.heads import TaskBatch
+    from bertwright.models.heads import TaskBatch, TaskHead
+    from bertwright.models.text_encoder import TextEncoder
 
 FORMATS = (*ROW_FORMATS, ".conllu", ".conll")
 NUM_SPECIALS = 2  # [CLS] and [SEP] of every window
@@ -77,7 +79,7 @@ class Entity(NamedTuple):
     end: int
     """Index after its last character: `text` is the whole text's [start:end]."""
     probability: float
-    """That all of its words have exactly these tags: the product over them, since each is tagged independently."""
+    """That all of its words have exactly these tags, if each is tagged independently: the product over them."""
 
 
 class TagPrediction(NamedTuple):
@@ -111,6 +113,9 @@ class Tagging(Task[TagExample, TagPrediction]):
     context: bool = False
     """Whether the adjacent sentences of the document fill the window (section 5.3). A file without document marks is
     one document; a row of .jsonl or .parquet has no context."""
+    crf: bool = False
+    """Whether a linear-chain CRF scores all tags of a sentence together and learns spans as BIOES (Ma & Hovy 2016);
+    otherwise each word's tag is chosen by itself (paper, 5.3)."""
     comment_prefix: str | None = None
     """Start of lines that are comments, such as ## in KLUE-NER; unset: comments as in CoNLL-U only."""
     encoding: str = "utf-8"
@@ -215,7 +220,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         for example in examples:
             if invalid := find_invalid_tag(task._normal_tags(example), scheme):
                 raise _tag_error(example, invalid.word_index, invalid.reason)
-        found = {tag for example in examples for tag in task._gold(example)}
+        found = {tag for example in examples for tag in task._targets(example)}
         if scheme != "none" and found & BARE and not found <= BARE | {OUTSIDE}:
             example, index = next((e, n) for e in examples for n, tag in enumerate(task._gold(e)) if tag in BARE)
             raise _tag_error(example, index, "it has no type, while other tags have one")
@@ -225,6 +230,8 @@ class Tagging(Task[TagExample, TagPrediction]):
             raise ValueError(
                 f"{examples[0].location}: all words have the tag {', '.join(found)!r}; at least two are needed"
             )
+        if self.crf and scheme != "none":  # every word of a sentence needs a tag that the CRF has
+            found = {OUTSIDE, *spellings({split_tag(tag)[1] for tag in found} - {""}, task._learned_scheme)}
         labels = tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
         metric = "accuracy" if scheme == "none" else self.metric
         return replace(self, scheme=scheme, labels=labels, metric=metric, unit=detect_unit(examples))
@@ -245,7 +252,7 @@ class Tagging(Task[TagExample, TagPrediction]):
                 f"{len(changed):,} spans are not exactly words, or overlap a longer one, such as {changed[0][1]!r} "
                 f"({changed[0][0].location}): read as all words that they touch, or left out if they overlap{hint}"
             )
-        counts = Counter(tag for example in examples for tag in self._gold(example))
+        counts = Counter(tag for example in examples for tag in self._targets(example))
         if self._scheme == "none" and (kinds := _entity_like(counts)):
             found.append(
                 f"tags such as {kinds} look like entities, but are scored word by word as classes: for spans, write B- "
@@ -294,8 +301,21 @@ class Tagging(Task[TagExample, TagPrediction]):
             empty_words=int((words.first[read] == len(words.ids) - 1).sum()),
         )
 
-    def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
-        return sum_cross_entropy(logits, batch.labels, smoothing)
+    @property
+    def make_head(self) -> Callable[[TextEncoder], TaskHead] | None:
+        if not self.crf:
+            return None
+        from bertwright.models.crf import CrfHead
+
+        allowed = None if self._scheme == "none" else allowed_tags(self.labels)
+        return lambda encoder: CrfHead(self.head, encoder.config.hidden_size, allowed)
+
+    def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+        if not self.crf:
+            return sum_cross_entropy(output, batch.labels, smoothing)
+        from bertwright.models.crf import negative_log_likelihood
+
+        return negative_log_likelihood(output, batch.labels, batch.position_counts)
 
     @property
     def has_frequent_answer(self) -> bool:
@@ -306,14 +326,24 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     def decode(self, examples: Sequence[TagExample], encoded: Encoded, outputs: Outputs) -> list[TagPrediction]:
         # Windows are in the order of the sentences and positions in the order of the words, and so are the outputs.
-        best = outputs.argmax(1)
-        peaks = 1 / np.exp(outputs - outputs.max(1, keepdims=True), dtype=np.float64).sum(1)  # maximum of the softmax
+        if self.crf:  # log-probabilities, and the best path's tags
+            best = outputs[:, -1].astype(np.int64)
+            peaks = np.exp(outputs[np.arange(len(best)), best].astype(np.float64))
+        else:
+            best = outputs.argmax(1)
+            peaks = 1 / np.exp(outputs - outputs.max(1, keepdims=True), dtype=np.float64).sum(1)  # softmax's maximum
         names, probabilities = [self.labels[number] for number in best], peaks.tolist()
         bounds = [0, *accumulate(len(example.words) for example in examples)]
         return [
             self._predict(example, tuple(names[begin:end]), tuple(probabilities[begin:end]))
             for example, begin, end in zip(examples, bounds, bounds[1:], strict=False)
         ]
+
+    def merge_outputs(self, tasks: Sequence[Self], outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        if not self.crf:
+            return super().merge_outputs(tasks, outputs, encoded)
+        mean = super().merge_outputs(tasks, [scores[:, :-1] for scores in outputs], encoded)
+        return np.concatenate([mean, mean.argmax(1)[:, None]], axis=1, dtype=np.float32)
 
     def score(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> dict[str, float]:
         y_true = [self._gold(example) for example in examples]
@@ -408,18 +438,27 @@ class Tagging(Task[TagExample, TagPrediction]):
         return tags if self._scheme == "none" else tuple(map(normalize_tag, tags))
 
     def _gold(self, example: TagExample) -> tuple[str, ...]:
-        """Return a sentence's tags as the model learns them."""
+        """Return a sentence's tags as they are scored: in IOB2, or in BIOES if the files have it."""
         return to_canonical_scheme(self._normal_tags(example), self._scheme)
+
+    @property
+    def _learned_scheme(self) -> Scheme:
+        """The scheme that the model learns."""
+        return "bioes" if self.crf and self._scheme in ("iob1", "iob2") else self._scheme
+
+    def _targets(self, example: TagExample) -> tuple[str, ...]:
+        """Return a sentence's tags as the model learns them."""
+        tags = self._gold(example)
+        return tags if self._learned_scheme == self._scheme else spell(find_spans(tags), len(tags), "bioes")
 
     def _encode_labels(self, examples: Sequence[TagExample]) -> Ints:
         ids = {tag: number for number, tag in enumerate(self.labels)}
         if self._scheme != "none":
             # A known type may lack a spelling in the training data, such as I-LST in CoNLL-2000: scored, never
             # predicted.
-            types = {tag[1:] for tag in self.labels if split_tag(tag)[1]}
-            spellings = [f"{prefix}{name}" for prefix in PREFIXES[self._scheme] for name in types]
-            ids = dict.fromkeys([OUTSIDE, *spellings], UNSEEN) | ids
-        canonical = [self._gold(example) for example in examples]
+            types = {split_tag(tag)[1] for tag in self.labels} - {""}
+            ids = dict.fromkeys([OUTSIDE, *spellings(types, self._learned_scheme)], UNSEEN) | ids
+        canonical = [self._targets(example) for example in examples]
         try:
             return np.array([ids[tag] for tags in canonical for tag in tags], dtype=np.int64)
         except KeyError:

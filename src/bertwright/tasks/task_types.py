@@ -47,6 +47,7 @@ class TaskOptions:
     scheme: str | None = None
     unit: Unit | None = None
     context: bool | None = None
+    crf: bool | None = None
     comment_prefix: str | None = None
     doc_stride: int | None = None
     max_query_length: int | None = None

@@ -1,0 +1,328 @@
+"""BiLSTM-CNN of Ma & Hovy 2016 ("End-to-end sequence labeling via bi-directional LSTM-CNNs-CRF").
+
+Each word is a vector from a table and a vector of its characters, and a bidirectional LSTM reads them. The CRF on its
+states is a task's head (`models/crf.py`). On sentences and pairs, the head reads the maximum of the states (InferSent,
+Conneau et al. 2017; the baseline of GLUE, Wang et al. 2019, table 1).
+
+T rows of the batch: N words, and the special tokens between its texts; U distinct words, W characters per word;
+D size of a word's vectors, H of its state; C outputs of the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.fused_ops import dropout
+from bertwright.models.encoder import Linear, make_dropout
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import TaskBatch, TaskHead
+from bertwright.models.initialization import parameter_rng
+from bertwright.models.packing import WordBatch
+from bertwright.models.rnn import TimeMajor
+from bertwright.models.text_encoder import TextEncoder
+from bertwright.ragged import Ints, offsets_from_lengths
+from bertwright.settings import check_choice, check_limit, check_minimum
+from bertwright.vocabulary.word_tokenizer import END
+
+CharacterModel = Literal["cnn", "lstm", "none"]
+CNN_WIDTH = 3  # characters per filter
+HASH_MULTIPLIER = 0x5851F42D4C957F2D  # of Knuth's MMIX generator
+
+
+@dataclass(frozen=True)
+class BiLSTMConfig:
+    """Sizes of a `BiLSTMEncoder`; the defaults are those of Ma & Hovy (section 3.2)."""
+
+    vocab_size: int
+    """Rows of the table of word vectors."""
+    num_characters: int
+    """Rows of the table of character vectors."""
+    word_size: int = 100
+    """Numbers per word vector."""
+    char_model: CharacterModel = "cnn"
+    """cnn: filters over three characters, then their maximum; lstm: the last states of both directions (Lample et al.
+    2016)."""
+    char_size: int = 30
+    """Numbers per character vector (Lample: 25)."""
+    char_features: int = 30
+    """Numbers that the character model gives a word: filters, or the states of both directions (Lample: 50)."""
+    lstm_size: int = 200
+    """Size of each direction's state."""
+    num_layers: int = 1
+    """LSTM layers."""
+    hidden_dropout: float = 0.5
+    """Dropout of character vectors, and of the input and output of each LSTM layer."""
+    freeze_words: bool = False
+    """True if the word vectors keep their first values."""
+    texts: int = 1
+    """Texts per sequence in sentence-level tasks: 2 for pairs."""
+    classifier_size: int = 512
+    """Size of the hidden layer in sentence-level heads (GLUE's baseline)."""
+    initializer_range: float = 0.07
+    """σ of the head's initial weights; about Glorot's for 400 states and 17 tags."""
+    max_positions: int = 100_000
+    """Longest sequence; the model has no positions, so that this bounds memory only."""
+
+    def __post_init__(self) -> None:
+        check_minimum(self, 1, "vocab_size", "word_size", "lstm_size", "num_layers", "texts", "classifier_size")
+        check_minimum(self, 1, "char_size", "char_features", "max_positions")
+        check_choice(self, "char_model")
+        check_limit(self, "from 0 to below 1", "hidden_dropout")
+        check_limit(self, "above 0", "initializer_range")
+        if self.char_model == "lstm" and self.char_features % 2:
+            raise ValueError(f"char_features = {self.char_features}: expected an even number, half for each direction")
+
+    def __str__(self) -> str:
+        characters = "no characters" if self.char_model == "none" else f"characters by {self.char_model.upper()}"
+        return f"BiLSTM L{self.num_layers} H{self.lstm_size}+{self.lstm_size}, words {self.word_size}, {characters}"
+
+    @property
+    def hidden_size(self) -> int:
+        return 2 * self.lstm_size
+
+    @property
+    def type_vocab_size(self) -> int:
+        return 2
+
+    @property
+    def is_causal(self) -> bool:
+        return False
+
+    @property
+    def input_size(self) -> int:
+        """D, size of a word's vectors together."""
+        return self.word_size + (0 if self.char_model == "none" else self.char_features)
+
+    @property
+    def num_parameters(self) -> int:
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in BiLSTMEncoder(self).parameters())
+
+    def with_dropout(self, rate: float) -> BiLSTMConfig:
+        return replace(self, hidden_dropout=rate)
+
+
+class DistinctWords(NamedTuple):
+    """The distinct words of a batch, by their characters."""
+
+    rows: Tensor
+    """U × W, W up to the longest of them."""
+    words: Tensor
+    """N int64, number of each word among them."""
+    keys: Tensor
+    """U int64, keys of their dropout: a hash of the characters, so that a word has one mask in the whole step."""
+
+    @classmethod
+    def of(cls, characters: Tensor) -> DistinctWords:
+        """Find the distinct rows of N × W characters by a hash; where two have the same hash, keep all rows."""
+        multipliers = torch.tensor(HASH_MULTIPLIER).pow(torch.arange(1, characters.shape[1] + 1)).to(characters.device)
+        hashes = (characters * multipliers).sum(1)  # int64 overflow is intended
+        hashes = (hashes ^ (hashes >> 32)) & 0x7FFFFFFFFFFFFFFF
+        keys, words = torch.unique(hashes, return_inverse=True)
+        rows = characters.new_empty(len(keys), characters.shape[1])
+        rows[words] = characters
+        if not torch.equal(rows[words], characters):
+            rows, words, keys = characters, torch.arange(len(characters), device=characters.device), hashes
+        width = int((rows > 0).sum(1).max()) if len(rows) else 0
+        return cls(rows[:, : max(width, 1)], words, keys)
+
+
+class CharacterCnn(nn.Module):
+    """Filters over the characters of a word, and their maximum (figure 1)."""
+
+    def __init__(self, config: BiLSTMConfig) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.num_characters, config.char_size)
+        self.filters = Linear(CNN_WIDTH * config.char_size, config.char_features)
+
+    def forward(self, rows: Tensor, drop: Dropout | None) -> Tensor:
+        """Compute the features of U words, U × W → U × features; filters also reach over both ends of a word."""
+        letters = dropout(self.embedding(rows), drop, 0) * (rows > 0)[:, :, None]  # U W E
+        padded = F.pad(letters, (0, 0, CNN_WIDTH - 1, CNN_WIDTH - 1))
+        windows = padded.unfold(1, CNN_WIDTH, 1).transpose(2, 3).flatten(2)  # U W+2 3E
+        filtered = self.filters(windows)  # U W+2 F
+        lengths = (rows > 0).sum(1, keepdim=True) + CNN_WIDTH - 1
+        outside = torch.arange(filtered.shape[1], device=rows.device) >= lengths  # U W+2
+        return torch.tanh(filtered.masked_fill(outside[:, :, None], -torch.inf).amax(1))
+
+
+class CharacterLstm(nn.Module):
+    """The last states of a forward and a backward LSTM over the characters of a word (Lample et al. 2016, figure 4)."""
+
+    def __init__(self, config: BiLSTMConfig) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.num_characters, config.char_size)
+        self.lstm = nn.LSTM(config.char_size, config.char_features // 2, bidirectional=True)
+
+    def forward(self, rows: Tensor, drop: Dropout | None) -> Tensor:
+        """Compute the features of U words, U × W → U × features."""
+        letters = dropout(self.embedding(rows), drop, 0)  # U W E
+        lengths = (rows > 0).sum(1).clamp_min(1)
+        order = TimeMajor.of(lengths.cpu().numpy(), rows.device)
+        inside = torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]
+        _, (last, _) = self.lstm(PackedSequence(order.pack(letters[inside]), order.batch_sizes))  # 2 U F/2
+        features = torch.empty_like(last[0].expand(2, -1, -1)).transpose(0, 1)
+        return features.index_copy(0, order.sequences, last.transpose(0, 1)).flatten(1)
+
+
+class WordEmbeddings(nn.Module):
+    """A vector per word: its row of a table, and features of its characters."""
+
+    def __init__(self, config: BiLSTMConfig) -> None:
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.word_size)
+        self.word.weight.requires_grad_(not config.freeze_words)
+        models = {"cnn": CharacterCnn, "lstm": CharacterLstm}
+        self.characters = models[config.char_model](config) if config.char_model != "none" else None
+
+    def forward(self, rows: Tensor, drop: Dropout | None, sparse: bool) -> Tensor:
+        """Embed words, N × (1 + W) → N × D; features of characters are computed once for each distinct word."""
+        sparse = sparse and self.word.weight.requires_grad
+        words = F.embedding(rows[:, 0], self.word.weight, sparse=sparse)
+        if self.characters is None:
+            return words
+        distinct = DistinctWords.of(rows[:, 1:])
+        drop = drop and drop._replace(first_token=0, positions=distinct.keys)
+        features: Tensor = self.characters(distinct.rows, drop)
+        return torch.cat([words, features[distinct.words]], 1)
+
+
+class Texts(NamedTuple):
+    """The words of a batch without its special tokens, which end a text each."""
+
+    words: Tensor
+    """N int64, positions of the words among the T rows."""
+    lengths: Ints
+    """Words of each text, empty ones included."""
+
+    @classmethod
+    def of(cls, batch: WordBatch) -> Texts:
+        """Find the words: rows above the ids of begin and end."""
+        is_word = batch.rows[:, 0] > END
+        ends = torch.cat([(~is_word).nonzero()[:, 0].cpu(), torch.tensor([len(is_word)])]).numpy()
+        return cls(is_word.nonzero()[:, 0], np.diff(ends) - 1)
+
+
+class BiLSTMEncoder(TextEncoder):
+    """Words with characters, read by bidirectional LSTMs, text by text; the states of special tokens are 0."""
+
+    model_type: ClassVar[str] = "bilstm"
+    config: BiLSTMConfig
+
+    def __init__(self, config: BiLSTMConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
+        super().__init__(config, compute_dtype)
+        self.embeddings = WordEmbeddings(config)
+        sizes = [config.input_size, *[config.hidden_size] * (config.num_layers - 1)]
+        self.layers = nn.ModuleList(nn.LSTM(size, config.lstm_size, bidirectional=True) for size in sizes)
+        self.initialize(seed)
+
+    @torch.no_grad()
+    def initialize(self, seed: int) -> None:
+        """Draw weights uniformly in ±√(3 / size) for embeddings and ±√(6 / (rows + columns)) for matrices.
+
+        Biases are 0, and 1 for the forget gates (section 3.2). Every parameter is a function of (seed, name).
+        """
+        for name, parameter in self.named_parameters():
+            if parameter.is_meta:
+                continue
+            if parameter.ndim == 1:
+                parameter.zero_()
+                if name.startswith("layers.") and "bias_ih" in name:
+                    parameter[self.config.lstm_size : 2 * self.config.lstm_size] = 1.0
+                continue
+            gates = 4 if "_ih_" in name or "_hh_" in name else 1  # an LSTM's matrix is those of its four gates
+            rows, columns = len(parameter) // gates, parameter.shape[1]
+            bound = (3 / columns) ** 0.5 if "embedding." in name or "word." in name else (6 / (rows + columns)) ** 0.5
+            parameter.uniform_(-bound, bound, generator=parameter_rng(seed, f"encoder.{name}"))
+
+    @property
+    def num_dropout_sites(self) -> int:
+        """One for the characters, one for the input of each layer."""
+        return 1 + self.config.num_layers
+
+    def make_head(self, spec: HeadSpec) -> TaskHead | None:
+        """Return the head of sentence-level tasks; others have a linear layer."""
+        return SentenceHead(spec, self.config) if spec.reads_sequence_state else None
+
+    def forward(self, batch: WordBatch, positions: Tensor | None = None) -> Tensor:
+        """Compute the last layer's states, T × H or, with `positions`, R × H."""
+        return self.hidden_states(batch, [self.config.num_layers], positions)[0]
+
+    def hidden_states(
+        self, batch: WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+    ) -> list[Tensor]:
+        """Compute the states after each of `layers`; layer 0 is the vectors of the words."""
+        layers = range(len(self.layers) + 1) if layers is None else layers
+        texts = Texts.of(batch)
+        drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
+        places = torch.full((len(batch.rows),), len(texts.words), device=batch.rows.device)
+        places[texts.words] = torch.arange(len(texts.words), device=batch.rows.device)
+        places = places if positions is None else places[positions]
+
+        def place(words: Tensor) -> Tensor:
+            """Return the states of words at their places, and 0 for special tokens."""
+            return torch.cat([words, words.new_zeros(1, words.shape[1])])[places]
+
+        order = TimeMajor.of(texts.lengths[texts.lengths > 0], batch.rows.device)
+        words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
+        states = [place(words)] if 0 in layers else []
+        packed, drop = order.pack(words), drop and drop.select(texts.words[order.order])
+        for number, layer in enumerate(self.layers[: layers[-1]], 1):
+            if len(packed):
+                packed = layer(PackedSequence(dropout(packed, drop, number), order.batch_sizes))[0].data  # N H
+            else:
+                packed = packed.new_zeros(0, self.config.hidden_size)
+            if number in layers:
+                states.append(place(order.unpack(packed)))
+        return states
+
+
+class SentenceHead(TaskHead):
+    """A hidden and a linear layer on the maximum u of a text's states; for pairs, on [u; v; |u − v|; u ∗ v]."""
+
+    reads_all_tokens: ClassVar[bool] = True
+    is_standard: ClassVar[bool] = True
+
+    def __init__(self, spec: HeadSpec, config: BiLSTMConfig) -> None:
+        super().__init__(spec)
+        self.texts = config.texts
+        self.dense = Linear(config.hidden_size * (1 if self.texts == 1 else 4), config.classifier_size)
+        self.classifier = Linear(config.classifier_size, spec.outputs)
+
+    def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
+        """Compute logits B × C of states T × H."""
+        vectors = self.pool(states, batch)
+        if len(vectors) != self.texts * len(batch.packing):
+            raise ValueError(
+                f"texts = {self.texts}: expected as many texts per example as the model was made for, got "
+                f"{len(vectors) / len(batch.packing):g}; train a new model (--architecture bilstm)"
+            )
+        if self.texts == 2:
+            u, v = vectors.unflatten(0, (-1, 2)).unbind(1)
+            vectors = torch.cat([u, v, (u - v).abs(), u * v], 1)
+        drop = drop and drop.select(batch.packing.first_positions)
+        hidden = torch.tanh(self.dense(dropout(vectors, drop, 0)))
+        logits: Tensor = self.classifier(dropout(hidden, drop, 1))
+        return logits
+
+    @staticmethod
+    def pool(states: Tensor, batch: TaskBatch) -> Tensor:
+        """Return the maximum of each text's states; 0 for an empty text."""
+        assert isinstance(batch.input, WordBatch)
+        texts = Texts.of(batch.input)
+        # The first token of a sequence ends no text: between two sequences, its place is an empty text to leave out.
+        ends_text = np.ones(len(texts.lengths), dtype=bool)
+        specials = offsets_from_lengths(texts.lengths + 1)[:-1]
+        ends_text[np.flatnonzero(np.isin(specials, batch.packing.last_positions.cpu().numpy()))] = False
+        offsets = torch.from_numpy(offsets_from_lengths(texts.lengths)).to(states.device)
+        pooled = torch.segment_reduce(states[texts.words], "max", offsets=offsets, axis=0)
+        return pooled.masked_fill(torch.isinf(pooled), 0.0)[torch.from_numpy(ends_text).to(states.device)]

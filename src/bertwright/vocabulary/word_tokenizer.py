@@ -1,0 +1,193 @@
+"""Whole words as tokens, each with its characters: the input of models that are older than word pieces.
+
+N words, W characters that the model reads of each. A token is a row of 1 + W numbers: the word's id, and the ids of its
+characters, filled up with 0. Special tokens have no characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bertwright.files import digest_bytes, read_json, write_json, write_text
+from bertwright.layouts import SequenceLayout
+from bertwright.ragged import Ragged
+from bertwright.settings import convert
+from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer
+
+BEGIN, END, UNKNOWN = range(3)  # ids of the tokens before and after a text, and of words that the vocabulary lacks
+SPECIAL_TOKENS = ("<S>", "</S>", "<UNK>")
+UNKNOWN_CHARACTER = 1  # 0 fills up a row
+NUM_SPECIAL_CHARACTERS = 2
+VOCABULARY, CONFIG = "vocab.txt", "tokenizer_config.json"
+DIGIT = re.compile(r"\d")
+# Letters and digits with marks inside, as in don't, well-known, U.N, 3,000; every other character is a word of its own.
+WORD = re.compile(r"\w+(?:['’.,-]\w+)*|\S")
+BLANK = re.compile(r"\S+")
+
+
+@dataclass(frozen=True)
+class WordRules:
+    """Rules from a text to words, and from a word to its row of the vector table."""
+
+    lowercase: bool = True
+    """Look words up in lower case; their characters keep it."""
+    zero_digits: bool = True
+    """Look words up with 0 for every digit (Collobert et al. 2011; Lample et al. 2016)."""
+    split_punctuation: bool = False
+    """Split texts at punctuation as well, not only at blanks."""
+    max_characters: int = 30
+    """W: a longer word loses its last characters; 0: the model reads no characters."""
+
+    def normalize(self, word: str) -> str:
+        """Return the form of a word that the vocabulary has.
+
+        >>> WordRules().normalize("B-52s")
+        'b-00s'
+        """
+        word = word.lower() if self.lowercase else word
+        return DIGIT.sub("0", word) if self.zero_digits else word
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        return WORD if self.split_punctuation else BLANK
+
+
+class WordTokenizer(TextTokenizer):
+    """A vocabulary of whole words and one of their characters."""
+
+    unk_id = UNKNOWN
+
+    def __init__(self, words: Sequence[str], characters: str, rules: WordRules) -> None:
+        """Use words in the order of their ids, without special tokens, in normal form; `characters`: by their ids."""
+        self.rules = rules
+        self.characters = characters
+        self._tokens = (*SPECIAL_TOKENS, *words)
+        self._numbers = {word: number for number, word in enumerate(words, len(SPECIAL_TOKENS))}
+        self._character_ids = {character: n for n, character in enumerate(characters, NUM_SPECIAL_CHARACTERS)}
+
+    @classmethod
+    def learn(cls, texts: Iterable[str], rules: WordRules, min_count: int = 1, known: Iterable[str] = ()) -> Self:
+        """Make the vocabulary of the words that occur at least `min_count` times, most frequent first.
+
+        `known`: words that get an id although the texts lack them, such as the words of a file of vectors.
+        """
+        counts = Counter(word for text in texts for word in rules.pattern.findall(text))
+        characters = Counter(character for word in counts for character in word[: rules.max_characters])
+        normal = Counter[str]()
+        for word, count in counts.items():
+            normal[rules.normalize(word)] += count
+        frequent = sorted((-count, word) for word, count in normal.items() if count >= min_count)
+        words = dict.fromkeys([word for _, word in frequent]) | dict.fromkeys(map(rules.normalize, known))
+        return cls(list(words), "".join(sorted(characters)), rules)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Open a folder that `save` wrote. Raises ValueError, naming the file, for other content."""
+        path = folder / CONFIG
+        values = read_json(path)
+        rules, characters = values.get("rules"), values.get("characters")
+        if not isinstance(characters, str):
+            raise ValueError(f"{path}: characters: expected a text, got {characters!r}; restore the file")
+        tokens = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1]
+        if tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS or len({*tokens}) < len(tokens):
+            raise ValueError(
+                f"{folder / VOCABULARY}: expected {', '.join(SPECIAL_TOKENS)}, then different words; restore the file"
+            )
+        return cls(tokens[len(SPECIAL_TOKENS) :], characters, convert(rules, WordRules, f"{path}: rules"))
+
+    def save(self, folder: Path | str, max_length: int | None = None) -> None:
+        """Write vocab.txt with the words, and tokenizer_config.json with rules and characters."""
+        write_text(Path(folder) / VOCABULARY, "".join(f"{token}\n" for token in self._tokens))
+        values = {"tokenizer_class": type(self).__name__, "rules": asdict(self.rules), "characters": self.characters}
+        write_json(Path(folder) / CONFIG, values)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return self._tokens
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        return (BEGIN, END, UNKNOWN)
+
+    @cached_property
+    def layout(self) -> SequenceLayout:
+        return SequenceLayout(first=BEGIN, between=END, last=END, has_types=False)
+
+    @property
+    def lowercase(self) -> bool:
+        """True if the model cannot see capital letters: neither in words nor in characters."""
+        return self.rules.lowercase and self.rules.max_characters == 0
+
+    @property
+    def num_characters(self) -> int:
+        """Number of character ids, with padding and the unknown character."""
+        return len(self.characters) + NUM_SPECIAL_CHARACTERS
+
+    @cached_property
+    def digest(self) -> str:
+        return digest_bytes("\n".join([*self._tokens, self.characters, str(self.rules)]).encode())
+
+    def encode_raw(self, texts: Sequence[str]) -> Ragged:
+        """Encode texts as N × (1 + W) ids, without special tokens. Raises ValueError for a lone surrogate."""
+        words = [self._split(text, number) for number, text in enumerate(texts)]
+        offsets = np.cumsum([0, *map(len, words)], dtype=np.int64)
+        return Ragged(self._rows([word for text in words for word in text]), offsets)
+
+    def encode_ids(self, texts: Sequence[str]) -> Ragged:
+        """Encode texts like `encode_raw`, between begin and end."""
+        raw = self.encode_raw(texts)
+        placed = self.layout.place([np.diff(raw.offsets)])
+        ids = placed.rows_like(raw.ids)
+        ids[placed.is_text] = raw.ids
+        return Ragged(ids.astype(np.uint32), np.cumsum([0, *placed.lengths], dtype=np.int64))
+
+    def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        return [self._with_offsets(ids, text) for ids, text in zip(self.encode_raw(texts), texts, strict=True)]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        return [
+            Encoding(ids.astype(np.int64), np.pad(self._offsets(text), ((1, 1), (0, 0))))
+            for ids, text in zip(self.encode_ids(texts), texts, strict=True)
+        ]
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
+        """Join the words of ids, N or N × (1 + W), by blanks. Raises ValueError for an unknown id."""
+        array = np.asarray(ids, dtype=np.int64)
+        numbers = array[:, 0] if array.ndim == 2 else array
+        words = [self.token(number) for number in numbers.tolist() if not (skip_special and number in (BEGIN, END))]
+        return " ".join(words)
+
+    def _split(self, text: str, number: int) -> list[str]:
+        if not isinstance(text, str):
+            raise ValueError(f"text {number}: expected a text, got {str(text)[:60]!r}")
+        if surrogate := re.search("[\ud800-\udfff]", text):
+            raise ValueError(
+                f"text {number}: lone surrogate U+{ord(surrogate[0]):04X} at character {surrogate.start()}"
+            )
+        return self.rules.pattern.findall(text)
+
+    def _offsets(self, text: str) -> npt.NDArray[np.int64]:
+        return np.array([match.span() for match in self.rules.pattern.finditer(text)], dtype=np.int64).reshape(-1, 2)
+
+    def _with_offsets(self, ids: npt.NDArray[np.uint32], text: str) -> Encoding:
+        return Encoding(ids.astype(np.int64), self._offsets(text))
+
+    def _rows(self, words: Sequence[str]) -> npt.NDArray[np.uint32]:
+        """Return one row of 1 + W ids per word; each distinct word is looked up once."""
+        numbers: dict[str, int] = {}
+        distinct = [numbers.setdefault(word, len(numbers)) for word in words]
+        rows = np.zeros((len(numbers), 1 + self.rules.max_characters), dtype=np.uint32)
+        for row, word in zip(rows, numbers, strict=True):
+            row[0] = self._numbers.get(self.rules.normalize(word), UNKNOWN)
+            letters = word[: self.rules.max_characters]
+            row[1 : 1 + len(letters)] = [self._character_ids.get(letter, UNKNOWN_CHARACTER) for letter in letters]
+        return rows[np.array(distinct, dtype=np.int64)]
