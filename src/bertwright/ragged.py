@@ -16,7 +16,7 @@ class Ragged:
     """Ids of many texts, end to end: text `i` has `ids[offsets[i]:offsets[i + 1]]`."""
 
     ids: npt.NDArray[np.uint32]
-    """Ids of all texts."""
+    """Ids of all texts; of words with their characters, rows of ids."""
     offsets: Ints
     """One per text and one more: start of each text, and the end of the last one."""
 

@@ -26,6 +26,7 @@ from bertwright.models.encoder import Linear, make_dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.initialization import parameter_rng
+from bertwright.models.packed_lstm import run_bilstm
 from bertwright.models.packing import WordBatch
 from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder
@@ -278,7 +279,7 @@ class BiLSTMEncoder(TextEncoder):
         packed, drop = order.pack(words), drop and drop.select(texts.words[order.order])
         for number, layer in enumerate(self.layers[: layers[-1]], 1):
             if len(packed):
-                packed = layer(PackedSequence(dropout(packed, drop, number), order.batch_sizes))[0].data  # N H
+                packed = run_bilstm(layer, dropout(packed, drop, number), order)  # N H
             else:
                 packed = packed.new_zeros(0, self.config.hidden_size)
             if number in layers:

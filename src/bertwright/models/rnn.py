@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.initialization import parameter_rng
-from bertwright.ragged import Ints, positions_from_lengths
+from bertwright.ragged import Ints, offsets_from_lengths, positions_from_lengths
 
 
 class TimeMajor(NamedTuple):
@@ -29,6 +29,8 @@ class TimeMajor(NamedTuple):
     """R int64, index of each word of this order in the packed batch."""
     inverse: Tensor
     """R int64, place in this order of each word of the packed batch."""
+    mirror: Tensor
+    """R int64, place in this order of the word that is as far from its sequence's other end."""
     sequences: Tensor
     """B int64, the sequences from the longest to the shortest."""
     batch_sizes: Tensor
@@ -41,7 +43,10 @@ class TimeMajor(NamedTuple):
         sequences = np.argsort(-lengths, kind="stable")
         rank = np.argsort(sequences)
         order = np.argsort(steps * len(lengths) + np.repeat(rank, lengths))
-        indices = (torch.from_numpy(array).to(device) for array in (order, np.argsort(order), sequences))
+        inverse = np.argsort(order)
+        mirrored = np.repeat(offsets_from_lengths(lengths)[1:], lengths) - 1 - steps  # in the packed batch
+        mirror = inverse[mirrored[order]]
+        indices = (torch.from_numpy(array).to(device) for array in (order, inverse, mirror, sequences))
         return cls(*indices, torch.from_numpy(np.bincount(steps)))
 
     def pack(self, words: Tensor) -> Tensor:

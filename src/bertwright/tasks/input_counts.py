@@ -42,6 +42,7 @@ class InputCounts:
         cls, examples: int, ids: npt.NDArray[np.integer[Any]], tokenizer: TextTokenizer, truncated: int = 0
     ) -> InputCounts:
         """Count the tokens of some examples; `truncated` examples have lost tokens."""
+        ids = ids if ids.ndim == 1 else ids[:, 0]
         number = np.bincount(ids, minlength=tokenizer.vocab_size)
         unknown = int(number[tokenizer.unk_id])
         number[[*tokenizer.special_ids]] = 0

@@ -285,11 +285,12 @@ class Tagging(Task[TagExample, TagPrediction]):
         read = flat_ranges(windows.read_from, windows.read_until - windows.read_from)  # words of all windows
         window_begin = words.offsets[windows.read_from]  # tokens before each window's first word
         placed = tokenizer.layout.place([words.offsets[windows.read_until] - window_begin])
-        placed.ids[placed.is_text] = words.ids[flat_ranges(words.first[read], words.lengths[read])]
+        ids = placed.rows_like(words.ids)
+        ids[placed.is_text] = words.ids[flat_ranges(words.first[read], words.lengths[read])]
         counts = windows.tag_until - windows.tag_from
         positions = words.offsets[flat_ranges(windows.tag_from, counts)] - np.repeat(window_begin, counts)
         return Encoded(
-            input_ids=placed.ids,
+            input_ids=ids,
             token_type_ids=placed.token_type_ids,
             lengths=placed.lengths,
             example_ids=windows.example,
@@ -557,6 +558,8 @@ def tokenize_words(examples: Sequence[TagExample], tokenizer: TextTokenizer, max
     bounds = np.stack([flat[:-1:3], flat[1::3], flat[2::3], flat[3::3]], axis=1)
 
     encoded = tokenizer.encode_raw(list(numbers))
+    unknown = np.zeros((1, *encoded.ids.shape[1:]), dtype=np.uint32)
+    unknown.flat[0] = tokenizer.unk_id
     tokens = np.diff(encoded.offsets)
     first = np.where(tokens > 0, encoded.offsets[:-1], len(encoded.ids))
     lengths = np.clip(tokens, 1, max_tokens)[distinct]
@@ -565,7 +568,7 @@ def tokenize_words(examples: Sequence[TagExample], tokenizer: TextTokenizer, max
     owner = np.searchsorted(bounds[:, 0], too_long, side="right") - 1
     own = (bounds[owner, 1] <= too_long) & (too_long < bounds[owner, 2])
     return WordTokens(
-        ids=np.append(encoded.ids, tokenizer.unk_id).astype(np.int32),
+        ids=np.concatenate([encoded.ids, unknown]).astype(np.int32),
         first=first[distinct],
         lengths=lengths,
         offsets=offsets_from_lengths(lengths),

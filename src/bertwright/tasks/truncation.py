@@ -68,14 +68,14 @@ def encode_segments(
     given = [segment.lengths for segment in segments]
     truncated = truncate_longest_first(given, max_num_tokens)
     placed = layout.place(truncated)
-    bounds = offsets_from_lengths(placed.lengths)[:-1]
+    ids, bounds = placed.rows_like(segments[0].ids), offsets_from_lengths(placed.lengths)[:-1]
     for segment, length, start in zip(segments, truncated, placed.starts, strict=True):
-        placed.ids[flat_ranges(bounds + start, length)] = segment.ids[flat_ranges(segment.first, length)]
+        ids[flat_ranges(bounds + start, length)] = segment.ids[flat_ranges(segment.first, length)]
     num_sequences = len(placed.lengths)
     num_items = num_sequences // sequences_per_item
     too_long = np.sum(given, axis=0) > max_num_tokens
     return Encoded(
-        input_ids=placed.ids,
+        input_ids=ids,
         token_type_ids=placed.token_type_ids,
         lengths=placed.lengths,
         example_ids=np.repeat(np.arange(num_items), sequences_per_item),
