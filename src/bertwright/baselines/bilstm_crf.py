@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -264,7 +264,6 @@ class BiLSTMEncoder(TextEncoder):
         """Compute the states after each of `layers`; layer 0 is the vectors of the words."""
         layers = range(len(self.layers) + 1) if layers is None else layers
         texts = Texts.of(batch)
-        drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
         places = torch.full((len(batch.rows),), len(texts.words), device=batch.rows.device)
         places[texts.words] = torch.arange(len(texts.words), device=batch.rows.device)
         places = places if positions is None else places[positions]
@@ -273,15 +272,16 @@ class BiLSTMEncoder(TextEncoder):
             """Return the states of words at their places, and 0 for special tokens."""
             return torch.cat([words, words.new_zeros(1, words.shape[1])])[places]
 
+        if not len(texts.words):
+            sizes = [self.config.input_size if number == 0 else self.config.hidden_size for number in layers]
+            return [torch.zeros(len(places), size, device=places.device) for size in sizes]
+        drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
         order = TimeMajor.of(texts.lengths[texts.lengths > 0], batch.rows.device)
         words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
         states = [place(words)] if 0 in layers else []
         packed, drop = order.pack(words), drop and drop.select(texts.words[order.order])
-        for number, layer in enumerate(self.layers[: layers[-1]], 1):
-            if len(packed):
-                packed = run_bilstm(layer, dropout(packed, drop, number), order)  # N H
-            else:
-                packed = packed.new_zeros(0, self.config.hidden_size)
+        for number, layer in enumerate(cast(list[nn.LSTM], list(self.layers))[: layers[-1]], 1):
+            packed = run_bilstm(layer, dropout(packed, drop, number), order)  # N H
             if number in layers:
                 states.append(place(order.unpack(packed)))
         return states
@@ -308,7 +308,7 @@ class SentenceHead(TaskHead):
                 f"{len(vectors) / len(batch.packing):g}; train a new model (--architecture bilstm)"
             )
         if self.texts == 2:
-            u, v = vectors.unflatten(0, (-1, 2)).unbind(1)
+            u, v = vectors[::2], vectors[1::2]
             vectors = torch.cat([u, v, (u - v).abs(), u * v], 1)
         drop = drop and drop.select(batch.packing.first_positions)
         hidden = torch.tanh(self.dense(dropout(vectors, drop, 0)))

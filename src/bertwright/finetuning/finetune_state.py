@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from bertwright.console import notice
+from bertwright.finetuning.new_word_model import make_word_model
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import (
     check_vocabulary,
@@ -74,20 +75,24 @@ def open_run(
     latest = checkpoint.verify_latest(settings.run / "checkpoints")
     finished = settings.run / "model"
     own = latest or (finished if finished.is_dir() else None)
-    source = own or model_folder(settings.model)
-    tokenizer = open_tokenizer(source)
+    is_new = own is None and settings.architecture is not None
+    source = None if is_new else own or model_folder(settings.model)
     task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
     if settings.tuning.patience is not None and "dev" not in examples:
         raise ValueError(
             f"patience = {settings.tuning.patience}: expected dev examples, whose score decides when to stop, got "
             "none; give --dev files or --validation-fraction 0.1"
         )
-    if settings.tuning.keep_head:
-        task = continue_task(source, task)
-    task = choose_pooling(settings.tuning, task, source)
     resumed = load_task(own) if own else None
-    model = resumed.model if resumed else _initial_model(settings, task, source, console)
-    check_vocabulary(tokenizer, model.config, source)
+    if source is None:
+        model, tokenizer = make_word_model(settings, task, examples["train"])
+    else:
+        tokenizer = open_tokenizer(source)
+        if settings.tuning.keep_head:
+            task = continue_task(source, task)
+        task = choose_pooling(settings.tuning, task, source)
+        model = resumed.model if resumed else _initial_model(settings, task, source, console)
+        check_vocabulary(tokenizer, model.config, source)
     check_finite_weights(model, 0)
     task = within_positions(task, settings.task.overrides, model.config.max_positions)
     splits = _encode(task, examples, tokenizer, model)
@@ -111,7 +116,7 @@ def open_run(
         train=splits["train"],
         dev=splits.get("dev"),
         test=splits.get("test"),
-        source_config=None if own else load_config(source),
+        source_config=None if own or source is None else load_config(source),
     )
 
 

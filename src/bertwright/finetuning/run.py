@@ -152,9 +152,9 @@ class FinetuneRun:
         splits = [split for split in (state.train, state.dev, state.test) if split]
         names, name, kind = state.task.label_names, settings.task.task, state.task.kind
         labels = {"labels": f"{len(names)}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"} if names else {}
-        source = (
-            f"random weights, configuration of {settings.model}" if tuning.from_scratch else f"from {settings.model}"
-        )
+        source = f"from {settings.model}" if settings.architecture is None else "random weights"
+        if tuning.from_scratch:
+            source = f"random weights, configuration of {settings.model}"
         steps = settings.num_steps(state.train.encoded.num_items)
         patient = tuning.patience is not None
         self.console.print(
@@ -215,7 +215,7 @@ class FinetuneRun:
         data = digest_files(self.settings.task)
         if self.settings.resume:
             check_data_unchanged(self.settings.run, data)
-        else:
+        elif self.settings.architecture is None:
             data |= {INITIAL_WEIGHTS: digest_model(self.settings.model)}
         record_run(self.settings, "finetune", data)
 

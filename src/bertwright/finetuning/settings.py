@@ -6,13 +6,16 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from bertwright.baselines.word_settings import ArchitectureName, WordModelSettings, default_settings
 from bertwright.files import read_json
 from bertwright.interop.model_files import check_model, locate_config, model_folder
 from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_minimum, check_range
-from bertwright.tasks.presets import TaskSettings, paper_settings
+from bertwright.tasks.presets import PRESETS, TaskSettings, paper_settings
+from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import POOLINGS
+from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
@@ -105,7 +108,11 @@ class FinetuneSettings:
     """Run folder, to be created; with --resume, one that exists."""
     task: TaskSettings
     model: str | None = None
-    """Model folder, run folder or hub name to start from. Required, except with --resume."""
+    """Model folder, run folder or hub name to start from. Required, except with --architecture and --resume."""
+    architecture: ArchitectureName | None = None
+    """Train a new model from the task's examples alone, as a baseline. bilstm: words and characters, read by a
+    bidirectional LSTM; bilstm-crf: for tagging, with a CRF (Ma & Hovy 2016). Their settings are other defaults: --help
+    shows them."""
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
     same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction
@@ -129,18 +136,49 @@ class FinetuneSettings:
     tuning: TuningSettings = field(default_factory=TuningSettings)
     optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
     device: DeviceSettings = field(default_factory=DeviceSettings)
+    words: WordModelSettings = field(default_factory=WordModelSettings)
 
     def __post_init__(self) -> None:
+        self._check_architecture()
         check_range(self, 1, MAX_BATCH_SIZE, "batch_size")
         check_minimum(self, 1, "eval_every", "save_every", "log_every")
         check_range(self, 0, MAX_SEED, "seed")
         check_limit(self, "above 0 and up to 10,000", "epochs")
-        if self.tuning.label_smoothing and self.task.build_task().is_regression:
+        task = self.task.build_task()
+        if self.tuning.label_smoothing and task.is_regression:
             raise ValueError(f"label_smoothing = {self.tuning.label_smoothing}: a regression has no labels; omit it")
+        if self.tuning.label_smoothing and getattr(task, "crf", False):
+            raise ValueError(f"label_smoothing = {self.tuning.label_smoothing}: a CRF scores whole sentences; omit it")
+
+    def _check_architecture(self) -> None:
+        """Raise ValueError for settings that do not go together with a new word-level model."""
+        if self.architecture is None:
+            if self.words != WordModelSettings():
+                raise ValueError("word_size, char_model and the like are for a new model; set architecture = bilstm")
+            return
+        if self.architecture not in (known := get_args(ArchitectureName)):
+            raise ValueError(f"architecture: expected {' or '.join(known)}, got {self.architecture!r}")
+        task, tuning = self.task.build_task(), self.tuning
+        given = {"model": self.model, "keep_head": tuning.keep_head, "from_scratch": tuning.from_scratch}
+        if odd := [name for name, value in (given | {"pooling": tuning.pooling}).items() if value]:
+            raise ValueError(f"{', '.join(odd)}: architecture = {self.architecture!r} starts a new model; omit it")
+        if self.architecture == "bilstm-crf" and not getattr(task, "crf", False):
+            raise ValueError(
+                f"architecture = 'bilstm-crf': expected tagging with crf = True, got {task.kind}; set it to bilstm"
+            )
 
     @classmethod
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the paper's settings for the published task that a TOML table names, the rate by the model's size."""
+        """Return the paper's settings for the published task that a TOML table names, the rate by the model's size.
+
+        For a new word-level model, its own.
+        """
+        if architecture := table.get("architecture"):
+            task = table.get("task")
+            name = str(task.get("task")) if isinstance(task, Mapping) else ""
+            preset = PRESETS[name].task if name in PRESETS else None
+            is_tagging = isinstance(preset, Tagging) or TASK_TYPES.get(name) is Tagging
+            return default_settings(str(architecture), is_tagging, getattr(preset, "context", False))
         paper = paper_settings(table)
         base = paper.learning_rate if paper else paper_optimizer().learning_rate
         rate = {"learning_rate": default_learning_rate(base, read_hidden_size(table.get("model")))}
@@ -183,5 +221,6 @@ def check_inputs(settings: FinetuneSettings) -> None:
     """Check the run folder and, for a new run, model and files, without torch. A finished run needs neither of them."""
     check_run_directory(settings, RESUME_OVERRIDES)
     if not settings.resume:
-        check_model(settings.model)
+        if settings.architecture is None:
+            check_model(settings.model)
         settings.task.check_files("train")

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, get_type_hints
 import torch
 from torch import Tensor
 
+from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
 from bertwright.interop.model_files import CONFIG
 from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
 from bertwright.interop.weights import raise_if_any
@@ -191,7 +192,10 @@ class BertArchitecture(Architecture):
 BERT = BertArchitecture(BertEncoder, BertConfig, "Bert")
 
 
+BILSTM = Architecture(BiLSTMEncoder, BiLSTMConfig, "BiLSTM")
+
 ARCHITECTURES: dict[str, Architecture] = {
+    BILSTM.encoder.model_type: BILSTM,
     BERT.encoder.model_type: BERT,
     REVERSED: BERT,
     READS_LAST: BERT,

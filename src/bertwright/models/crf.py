@@ -46,7 +46,7 @@ def sum_paths(scores: CrfScores, lengths: Ints, reduce: Reduction) -> Tensor:
     sequences take a step together, and those that have ended drop out. `lengths` (B): words per sequence, at least 1.
     """
     order = TimeMajor.of(lengths, scores.emissions.device)
-    first, *steps = order.pack(scores.emissions).split(order.batch_sizes.tolist())
+    first, *steps = torch.split(order.pack(scores.emissions), order.batch_sizes.tolist())
     alpha, ended = scores.start + first, []
     for emissions in steps:
         ended.append(alpha[len(emissions) :])

@@ -7,12 +7,14 @@ over all words. R words in `TimeMajor` order, n of them in a step; D inputs, H s
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from bertwright.kernels.ffi import apply
 from bertwright.models.rnn import TimeMajor
 
 
@@ -25,7 +27,7 @@ def run_bilstm(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> Tensor:
     )
     both = torch.stack([words, words.index_select(0, order.mirror)])  # 2 R D, the second one from the end
     gates = torch.baddbmm((bias + more_bias)[:, None], both, inputs.transpose(1, 2))  # 2 R 4H
-    forward, backward = LstmSteps.apply(gates, hidden, order.batch_sizes.tolist())
+    forward, backward = apply(LstmSteps, gates, hidden, order.batch_sizes.tolist())
     return torch.cat([forward, backward.index_select(0, order.mirror)], 1)
 
 
@@ -38,7 +40,7 @@ class LstmSteps(torch.autograd.Function):
         size = weight.shape[2]
         gates, transposed = gates.clone(), weight.transpose(1, 2).contiguous()
         cells, states = (gates.new_empty(*gates.shape[:2], size) for _ in range(2))
-        begin = 0
+        begin = before = 0  # of this step, and of the step before it
         for n in batch_sizes:
             step = gates[:, begin : begin + n]
             if begin:
@@ -60,23 +62,24 @@ class LstmSteps(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of gates and weights."""
-        gates, cells, states, weight = ctx.saved_tensors
+        saved: tuple[Tensor, ...] = ctx.saved_tensors
+        gates, cells, states, weight = saved
         size, batch_sizes = weight.shape[2], ctx.batch_sizes
         earlier = torch.zeros_like(cells)  # cells one step before; 0 before the first one
         previous = torch.zeros_like(states)
         begins = [0]
-        for n, later in zip(batch_sizes, batch_sizes[1:], strict=False):
+        for n, later in pairwise(batch_sizes):
             begin = begins[-1]
             earlier[:, begin + n : begin + n + later] = cells[:, begin : begin + later]
             previous[:, begin + n : begin + n + later] = states[:, begin : begin + later]
             begins.append(begin + n)
-        i, f, g, o = gates.unflatten(-1, (4, size)).unbind(-2)
+        i, f, g, o = gates.chunk(4, -1)
         squashed = cells.tanh()
         by_state = squashed * o * (1 - o)  # derivative of a state by its output gate
         by_cell = o * (1 - squashed.square())  # derivative of a state by its cell
         # Derivatives of a cell by its gates i, f, g.
         local = torch.stack([g * i * (1 - i), earlier * f * (1 - f), i * (1 - g.square())], -2)
-        d_gates = torch.empty_like(gates).unflatten(-1, (4, size))
+        d_gates = gates.new_empty(*cells.shape[:2], 4, size)
         d_state, d_cell = (gradient.new_zeros(2, 0, size) for _ in range(2))
         for n, begin in zip(reversed(batch_sizes), reversed(begins), strict=True):
             rows = slice(begin, begin + n)

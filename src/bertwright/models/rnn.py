@@ -46,8 +46,8 @@ class TimeMajor(NamedTuple):
         inverse = np.argsort(order)
         mirrored = np.repeat(offsets_from_lengths(lengths)[1:], lengths) - 1 - steps  # in the packed batch
         mirror = inverse[mirrored[order]]
-        indices = (torch.from_numpy(array).to(device) for array in (order, inverse, mirror, sequences))
-        return cls(*indices, torch.from_numpy(np.bincount(steps)))
+        on_device = (torch.from_numpy(array).to(device) for array in (order, inverse, mirror, sequences))
+        return cls(*on_device, torch.from_numpy(np.bincount(steps)))  # type: ignore[call-arg]
 
     def pack(self, words: Tensor) -> Tensor:
         """Return R rows of a packed batch in this order."""

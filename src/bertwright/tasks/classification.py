@@ -162,6 +162,13 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         schema = self._schema(labeled=False)
         return replace(schema, texts=(), values=tuple(columns), hint=hint, allow_nulls=True, label="")
 
+    @property
+    def num_segments(self) -> int:
+        return 1 if self.text_pair is None else 2
+
+    def texts(self, examples: Sequence[TextExample[L]]) -> Iterator[str]:
+        return (text for example in examples for text in (example.text, example.text_pair) if text is not None)
+
     def check(self, examples: Sequence[TextExample[L]]) -> None:
         self.encode_labels(examples)
 

@@ -205,6 +205,13 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     def group_keys(self, examples: Sequence[ChoiceExample]) -> Sequence[Hashable]:
         return [example.prompt for example in examples]
 
+    @property
+    def num_segments(self) -> int:
+        return 2
+
+    def texts(self, examples: Sequence[ChoiceExample]) -> Iterator[str]:
+        return (text for example in examples for text in (example.prompt, *example.endings))
+
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         count, first = len(examples[0].endings), examples[0].location
         for example in examples:

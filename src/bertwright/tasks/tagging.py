@@ -101,6 +101,7 @@ class Tagging(Task[TagExample, TagPrediction]):
     kind: ClassVar[str] = "tagging"
     inference_call: ClassVar[str] = "tag(text)"
     native_suffix: ClassVar[str] = ".conll"
+    reads_words: ClassVar[bool] = True
 
     words: str | None = None
     """Column of the words: a number from 1, or negative, counted from the last; in .conllu also a name; in .jsonl and
@@ -235,6 +236,9 @@ class Tagging(Task[TagExample, TagPrediction]):
         labels = tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
         metric = "accuracy" if scheme == "none" else self.metric
         return replace(self, scheme=scheme, labels=labels, metric=metric, unit=detect_unit(examples))
+
+    def texts(self, examples: Sequence[TagExample]) -> Iterator[str]:
+        return (word for example in examples for word in example.words)
 
     def check(self, examples: Sequence[TagExample]) -> None:
         self._encode_labels(examples)

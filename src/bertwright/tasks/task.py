@@ -236,6 +236,20 @@ class Task(ABC, Generic[E, P]):
     def group_keys(self, examples: Sequence[E]) -> Sequence[Hashable]:
         """Return a key per example; examples with equal keys stay in the same split."""
 
+    reads_words: ClassVar[bool] = False
+    """True if the texts of an example are its words, which stay whole in a vocabulary of words."""
+
+    @property
+    def num_segments(self) -> int:
+        """Texts per sequence: 2 for pairs."""
+        return 1
+
+    def texts(self, examples: Sequence[E]) -> Iterator[str]:
+        """Yield all texts of examples, from which a vocabulary of words is made."""
+        raise ValueError(
+            f"--architecture: expected a task on words, sentences or pairs, got {self.kind}; name a --model instead"
+        )
+
     @abstractmethod
     def encode(self, examples: Sequence[E], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         """Encode examples as sequences; with `labeled`, with labels.

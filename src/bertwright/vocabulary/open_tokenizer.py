@@ -9,9 +9,13 @@ from bertwright.files import read_json
 from bertwright.vocabulary.byte_pair_tokenizer import TOKENIZER_CLASS, BytePairTokenizer
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.word_tokenizer import WordTokenizer
 
 # `tokenizer_class` in tokenizer_config.json, and the function that opens such a folder; other folders are BERT's.
-KINDS: dict[str, Callable[[Path], TextTokenizer]] = {TOKENIZER_CLASS: BytePairTokenizer.load}
+KINDS: dict[str, Callable[[Path], TextTokenizer]] = {
+    TOKENIZER_CLASS: BytePairTokenizer.load,
+    WordTokenizer.__name__: WordTokenizer.load,
+}
 
 
 def open_tokenizer(folder_or_file: Path | str, lowercase: bool | None = None) -> TextTokenizer:

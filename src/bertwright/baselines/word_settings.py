@@ -1,0 +1,52 @@
+"""Settings of models that read whole words, trained from a task's data alone. The module does not import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bertwright.settings import check_choice, check_minimum
+
+ArchitectureName = Literal["bilstm", "bilstm-crf"]
+
+
+@dataclass(frozen=True)
+class WordModelSettings:
+    """Sizes and vocabulary of a new word-level model (--architecture)."""
+
+    word_size: int = 100
+    """Numbers per word vector."""
+    char_model: Literal["cnn", "lstm", "none"] = "cnn"
+    """Vector of a word's characters. cnn: 30 filters over three characters (Ma & Hovy 2016); lstm: 25 states of each
+    direction (Lample et al. 2016); none: the model reads no characters."""
+    lstm_size: int = 200
+    """Size of each direction's state."""
+    lstm_layers: int = 1
+    """Bidirectional LSTM layers."""
+    min_word_count: int = 1
+    """Occurrences in the training examples from which on a word has a vector of its own; rarer words share one."""
+    lowercase_words: bool = True
+    """Look word vectors up in lower case; the characters keep it."""
+
+    def __post_init__(self) -> None:
+        check_minimum(self, 1, "word_size", "lstm_size", "lstm_layers", "min_word_count")
+        check_choice(self, "char_model")
+
+
+def default_settings(architecture: str, is_tagging: bool, has_context: bool) -> dict[str, Any]:
+    """Return the settings with which a new word-level model is trained, as a TOML table of fine-tuning.
+
+    Adam without decay, at a constant rate and with gradients up to norm 5; tagging reads sentence by sentence, even if
+    the preset of the task `has_context`.
+    """
+    optimizer = {
+        "learning_rate": 1e-3,
+        "schedule": "constant",
+        "warmup_ratio": 0.0,
+        "weight_decay": 0.0,
+        "max_grad_norm": 5.0,
+    }
+    if not is_tagging:
+        return {"epochs": 10.0, "batch_size": 32, "optimizer": optimizer}
+    overrides = ({"context": False} if has_context else {}) | ({"crf": True} if architecture == "bilstm-crf" else {})
+    return {"epochs": 30.0, "batch_size": 10, "optimizer": optimizer, "task": {"overrides": overrides}}

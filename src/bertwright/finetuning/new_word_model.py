@@ -1,0 +1,50 @@
+"""A new word-level model for a task: its vocabulary from the training examples, its weights random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.models.heads import EncoderForTask
+from bertwright.tasks.task import AnyTask
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
+
+CHARACTER_SIZES = {"cnn": (30, 30), "lstm": (25, 50), "none": (1, 1)}  # numbers per character, and for a word
+
+
+class NewModel(NamedTuple):
+    """A task's model before its first step, and its tokenizer."""
+
+    model: EncoderForTask
+    tokenizer: TextTokenizer
+
+
+def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequence[Any]) -> NewModel:
+    """Build the model; `examples`: the training examples. Raises ValueError for a task type without such a model."""
+    words = settings.words
+    rules = WordRules(
+        lowercase=words.lowercase_words,
+        split_punctuation=not task.reads_words,
+        max_characters=0 if words.char_model == "none" else WordRules.max_characters,
+    )
+    tokenizer = WordTokenizer.learn(task.texts(examples), rules, words.min_word_count)
+    char_size, char_features = CHARACTER_SIZES[words.char_model]
+    config = BiLSTMConfig(
+        vocab_size=tokenizer.vocab_size,
+        num_characters=tokenizer.num_characters,
+        word_size=words.word_size,
+        char_model=words.char_model,
+        char_size=char_size,
+        char_features=char_features,
+        lstm_size=words.lstm_size,
+        num_layers=words.lstm_layers,
+        texts=task.num_segments,
+    )
+    if settings.tuning.dropout is not None:
+        config = config.with_dropout(settings.tuning.dropout)
+    encoder = BiLSTMEncoder(config, seed=settings.seed)
+    head = task.make_head(encoder) if task.make_head else task.head
+    return NewModel(EncoderForTask(encoder, head, settings.seed), tokenizer)
