@@ -75,7 +75,8 @@ def test_lone_surrogates_and_values_that_are_no_texts_are_rejected() -> None:
 def test_damaged_files_are_named(tmp_path: Path, name: str, old: str, new: str, message: str) -> None:
     WordTokenizer.learn(TEXTS, WordRules()).save(tmp_path)
     path = tmp_path / name
-    assert old in (content := path.read_text(encoding="utf-8"))
+    content = path.read_text(encoding="utf-8")
+    assert old in content
     path.write_text(content.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         open_tokenizer(tmp_path)
