@@ -102,6 +102,13 @@ def test_misuse_names_key_value_and_fix(table: dict[str, Any], message: str) -> 
         from_table(Outer, table, "t")
 
 
+def test_number_above_64_bits_names_the_file_and_not_a_flag(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(f"steps = {10**23}\n")
+    with pytest.raises(ValueError, match=r"settings\.toml: steps: expected at most 9,223,\S+, got 1000000"):
+        from_table(PretrainSettings, read_toml(path), str(path))
+
+
 def test_value_that_the_record_rejects_names_the_file() -> None:
     @dataclass(frozen=True)
     class Checked:

@@ -200,6 +200,16 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path}: not readable as JSON ({error})") from None
 
 
+def check_file_name(name: object, listing: Path) -> str:
+    """Return the name of a file that a listing in its folder contains. Raises ValueError for a path to other folders.
+
+    Listings come from elsewhere: a path could disclose a file of this machine, or name a device that never ends.
+    """
+    if not isinstance(name, str) or name in ("", ".", "..") or {*name} & {*"/\\:\0"} or not name.isprintable():
+        raise ValueError(f"{listing}: expected the names of files in its own folder, got {name!r}")
+    return name
+
+
 def digest_bytes(*strings: bytes) -> str:
     """Return the BLAKE2b digest (128 bits, hex) of byte strings and their lengths: (ab, c) differs from (a, bc)."""
     state = hashlib.blake2b(digest_size=16)

@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 MAX_BATCH_SIZE = 1 << 20  # sequences of a step; the largest batches of BERT that have been published have 65,536
 
+MAX_INT = (1 << 63) - 1  # what C++ and files of weights can count
 MAX_SEED = (1 << 32) - 1  # NumPy takes a larger seed for another one
 # Limits of numbers, by their words in messages; NaN is outside all of them.
 LIMITS: dict[str, Callable[[float], bool]] = {
@@ -282,6 +283,8 @@ def _convert_scalar(value: Any, field_type: Any, where: str) -> Any:
         return float(value)
     if type(value) is not (str if field_type is Path else field_type):
         raise ValueError(f"{where}: expected {field_type.__name__}, got {value!r}")
+    if type(value) is int and abs(value) > MAX_INT:
+        raise ValueError(f"{where}: expected at most {MAX_INT:,}, got {value}")
     # Path would take the empty text for the current folder. The command line may have empty texts to be read.
     if isinstance(value, str) and ((where and not value) or "\0" in value):
         raise ValueError(f"{where}: expected a text of one or more characters, without NUL, got {value!r}")

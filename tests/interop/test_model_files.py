@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from functools import partial
 
 import pytest
 import torch
 
 from bertwright.files import write_text
-from bertwright.interop.model_files import is_run, model_folder
+from bertwright.interop.checksums import read_checksums
+from bertwright.interop.model_files import CHECKSUMS, SHARDS, is_run, model_folder
+from bertwright.interop.tf_checkpoint import read_bundle
+from bertwright.interop.weights import read_weights
 from bertwright.training import checkpoint
 from bertwright.training.run_folder import delete_weights
 
@@ -72,3 +78,34 @@ def test_hub_name_is_downloaded_without_pickles(tmp_path, monkeypatch):
     assert model_folder("org/name@v1.0") == model_folder("hf://org/other@refs/pr/3") == tmp_path
     assert [*requests] == [("org/name", None), ("org/name", "v1.0"), ("org/other", "refs/pr/3")]
     assert not any(pattern.endswith(".bin") or pattern == "*" for pattern in requests["org/name", None])
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "", ".", "../x", "/etc/passwd", "/proc/kmsg", "C:x", "a\\b", "a\0b", "\ud800", 5]
+)
+def test_listed_names_are_files_of_their_own_folder(tmp_path, name):
+    """A folder of weights, of checksums or of a checkpoint comes from elsewhere and must not name other files."""
+    expected = f"expected the names of files in its own folder, got {re.escape(repr(name))}"
+    (tmp_path / SHARDS).write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(ValueError, match=f"^{tmp_path / SHARDS}: {expected}"):
+        read_weights(tmp_path)
+    if isinstance(name, str):  # keys of JSON are
+        (tmp_path / CHECKSUMS).write_text(json.dumps({"crc32c": {name: "0"}}))
+        with pytest.raises(ValueError, match=f"^{tmp_path / CHECKSUMS}: {expected}"):
+            read_checksums(tmp_path)
+        step = tmp_path / "step-00000001"
+        step.mkdir()
+        (step / checkpoint.STATE).write_text(json.dumps({"files": {name: {"bytes": 0, "digest": ""}}}))
+        with pytest.raises(ValueError, match=f"^{step / checkpoint.STATE}: damaged"):
+            checkpoint.verify(step)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes in folders")
+def test_named_pipe_in_place_of_a_file_is_an_error_and_no_endless_wait(tmp_path):
+    (tmp_path / SHARDS).write_text(json.dumps({"weight_map": {"a": "x.safetensors"}}))
+    os.mkfifo(tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match=r"x\.safetensors: missing or not a regular file, but"):
+        read_weights(tmp_path)
+    os.mkfifo(tmp_path / "model.ckpt.index")
+    with pytest.raises(ValueError, match=r"model\.ckpt\.index: truncated, or not the index"):
+        read_bundle(tmp_path / "model.ckpt.index")

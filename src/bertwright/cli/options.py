@@ -28,7 +28,6 @@ from bertwright.console import escape_control, print_escaped
 RECIPES = Path(__file__).parents[1] / "recipes"
 RECIPE_NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.toml"))
 RECIPE_COMMAND = "pretrain"  # the command whose settings the recipes contain
-MAX_INT = 2**63 - 1
 UNIONS = (typing.Union, types.UnionType)
 READERS: dict[Any, tuple[Callable[[str], Any], str]] = {  # by type, with the words for what they read
     bool: ({"True": True, "False": False}.__getitem__, "True or False"),
@@ -182,8 +181,8 @@ def read_value(text: str, kind: Any, name: str) -> Any:
         value = read(text)
     except (ValueError, KeyError):
         raise ValueError(f"{name}: expected {expected}, got {text!r}") from None
-    if kind is int and abs(value) > MAX_INT:
-        raise ValueError(f"{name}: expected at most {MAX_INT:,}, got {value}")
+    if kind is int:
+        settings.convert(value, int, name)  # checks its size
     return value
 
 

@@ -63,8 +63,8 @@ Words = str | Sequence[str]
 class Bert:
     """A model with its tokenizer, ready for use: dropout is off, and no gradients are computed.
 
-    For a single input, methods return a single result; for a list of any length, a list of results in the same order. A
-    result does not depend on the other inputs in the list.
+    For a single input, methods return a single result; for a list of any length, a list of results in the same order.
+    The other inputs in the list change a result by rounding only, by up to about 1e-6.
     """
 
     def __init__(

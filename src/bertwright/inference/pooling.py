@@ -1,8 +1,8 @@
 """Text vectors: texts of any length, in any order, in packed batches under a token budget.
 
 A text longer than the model's positions is split into windows of equal length. All of them are read and pooled
-together: no token is dropped, and a vector does not depend on the other texts or their order. With the modules of a
-sentence-transformers folder, a text is truncated where that library does it.
+together: no token is dropped, and the other texts and their order change a vector by rounding only. With the modules of
+a sentence-transformers folder, a text is truncated where that library does it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from bertwright.files import READ_SIZE, read_json, write_json
+from bertwright.files import READ_SIZE, check_file_name, read_json, write_json
 from bertwright.interop.model_files import CHECKSUMS, WEIGHTS
 
 ALGORITHM = "crc32c"
@@ -43,7 +43,7 @@ def check_other_files(folder: Path) -> None:
 def read_checksums(folder: Path) -> dict[str, str]:
     """Read the checksum of each file name; none if the folder has no `checksums.json`.
 
-    Raises ValueError for a file of another format.
+    Raises ValueError for a file of another format, and for names of files in other folders.
     """
     path = folder / CHECKSUMS
     if not path.is_file():
@@ -55,7 +55,7 @@ def read_checksums(folder: Path) -> dict[str, str]:
             f"{path}: expected the {ALGORITHM} of each file, got {str(content)[:60]}; restore it from a copy or "
             "delete it"
         )
-    return listed
+    return {check_file_name(name, path): checksum for name, checksum in listed.items()}
 
 
 def check_file(path: Path, expected: str) -> None:

@@ -110,7 +110,7 @@ def read_tensor(path: Path, name: str, entry: Entry) -> npt.NDArray[np.float32]:
 
 def read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and values of a LevelDB table, in order. Raises ValueError for a damaged file."""
-    data = path.read_bytes()
+    data = path.read_bytes() if path.is_file() else b""  # reading a named pipe would never end
     if len(data) < FOOTER_SIZE or int.from_bytes(data[-8:], "little") != MAGIC:
         raise ValueError(f"{path}: truncated, or not the index of a TensorFlow checkpoint; copy or download it again")
     _, offset = read_handle(data, len(data) - FOOTER_SIZE)  # skips the handle of the table's statistics

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertwright.files import atomic_file, read_json
+from bertwright.files import atomic_file, check_file_name, read_json
 from bertwright.interop.model_files import SHARDS, WEIGHTS
 
 
@@ -27,7 +27,7 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
             raise ValueError(f"{folder / SHARDS}: expected a weight_map with the file of each parameter")
         tensors: dict[str, Tensor] = {}
-        for name in sorted({Path(str(file)).name for file in index["weight_map"].values()}):
+        for name in sorted({check_file_name(file, folder / SHARDS) for file in index["weight_map"].values()}):
             tensors |= read_safetensors(folder / name)
         return folder / SHARDS, tensors
     raise ValueError(_explain_missing_weights(folder))
@@ -61,10 +61,10 @@ def _explain_missing_weights(folder: Path) -> str:
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a file. Raises ValueError for a missing or damaged one."""
+    if not path.is_file():  # opening a named pipe would wait forever
+        raise ValueError(f"{path}: missing or not a regular file, but {SHARDS} names it")
     try:
         return load_file(path)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: missing, but {SHARDS} names it") from None
     except SafetensorError as error:
         raise ValueError(f"{path}: truncated, or not a safetensors file ({error}); copy or download it again") from None
 

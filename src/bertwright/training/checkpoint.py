@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertwright.files import atomic_folder, digest_file, read_json, remove_folder, write_json
+from bertwright.files import atomic_folder, check_file_name, digest_file, read_json, remove_folder, write_json
 from bertwright.kernels.cpu import processor_name
 from bertwright.kernels.native import describe_library
 from bertwright.training.context import ExecutionContext
@@ -87,7 +87,10 @@ def verify(checkpoint: Path) -> None:
         raise ValueError(f"{checkpoint}: {STATE} is missing; {remedy}")
     try:
         state = read_json(checkpoint / STATE)
-        listed = [(name, int(record["bytes"]), str(record["digest"])) for name, record in state["files"].items()]
+        listed = [
+            (check_file_name(name, checkpoint / STATE), int(record["bytes"]), str(record["digest"]))
+            for name, record in state["files"].items()
+        ]
         dict(state.get("environment", {}))  # an error if it is no table
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise ValueError(
