@@ -266,7 +266,7 @@ class AnswerPeer(Peer):
     def items(self, examples: Sequence[Any]) -> list[Item]:
         encoded = self.tokenizer(
             [example.question.lstrip() for example in examples], [example.context for example in examples],
-            truncation="only_second", max_length=self.task.max_length, stride=self.task.stride,
+            truncation="only_second", max_length=self.task.max_length, stride=self.task.doc_stride,
             return_overflowing_tokens=True, return_offsets_mapping=True,
         )  # fmt: skip
         made = []

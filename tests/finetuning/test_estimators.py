@@ -256,6 +256,7 @@ def test_defaults_equal_those_of_finetune() -> None:
     expected |= (
         vars(settings.tuning) | vars(settings.device) | vars(settings.optimizer) | {"random_state": settings.seed}
     )
+    expected["class_weight"] = settings.tuning.class_weights  # scikit-learn's name
     for name, parameter in inspect.signature(BertEstimator).parameters.items():
         if name not in ("model", "verbose", "max_length", "learning_rate"):  # the rate: chosen by the model's size
             assert parameter.default == expected[name], name

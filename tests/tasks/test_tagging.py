@@ -558,7 +558,7 @@ def test_entities_of_one_type_may_have_no_type_name():
 
 
 def test_properties_that_depend_on_labels_raise_before_they_are_known():
-    with pytest.raises(ValueError, match="tags are not known"):
+    with pytest.raises(ValueError, match="labels are not known"):
         _ = Tagging().head
     with pytest.raises(ValueError, match="text 3: no tags; they are needed"):
         TASK.encode([TagExample(("a",), source="text 3")], TOKENIZER)

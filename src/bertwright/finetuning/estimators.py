@@ -32,6 +32,7 @@ from sklearn.utils import assert_all_finite, check_array, check_consistent_lengt
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from bertwright.files import write_json
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.examples import abbreviate, check_text, check_words, text_example, to_list
@@ -105,6 +106,7 @@ class BertEstimator(BertOnDevice):
     - `threads`: threads of `fit`; by default torch's number, which joblib limits to its share of the cores.
     - `verbose`: print what `bertwright finetune` prints.
     - `learning_rate`: None chooses it by the hidden size of the model, as `bertwright finetune` does.
+    - `class_weight` (`BertClassifier`, `BertTagger`): None, "balanced", or a dictionary from labels to numbers.
     - The others are fields of `FinetuneSettings`, `TuningSettings` and `DeviceSettings` with the same defaults.
 
     After `fit`, `model_` is the fine-tuned `Bert`. It computes with the present `device` and `dtype`, and with torch's
@@ -125,6 +127,8 @@ class BertEstimator(BertOnDevice):
         learning_rate: float | None = None,
         max_length: int | None = None,
         pooling: str | None = TuningSettings.pooling,
+        head_init: str = TuningSettings.head_init,
+        class_weight: str | Mapping[Any, float] | None = None,
         dropout: float | None = TuningSettings.dropout,
         freeze_layers: int | None = TuningSettings.freeze_layers,
         layerwise_lr_decay: float = TuningSettings.layerwise_lr_decay,
@@ -142,6 +146,8 @@ class BertEstimator(BertOnDevice):
         self.learning_rate = learning_rate
         self.max_length = max_length
         self.pooling = pooling
+        self.head_init = head_init
+        self.class_weight = class_weight
         self.dropout = dropout
         self.freeze_layers = freeze_layers
         self.layerwise_lr_decay = layerwise_lr_decay
@@ -186,7 +192,7 @@ class BertEstimator(BertOnDevice):
 
     def _settings(self, run: str, pairs: bool, kind: str) -> dict[str, Any]:
         """Return the parameters as a table of `FinetuneSettings`."""
-        tuning = ("pooling", "dropout", "freeze_layers", "layerwise_lr_decay", "validation_fraction")
+        names = ("pooling", "head_init", "dropout", "freeze_layers", "layerwise_lr_decay", "validation_fraction")
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
@@ -197,10 +203,21 @@ class BertEstimator(BertOnDevice):
                 "task": kind,
                 "overrides": _table({"max_length": self.max_length, "text_pair": "pair" if pairs else None}),
             },
-            "tuning": _table({name: getattr(self, name) for name in tuning}),
+            "tuning": _table(
+                {"class_weights": self._class_weights(run)} | {name: getattr(self, name) for name in names}
+            ),
             "optimizer": _table({"learning_rate": self.learning_rate}),
             "device": self._device,
         }
+
+    def _class_weights(self, folder: str) -> str | None:
+        """Return `class_weight` as a setting; a dictionary is written into the folder."""
+        if not isinstance(self.class_weight, Mapping):
+            return self.class_weight
+        names = _class_names(np.array(list(self.class_weight), dtype=object))
+        path = Path(folder) / "class_weight.json"
+        write_json(path, _table(dict(zip(names, self.class_weight.values(), strict=True))))
+        return str(path)
 
 
 class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
@@ -535,7 +552,8 @@ def _to_tuples(classes: npt.NDArray[Any], indicators: npt.NDArray[np.bool_]) -> 
 
 def _class_names(classes: npt.NDArray[Any]) -> list[str]:
     """Return the model's label names of classes."""
-    return [format_label(value, "y", f"class {value!r}") for value in classes.tolist()]
+    values = (value.item() if isinstance(value, np.generic) else value for value in classes.tolist())
+    return [format_label(value, "y", f"class {value!r}") for value in values]
 
 
 def _read_classes(saved: Any, names: Sequence[str], path: Path) -> npt.NDArray[Any]:

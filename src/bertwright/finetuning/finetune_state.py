@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from bertwright.console import notice
+from bertwright.finetuning.head_fit import HeadFit, fit_head
 from bertwright.finetuning.new_word_model import make_word_model
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import (
@@ -25,6 +26,7 @@ from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
+from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches
 from bertwright.tasks.task import POOLINGS, AnyTask, describe_pooling
 from bertwright.tasks.task_data import SplitData, read_splits, within_positions
@@ -55,6 +57,8 @@ class FinetuneState:
     test: SplitData | None
     source_config: EncoderConfig | None
     """Configuration of the model that a new run starts from, with its own dropout."""
+    head_fit: HeadFit | None = None
+    """Account of the fit of a new head, if it was fitted."""
 
 
 def open_run(
@@ -93,14 +97,19 @@ def open_run(
         task = choose_pooling(settings.tuning, task, source)
         model = resumed.model if resumed else _initial_model(settings, task, source, console)
         check_vocabulary(tokenizer, model.config, source)
+    if settings.tuning.class_weights is not None and own is None:
+        task = with_class_weights(task, settings.tuning.class_weights, examples["train"])
     check_finite_weights(model, 0)
     task = within_positions(task, settings.task.overrides, model.config.max_positions)
     splits = _encode(task, examples, tokenizer, model)
-    if resumed is None and not settings.tuning.keep_head:
-        train = splits["train"].encoded
+    train, is_new = splits["train"].encoded, resumed is None and not settings.tuning.keep_head
+    if is_new:
         with evaluation_mode(model):
             model.scale_pooled_head(collate(train, np.arange(min(train.num_items, SCALED_ITEMS))))
     prepare_model(model, context)
+    fit = None
+    if is_new and settings.tuning.head_init == "fit":
+        fit = fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing)
     lr_scales = layerwise_lr_scales(model, settings.tuning.freeze_layers, settings.tuning.layerwise_lr_decay)
     lr_scales |= own_lr_scales(model.encoder, settings.optimizer.learning_rate)
     optimizer = make_optimizer(model, settings.optimizer, lr_scales)  # freezes parameters of scale 0
@@ -117,6 +126,7 @@ def open_run(
         dev=splits.get("dev"),
         test=splits.get("test"),
         source_config=None if own or source is None else load_config(source),
+        head_fit=fit,
     )
 
 

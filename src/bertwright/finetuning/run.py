@@ -49,6 +49,7 @@ from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged
 from bertwright.training.train_run import train_run
 
 PLOT = "scores.png"
+MAX_SHOWN_WEIGHTS = 8
 
 
 def finetune(
@@ -163,6 +164,7 @@ class FinetuneRun:
                 | labels
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
                 | {"head": self.describe_head()}
+                | self.describe_weights()
                 | {"dropout": self.describe_dropout()}
                 | {split.name: _describe(split) for split in splits}
                 | {"steps": f"{steps:,}; {settings.describe_hyperparams(config.hidden_size)}"}
@@ -189,11 +191,22 @@ class FinetuneRun:
         tuning = self.settings.tuning
         modes = getattr(self.state.task, "pooling", ())
         source = f"from {self.settings.model}" if tuning.keep_head else "new"
+        source += f", {self.state.head_fit}" if self.state.head_fit else ""
         if not modes:
             return source
         is_own = tuning.pooling is None and not tuning.keep_head
         own = f" (modules.json of {self.settings.model}; --pooling overrides it)" if is_own else ""
         return f"{source}, {describe_pooling(modes)}{own}"
+
+    def describe_weights(self) -> dict[str, str]:
+        """Describe the class weights, if there are any; of many, the smallest and the largest ones."""
+        task = self.state.task
+        pairs = list(zip(task.label_names, getattr(task, "class_weights", ()), strict=False))
+        if len(pairs) > MAX_SHOWN_WEIGHTS:
+            ordered = sorted(pairs, key=lambda pair: pair[1])
+            pairs = [*ordered[: MAX_SHOWN_WEIGHTS // 2], ("…", 0.0), *ordered[-MAX_SHOWN_WEIGHTS // 2 :]]
+        shown = ", ".join(f"{label} {weight:.3g}" if weight else label for label, weight in pairs)
+        return {"class weights": shown} if pairs else {}
 
     def describe_dropout(self) -> str:
         """Describe the dropout that applies, and the model's own if a new run overrides it."""

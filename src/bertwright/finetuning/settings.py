@@ -24,6 +24,7 @@ from bertwright.training.run_folder import check_run_directory
 RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log_every", "keep_checkpoints", "device")
 
 
+HeadInit = Literal["random", "fit"]
 BASE_HIDDEN_SIZE = 768
 MAX_DEFAULT_RATE = 3e-4  # the highest of the rates for small BERTs of Turc et al. 2019 (google-research/bert)
 
@@ -76,10 +77,17 @@ class TuningSettings:
     """What the head reads in classification, multi-label, regression and multiple choice. cls: the pooler's output for
     [CLS] (paper); mean, max: over the states of all tokens; concat: the state of [CLS], the maximum and the mean.
     Unset: as modules.json says in a folder of sentence-transformers, else cls."""
+    head_init: HeadInit = "random"
+    """Initial weights of a new head. random: small random numbers (paper). fit: those that minimize the loss on the
+    states of the pre-trained encoder, computed in one pass over the training examples, of at most 8,192 of them."""
     dropout: float | None = None
     """Dropout of states, attention weights and the head's input. Unset: the model's own (paper: 0.1)."""
     label_smoothing: float = 0.0
     """Share of a target's probability that is spread over all labels (paper: none)."""
+    class_weights: str | None = None
+    """Weights of the labels in the loss (classification, tagging; in multi-label, of the examples that have the label).
+    balanced: inversely proportional to their frequency in training. Or a JSON file of labels and numbers above 0, such
+    as {"spam": 5}; labels that it lacks have 1. Unset: no weights (paper)."""
     freeze_layers: int | None = None
     """Freeze the embeddings and this many of the lowest layers; 0: only the embeddings. Unset: nothing."""
     layerwise_lr_decay: float = 1.0
@@ -98,6 +106,11 @@ class TuningSettings:
             raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {self.pooling!r}")
         if self.from_scratch and self.keep_head:
             raise ValueError("from_scratch and keep_head: random weights include a random head; set only one of them")
+        if self.head_init not in get_args(HeadInit):
+            raise ValueError(f"head_init: expected random or fit, got {self.head_init!r}")
+        if self.head_init == "fit" and (self.from_scratch or self.keep_head):
+            option = "from_scratch" if self.from_scratch else "keep_head"
+            raise ValueError(f"head_init = 'fit' and {option}: a fit needs a new head on a trained encoder; omit it")
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,14 @@ from bertwright.tasks.presentation import DisplayTable, format_percent
 from bertwright.tasks.task import (
     LEARNED,
     Encoded,
+    Floats,
     Ints,
     Outputs,
     Task,
+    balance,
     check_metric,
     check_restored,
+    count_labels,
     describe_pooling,
     make_pooled_head,
     repeat_output,
@@ -249,6 +252,8 @@ class Classification(TextTask[str, LabelPrediction]):
     """The label whose F1 is the metric f1; unset: the last one in sorted order."""
     labels: tuple[str, ...] = field(default=(), metadata=LEARNED)
     """All labels, in the order of the head's outputs; empty: the labels of the training data, sorted."""
+    class_weights: tuple[float, ...] = field(default=(), metadata=LEARNED)
+    """Factor of each label's examples in the loss of training; empty: 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -264,9 +269,7 @@ class Classification(TextTask[str, LabelPrediction]):
 
     @property
     def head(self) -> HeadSpec:
-        if not self.labels:
-            raise ValueError("the labels are not known yet: call with_labels_of(training examples) first")
-        return HeadSpec("sequence", len(self.labels))
+        return HeadSpec("sequence", count_labels(self.labels))
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -334,7 +337,10 @@ class Classification(TextTask[str, LabelPrediction]):
         return max(self.labels, key=label_sort_key({*self.labels})) if self.pos_label is None else self.pos_label
 
     def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
-        return sum_cross_entropy(logits, batch.labels, smoothing)
+        return sum_cross_entropy(logits, batch.labels, smoothing, self.class_weights)
+
+    def balanced_weights(self, examples: Sequence[TextExample[str]]) -> Floats:
+        return balance(np.bincount(self.encode_labels(examples), minlength=len(self.labels)))
 
     @property
     def has_frequent_answer(self) -> bool:

@@ -33,7 +33,16 @@ from bertwright.tasks.classification import (
     parse_number,
 )
 from bertwright.tasks.presentation import DisplayTable, format_percent
-from bertwright.tasks.task import LEARNED, Encoded, Outputs, check_metric, check_restored, repeat_output
+from bertwright.tasks.task import (
+    LEARNED,
+    Encoded,
+    Floats,
+    Outputs,
+    check_metric,
+    check_restored,
+    count_labels,
+    repeat_output,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,6 +95,8 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
     """Probability above which a label is predicted; chosen on dev."""
     labels: tuple[str, ...] = field(default=(), metadata=LEARNED)
     """All labels, in the order of the head's outputs; empty: the labels of the training data, sorted."""
+    class_weights: tuple[float, ...] = field(default=(), metadata=LEARNED)
+    """Factor in the loss of training of the examples that have the label; empty: 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,9 +112,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
 
     @property
     def head(self) -> HeadSpec:
-        if not self.labels:
-            raise ValueError("the labels are not known yet: call with_labels_of(training examples) first")
-        return HeadSpec("sequence", len(self.labels))
+        return HeadSpec("sequence", count_labels(self.labels))
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -191,7 +200,15 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         import torch.nn.functional as F
 
         targets = batch.labels * (1 - smoothing) + smoothing / 2
-        return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(self.labels)
+        weight = logits.new_tensor(self.class_weights) if self.class_weights else None
+        losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum", pos_weight=weight)
+        return losses / len(self.labels)
+
+    def balanced_weights(self, examples: Examples) -> Floats:
+        """Compute the number of examples without the label per example that has it."""
+        present = self.encode_labels(examples).sum(0, dtype=np.float64)
+        weights: Floats = np.maximum(len(examples) - present, 1) / np.maximum(present, 1)
+        return weights
 
     @property
     def has_frequent_answer(self) -> bool:

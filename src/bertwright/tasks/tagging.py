@@ -47,11 +47,14 @@ from bertwright.tasks.presentation import DisplayTable, format_percent
 from bertwright.tasks.task import (
     LEARNED,
     Encoded,
+    Floats,
     Ints,
     Outputs,
     Task,
+    balance,
     check_metric,
     check_restored,
+    count_labels,
     repeat_output,
     sum_cross_entropy,
 )
@@ -132,6 +135,8 @@ class Tagging(Task[TagExample, TagPrediction]):
     """Score that selects the best checkpoint: f1 of spans, or accuracy; with scheme none always accuracy."""
     labels: tuple[str, ...] = field(default=(), metadata=LEARNED)
     """All tags, in the order of the head's outputs; empty: the tags of the training data."""
+    class_weights: tuple[float, ...] = field(default=(), metadata=LEARNED)
+    """Factor in the loss of training of each tag's words; empty: 1."""
 
     def __post_init__(self) -> None:
         check_metric(self.metric, ("f1", "accuracy"))
@@ -148,9 +153,7 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     @property
     def head(self) -> HeadSpec:
-        if not self.labels:
-            raise ValueError("the tags are not known yet: call with_labels_of(training examples) first")
-        return HeadSpec("token", len(self.labels))
+        return HeadSpec("token", count_labels(self.labels))
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -317,10 +320,16 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         if not self.crf:
-            return sum_cross_entropy(output, batch.labels, smoothing)
+            return sum_cross_entropy(output, batch.labels, smoothing, self.class_weights)
         from bertwright.models.crf import negative_log_likelihood
 
         return negative_log_likelihood(output, batch.labels, batch.position_counts)
+
+    def balanced_weights(self, examples: Sequence[TagExample]) -> Floats:
+        if self.crf:
+            raise ValueError("class_weights: a CRF's loss is of whole sentences, not of words; omit it")
+        labels = self._encode_labels(examples)
+        return balance(np.bincount(labels[labels != UNSEEN], minlength=len(self.labels)))
 
     @property
     def has_frequent_answer(self) -> bool:

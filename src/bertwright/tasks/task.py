@@ -267,6 +267,13 @@ class Task(ABC, Generic[E, P]):
         """Set initial weights of the head that depend on the training examples; by default none."""
         return
 
+    def balanced_weights(self, examples: Sequence[E]) -> Floats:
+        """Compute the weight in the loss of each label that makes up for its frequency in training examples.
+
+        Raises ValueError for a task type without classes.
+        """
+        raise ValueError(f"class_weights: expected a task type with classes, got {self.kind}; omit it")
+
     # The head
 
     @abstractmethod
@@ -413,11 +420,29 @@ def options_of(cls: type[AnyTask]) -> list[Field[Any]]:
     return [field for field in fields(cls) if field.metadata.get("option", True)]  # type: ignore[arg-type]
 
 
-def sum_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Compute the sum of the cross entropies of N × C logits and N labels."""
+def sum_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, weights: Sequence[float] = ()) -> Tensor:
+    """Compute the sum of the cross entropies of N × C logits and N labels, each times the weight of its label."""
     import torch.nn.functional as F
 
-    return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+    weight = logits.new_tensor(weights) if weights else None
+    return F.cross_entropy(logits, labels, weight, reduction="sum", label_smoothing=smoothing)
+
+
+def balance(counts: Ints) -> Floats:
+    """Compute a weight per label from its number of occurrences: N / (C · count), as scikit-learn does.
+
+    >>> balance(np.array([30, 10])).tolist()
+    [0.6666666666666666, 2.0]
+    """
+    weights: Floats = counts.sum() / (len(counts) * np.maximum(counts, 1))
+    return weights
+
+
+def count_labels(labels: Sequence[str]) -> int:
+    """Return the number of labels. Raises ValueError if they are not known yet."""
+    if not labels:
+        raise ValueError("the labels are not known yet: call with_labels_of(training examples) first")
+    return len(labels)
 
 
 def check_metric(metric: str, known: Sequence[str]) -> None:

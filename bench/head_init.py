@@ -1,0 +1,214 @@
+"""Fine-tune a small model with a random head and with a fitted one, and with `transformers`: equal data, equal steps.
+
+    python bench/head_init.py DATA --results FILE [--tasks trec] [--seeds 3] [--contenders fit:1e-4 transformers:5e-5]
+    python bench/head_init.py DATA --results FILE --table
+
+Every seed draws its own training examples, which all contenders share, so that differences are paired. Three epochs,
+batch 32, linear warm-up over a tenth of the steps and decay, AdamW, dropout 0.1, bfloat16, one thread; the weights
+after the last step are scored. Ours reads what the folder names (mean pooling), with --head-init random or fit. The
+other side is `transformers_baseline.py`: the task's class in `transformers`, with [CLS] and the pooler for whole texts.
+
+The floors: logistic regression (scikit-learn, C = 10) on the vectors of `embed`, for single texts; and the score of the
+fitted head before any training (rate 0).
+
+Rule, fixed before the runs: the default is the head and the rate with the highest mean over the six tasks; of several
+within the 95 % interval of the paired difference, the random head, then the lower rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from sklearn.linear_model import LogisticRegression
+
+import bertwright
+from bertwright.files import read_json
+from bertwright.finetuning import head_fit
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
+from bertwright.kernels.cpu import configure_malloc
+from bertwright.seeding import make_rng
+from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_types import TaskOptions
+from bertwright.training.device_settings import DeviceSettings
+from environment import describe_machine, minilm, use_threads
+
+RATES = ("6e-5", "1e-4", "2e-4")
+CONTENDERS = (
+    "logistic", "fit:0", *(f"fit:{rate}" for rate in RATES), *(f"random:{rate}" for rate in RATES),
+    *(f"transformers:{rate}" for rate in ("5e-5", "1e-4", "2e-4")),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task, its files, and how much of them is used."""
+
+    task: TaskSettings
+    train: str
+    test: str
+    examples: int
+    test_examples: int
+    metric: str
+    chooses: bool = False
+    """Whether the task served to choose the constant of the fit, before the comparison; then it is no part of it."""
+
+
+_CONLL = TaskSettings("conll2003", overrides=TaskOptions(context=False, max_length=128))
+_SQUAD = TaskSettings("squad", overrides=TaskOptions(max_length=256))
+_TREC = TaskSettings("classification")
+WORKS = {
+    "trec": Work(_TREC, "trec/TREC.train", "trec/TREC.test", 600, 300, "accuracy"),
+    "sst2": Work(TaskSettings("sst2"), "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", 600, 300, "accuracy"),
+    "mrpc": Work(TaskSettings("mrpc"), "glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", 200, 200, "accuracy"),
+    "stsb": Work(TaskSettings("stsb"), "glue/STS-B/train.tsv", "glue/STS-B/dev.tsv", 300, 200, "spearman"),
+    "conll2003": Work(_CONLL, "conll2003/train.txt", "conll2003/valid.txt", 350, 250, "f1"),
+    "squad": Work(_SQUAD, "squad/train-v1.1.json", "squad/dev-v1.1.json", 120, 60, "f1"),
+    "sst5": Work(_TREC, "sst5/stsa.fine.train", "sst5/stsa.fine.dev", 600, 300, "accuracy", True),
+    "rte": Work(TaskSettings("rte"), "glue/RTE/train.tsv", "glue/RTE/dev.tsv", 300, 300, "accuracy", True),
+    "conll2000": Work(TaskSettings("conll2000"), "conll2000/train.txt", "conll2000/test.txt", 300, 300, "f1", True),
+}
+
+
+class Run(NamedTuple):
+    """The key of one run; it is unique among the lines of results."""
+
+    task: str
+    contender: str
+    """random, fit or transformers, a colon, and the peak rate; or the name of a floor."""
+    seed: int
+
+
+def read_split(path: Path, task: AnyTask) -> list[Any]:
+    """Read the labeled examples of a file; in those of TREC and SST-5 a line has the label first."""
+    if path.parent.name not in ("trec", "sst5"):
+        return list(task.read(str(path)))
+    parts = (line.partition(" ") for line in path.read_text(encoding="utf-8").splitlines())
+    return [TextExample(text, None, label, f"{path}, line {n}") for n, (label, _, text) in enumerate(parts, 1)]
+
+
+def choose(examples: Sequence[Any], number: int, seed: int) -> list[Any]:
+    """Choose examples at random."""
+    chosen = make_rng(seed, 33).permutation(len(examples))[:number]
+    return [examples[index] for index in sorted(chosen)]
+
+
+def splits_of(about: Work, data: Path, seed: int) -> dict[str, list[Any]]:
+    """Return a seed's training examples, and test examples, the same for all seeds, with labels known in training."""
+    task = about.task.build_task()
+    train = choose(read_split(data / about.train, task), about.examples, seed)
+    test = choose(read_split(data / about.test, task), about.test_examples, 0)
+    if isinstance(task, QuestionAnswering):  # the peer trains on the same windows
+        train = [example for example in train if example.learnable]
+    if isinstance(task, Classification):
+        known = {example.label for example in train}
+        test = [example for example in test if example.label in known]
+    return {"train": train, "test": test}
+
+
+def execute(run: Run, data: Path, folder: Path) -> float:
+    """Execute a run and return its score on test."""
+    about, (system, rate, variance) = WORKS[run.task], [*run.contender.split(":"), "", ""][:3]
+    if variance:
+        head_fit.LOGIT_VARIANCE = float(variance)
+    examples = splits_of(about, data, run.seed)
+    if system == "logistic":
+        return score_vectors(examples)
+    settings = FinetuneSettings(
+        run=folder / "run", task=about.task, model=str(minilm()), seed=run.seed,
+        tuning=TuningSettings(head_init="fit" if system == "fit" else "random", dropout=0.1),
+        optimizer=replace(paper_optimizer(), learning_rate=float(rate) or 1e-12),
+        device=DeviceSettings("cpu", "bfloat16", 1),
+    )  # fmt: skip
+    if system == "transformers":
+        return score_transformers(settings, examples)[about.metric]
+    settings = replace(settings, epochs=settings.epochs if float(rate) else 1e-9)
+    finetune(settings, Console(quiet=True), examples)
+    return float(read_json(settings.run / "report.json")["scores"]["test"][about.metric])
+
+
+def score_vectors(examples: dict[str, list[Any]]) -> float:
+    """Return the accuracy of logistic regression on the vectors of `embed`."""
+    bert = bertwright.load(minilm(), "cpu")
+    vectors = {name: bert.embed([example.text for example in split]) for name, split in examples.items()}
+    labels = {name: [example.label for example in split] for name, split in examples.items()}
+    fitted = LogisticRegression(C=10.0, max_iter=1000).fit(vectors["train"], labels["train"])
+    return float(fitted.score(vectors["test"], labels["test"]))
+
+
+def score_transformers(settings: FinetuneSettings, examples: dict[str, list[Any]]) -> dict[str, float]:
+    """Fine-tune the task's class of `transformers` and return the scores on test of the last step's weights."""
+    from transformers_baseline import PEERS, shuffle_items, steps
+
+    task = settings.task.build_task()
+    peer = PEERS[type(task)](str(settings.model), task, examples["train"])
+    items = {name: peer.items(split) for name, split in examples.items()}
+    torch.manual_seed(settings.seed)
+    model = peer.model(0.1).train()
+    order = shuffle_items(len(items["train"]), settings.batch_size, settings.seed)
+    for _ in steps(peer, model, items["train"], settings, order):
+        pass
+    return peer.scores(examples["test"], items["test"], peer.outputs(model, items["test"], "bfloat16"))
+
+
+def read_results(path: Path) -> dict[Run, float]:
+    """Map each finished run to its score."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    records = [json.loads(line) for line in lines]
+    return {Run(record["task"], record["contender"], record["seed"]): record["score"] for record in records}
+
+
+def run_missing(options: argparse.Namespace) -> None:
+    """Execute every run that has no line yet, seed by seed, so that an early table compares all contenders."""
+    use_threads(1)
+    configure_malloc()
+    machine = describe_machine(1)
+    print(machine, flush=True)
+    done = read_results(options.results)
+    for seed in range(options.seeds):
+        for task in options.tasks:
+            for contender in options.contenders:
+                run = Run(task, contender, seed)
+                if run in done or (contender == "logistic" and WORKS[task].task != _TREC and task != "sst2"):
+                    continue
+                started = time.perf_counter()
+                with tempfile.TemporaryDirectory() as folder:
+                    score = execute(run, options.data, Path(folder))
+                seconds = round(time.perf_counter() - started, 1)
+                record = run._asdict() | {"score": score, "seconds": seconds, "machine": machine}
+                with options.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record) + "\n")
+                print(f"{task}, {contender}, seed {seed}: {100 * score:.1f}; {seconds:.0f} s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--results", type=Path, required=True, help="file of JSON lines, appended to")
+    parser.add_argument("--table", action="store_true", help="print the tables of the results so far; run nothing")
+    compared = [name for name, about in WORKS.items() if not about.chooses]
+    parser.add_argument("--tasks", nargs="+", default=compared, choices=tuple(WORKS))
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--examples", type=int, help="training and test examples of every task, to try things out")
+    options = parser.parse_args()
+    if options.examples:
+        cut = {"examples": options.examples, "test_examples": options.examples}
+        WORKS.update({name: replace(about, **cut) for name, about in WORKS.items()})
+    run_missing(options)
+
+
+if __name__ == "__main__":
+    main()
