@@ -1,0 +1,311 @@
+"""ELMo's bidirectional language model (Peters et al. 2018, "Deep contextualized word representations").
+
+Characters of a word → convolutions → highway layers → projection → two LSTM stacks, one per direction. The sizes are
+the released model's; what the paper leaves open follows its code (bilm-tf).
+
+T rows of the batch: the words of all sequences with the marks of their beginnings and ends; U distinct words, L bytes
+per word; P projection size, C cell size. A state has H = 2 P numbers: forward, then backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.fused_ops import dropout
+from bertwright.models.distinct_rows import distinct_rows
+from bertwright.models.encoder import make_dropout
+from bertwright.models.initialization import parameter_rng
+from bertwright.models.packing import WordBatch
+from bertwright.models.rnn import TimeMajor
+from bertwright.models.text_encoder import TextEncoder
+from bertwright.settings import check_limit, check_minimum
+from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES
+
+Filters = tuple[tuple[int, int], ...]
+FILTERS: Filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+CARRY_BIAS = -2.0  # of the highway layers' gates: at first, they mostly hand on their input
+
+
+@dataclass(frozen=True)
+class ElmoConfig:
+    """Sizes of an `ElmoEncoder`; the defaults are the released model's (93.6 million parameters)."""
+
+    vocab_size: int
+    """Words that the language model predicts; the encoder reads any word by its characters."""
+    char_size: int = 16
+    """Numbers per character vector."""
+    filters: Filters = FILTERS
+    """Width in characters and number of the filters of each convolution."""
+    num_highway: int = 2
+    """Highway layers (Srivastava et al. 2015)."""
+    projection_size: int = 512
+    """P, numbers per word and direction in every layer."""
+    cell_size: int = 4096
+    """C, size of an LSTM's cell."""
+    num_layers: int = 2
+    """LSTM layers per direction."""
+    cell_clip: float = 3.0
+    """Largest absolute value in a cell; 0: no limit."""
+    projection_clip: float = 3.0
+    """Largest absolute value in a projected state; 0: no limit."""
+    hidden_dropout: float = 0.1
+    """Dropout of the input of each layer and of the last layer's output."""
+    initializer_range: float = 0.02
+    """Standard deviation of the initial weights of new heads."""
+    max_positions: int = 100_000
+    """Longest sequence; the model has no positions, so that this bounds memory only."""
+
+    def __post_init__(self) -> None:
+        check_minimum(self, 1, "vocab_size", "char_size", "projection_size", "cell_size", "num_layers", "max_positions")
+        check_minimum(self, 0, "num_highway", "cell_clip", "projection_clip")
+        check_limit(self, "from 0 to below 1", "hidden_dropout")
+        if not self.filters or any(not 1 <= width <= WORD_BYTES or count < 1 for width, count in self.filters):
+            raise ValueError(f"filters: expected pairs of a width up to {WORD_BYTES} and a number, got {self.filters}")
+
+    def __str__(self) -> str:
+        return f"ELMo L{self.num_layers} P{self.projection_size} C{self.cell_size}, {self.num_filters} filters"
+
+    @property
+    def num_filters(self) -> int:
+        return sum(count for _, count in self.filters)
+
+    @property
+    def hidden_size(self) -> int:
+        return 2 * self.projection_size
+
+    @property
+    def type_vocab_size(self) -> int:
+        return 1
+
+    @property
+    def is_causal(self) -> bool:
+        return False
+
+    @property
+    def num_parameters(self) -> int:
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in ElmoEncoder(self).parameters())
+
+    def with_dropout(self, rate: float) -> ElmoConfig:
+        return replace(self, hidden_dropout=rate)
+
+
+class Highway(nn.Module):
+    """g · relu(W x + b) + (1 − g) · x, with g = σ(V x + c)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.transform = nn.Linear(size, size)
+        self.gate = nn.Linear(size, size)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return torch.lerp(words, torch.relu(self.transform(words)), torch.sigmoid(self.gate(words)))
+
+
+class CharacterEncoder(nn.Module):
+    """A vector per word from its bytes: convolutions, maximum over places, ReLU, highway layers, projection."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__()
+        self.widest = max(width for width, _ in config.filters)
+        self.embedding = nn.Embedding(NUM_BYTES, config.char_size)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(config.char_size, count, width) for width, count in config.filters
+        )
+        self.highways = nn.ModuleList(Highway(config.num_filters) for _ in range(config.num_highway))
+        self.projection = nn.Linear(config.num_filters, config.projection_size)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Encode words, U × L bytes → U × P."""
+        # Filters also read padding. Beyond one window of it, more padding gives no new value to the maximum.
+        used = int((rows != PADDING).sum(1).max()) + self.widest
+        characters = self.embedding(rows[:, :used]).transpose(1, 2)  # U char_size L
+        maxima = [convolution(characters).amax(2) for convolution in self.convolutions]
+        words = torch.relu(torch.cat(maxima, 1))  # U filters
+        for highway in self.highways:
+            words = highway(words)
+        projected: Tensor = self.projection(words)
+        return projected
+
+
+class WordEncoder(nn.Module):
+    """Vectors of words; the characters of each distinct word of a batch are read once."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__()
+        self.characters = CharacterEncoder(config)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Encode words, T × L bytes → T × P."""
+        distinct = distinct_rows(rows)
+        vectors: Tensor = self.characters(distinct.rows)
+        return vectors.index_select(0, distinct.numbers)
+
+
+class ProjectedLSTM(nn.Module):
+    """An LSTM layer with projected states (Sak et al. 2014), for both directions at once.
+
+    Gates are in the order input, forget, cell, output. The leading dimension of parameters is the direction.
+    """
+
+    def __init__(self, input_size: int, cell_size: int, projection_size: int, clips: tuple[float, float]) -> None:
+        super().__init__()
+        self.cell_clip, self.projection_clip = clips
+        self.weight_ih = nn.Parameter(torch.empty(2, 4 * cell_size, input_size))
+        self.weight_hh = nn.Parameter(torch.empty(2, 4 * cell_size, projection_size))
+        self.bias = nn.Parameter(torch.empty(2, 4 * cell_size))
+        self.weight_hr = nn.Parameter(torch.empty(2, projection_size, cell_size))
+
+    def forward(self, inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
+        """Read words in time-major order, 2 × N × D → 2 × N × P; `batch_sizes`: sequences that have each step."""
+        gates = torch.baddbmm(self.bias[:, None], inputs, self.weight_ih.transpose(1, 2))  # 2 N 4C
+        recurrent, project = self.weight_hh.transpose(1, 2), self.weight_hr.transpose(1, 2)
+        hidden = inputs.new_zeros(2, batch_sizes[0], project.shape[2])
+        cell = inputs.new_zeros(2, batch_sizes[0], project.shape[1])
+        states = []
+        for step in gates.split([*batch_sizes], 1):
+            size = step.shape[1]
+            hidden, cell = hidden[:, :size], cell[:, :size]
+            write, keep, new, read = torch.baddbmm(step, hidden, recurrent).chunk(4, 2)
+            cell = torch.sigmoid(keep) * cell + torch.sigmoid(write) * torch.tanh(new)
+            cell = clip(cell, self.cell_clip)
+            hidden = clip(torch.bmm(torch.sigmoid(read) * torch.tanh(cell), project), self.projection_clip)
+            states.append(hidden)
+        return torch.cat(states, 1)
+
+
+def clip(values: Tensor, limit: float) -> Tensor:
+    return values.clamp(-limit, limit) if limit else values
+
+
+class ElmoEncoder(TextEncoder):
+    """Words by their characters, read by a stack of LSTMs from left to right, and by another one from right to left."""
+
+    model_type: ClassVar[str] = "elmo"
+    config: ElmoConfig
+
+    def __init__(self, config: ElmoConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
+        super().__init__(config, compute_dtype)
+        self.embeddings = WordEncoder(config)
+        clips = config.cell_clip, config.projection_clip
+        self.layers = nn.ModuleList(
+            ProjectedLSTM(config.projection_size, config.cell_size, config.projection_size, clips)
+            for _ in range(config.num_layers)
+        )
+        self.initialize(seed)
+
+    @torch.no_grad()
+    def initialize(self, seed: int) -> None:
+        """Draw initial weights; every parameter is a function of (seed, name).
+
+        Characters, convolutions and the LSTMs: uniform, in ±1, ±√(1 / fan-in) and ±√(6 / (rows + columns));
+        highway and projection: normal with σ = √(1 / columns). Biases are 0, the forget gates' 1, the highway gates' −2.
+        """
+        for name, parameter in self.named_parameters():
+            if parameter.is_meta:
+                continue
+            rng = parameter_rng(seed, f"encoder.{name}")
+            if name.endswith("bias"):
+                parameter.fill_(CARRY_BIAS if "gate" in name else 0.0)
+                if name.startswith("layers"):
+                    parameter[:, self.config.cell_size : 2 * self.config.cell_size] = 1.0
+            elif name.startswith("layers"):
+                gates = 1 if name.endswith("hr") else 4
+                rows, columns = parameter.shape[1] // gates, parameter.shape[2]
+                bound = (6 / (rows + columns)) ** 0.5
+                parameter.uniform_(-bound, bound, generator=rng)
+            elif "highways" in name or "projection" in name:
+                parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=rng)
+            else:
+                bound = parameter[0].numel() ** -0.5 if parameter.ndim == 3 else 1.0
+                parameter.uniform_(-bound, bound, generator=rng)
+
+    @property
+    def num_dropout_sites(self) -> int:
+        """Two for the input of each layer and for the last output: one per direction."""
+        return 2 * (self.config.num_layers + 1)
+
+    def forward(self, batch: WordBatch, positions: Tensor | None = None) -> Tensor:
+        """Compute the last layer's states, T × H or, with `positions`, R × H."""
+        return self.hidden_states(batch, [self.config.num_layers], positions)[0]
+
+    def hidden_states(
+        self, batch: WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+    ) -> list[Tensor]:
+        """Compute the states after each of `layers` (ascending); layer 0 is the word's vector, twice."""
+        layers = range(self.config.num_layers + 1) if layers is None else layers
+        drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
+        words = self.embeddings(batch.rows[:, -WORD_BYTES:])  # T P
+        directions = Directions.of(batch)
+        states = directions.pack(words)  # 2 T P
+        at_layers = [states] if 0 in layers else []
+        sizes = directions.batch_sizes
+        for number, layer in enumerate(self.layers):
+            output = layer(directions.drop(states, drop, number), sizes)
+            states = output + states if number else output  # the residual skips the first layer
+            if number + 1 in layers:
+                last = number + 1 == len(self.layers)
+                at_layers.append(directions.drop(states, drop, number + 1) if last else states)
+        unpacked = (directions.unpack(layer_states) for layer_states in at_layers)
+        return [layer_states if positions is None else layer_states[positions] for layer_states in unpacked]
+
+
+@dataclass(frozen=True)
+class Directions:
+    """The words of a batch in the orders in which both stacks read them."""
+
+    orders: tuple[Tensor, Tensor]
+    """2 × T int64, indices of words: forward, and backward from each sequence's last word."""
+    inverses: tuple[Tensor, Tensor]
+    batch_sizes: list[int]
+
+    @classmethod
+    def of(cls, batch: WordBatch) -> Directions:
+        packing, device = batch.packing, batch.rows.device
+        forward = TimeMajor.of(packing.lengths, device)
+        ends = (packing.first_positions + packing.last_positions).repeat_interleave(packing.cu_seqlens.diff().long())
+        mirrored = ends - torch.arange(packing.num_tokens, device=device)  # T, the word at the mirrored place
+        backward = mirrored[forward.order]
+        return cls(
+            (forward.order, backward), (forward.inverse, forward.inverse[mirrored]), forward.batch_sizes.tolist()
+        )
+
+    def pack(self, words: Tensor) -> Tensor:
+        """Return T × P vectors in both orders, 2 × T × P."""
+        return torch.stack([words.index_select(0, order) for order in self.orders])
+
+    def unpack(self, states: Tensor) -> Tensor:
+        """Return 2 × T × P states in the batch's order, T × 2 P."""
+        return torch.cat([states[d].index_select(0, inverse) for d, inverse in enumerate(self.inverses)], 1)
+
+    def drop(self, states: Tensor, drop: Dropout | None, number: int) -> Tensor:
+        """Apply dropout; the masks of a direction are a function of the word, not of the order."""
+        if drop is None:
+            return states
+        sites = (dropout(states[d], drop.select(order), 2 * number + d) for d, order in enumerate(self.orders))
+        return torch.stack([*sites])
+
+
+class ScalarMix(nn.Module):
+    """γ Σ sⱼ hⱼ over layers, s = softmax(w) (equation 1); at first the mean of all layers."""
+
+    def __init__(self, num_layers: int, normalize: bool = False) -> None:
+        """Mix `num_layers` layers; `normalize`: LayerNorm of each layer first, over all words of the batch."""
+        super().__init__()
+        self.normalize = normalize
+        self.weights = nn.Parameter(torch.zeros(num_layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        """Mix states, each R × H."""
+        if self.normalize:
+            layers = [F.layer_norm(states, states.shape, eps=1e-12) for states in layers]
+        shares = torch.softmax(self.weights, 0)
+        return self.gamma * sum(share * states for share, states in zip(shares, layers, strict=True))
