@@ -11,25 +11,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.fused_ops import dropout
-from bertwright.models.distinct_rows import distinct_rows
+from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
+from bertwright.baselines.bilstm_crf import DistinctWords
 from bertwright.models.encoder import make_dropout
+from bertwright.models.heads import EncoderModel
 from bertwright.models.initialization import parameter_rng
 from bertwright.models.packing import WordBatch
 from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import check_limit, check_minimum
-from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES
+from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES, mark_rows
+from bertwright.vocabulary.word_tokenizer import END
 
 Filters = tuple[tuple[int, int], ...]
 FILTERS: Filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+SIZES: dict[str, dict[str, Any]] = {  # named sizes: small, medium and base have been released by AllenNLP
+    "tiny": {"filters": FILTERS[:3], "num_highway": 1, "projection_size": 64, "cell_size": 256},
+    "mini": {
+        "filters": ((1, 16), (2, 16), (3, 32), (4, 64), (5, 128)),
+        "num_highway": 1,
+        "projection_size": 128,
+        "cell_size": 512,
+    },
+    "small": {"num_highway": 1, "projection_size": 128, "cell_size": 1024},
+    "medium": {"num_highway": 1, "projection_size": 256, "cell_size": 2048},
+    "base": {},
+}
 CARRY_BIAS = -2.0  # of the highway layers' gates: at first, they mostly hand on their input
 
 
@@ -69,6 +83,13 @@ class ElmoConfig:
         if not self.filters or any(not 1 <= width <= WORD_BYTES or count < 1 for width, count in self.filters):
             raise ValueError(f"filters: expected pairs of a width up to {WORD_BYTES} and a number, got {self.filters}")
 
+    @classmethod
+    def from_size(cls, size: str | None, vocab_size: int, **changes: Any) -> ElmoConfig:
+        """Return the configuration of a named size, base if None. Raises ValueError for an unknown name."""
+        if size is not None and size not in SIZES:
+            raise ValueError(f"size: expected one of {', '.join(SIZES)} for --architecture elmo, got {size!r}")
+        return cls(vocab_size, **SIZES[size or "base"] | changes)
+
     def __str__(self) -> str:
         return f"ELMo L{self.num_layers} P{self.projection_size} C{self.cell_size}, {self.num_filters} filters"
 
@@ -95,6 +116,12 @@ class ElmoConfig:
 
     def with_dropout(self, rate: float) -> ElmoConfig:
         return replace(self, hidden_dropout=rate)
+
+    def count_training_flops(self, words: int, predictions: int, candidates: int) -> int:
+        """Count the operations of a forward and a backward pass, without the characters of distinct words."""
+        per_cell = self.projection_size * (4 * 2 + 1)  # gates read the input and the state; then the projection
+        layers = 2 * self.num_layers * self.cell_size * per_cell * words
+        return 6 * (layers + predictions * candidates * self.projection_size)
 
 
 class Highway(nn.Module):
@@ -144,9 +171,9 @@ class WordEncoder(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Encode words, T × L bytes → T × P."""
-        distinct = distinct_rows(rows)
+        distinct = DistinctWords.of(rows)
         vectors: Tensor = self.characters(distinct.rows)
-        return vectors.index_select(0, distinct.numbers)
+        return vectors.index_select(0, distinct.words)
 
 
 class ProjectedLSTM(nn.Module):
@@ -242,7 +269,7 @@ class ElmoEncoder(TextEncoder):
         """Compute the states after each of `layers` (ascending); layer 0 is the word's vector, twice."""
         layers = range(self.config.num_layers + 1) if layers is None else layers
         drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
-        words = self.embeddings(batch.rows[:, -WORD_BYTES:])  # T P
+        words = self.embeddings(word_bytes(batch.rows))  # T P
         directions = Directions.of(batch)
         states = directions.pack(words)  # 2 T P
         at_layers = [states] if 0 in layers else []
@@ -291,6 +318,40 @@ class Directions:
             return states
         sites = (dropout(states[d], drop.select(order), 2 * number + d) for d, order in enumerate(self.orders))
         return torch.stack([*sites])
+
+
+def word_bytes(rows: Tensor) -> Tensor:
+    """Return the bytes of words, T × W, from rows of an id and bytes; the marks of texts have bytes of their own."""
+    marks = torch.from_numpy(mark_rows()).to(rows)  # 2 W
+    is_mark = rows[:, 0] <= END  # the ids of the marks, 0 and 1, are the first ones
+    return torch.where(is_mark[:, None], marks[rows[:, 0].clamp(max=END)], rows[:, 1:])
+
+
+class BidirectionalLM(EncoderModel):
+    """The encoder with a softmax over words, which both directions share (section 3.1)."""
+
+    encoder: ElmoEncoder
+
+    def __init__(self, config: ElmoConfig, seed: int = 0) -> None:
+        super().__init__(ElmoEncoder(config, seed=seed))
+        self.softmax = nn.Linear(config.projection_size, config.vocab_size)
+        if not self.softmax.weight.is_meta:
+            rng = parameter_rng(seed, "softmax.weight")
+            nn.init.normal_(self.softmax.weight, 0.0, config.projection_size**-0.5, generator=rng)
+            nn.init.zeros_(self.softmax.bias)
+
+    @property
+    def config(self) -> ElmoConfig:
+        return self.encoder.config
+
+    def predicting_states(self, batch: WordBatch, positions: Sequence[Tensor]) -> Tensor:
+        """Compute the forward states at the first positions and the backward states at the second ones, M × P."""
+        forward, backward = self.encoder(batch).chunk(2, 1)
+        return torch.cat([forward[positions[0]], backward[positions[1]]])
+
+    def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Compute `scale` × the summed cross entropy over the whole vocabulary, and the number correct."""
+        return linear_cross_entropy(states, self.softmax.weight, self.softmax.bias, labels, scale)
 
 
 class ScalarMix(nn.Module):

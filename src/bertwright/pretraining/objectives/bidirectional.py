@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from bertwright.training.loop import LossOutput
 
 
+MAX_SAMPLED = 8192  # words of the sampled softmax in the released code; here also at most a sixteenth of the vocabulary
+
+
 class SampledWords(NamedTuple):
     """The words that share a softmax with the right ones in a step (Jozefowicz et al. 2016)."""
 
@@ -123,7 +126,8 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
 
         from bertwright.models.packing import WordBatch
 
-        sampled = SampledWords.draw(len(self.token_rows), step.settings.sampled_words, step.mask_key)
+        vocab_size = len(self.token_rows)
+        sampled = SampledWords.draw(vocab_size, min(MAX_SAMPLED, vocab_size // 16 + 1), step.mask_key)
         batches = []
         for sequences in micro_batches:
             tokens, packed = step.pack(sequences, step.ids)
@@ -144,7 +148,9 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
     def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> BidirectionalLM:
         from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig
 
-        return BidirectionalLM(ElmoConfig.from_size(settings.size, vocab_size, **settings.given_sizes), seed)
+        given = {"num_layers": settings.num_layers, "hidden_dropout": settings.hidden_dropout}
+        changes = {name: value for name, value in given.items() if value is not None}
+        return BidirectionalLM(ElmoConfig.from_size(settings.size, vocab_size, **changes), seed)
 
     def load_model(
         self, folder: Path, settings: ModelSettings, tokenizer: TextTokenizer, is_checkpoint: bool
@@ -179,7 +185,9 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
             loss, correct = model.cross_entropy(states, batch.labels, 1 / max(batch.count, 1))
         words = batch.packing.num_tokens
         sums = {"mlm_sum": loss.detach() * max(batch.count, 1), "mlm_correct": correct}
-        counts = {"mlm_count": len(states), "tokens": words, "flops": model.count_training_flops(words, len(states))}
+        candidates = len(batch.sampled.ids) if model.training else model.config.vocab_size
+        flops = model.config.count_training_flops(words, len(states), candidates)
+        counts = {"mlm_count": len(states), "tokens": words, "flops": flops}
         sums |= {name: torch.full((), float(value), device=loss.device) for name, value in counts.items()}
         return LossOutput(loss, sums)
 
