@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder, ProjectedLSTM, ScalarMix
+from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder, ScalarMix
 from bertwright.models.packing import Packing, WordBatch
+from bertwright.models.projected_lstm import Clips, ProjectedLSTM
 from bertwright.vocabulary.word_bytes import WORD_BYTES, mark_rows, word_byte_rows
 
 SMALL = ElmoConfig(
@@ -70,7 +71,7 @@ def test_layers_equal_torchs_projected_lstm_with_a_residual() -> None:
 
 
 def test_clips_bound_cells_and_states() -> None:
-    layer = ProjectedLSTM(2, 3, 2, (0.5, 0.25))
+    layer = ProjectedLSTM(2, 3, 2, Clips(0.5, 0.25))
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.fill_(1.0)
@@ -78,6 +79,27 @@ def test_clips_bound_cells_and_states() -> None:
     states = layer(words, [1, 1, 1])
     # The gates are open, so the cell reaches 0.5 at once, and 3 tanh(0.5) is beyond 0.25.
     assert torch.equal(states, torch.full((2, 3, 2), 0.25))
+
+
+def test_gradients_equal_finite_differences_with_clips_and_sequences_of_different_lengths() -> None:
+    layer = ProjectedLSTM(3, 4, 2, Clips(0.6, 0.2)).double()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
+    words = torch.randn(2, 6, 3, dtype=torch.double, requires_grad=True)
+    parameters = [words, *layer.parameters()]
+
+    def run(words: Tensor, *weights: Tensor) -> Tensor:
+        names = [name for name, _ in layer.named_parameters()]
+        output = torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), (words, [3, 2, 1]))
+        assert isinstance(output, Tensor)
+        return output
+
+    states = run(*parameters)
+    assert (states.abs() == 0.2).any()
+    assert (states.abs() < 0.2).any()
+    assert torch.autograd.gradcheck(run, parameters)
 
 
 def loop_over_characters(encoder: ElmoEncoder, word: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from bertwright.models.encoder import make_dropout
 from bertwright.models.heads import EncoderModel
 from bertwright.models.initialization import parameter_rng
 from bertwright.models.packing import WordBatch
+from bertwright.models.projected_lstm import Clips, ProjectedLSTM
 from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import check_limit, check_minimum
@@ -176,42 +177,6 @@ class WordEncoder(nn.Module):
         return vectors.index_select(0, distinct.words)
 
 
-class ProjectedLSTM(nn.Module):
-    """An LSTM layer with projected states (Sak et al. 2014), for both directions at once.
-
-    Gates are in the order input, forget, cell, output. The leading dimension of parameters is the direction.
-    """
-
-    def __init__(self, input_size: int, cell_size: int, projection_size: int, clips: tuple[float, float]) -> None:
-        super().__init__()
-        self.cell_clip, self.projection_clip = clips
-        self.weight_ih = nn.Parameter(torch.empty(2, 4 * cell_size, input_size))
-        self.weight_hh = nn.Parameter(torch.empty(2, 4 * cell_size, projection_size))
-        self.bias = nn.Parameter(torch.empty(2, 4 * cell_size))
-        self.weight_hr = nn.Parameter(torch.empty(2, projection_size, cell_size))
-
-    def forward(self, inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
-        """Read words in time-major order, 2 × N × D → 2 × N × P; `batch_sizes`: sequences that have each step."""
-        gates = torch.baddbmm(self.bias[:, None], inputs, self.weight_ih.transpose(1, 2))  # 2 N 4C
-        recurrent, project = self.weight_hh.transpose(1, 2), self.weight_hr.transpose(1, 2)
-        hidden = inputs.new_zeros(2, batch_sizes[0], project.shape[2])
-        cell = inputs.new_zeros(2, batch_sizes[0], project.shape[1])
-        states = []
-        for step in gates.split([*batch_sizes], 1):
-            size = step.shape[1]
-            hidden, cell = hidden[:, :size], cell[:, :size]
-            write, keep, new, read = torch.baddbmm(step, hidden, recurrent).chunk(4, 2)
-            cell = torch.sigmoid(keep) * cell + torch.sigmoid(write) * torch.tanh(new)
-            cell = clip(cell, self.cell_clip)
-            hidden = clip(torch.bmm(torch.sigmoid(read) * torch.tanh(cell), project), self.projection_clip)
-            states.append(hidden)
-        return torch.cat(states, 1)
-
-
-def clip(values: Tensor, limit: float) -> Tensor:
-    return values.clamp(-limit, limit) if limit else values
-
-
 class ElmoEncoder(TextEncoder):
     """Words by their characters, read by a stack of LSTMs from left to right, and by another one from right to left."""
 
@@ -221,7 +186,7 @@ class ElmoEncoder(TextEncoder):
     def __init__(self, config: ElmoConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         super().__init__(config, compute_dtype)
         self.embeddings = WordEncoder(config)
-        clips = config.cell_clip, config.projection_clip
+        clips = Clips(config.cell_clip, config.projection_clip)
         self.layers = nn.ModuleList(
             ProjectedLSTM(config.projection_size, config.cell_size, config.projection_size, clips)
             for _ in range(config.num_layers)
