@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertwright.baselines.bilstm_crf import DistinctWords
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
-from bertwright.baselines.bilstm_crf import DistinctWords
 from bertwright.models.encoder import make_dropout
 from bertwright.models.heads import EncoderModel
 from bertwright.models.initialization import parameter_rng
@@ -144,9 +144,7 @@ class CharacterEncoder(nn.Module):
         super().__init__()
         self.widest = max(width for width, _ in config.filters)
         self.embedding = nn.Embedding(NUM_BYTES, config.char_size)
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(config.char_size, count, width) for width, count in config.filters
-        )
+        self.convolutions = nn.ModuleList(nn.Conv1d(config.char_size, count, width) for width, count in config.filters)
         self.highways = nn.ModuleList(Highway(config.num_filters) for _ in range(config.num_highway))
         self.projection = nn.Linear(config.num_filters, config.projection_size)
 

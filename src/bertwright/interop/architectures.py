@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
+from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
 from bertwright.interop.model_files import CONFIG
 from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
 from bertwright.interop.weights import raise_if_any
@@ -189,6 +190,16 @@ class BertArchitecture(Architecture):
                 raise ValueError(f"{path}: {field}: expected {expected[field]} as in {CONFIG}, got {size}")
 
 
+class ElmoArchitecture(Architecture):
+    """ELMo's language model in our own names; `interop/allennlp.py` reads and writes the released format."""
+
+    optional_heads: ClassVar[tuple[str, ...]] = ("softmax",)
+
+    def build_model(self, config: Any) -> BidirectionalLM:
+        """Build the language model."""
+        return BidirectionalLM(config)
+
+
 BERT = BertArchitecture(BertEncoder, BertConfig, "Bert")
 
 
@@ -199,6 +210,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     BERT.encoder.model_type: BERT,
     REVERSED: BERT,
     READS_LAST: BERT,
+    ElmoEncoder.model_type: ElmoArchitecture(ElmoEncoder, ElmoConfig, "Elmo"),
 }
 
 

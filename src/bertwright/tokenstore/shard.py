@@ -61,7 +61,7 @@ def write_shard(shard: ShardSpec, tokenizer: TextTokenizer) -> None:
         documents = read_shard(shard.corpus, shard.source)
         for chunk in _split_sentences(documents, shard.corpus.sentence_splitter):
             digests.extend(chunk.digests)
-            encoded = tokenizer.encode_raw(chunk.sentences)
+            encoded = tokenizer.encode_numbers(chunk.sentences)
             lengths = np.diff(encoded.offsets)
             document_of = np.repeat(np.arange(len(chunk.counts)), chunk.counts)  # number of each sentence's document
             document_lengths = np.bincount(document_of[lengths > 0], minlength=len(chunk.counts))

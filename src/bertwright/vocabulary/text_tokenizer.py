@@ -68,6 +68,10 @@ class TextTokenizer(ABC):
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
         """Encode raw texts without special tokens. Raises ValueError for a lone surrogate."""
 
+    def encode_numbers(self, texts: Sequence[str]) -> Ragged:
+        """Encode raw texts as one number per token, as token stores hold them, even if `encode_raw` gives rows."""
+        return self.encode_raw(texts)
+
     @abstractmethod
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode raw texts without special tokens, with offsets. Raises ValueError for a lone surrogate."""

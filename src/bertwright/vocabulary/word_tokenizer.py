@@ -22,6 +22,7 @@ from bertwright.layouts import SequenceLayout
 from bertwright.ragged import Ragged
 from bertwright.settings import convert
 from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer
+from bertwright.vocabulary.word_bytes import WORD_BYTES, word_byte_rows
 
 BEGIN, END, UNKNOWN = range(3)  # ids of the tokens before and after a text, and of words that the vocabulary lacks
 SPECIAL_TOKENS = ("<S>", "</S>", "<UNK>")
@@ -46,6 +47,8 @@ class WordRules:
     """Split texts at punctuation as well, not only at blanks."""
     max_characters: int = 30
     """W: a longer word loses its last characters; 0: the model reads no characters."""
+    bytes: bool = False
+    """Rows have the word's bytes as ELMo reads them (`word_bytes`), instead of its characters."""
 
     def normalize(self, word: str) -> str:
         """Return the form of a word that the vocabulary has.
@@ -55,6 +58,11 @@ class WordRules:
         """
         word = word.lower() if self.lowercase else word
         return DIGIT.sub("0", word) if self.zero_digits else word
+
+    @property
+    def columns(self) -> int:
+        """Numbers per row after the word's id."""
+        return WORD_BYTES if self.bytes else self.max_characters
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -166,6 +174,17 @@ class WordTokenizer(TextTokenizer):
         words = [self.token(number) for number in numbers.tolist() if not (skip_special and number in (BEGIN, END))]
         return " ".join(words)
 
+    def encode_numbers(self, texts: Sequence[str]) -> Ragged:
+        words = [self._split(text, number) for number, text in enumerate(texts)]
+        numbers = [self._numbers.get(self.rules.normalize(word), UNKNOWN) for text in words for word in text]
+        return Ragged(np.array(numbers, dtype=np.uint32), np.cumsum([0, *map(len, words)], dtype=np.int64))
+
+    def token_rows(self) -> npt.NDArray[np.uint32]:
+        """Return the row of each token of the vocabulary, V × (1 + W)."""
+        rows = self._rows(self._tokens)
+        rows[:, 0] = np.arange(len(rows))
+        return rows
+
     def _split(self, text: str, number: int) -> list[str]:
         if not isinstance(text, str):
             raise ValueError(f"text {number}: expected a text, got {str(text)[:60]!r}")
@@ -185,9 +204,12 @@ class WordTokenizer(TextTokenizer):
         """Return one row of 1 + W ids per word; each distinct word is looked up once."""
         numbers: dict[str, int] = {}
         distinct = [numbers.setdefault(word, len(numbers)) for word in words]
-        rows = np.zeros((len(numbers), 1 + self.rules.max_characters), dtype=np.uint32)
+        rows = np.zeros((len(numbers), 1 + self.rules.columns), dtype=np.uint32)
+        rows[:, 0] = [self._numbers.get(self.rules.normalize(word), UNKNOWN) for word in numbers]
+        if self.rules.bytes:
+            rows[:, 1:] = word_byte_rows(list(numbers))
+            return rows[np.array(distinct, dtype=np.int64)]
         for row, word in zip(rows, numbers, strict=True):
-            row[0] = self._numbers.get(self.rules.normalize(word), UNKNOWN)
             letters = word[: self.rules.max_characters]
             row[1 : 1 + len(letters)] = [self._character_ids.get(letter, UNKNOWN_CHARACTER) for letter in letters]
         return rows[np.array(distinct, dtype=np.int64)]

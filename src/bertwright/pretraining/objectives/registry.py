@@ -5,13 +5,20 @@ An architecture is pre-trained by the objectives that name it (`Objective.archit
 
 from __future__ import annotations
 
+from bertwright.pretraining.objectives.bidirectional import BidirectionalLanguageModel
 from bertwright.pretraining.objectives.causal import LeftToRightLM, RightToLeftLM
 from bertwright.pretraining.objectives.masked import MaskedLM, MaskedLMWithNextSentence
 from bertwright.pretraining.objectives.objective import AnyObjective
 
 OBJECTIVES: dict[str, AnyObjective] = {
     objective.name: objective
-    for objective in (MaskedLMWithNextSentence(), MaskedLM(), LeftToRightLM(), RightToLeftLM())
+    for objective in (
+        MaskedLMWithNextSentence(),
+        MaskedLM(),
+        LeftToRightLM(),
+        RightToLeftLM(),
+        BidirectionalLanguageModel(),
+    )
 }
 
 
