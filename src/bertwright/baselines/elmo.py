@@ -196,7 +196,8 @@ class ElmoEncoder(TextEncoder):
         """Draw initial weights; every parameter is a function of (seed, name).
 
         Characters, convolutions and the LSTMs: uniform, in ±1, ±√(1 / fan-in) and ±√(6 / (rows + columns));
-        highway and projection: normal with σ = √(1 / columns). Biases are 0, the forget gates' 1, the highway gates' −2.
+        highway and projection: normal with σ = √(1 / columns). Biases are 0, the forget gates' 1, the highway gates'
+        −2.
         """
         for name, parameter in self.named_parameters():
             if parameter.is_meta:
@@ -332,4 +333,5 @@ class ScalarMix(nn.Module):
         if self.normalize:
             layers = [F.layer_norm(states, states.shape, eps=1e-12) for states in layers]
         shares = torch.softmax(self.weights, 0)
-        return self.gamma * sum(share * states for share, states in zip(shares, layers, strict=True))
+        mixed: Tensor = self.gamma * sum(share * states for share, states in zip(shares, layers, strict=True))
+        return mixed

@@ -36,7 +36,9 @@ class ProjectedLSTM(nn.Module):
     def forward(self, inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
         """Read words, 2 × R × D → 2 × R × P; `batch_sizes`: words per step."""
         gates = torch.baddbmm(self.bias[:, None], inputs, self.weight_ih.transpose(1, 2))  # 2 R 4C
-        states: Tensor = ProjectedSteps.apply(gates, self.weight_hh, self.weight_hr, batch_sizes, self.clips)
+        states: Tensor = ProjectedSteps.apply(  # type: ignore[no-untyped-call]
+            gates, self.weight_hh, self.weight_hr, batch_sizes, self.clips
+        )
         return states
 
 
@@ -86,7 +88,7 @@ class ProjectedSteps(torch.autograd.Function):
             rows = slice(begin + n, begin + n + later)
             earlier_cells[:, rows] = cells[:, begin : begin + later]
             earlier_states[:, rows] = states[:, begin : begin + later]
-        write, keep, new, read = gates.unflatten(-1, (4, size)).unbind(-2)
+        write, keep, new, read = gates.view(2, -1, 4, size).unbind(2)
         squashed = cells.tanh()
         by_read = squashed * read * (1 - read)
         by_cell = read * (1 - squashed.square())
@@ -108,7 +110,7 @@ class ProjectedSteps(torch.autograd.Function):
             d_read = torch.bmm(total, project)  # 2 n C
             d_total = d_read * by_cell[:, rows]
             d_total[:, : d_cell.shape[1]] += d_cell
-            step = d_gates[:, rows].unflatten(-1, (4, size))
+            step = d_gates[:, rows].view(2, n, 4, size)
             torch.mul(d_total[:, :, None], of_cell[:, rows], out=step[:, :, :3])
             torch.mul(d_read, by_read[:, rows], out=step[:, :, 3])
             d_cell = d_total * keep[:, rows]

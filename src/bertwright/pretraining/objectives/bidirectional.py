@@ -211,8 +211,8 @@ def sampled_cross_entropy(model: Any, states: Tensor, batch: BidirectionalBatch)
     ids = torch.cat([batch.labels, sampled])
     vectors = F.embedding(ids, model.softmax.weight, sparse=model.encoder.sparse_gradients)  # M + S  P
     correction = model.softmax.bias[ids] - batch.sampled.log_expected_counts(ids, vocab_size)
-    true_vectors, sampled_vectors = vectors.split([len(states), len(sampled)])
-    true_shift, sampled_shift = correction.split([len(states), len(sampled)])
+    true_vectors, sampled_vectors = vectors[: len(states)], vectors[len(states) :]
+    true_shift, sampled_shift = correction[: len(states)], correction[len(states) :]
     right = (states * true_vectors).sum(1) + true_shift  # M
     others = torch.addmm(sampled_shift, states, sampled_vectors.T)  # M S
     others = others.masked_fill(batch.labels[:, None] == sampled, -math.inf)
