@@ -7,17 +7,20 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import torch
 from rich.console import Console, RenderableType
 from safetensors.torch import load_file
 
 from bertwright.training.metrics_log import read_metrics
+from bertwright.training.optimizer import Optimizer
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -112,3 +115,18 @@ def check_killed_runs(command: Callable[[Any], object], unbroken: Any, wait: Wai
         assert same_weights(unbroken.run / "model", broken.run / "model")
         assert read_untimed(broken.run) == read_untimed(unbroken.run)
         assert not list(broken.run.rglob(".*.part-*"))
+
+
+@contextmanager
+def interrupt_at_step(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Press Ctrl-C during a step of the run in the block, which finishes and saves that step."""
+    step = Optimizer.step
+
+    def with_signal(optimizer: Optimizer, learning_rate: float, norm: float) -> None:
+        if optimizer.steps == number - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        step(optimizer, learning_rate, norm)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match=f"step {number} is saved"):
+        patch.setattr(Optimizer, "step", with_signal)
+        yield

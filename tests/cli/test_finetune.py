@@ -8,7 +8,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -46,9 +45,9 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.fit import train_until_stopped
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
-from bertwright.training.optimizer import Optimizer, OptimizerSettings
+from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
-from harness import check_killed_runs, load_weights, read_untimed, run_and_capture, same_weights
+from harness import check_killed_runs, interrupt_at_step, load_weights, read_untimed, run_and_capture, same_weights
 
 Make = Callable[..., FinetuneSettings]
 CPU = DeviceSettings("cpu", "float32", 1)
@@ -64,21 +63,6 @@ def open_finetune(settings: FinetuneSettings) -> Iterator[tuple[FinetuneRun, io.
     console = Console(file=printed, width=200)
     with execution_context(settings.device) as context:
         yield FinetuneRun(open_run(settings, context, console), settings, context, console), printed
-
-
-@contextmanager
-def interrupt_at_step(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Press Ctrl-C during a step of the run in the block, which finishes and saves that step."""
-    step = Optimizer.step
-
-    def with_signal(optimizer: Optimizer, learning_rate: float, norm: float) -> None:
-        if optimizer.steps == number - 1:
-            os.kill(os.getpid(), signal.SIGINT)
-        step(optimizer, learning_rate, norm)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match=f"step {number} is saved"):
-        patch.setattr(Optimizer, "step", with_signal)
-        yield
 
 
 def write_questions(path: Path, *rows: tuple[str, str | None]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from bertwright.vocabulary.trainer import (
     write_vocabulary,
 )
 from bertwright.vocabulary.word_counts import WordCounts
+from bertwright.vocabulary.word_tokenizer import SPECIAL_TOKENS, WordRules, WordTokenizer
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
     """
     console = console or make_console()
     check_absent(settings.output)
+    if settings.vocabulary.algorithm == "words":
+        return learn_words(settings, console)
     with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
         with byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance:
             counts = count_corpus_words(
@@ -78,6 +82,33 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
             f"{found:,} tokens instead of {settings.vocabulary.size:,}: no other pair of tokens occurs "
             f"{settings.vocabulary.min_frequency} times. More text gives more tokens.",
         )
+    return tokenizer
+
+
+def learn_words(settings: LearnSettings, console: Console) -> WordTokenizer:
+    """Make a vocabulary of the most frequent words and write its folder atomically. Errors: see `learn_vocabulary`."""
+    rules = WordRules(lowercase=False, zero_digits=False, split_punctuation=True, bytes=True)
+    counts = Counter[str]()
+    with atomic_folder(settings.output) as folder:
+        with byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance:
+            for document in read(settings.corpus):
+                counts.update(rules.pattern.findall(document.text))
+                advance(len(document.text.encode(errors="replace")))
+        limit, least = settings.vocabulary.size - len(SPECIAL_TOKENS), settings.vocabulary.min_frequency
+        frequent = sorted((-count, word) for word, count in counts.items() if count >= least)
+        if not frequent:
+            raise ValueError(f"min_frequency = {least}: no word of the text is so frequent; use more text, or lower it")
+        tokenizer = WordTokenizer([word for _, word in frequent[:limit]], "", rules)
+        tokenizer.save(folder)
+        write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
+    heading(console, f"Vocabulary {settings.output}")
+    covered = sum(counts[token] for token in tokenizer.tokens)
+    rows = {
+        "words": f"{tokenizer.vocab_size:,}, of {len(counts):,} distinct ones",
+        "words of the text in the vocabulary": f"{covered / counts.total():.2%}",
+        "least frequent": " ".join(tokenizer.tokens[-10:]),
+    }
+    console.print(key_value_table(rows))
     return tokenizer
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from bertwright.training.loop import LossOutput
 
 
-MAX_SAMPLED = 8192  # words of the sampled softmax in the released code; here also at most a sixteenth of the vocabulary
+MAX_SAMPLED = 8192  # words of the sampled softmax in the released code
+SAMPLED_SHARE = 16  # a smaller vocabulary than the released one (793,471 words) samples this fraction of its words
+MIN_SAMPLED = 64  # below it, the softmax has all words
 
 
 class SampledWords(NamedTuple):
@@ -77,7 +79,8 @@ class BidirectionalBatch:
     """Positions whose states predict, M / 2 int64, forward and backward."""
     labels: Tensor
     """M int64, ids of the words to predict: forward, then backward."""
-    sampled: SampledWords
+    sampled: SampledWords | None
+    """None: the softmax has all words."""
     count: int
     """Predictions of the whole step; the summed loss is divided by it."""
 
@@ -127,7 +130,8 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
         from bertwright.models.packing import WordBatch
 
         vocab_size = len(self.token_rows)
-        sampled = SampledWords.draw(vocab_size, min(MAX_SAMPLED, vocab_size // 16 + 1), step.mask_key)
+        number = min(MAX_SAMPLED, vocab_size // SAMPLED_SHARE)
+        sampled = SampledWords.draw(vocab_size, number, step.mask_key) if number >= MIN_SAMPLED else None
         batches = []
         for sequences in micro_batches:
             tokens, packed = step.pack(sequences, step.ids)
@@ -179,13 +183,14 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
         from bertwright.training.loop import LossOutput
 
         states = model.predicting_states(batch.input, batch.positions)  # M P
-        if model.training:
-            loss, correct = sampled_cross_entropy(model, states, batch)
+        sampled = batch.sampled if model.training else None
+        if sampled:
+            loss, correct = sampled_cross_entropy(model, states, batch.labels, sampled, 1 / max(batch.count, 1))
         else:
             loss, correct = model.cross_entropy(states, batch.labels, 1 / max(batch.count, 1))
         words = batch.packing.num_tokens
         sums = {"mlm_sum": loss.detach() * max(batch.count, 1), "mlm_correct": correct}
-        candidates = len(batch.sampled.ids) if model.training else model.config.vocab_size
+        candidates = len(sampled.ids) if sampled else model.config.vocab_size
         flops = model.config.count_training_flops(words, len(states), candidates)
         counts = {"mlm_count": len(states), "tokens": words, "flops": flops}
         sums |= {name: torch.full((), float(value), device=loss.device) for name, value in counts.items()}
@@ -201,20 +206,22 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
         }
 
 
-def sampled_cross_entropy(model: Any, states: Tensor, batch: BidirectionalBatch) -> tuple[Tensor, Tensor]:
-    """Compute the loss of M × P states among each right word and the S sampled words, and the number correct."""
+def sampled_cross_entropy(
+    model: BidirectionalLM, states: Tensor, labels: Tensor, sampled: SampledWords, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Compute `scale` × the summed loss of M × P states among each right word and the S sampled words.
+
+    Returns it with the number of states whose right word has the largest logit of these.
+    """
     import torch
     import torch.nn.functional as F
 
-    vocab_size = len(model.softmax.weight)
-    sampled = torch.from_numpy(batch.sampled.ids).to(states.device)
-    ids = torch.cat([batch.labels, sampled])
+    sampled_ids = torch.from_numpy(sampled.ids).to(states.device)
+    ids, right = torch.cat([labels, sampled_ids]), slice(len(states))
     vectors = F.embedding(ids, model.softmax.weight, sparse=model.encoder.sparse_gradients)  # M + S  P
-    correction = model.softmax.bias[ids] - batch.sampled.log_expected_counts(ids, vocab_size)
-    true_vectors, sampled_vectors = vectors[: len(states)], vectors[len(states) :]
-    true_shift, sampled_shift = correction[: len(states)], correction[len(states) :]
-    right = (states * true_vectors).sum(1) + true_shift  # M
-    others = torch.addmm(sampled_shift, states, sampled_vectors.T)  # M S
-    others = others.masked_fill(batch.labels[:, None] == sampled, -math.inf)
-    loss = (torch.logsumexp(torch.cat([right[:, None], others], 1), 1) - right).sum() / max(batch.count, 1)
-    return loss, (right > others.amax(1)).sum()
+    shifts = model.softmax.bias[ids] - sampled.log_expected_counts(ids, model.config.vocab_size)
+    logits = (states * vectors[right]).sum(1) + shifts[right]  # M
+    others = torch.addmm(shifts[len(states) :], states, vectors[len(states) :].T)  # M S
+    others = others.masked_fill(labels[:, None] == sampled_ids, -math.inf)
+    losses = torch.logsumexp(torch.cat([logits[:, None], others], 1), 1) - logits
+    return losses.sum() * scale, (logits > others.amax(1)).sum()
