@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConvertSettings:
-    """Write the model of a folder, a run, the hub or Google as a Hugging Face folder or in Google's format."""
+    """Write the model of a folder, a run, the hub, Google or AllenNLP as a Hugging Face folder or in their formats."""
 
     source: Positional[str]
-    """Model folder, run folder, hub name, or folder with bert_model.ckpt.* and bert_config.json."""
+    """Model folder, run folder, hub name, or folder with bert_model.ckpt.* and bert_config.json, or with ELMo's
+    options.json and weights in hdf5."""
     output: Positional[Path]
     """New folder for the model."""
-    format: Literal["huggingface", "google"] = "huggingface"
+    format: Literal["huggingface", "google", "allennlp"] = "huggingface"
     """huggingface: a Hugging Face folder; google: bert_model.ckpt.*, bert_config.json and vocab.txt, for models of
-    pre-training, classification and question answering."""
+    pre-training, classification and question answering; allennlp: options.json and weights.hdf5, for ELMo."""
     lowercase: bool | None = None
     """True for an uncased vocabulary. Required for Google's files, which do not contain it; for others it overrides
     what they contain."""
@@ -54,6 +55,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     if not source.is_dir():
         check_model(settings.source)
     from bertwright.interop import google
+    from bertwright.interop.allennlp import find_elmo, save_elmo
     from bertwright.interop.huggingface import save_model
     from bertwright.interop.sentence_modules import read_sentence_modules
     from bertwright.tasks.task_io import describe_head, save_task_folder
@@ -64,14 +66,20 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     )
     if settings.labels and not from_google:
         raise ValueError(f"--labels: for Google's checkpoints, but {source} has no {google.CONFIG}; omit it")
-    folder = source if from_google else model_folder(settings.source)
+    from_allennlp = source.is_dir() and find_elmo(source) is not None
+    folder = source if from_google or from_allennlp else model_folder(settings.source)
     checkpoint = google.read_checkpoint(folder, settings.labels) if from_google else None
-    tokenizer = open_tokenizer(folder / google.VOCABULARY if checkpoint else folder, settings.lowercase)
-    loaded, task = _load_google(checkpoint) if checkpoint else _load(folder)
+    if from_allennlp:
+        tokenizer, loaded, task = *_load_elmo(folder), None
+    else:
+        tokenizer = open_tokenizer(folder / google.VOCABULARY if checkpoint else folder, settings.lowercase)
+        loaded, task = _load_google(checkpoint) if checkpoint else _load(folder)
     modules = read_sentence_modules(folder)
     if settings.format == "google":
         record = task and describe_head(task)
         google.save_checkpoint(settings.output, loaded.model, tokenizer, record, loaded.missing_heads)
+    elif settings.format == "allennlp":
+        save_elmo(settings.output, loaded.model)
     elif task:
         save_task_folder(settings.output, task, tokenizer)
     else:
@@ -98,6 +106,15 @@ def _load(folder: Path) -> tuple[LoadResult, TaskModel | None]:
 
     task = load_task(folder)
     return (LoadResult(task.model, (), ()) if task else load_model(folder, heads="optional")), task
+
+
+def _load_elmo(folder: Path) -> tuple[TextTokenizer, LoadResult]:
+    """Build ELMo from AllenNLP's files; it reads any word by its bytes, so that its vocabulary is empty."""
+    from bertwright.interop.allennlp import read_elmo
+    from bertwright.interop.huggingface import LoadResult
+    from bertwright.vocabulary.word_tokenizer import ELMO_RULES, WordTokenizer
+
+    return WordTokenizer([], "", ELMO_RULES), LoadResult(read_elmo(folder), ("softmax",), ())
 
 
 def _load_google(checkpoint: GoogleCheckpoint) -> tuple[LoadResult, TaskModel | None]:

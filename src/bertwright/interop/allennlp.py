@@ -17,6 +17,8 @@ from torch import Tensor
 
 from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
 from bertwright.files import atomic_file, read_json, write_json
+from bertwright.interop.model_files import new_folder
+from bertwright.models.heads import EncoderModel
 from bertwright.settings import convert
 
 Array = npt.NDArray[np.float32]
@@ -70,6 +72,14 @@ def write_elmo(folder: Path, model: BidirectionalLM) -> None:
     with atomic_file(folder / "weights.hdf5") as path, _h5py().File(path, "w") as file:
         for key, values in _export_weights(model.encoder):
             file.create_dataset(key, data=values)
+
+
+def save_elmo(folder: Path, model: EncoderModel) -> None:
+    """Write a new folder with ELMo's released files, atomically. Raises ValueError for another architecture."""
+    if not isinstance(model, BidirectionalLM):
+        raise ValueError(f"--format allennlp: expected an ELMo, got {model.encoder.model_type}; omit it")
+    with new_folder(folder) as temporary:
+        write_elmo(temporary, model)
 
 
 def parse_options(values: Any, path: Path) -> ElmoConfig:

@@ -26,7 +26,7 @@ from bertwright.vocabulary.trainer import (
     write_vocabulary,
 )
 from bertwright.vocabulary.word_counts import WordCounts
-from bertwright.vocabulary.word_tokenizer import SPECIAL_TOKENS, WordRules, WordTokenizer
+from bertwright.vocabulary.word_tokenizer import ELMO_RULES, SPECIAL_TOKENS, WordTokenizer
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,17 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
 
 def learn_words(settings: LearnSettings, console: Console) -> WordTokenizer:
     """Make a vocabulary of the most frequent words and write its folder atomically. Errors: see `learn_vocabulary`."""
-    rules = WordRules(lowercase=False, zero_digits=False, split_punctuation=True, bytes=True)
     counts = Counter[str]()
     with atomic_folder(settings.output) as folder:
         with byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance:
             for document in read(settings.corpus):
-                counts.update(rules.pattern.findall(document.text))
+                counts.update(ELMO_RULES.pattern.findall(document.text))
                 advance(len(document.text.encode(errors="replace")))
         limit, least = settings.vocabulary.size - len(SPECIAL_TOKENS), settings.vocabulary.min_frequency
         frequent = sorted((-count, word) for word, count in counts.items() if count >= least)
         if not frequent:
             raise ValueError(f"min_frequency = {least}: no word of the text is so frequent; use more text, or lower it")
-        tokenizer = WordTokenizer([word for _, word in frequent[:limit]], "", rules)
+        tokenizer = WordTokenizer([word for _, word in frequent[:limit]], "", ELMO_RULES)
         tokenizer.save(folder)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
     heading(console, f"Vocabulary {settings.output}")

@@ -69,6 +69,9 @@ class WordRules:
         return WORD if self.split_punctuation else BLANK
 
 
+ELMO_RULES = WordRules(lowercase=False, zero_digits=False, split_punctuation=True, bytes=True)
+
+
 class WordTokenizer(TextTokenizer):
     """A vocabulary of whole words and one of their characters."""
 
