@@ -44,7 +44,7 @@ class InputCounts:
         """Count the tokens of some examples; `truncated` examples have lost tokens."""
         ids = ids if ids.ndim == 1 else ids[:, 0]
         number = np.bincount(ids, minlength=tokenizer.vocab_size)
-        unknown = int(number[tokenizer.unk_id])
+        unknown = 0 if tokenizer.reads_any_word else int(number[tokenizer.unk_id])
         number[[*tokenizer.special_ids]] = 0
         tokens = int(number.sum()) + unknown
         continued = int(number[: tokenizer.vocab_size][tokenizer.is_continuation()].sum())

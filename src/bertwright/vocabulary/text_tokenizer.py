@@ -40,6 +40,11 @@ class TextTokenizer(ABC):
     """Id of the token for text that the vocabulary lacks."""
 
     @property
+    def reads_any_word(self) -> bool:
+        """True if models read words that the vocabulary lacks by their characters or bytes."""
+        return False
+
+    @property
     @abstractmethod
     def tokens(self) -> tuple[str, ...]:
         """All tokens in id order; "" for an id without a token."""

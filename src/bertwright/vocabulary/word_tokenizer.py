@@ -134,6 +134,10 @@ class WordTokenizer(TextTokenizer):
         return SequenceLayout(first=BEGIN, between=END, last=END, has_types=False)
 
     @property
+    def reads_any_word(self) -> bool:
+        return self.rules.columns > 0
+
+    @property
     def lowercase(self) -> bool:
         """True if the model cannot see capital letters: neither in words nor in characters."""
         return self.rules.lowercase and self.rules.max_characters == 0
