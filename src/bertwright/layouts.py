@@ -40,6 +40,14 @@ class PlacedSegments(NamedTuple):
         return rows
 
 
+def place_plain(segments: Sequence[npt.NDArray[np.integer]]) -> PlacedSegments:
+    """Lay out sequences of one segment each without special tokens, as language models read running text."""
+    lengths = segments[0].astype(np.int64)
+    total = int(lengths.sum())
+    starts = (np.zeros_like(lengths),)
+    return PlacedSegments(np.zeros(total, np.int32), None, np.ones(total, dtype=np.bool_), lengths, starts)
+
+
 class SequenceLayout(NamedTuple):
     """Special tokens by their ids."""
 

@@ -50,7 +50,7 @@ def naive_ids(text: str) -> list[int]:
 
 def test_learning_gives_special_tokens_then_characters_then_one_token_per_new_merge() -> None:
     tokens = TOKENIZER.tokens
-    assert tokens[:5] == ("<unk>", "<pad>", "_start_", "_delimiter_", "_classify_")
+    assert tokens[:5] == ("<pad>", "<unk>", "_start_", "_delimiter_", "_classify_")
     assert {"t", "t</w>", "!", "!</w>"} <= {*tokens}
     learned = tokens[len(tokens) - len({a + b for a, b in TOKENIZER.merges}) :]
     assert {*learned} == {a + b for a, b in TOKENIZER.merges}

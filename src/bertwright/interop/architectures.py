@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,77 +12,19 @@ from torch import Tensor
 from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
 from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
 from bertwright.interop.model_files import CONFIG
+from bertwright.interop.model_format import Architecture as Architecture
+from bertwright.interop.openai_gpt import GPT
 from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
 from bertwright.interop.weights import raise_if_any
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import BertForPretraining, EncoderModel
-from bertwright.models.text_encoder import EncoderConfig, TextEncoder
-from bertwright.settings import convert
+from bertwright.models.heads import BertForPretraining
 
 # `model_type` of BERTs that `transformers` would read but compute wrongly; it rejects these names (decision 17).
 REVERSED = "bert-rtl"  # reads from right to left
 READS_LAST = "bert-ltr"  # reads from left to right, and its head reads the last token; `transformers` would read [CLS]
 DECODER, HEAD_DENSE = "cls.predictions.decoder.weight", "cls.predictions.transform.dense.weight"
-
-
-class Architecture:
-    """The configuration, classes and file names of one `model_type`.
-
-    The base class serves an encoder with a dataclass as configuration; its weights keep their own names in files.
-    """
-
-    def __init__(self, encoder: type[TextEncoder], config: type[EncoderConfig], class_prefix: str) -> None:
-        """Describe an encoder class; `class_prefix` as "Bert" in `BertForSequenceClassification`."""
-        self.encoder = encoder
-        self.config = config
-        self.class_prefix = class_prefix
-
-    optional_heads: ClassVar[tuple[str, ...]] = ()
-    """Modules of the pre-training model that a folder may lack."""
-
-    def parse_config(self, values: Mapping[str, Any], path: Path) -> EncoderConfig:
-        """Read a configuration from the fields of `config.json`. Raises ValueError, naming field and value."""
-        types = get_type_hints(self.config)
-        names = [field.name for field in fields(self.config) if field.name in values]  # type: ignore[arg-type]
-        try:
-            return self.config(**{name: convert(values[name], types[name], name) for name in names})
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from None
-
-    def format_config(self, config: Any, head: HeadSpec | None = None) -> dict[str, Any]:
-        """Return the fields of `config.json` for the encoder of a model with a task's `head`, or without one."""
-        return {"model_type": self.encoder.model_type, "dtype": "float32"} | asdict(config)
-
-    def build_encoder(self, config: Any) -> TextEncoder:
-        """Build an encoder with initial weights."""
-        return self.encoder(config)
-
-    def build_model(self, config: Any) -> EncoderModel:
-        """Build the model of pre-training, or the encoder by itself."""
-        return EncoderModel(self.build_encoder(config))
-
-    def file_names(self, name: str, classifier: str) -> tuple[str, ...]:
-        """Return the names in files of one of our parameters; several are concatenated along the first dimension."""
-        return (name.replace("classifier", classifier) if name.startswith("classifier.") else name,)
-
-    def is_of_a_head(self, file_name: str) -> bool:
-        """Return whether a tensor in a file is a head's, known here or not."""
-        return not file_name.startswith("encoder.")
-
-    def normalize(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
-        """Return a file's tensors under the names of `file_names`, whichever program wrote them.
-
-        `values`: the fields of `config.json`. Raises ValueError for tensors that cannot be used, naming `path`.
-        """
-        return dict(tensors)
-
-    def check_sizes(self, tensors: Mapping[str, Tensor], config: Any, path: Path) -> None:
-        """Raise ValueError if normalized tensors do not have the sizes of the configuration.
-
-        It is called before a model is built: the configuration's sizes may be too large for that.
-        """
 
 
 class BertArchitecture(Architecture):
@@ -211,6 +152,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     REVERSED: BERT,
     READS_LAST: BERT,
     ElmoEncoder.model_type: ElmoArchitecture(ElmoEncoder, ElmoConfig, "Elmo"),
+    GPT.encoder.model_type: GPT,
 }
 
 

@@ -311,7 +311,7 @@ def to_hf_weights(model: EncoderModel, missing_heads: Sequence[str] = ()) -> dic
             tensors |= zip(
                 names_in_file, parameters[name].detach().float().cpu().chunk(len(names_in_file)), strict=True
             )
-    return tensors
+    return ARCHITECTURES[model.encoder.model_type].to_file(tensors)
 
 
 def write_model(

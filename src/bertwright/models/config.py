@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,7 @@ class BertConfig:
         return format_shape(self.num_layers, self.hidden_size, self.num_heads)
 
     @classmethod
-    def from_size(cls, size: str, vocab_size: int, **changes: Any) -> BertConfig:
+    def from_size(cls, size: str, vocab_size: int, **changes: Any) -> Self:
         """Return one of `SIZES`, with any other field changed by name.
 
         >>> str(BertConfig.from_size("mini", vocab_size=30_522, max_positions=128))
@@ -106,7 +106,7 @@ class BertConfig:
         shape = {"hidden_size": hidden, "num_layers": layers, "num_heads": heads, "intermediate_size": 4 * hidden}
         return cls(vocab_size=vocab_size, **(shape | changes))
 
-    def with_dropout(self, rate: float) -> BertConfig:
+    def with_dropout(self, rate: float) -> Self:
         return replace(self, hidden_dropout=rate, attention_dropout=rate)
 
     @property

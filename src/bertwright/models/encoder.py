@@ -7,7 +7,7 @@ F feed-forward size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -97,12 +97,17 @@ class Layer(nn.Module):
         context = attention(qkv, *bounds, attention_dropout, site, config.is_causal).flatten(1)  # T A D -> T H
         if positions is not None:  # from here on tokens do not interact: T becomes R
             context, hidden = context[positions], hidden[positions]
+        return self.transform(context, hidden, output_dropout)
+
+    def transform(self, context: Tensor, hidden: Tensor, output_dropout: Dropout | None) -> Tensor:
+        """Compute all of the layer behind attention, token by token, from its context and the layer's input: R × H."""
+        site = self.first_site
         projected = self.attention_output.matmul(context)  # T H
         norm = layer_norm_params(self.attention_norm)
         attended = add_dropout_norm(projected, self.attention_output.bias, hidden, norm, output_dropout, site + 1)
 
         intermediate = self.intermediate.matmul(attended)  # T F
-        intermediate = bias_activation(intermediate, self.intermediate.bias, config.activation)
+        intermediate = bias_activation(intermediate, self.intermediate.bias, self.config.activation)
         output = self.output.matmul(intermediate)  # T H
         norm = layer_norm_params(self.output_norm)
         return add_dropout_norm(output, self.output.bias, attended, norm, output_dropout, site + 2)
@@ -124,11 +129,13 @@ class BertEncoder(TextEncoder):
 
     model_type: ClassVar[str] = "bert"
     has_pooler: ClassVar[bool] = True
+    embeddings_type: ClassVar[type[nn.Module]] = Embeddings
     config: BertConfig
+    embeddings: Any
 
     def __init__(self, config: BertConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         super().__init__(config, compute_dtype)
-        self.embeddings = Embeddings(config)
+        self.embeddings = self.embeddings_type(config)
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_layers))
         self.shape = EncoderShape(
             config.num_layers,

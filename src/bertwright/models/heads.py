@@ -111,7 +111,8 @@ class BertForPretraining(EncoderModel):
     @property
     def word_embeddings(self) -> Tensor:
         """V × H, shared by the embedding layer and the masked-LM decoder."""
-        return self.encoder.embeddings.word.weight
+        words: Tensor = self.encoder.embeddings.word.weight
+        return words
 
     def forward(self, batch: TokenBatch, positions: Tensor) -> PretrainingLogits:
         """Compute the logits of the tokens at `positions` (M int64 into T) and of every next-sentence prediction."""
@@ -188,10 +189,10 @@ class LinearHead(TaskHead):
 
     is_standard: ClassVar[bool] = True
 
-    def __init__(self, spec: HeadSpec, hidden_size: int, has_pooler: bool) -> None:
+    def __init__(self, spec: HeadSpec, hidden_size: int, has_pooler: bool, has_bias: bool = True) -> None:
         super().__init__(spec)
         self.pooler = Pooler(hidden_size) if has_pooler and spec.reads_sequence_state else None
-        self.classifier = Linear(hidden_size, spec.outputs)
+        self.classifier = Linear(hidden_size, spec.outputs, bias=has_bias)
 
     def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
         """Compute logits R × C float32 of states R × H."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertwright.corpus.limits import MIN_ANSWERS, MIN_PREDICTIONS, accuracy_error, loss_error, max_epochs
 from bertwright.files import digest_bytes
-from bertwright.layouts import SequenceLayout
+from bertwright.layouts import SequenceLayout, place_plain
 from bertwright.permutation import permute
 from bertwright.pretraining.masking import MaskingVocab
 from bertwright.pretraining.objectives.objective import B, M, Objective, OneSentenceError
@@ -42,6 +42,8 @@ class StoreObjective(Objective[B, M]):
 
     needs_pairs: ClassVar[bool] = False
     """True if a loss compares the two segments of an example."""
+    has_specials: ClassVar[bool] = True
+    """False if examples are running text, without the special tokens of the tokenizer's layout."""
     masks_tokens: ClassVar[bool] = False
     """True if tokens are replaced by [MASK], which the vocabulary must have."""
     accuracy_per_sequence: ClassVar[str | None] = None
@@ -73,7 +75,7 @@ class StoreObjective(Objective[B, M]):
         return 2 if self.needs_pairs or settings.segments == "pair" else 1
 
     def num_specials(self, settings: DataSettings) -> int:
-        return SequenceLayout.num_specials(self.num_segments(settings))
+        return SequenceLayout.num_specials(self.num_segments(settings)) if self.has_specials else 0
 
     def max_num_tokens(self, settings: DataSettings) -> int:
         """Return the tokens of text in a full-length example."""
@@ -219,7 +221,7 @@ class StoreExamples(Generic[B]):
         self.store = store
         self.settings = settings
         self.objective = objective
-        self._sequence_layout = tokenizer.layout
+        self._place = tokenizer.layout.place if objective.has_specials else place_plain
         self._vocab = MaskingVocab.of(tokenizer) if objective.masks_tokens else None
         self._index = ExampleIndex.of(store, objective.max_num_tokens(settings))
         self.examples_per_epoch = int(self._index.document_examples[-1])
@@ -324,7 +326,7 @@ class StoreExamples(Generic[B]):
         here = slice(sequences.start, sequences.stop)
         a_starts, a_ends, b_starts, b_ends, is_random_next = (column[here] for column in layout.segments)
         segments = [a_ends - a_starts, b_ends - b_starts][: self.objective.num_segments(self.settings)]
-        placed = self._sequence_layout.place(segments)
+        placed = self._place(segments)
         ids = placed.ids.astype(np.int64)
         ids[placed.is_text] = self.store.gather(_interleave(a_starts, b_starts), _interleave(a_ends, b_ends))
         offset, (seed, step) = int(layout.lengths[: sequences.start].sum()), key

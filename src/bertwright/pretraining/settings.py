@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from bertwright.interop.model_files import check_model
 from bertwright.models.config import BertConfig
@@ -23,6 +23,7 @@ NEW_MODEL = (
     "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "activation", "initializer_range",
     "sinusoidal_positions",
 )  # fmt: skip
+C = TypeVar("C", bound=BertConfig)
 PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which are not in the paper, have other defaults (decisions 10, 11)
 
 # Settings that may change on resume: they decide where to compute, and how often to save and report. They change
@@ -69,8 +70,8 @@ class ModelSettings:
     earlier; normal: all weights are independent draws (Google's code). Unset: mimetic below a hidden size of 768, else
     normal, for every objective."""
     architecture: str = "bert"
-    """Kind of model: bert. Another one has an objective of its own (--objective), and its paper's settings as
-    defaults."""
+    """Kind of model: bert, or gpt (Radford et al. 2018; from a store of byte pairs). Another one than bert has an
+    objective of its own (--objective), and its paper's settings as defaults: --architecture NAME --help shows them."""
 
     def __post_init__(self) -> None:
         objectives_of(self.architecture)  # raises for an unknown name
@@ -83,12 +84,14 @@ class ModelSettings:
             )
 
     def config(self, vocab_size: int, causal: bool, is_reversed: bool = False) -> BertConfig:
-        """Return a new model's configuration; raises ValueError for an impossible shape."""
+        """Return a new BERT's configuration; raises ValueError for an impossible shape."""
+        return self.config_of(BertConfig, vocab_size, is_causal=causal, is_reversed=is_reversed)
+
+    def config_of(self, kind: type[C], vocab_size: int, **fixed: bool) -> C:
+        """Return a new model's configuration of a class like BERT's; `fixed`: fields that are no settings."""
         intermediate = {} if self.hidden_size is None else {"intermediate_size": 4 * self.hidden_size}
         given = intermediate | self._collect_given(*NEW_MODEL) | self.dropouts
-        config = BertConfig.from_size(
-            self.size or "base", vocab_size, is_causal=causal, is_reversed=is_reversed, **given
-        )
+        config = kind.from_size(self.size or "base", vocab_size, **fixed, **given)
         if self.initializer_range is not None:
             return config
         return replace(config, initializer_range=0.02 * max(1.0, PAPER_HIDDEN_SIZE / config.hidden_size) ** 0.5)

@@ -71,7 +71,8 @@ def load_task(folder: Path) -> TaskModel | None:
     task = read_task(folder)
     if task is None:
         return None
-    model = load_task_model(folder, head=task.make_head)
+    described = load_head(folder)
+    model = load_task_model(folder, head=task.make_head or (None if described else task.head))
     spec = model.head.spec
     if task.head != spec:
         raise ValueError(
@@ -79,7 +80,6 @@ def load_task(folder: Path) -> TaskModel | None:
             f"model with a {spec.kind} head with {spec.outputs}; the two are not from one training"
         )
     explicit = (folder / TASK_FILE).is_file()
-    described = load_head(folder)
     outputs = described.labels if described and not explicit else ()
     if explicit and task.label_names and described and described.labels not in ((), task.label_names):
         raise ValueError(

@@ -30,7 +30,7 @@ TOKENIZER_CLASS = "OpenAIGPTTokenizer"
 # Names in tokenizer_config.json, and the tokens; those of the layout have the names of OpenAI's code.
 UNK = {"unk_token": "<unk>"}
 LAYOUT_TOKENS = {"bos_token": "_start_", "sep_token": "_delimiter_", "cls_token": "_classify_"}
-SPECIAL_TOKENS = UNK | {"pad_token": "<pad>"} | LAYOUT_TOKENS
+SPECIAL_TOKENS = {"pad_token": "<pad>"} | UNK | LAYOUT_TOKENS  # first tokens of learned vocabularies, in this order
 HEADER = "#version: 0.2"  # first line of merges.txt
 
 

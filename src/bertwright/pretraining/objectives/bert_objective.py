@@ -141,7 +141,7 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
     def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> BertForPretraining:
         is_causal, is_reversed = self.direction != "bidirectional", self.direction == "right-to-left"
         config = settings.config(vocab_size, is_causal, is_reversed)
-        _check_memory(config)
+        check_memory(config)
         return new_bert(settings, config, seed)
 
     def load_model(
@@ -236,7 +236,7 @@ def new_bert(settings: ModelSettings, config: BertConfig, seed: int) -> BertForP
     return model
 
 
-def _check_memory(config: BertConfig) -> None:
+def check_memory(config: BertConfig) -> None:
     """Raise ValueError if the model does not fit in memory; Linux would kill this process or another one."""
     needed, available = 4 * config.num_parameters, available_memory()
     if available is not None and needed > available:

@@ -35,8 +35,8 @@ def pad_batch(batch: BertBatch, sequences: int, length: int, predictions: int) -
     lengths[: len(packed) + full + 1] = [*packed.lengths, *[length] * full, rest]
     missing_tokens = np.zeros(budget - packed.num_tokens, dtype=np.int64)
     input_ids = np.concatenate([tokens.input_ids.numpy(), missing_tokens])
-    assert tokens.token_type_ids is not None  # the layout of pre-training has segments
-    token_type_ids = np.concatenate([tokens.token_type_ids.numpy(), missing_tokens])
+    types = tokens.token_type_ids
+    token_type_ids = None if types is None else np.concatenate([types.numpy(), missing_tokens])
     padded = from_flat(input_ids, token_type_ids, lengths)
     packing = replace(
         padded.packing, dropout_seed=packed.dropout_seed, first_token=packed.first_token, fixed_seqlen=length

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bertwright.pretraining.objectives.bidirectional import BidirectionalLanguageModel
 from bertwright.pretraining.objectives.causal import LeftToRightLM, RightToLeftLM
+from bertwright.pretraining.objectives.gpt_objective import GptObjective
 from bertwright.pretraining.objectives.masked import MaskedLM, MaskedLMWithNextSentence
 from bertwright.pretraining.objectives.objective import AnyObjective
 
@@ -17,6 +18,7 @@ OBJECTIVES: dict[str, AnyObjective] = {
         MaskedLM(),
         LeftToRightLM(),
         RightToLeftLM(),
+        GptObjective(),
         BidirectionalLanguageModel(),
     )
 }
