@@ -92,7 +92,7 @@ class GptEncoder(BertEncoder):
     embeddings_type: ClassVar[type[nn.Module]] = GptEmbeddings
 
     def make_head(self, spec: HeadSpec) -> TaskHead:
-        """Return a linear layer on the extract token's state (section 3.2); in a classification it has no bias (W_y)."""
+        """Return a linear layer on the extract token's state (section 3.2); classifications have no bias."""
         if spec.kind == "sequence" and spec.outputs > 1:
             return LinearHead(spec, self.config.hidden_size, has_pooler=False, has_bias=False)
         return BiasedHead(spec, self.config.hidden_size, has_pooler=False)
