@@ -46,7 +46,7 @@ def test_bert_is_the_default_and_keeps_its_settings() -> None:
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ({"model": {"architecture": "elmo"}}, ("architecture", "'elmo'", "bert", "toy")),
+        ({"model": {"architecture": "lstmm"}}, ("architecture", "'lstmm'", "bert", "toy")),
         ({"model": {"architecture": "toy"}, "data": {"objective": "mlm"}}, ("objective", "'mlm'", "toy-lm", "toy")),
         ({"model": {"architecture": "toy", "num_heads": 4, "size": "tiny"}}, ("size, num_heads", "toy")),
     ],

@@ -70,8 +70,8 @@ class ModelSettings:
     earlier; normal: all weights are independent draws (Google's code). Unset: mimetic below a hidden size of 768, else
     normal, for every objective."""
     architecture: str = "bert"
-    """Kind of model: bert, gpt (Radford et al. 2018; a store of byte pairs) or elmo (Peters et al. 2018). Others have an
-    objective of its own (--objective), and its paper's settings as defaults: --architecture NAME --help shows them."""
+    """Kind of model: bert, gpt (Radford et al. 2018; a store of byte pairs) or elmo (Peters et al. 2018). The others
+    have an objective of their own, and their paper's settings as defaults: --architecture NAME --help shows them."""
 
     def __post_init__(self) -> None:
         objectives_of(self.architecture)  # raises for an unknown name
