@@ -18,7 +18,7 @@ ROOT = Path(bertwright.__file__).parent
 ROOMS = """
 files seeding permutation ragged settings console
 io metrics kernels corpus layouts vocabulary tokenstore models training baselines interop tasks pretraining inference
-finetuning planning experiments cli __main__
+finetuning translation planning experiments cli __main__
 """.split()
 
 SHARED_FILE_NAMES = {"run.py", "settings.py"}

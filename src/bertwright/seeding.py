@@ -36,6 +36,13 @@ class ProbeStream(IntEnum):
     DROPOUT = 2
 
 
+class TranslationStream(IntEnum):
+    """First entry of the spawn keys of a translation model's training."""
+
+    ORDER = 0
+    DROPOUT = 1
+
+
 def make_rng(seed: int, *spawn_key: int) -> np.random.Generator:
     """Return the random generator of one spawn key; equal arguments give equal numbers.
 

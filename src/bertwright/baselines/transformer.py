@@ -220,9 +220,8 @@ class Transformer(nn.Module):
         # Dropout sites 0 and 1 are the embeddings of sources and targets.
         self.encoder_layers = nn.ModuleList(EncoderLayer(config, 2 + 2 * n) for n in range(layers))
         self.decoder_layers = nn.ModuleList(DecoderLayer(config, 2 + 2 * layers + 3 * n) for n in range(layers))
-        self.positions = sinusoidal_positions(512, config.hidden_size)  # grows with the sequences (section 3.5)
-        if not self.words.weight.is_meta:
-            initialize_glorot(self, seed)
+        self.positions = torch.empty(0, config.hidden_size)  # grows with the sequences (section 3.5)
+        initialize_glorot(self, seed)
 
     def forward(self, batch: PairBatch) -> Tensor:
         """Compute the decoder's last states, T × H; each depends on its source and on earlier target tokens only."""

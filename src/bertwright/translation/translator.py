@@ -1,0 +1,112 @@
+"""Translate with a trained model: `load_translator(folder).translate(texts)`, and `bertwright translate`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from bertwright.baselines.beam_search import CachedDecoder, beam_search
+from bertwright.baselines.transformer import Transformer
+from bertwright.console import ProgressCallback, item_progress, make_console, say
+from bertwright.files import new_file
+from bertwright.interop.marian import load_translation_model
+from bertwright.interop.model_files import model_folder
+from bertwright.io.decoding import STDIN, ReadStats, TextCodec, read_stdin
+from bertwright.io.lines import split_lines
+from bertwright.metrics.bleu import corpus_bleu
+from bertwright.training.context import execution_context
+from bertwright.training.loop import evaluation_mode
+from bertwright.translation.parallel_text import encode_lines, pack_texts, read_lines
+from bertwright.translation.settings import TranslateSettings
+from bertwright.vocabulary.text_tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True)
+class Translator:
+    """A model with its tokenizer and the settings of decoding (section 6.1)."""
+
+    model: Transformer
+    tokenizer: TextTokenizer
+    beam_size: int = 4
+    length_penalty: float = 0.6
+    extra_length: int = 50
+    batch_size: int = 32
+
+    def translate(self, texts: Sequence[str], advance: ProgressCallback = lambda done: None) -> list[str]:
+        """Translate texts, in the same order; a text without words has the translation "".
+
+        Texts of similar length are translated together. `advance` receives the number of finished ones.
+        """
+        sources = encode_lines(texts, self.tokenizer)
+        lengths = np.diff(sources.offsets)
+        order = np.argsort(-lengths, kind="stable")
+        first, last = self.tokenizer.layout.first, self.tokenizer.layout.last
+        translations = [""] * len(texts)
+        order = order[lengths[order] > self.tokenizer.layout.num_specials(1)]
+        advance(len(texts) - len(order))
+        with evaluation_mode(self.model), torch.inference_mode():
+            for begin in range(0, len(order), self.batch_size):
+                chosen = order[begin : begin + self.batch_size]
+                decoder = CachedDecoder(self.model, pack_texts(sources, chosen).to(self.model.words.weight.device))
+                longest = lengths[chosen] + self.extra_length
+                found = beam_search(decoder, longest, self.beam_size, self.length_penalty, first, last)
+                for number, hypothesis in zip(chosen.tolist(), found, strict=True):
+                    translations[number] = self.tokenizer.decode(hypothesis.tokens)
+                advance(len(chosen))
+        return translations
+
+
+def load_translator(
+    folder: Path | str, beam_size: int = 4, length_penalty: float = 0.6, extra_length: int = 50, batch_size: int = 32
+) -> Translator:
+    """Open the folder of a translation model, or its run. Raises ValueError for another kind of folder."""
+    loaded = load_translation_model(model_folder(folder))
+    return Translator(*loaded, beam_size, length_penalty, extra_length, batch_size)
+
+
+def translate(settings: TranslateSettings, console: Console | None = None) -> None:
+    """Translate texts or files; print or write the translations, and score them if there are references.
+
+    Raises ValueError for a folder without a translation model, for text that cannot be decoded, and for references
+    that are not one per line of the inputs.
+    """
+    console = console or make_console()
+    texts = settings.texts or _read_inputs(settings)
+    references = [line for path in settings.references for line in read_lines(path, settings.encoding)]
+    if references and len(references) != len(texts):
+        raise ValueError(
+            f"{settings.references[0]}: expected {len(texts):,} lines, one reference for each line of --inputs, got "
+            f"{len(references):,}"
+        )
+    with execution_context(settings.device) as context:
+        decoding = (settings.beam_size, settings.length_penalty, settings.extra_length, settings.batch_size)
+        translator = load_translator(settings.model, *decoding)
+        translator.model.compute_dtype = context.dtype
+        translator.model.to(context.device)
+        started = time.perf_counter()
+        with item_progress(console, "translating", len(texts)) as advance:
+            translations = translator.translate(texts, advance)
+        rate = len(texts) / (time.perf_counter() - started)
+    if settings.output is not None:
+        with new_file(settings.output) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8", newline="\n")
+        say(console, f"{settings.output}: {len(texts):,} translations, {rate:,.0f} per second")
+    elif not references:
+        for line in translations:
+            say(console, line)
+    if references:
+        bleu = corpus_bleu(translations, references, settings.bleu_tokenize)
+        say(console, f"BLEU {bleu.score:.2f} on {len(texts):,} sentences, beam {settings.beam_size}, {bleu.signature}")
+
+
+def _read_inputs(settings: TranslateSettings) -> list[str]:
+    if settings.inputs == (STDIN,):
+        blocks = read_stdin(TextCodec(settings.encoding), ReadStats())
+        return [line.strip() for _, line in split_lines(STDIN, blocks)]
+    return [line for path in settings.inputs for line in read_lines(path, settings.encoding)]
