@@ -88,6 +88,10 @@ next-sentence gone one two
 attention gone text --output new.png
 convert gone new
 glue-submission cola=gone --data . --output new.zip
+train-translation --run new --train-source gone --train-target one.tsv
+train-translation --run new
+translate gone text
+translate model --inputs gone.txt
 """
 
 

@@ -628,6 +628,8 @@ def commands_with(text: str) -> dict[str, str]:
         "embed": f"embed {quoted} a b",
         "info": f"info {quoted}",
         "convert": f"convert {quoted} new",
+        "train-translation": f"train-translation --run new --train-source {quoted} --train-target text.txt",
+        "translate": f"translate {quoted} a",
         "no command": quoted,
         "no flag": f"survey text.txt --{quoted}",
         "no config": f"survey text.txt --config {quoted}",

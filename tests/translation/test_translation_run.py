@@ -1,0 +1,176 @@
+"""Training of translation models and translating with them: a toy language, resuming to the bit, and misuse."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from bertwright.console import silent_console
+from bertwright.interop.marian import load_translation_model, write_translation_model
+from bertwright.seeding import make_rng
+from bertwright.training import checkpoint
+from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.metrics_log import read_metrics
+from bertwright.training.optimizer_settings import OptimizerSettings
+from bertwright.translation import run as translation_run
+from bertwright.translation.run import average_checkpoints, train_translation
+from bertwright.translation.settings import TrainTranslationSettings, TranslateSettings
+from bertwright.translation.translator import load_translator, translate
+from helpers import read_output
+
+WORDS = dict(zip("one two three four five six".split(), "eins zwei drei vier fünf sechs".split(), strict=True))
+CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
+
+
+def write_toy(folder: Path, name: str, count: int, seed: int) -> tuple[tuple[str], tuple[str]]:
+    """Write sentences of numbers, and their German words in reversed order."""
+    rng = make_rng(seed, count)
+    sentences = [rng.choice(list(WORDS), rng.integers(1, 6)).tolist() for _ in range(count)]
+    source, target = folder / f"{name}.en", folder / f"{name}.de"
+    source.write_text("".join(" ".join(words) + "\n" for words in sentences), encoding="utf-8")
+    reversed_words = (" ".join(WORDS[word] for word in reversed(words)) for words in sentences)
+    target.write_text("".join(line + "\n" for line in reversed_words), encoding="utf-8")
+    return (str(source),), (str(target),)
+
+
+def make_settings(folder: Path, run: str = "run", **changes: object) -> TrainTranslationSettings:
+    train, dev = write_toy(folder, "train", 400, 1), write_toy(folder, "dev", 20, 2)
+    optimizer = OptimizerSettings(
+        0.01, warmup_ratio=0.1, schedule="noam", beta2=0.98, eps=1e-9, weight_decay=0.0, bias_correction=True
+    )
+    settings = TrainTranslationSettings(
+        folder / run, *train, *dev, vocab_size=100, size="tiny", dropout=0.1, steps=12, batch_tokens=200, average=2,
+        save_every=4, eval_every=6, log_every=3, bleu_tokenize="none", optimizer=optimizer, device=CPU,
+    )  # fmt: skip
+    return replace(settings, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes "tiny" one layer of 32 dimensions."""
+    monkeypatch.setitem(translation_run.TransformerConfig.from_size.__globals__["SIZES"], "tiny", (1, 32, 2, 64, 0.1))
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_toy_language_is_learned_and_translated(tmp_path: Path, console: Console) -> None:
+    settings = make_settings(tmp_path, steps=250, eval_every=1000, save_every=10, batch_tokens=1000, average=3)
+    folder = train_translation(settings, console)
+    printed = read_output(console)
+    assert "mean of 3 checkpoints, beam 4" in printed
+    assert "nrefs:1|case:mixed|eff:no|tok:none" in printed
+    report = json.loads((settings.run / "report.json").read_text())
+    assert report["checkpoints"] == [230, 240, 250]
+    assert report["scores"]["mean of 3 checkpoints, beam 4"]["bleu"] > 80
+    assert not list((settings.run / "checkpoints").glob("step-*"))
+    translator = load_translator(settings.run)
+    assert translator.translate(["one two three", "", "six"]) == ["drei zwei eins", "", "sechs"]
+
+    source, target = write_toy(tmp_path, "test", 30, 5)
+    output = tmp_path / "out.txt"
+    translate(TranslateSettings(str(folder), (), source, output, target, bleu_tokenize="none", device=CPU), console)
+    printed = read_output(console)
+    assert "30 translations" in printed
+    assert "BLEU" in printed
+    lines = output.read_text(encoding="utf-8").splitlines()
+    references = Path(target[0]).read_text(encoding="utf-8").splitlines()
+    assert sum(a == b for a, b in zip(lines, references, strict=True)) > 20
+    translate(TranslateSettings(str(folder), ("four five",), device=CPU), console)
+    assert "fünf vier" in read_output(console)
+
+
+def train_and_kill(settings: TrainTranslationSettings, kill_at: int) -> None:
+    """Train until the loss of step `kill_at`, then end this process with SIGKILL."""
+    translation_run.TransformerConfig.from_size.__globals__["SIZES"]["tiny"] = (1, 32, 2, 64, 0.1)
+    original = translation_run.TranslationRun.loss
+
+    def loss(self: translation_run.TranslationRun, batch: translation_run.LabeledPairs) -> object:
+        if self.optimizer.steps == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, batch)
+
+    translation_run.TranslationRun.loss = loss  # type: ignore[method-assign, assignment]
+    train_translation(settings, silent_console())
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_killed_run_resumes_to_the_bit(tmp_path: Path) -> None:
+    unbroken, killed = (make_settings(tmp_path, name, keep_checkpoints=True) for name in ("unbroken", "killed"))
+    train_translation(unbroken, silent_console())
+    context = multiprocessing.get_context("forkserver")
+    for settings, kill_at in ((killed, 5), (replace(killed, resume=True), 9)):
+        process = context.Process(target=train_and_kill, args=(settings, kill_at), daemon=True)
+        process.start()
+        process.join(timeout=300)
+        assert process.exitcode == -signal.SIGKILL
+    train_translation(replace(killed, resume=True), silent_console())
+    timeless = [
+        [{name: value for name, value in record.items() if name != "tokens_per_second"} for record in read_metrics(run)]
+        for run in (unbroken.run, killed.run)
+    ]
+    assert timeless[0] == timeless[1]
+    for name in ("model", "checkpoints/step-00000012"):
+        first, second = (load_file(settings.run / name / "model.safetensors") for settings in (unbroken, killed))
+        assert all(torch.equal(second[key], tensor) for key, tensor in first.items())
+
+
+@pytest.mark.usefixtures("small_model")
+def test_the_mean_of_equal_checkpoints_is_the_checkpoint(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, steps=2, save_every=1, keep_checkpoints=True)
+    model_folder = train_translation(settings, silent_console())
+    steps = checkpoint.list_checkpoints(settings.run / "checkpoints")
+    assert len(steps) == 2
+    model, tokenizer = load_translation_model(steps[0])
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    average_checkpoints(model, [steps[0]] * 3)
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in before.items())
+    average_checkpoints(model, steps)
+    write_translation_model(tmp_path, model, tokenizer)
+    assert (tmp_path / "model.safetensors").read_bytes() == (model_folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.usefixtures("small_model")
+def test_long_pairs_are_left_out_and_counted_and_the_budget_is_checked(tmp_path: Path, console: Console) -> None:
+    settings = make_settings(tmp_path, dry_run=True)
+    train_translation(replace(settings, max_length=4), console)
+    printed = read_output(console)
+    assert "pairs have more than 4 tokens: left out" in printed
+    assert "estimated time" in printed
+    assert not settings.run.exists()
+    with pytest.raises(ValueError, match="max_length = 3: expected some pairs"):
+        train_translation(
+            replace(settings, max_length=3, train_source=_long(tmp_path), train_target=_long(tmp_path)), console
+        )
+    with pytest.raises(ValueError, match=r"batch_tokens = 5: expected at least 1\d"):
+        train_translation(replace(settings, batch_tokens=5), console)
+
+
+def _long(folder: Path) -> tuple[str]:
+    (folder / "long").write_text("one two three four\n")
+    return (str(folder / "long"),)
+
+
+def test_changed_text_and_wrong_folders_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--train-source FILE and --train-target FILE"):
+        TrainTranslationSettings(tmp_path / "run")
+    source, target = write_toy(tmp_path, "text", 3, 0)
+    with pytest.raises(ValueError, match="expected --inputs"):
+        TranslateSettings("model", ("a text",), references=target)
+    Path(target[0]).write_text("eins\n")
+    with pytest.raises(ValueError, match=r"text.de: expected 3 lines, one reference for each line .*, got 1"):
+        translate(TranslateSettings("model", (), source, references=target, device=CPU), silent_console())
+
+
+def test_the_default_rate_is_the_papers() -> None:
+    rate = TrainTranslationSettings.defaults({"size": "base", "steps": 100_000})["optimizer"]["learning_rate"]
+    assert rate == pytest.approx(512**-0.5 * 4000**-0.5)
+    tiny = TrainTranslationSettings.defaults({"size": "tiny", "steps": 1000, "optimizer": {"warmup_ratio": 0.1}})
+    assert tiny["optimizer"]["learning_rate"] == pytest.approx((128 * 100) ** -0.5)
