@@ -13,7 +13,7 @@ from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 ENGLISH = ["the t-shirt is in the house .", "The House's roof (old) ...", "two houses"]
 GERMAN = ["das t-shirt ist im haus .", "Das Dach des Hauses (alt) ...", "zwei Häuser, é"]
-JOINT = learn_joint_vocabulary([*ENGLISH, *GERMAN], 77)
+JOINT = learn_joint_vocabulary([*ENGLISH, *GERMAN], 150)
 
 
 @given(st.lists(st.text(alphabet=sorted(set("".join([*ENGLISH, *GERMAN])) - {" "}), min_size=1), min_size=1))
@@ -24,12 +24,12 @@ def test_decoding_restores_a_text_of_known_characters(words: list[str]) -> None:
 
 
 def test_pieces_are_merged_from_the_most_frequent_pairs_and_read_back(tmp_path: Path) -> None:
-    assert JOINT.vocab_size == 77
+    assert JOINT.vocab_size == 77  # no other pair occurs twice
     assert {"t-shirt", "the", "."} <= set(JOINT.tokens)  # t-shirt once in each language, so twice together
     JOINT.save(tmp_path)
     again = open_tokenizer(tmp_path)
     assert again.digest == JOINT.digest
-    assert again.decode(again.encode_raw(["the t-shirt , x-house"])[0]) == "the t-shirt , x-house"
+    assert again.decode(again.encode_raw(["the t-shirt , i-house"])[0]) == "the t-shirt , i-house"
 
 
 def test_rare_characters_give_way_to_frequent_ones() -> None:
