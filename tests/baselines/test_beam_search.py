@@ -46,19 +46,19 @@ class MarkovDecoder:
 def exhaustive(decoder: MarkovDecoder, source: int, max_length: int) -> tuple[float, list[int]]:
     """Return the best of all sequences that end, or that have the maximum length."""
     others = [token for token in range(decoder.vocabulary) if token != END]
-    best = []
+    scored = []
     for length in range(max_length):
         for ids in product(others, repeat=length):
-            best.append((decoder.score(source, [*ids, END]) / length_penalty(length + 1, ALPHA), [*ids]))
+            scored.append((decoder.score(source, [*ids, END]) / length_penalty(length + 1, ALPHA), [*ids]))
     for ids in product(others, repeat=max_length):
-        best.append((decoder.score(source, [*ids]) / length_penalty(max_length, ALPHA), [*ids]))
-    return max(best)
+        scored.append((decoder.score(source, [*ids]) / length_penalty(max_length, ALPHA), [*ids]))
+    return max(scored)
 
 
 def test_a_wide_beam_finds_the_best_of_all_sequences() -> None:
     lengths = np.array([3, 1, 4])
-    found = beam_search(MarkovDecoder(3, 4), lengths, 200, ALPHA, START, END)
-    for source, hypothesis in enumerate(found):
+    best = beam_search(MarkovDecoder(3, 4), lengths, 200, ALPHA, START, END)
+    for source, hypothesis in enumerate(best):
         score, tokens = exhaustive(MarkovDecoder(3, 4), source, int(lengths[source]))
         assert hypothesis.tokens == tokens
         assert hypothesis.score == pytest.approx(score, abs=1e-5)
@@ -67,9 +67,9 @@ def test_a_wide_beam_finds_the_best_of_all_sequences() -> None:
 @pytest.mark.parametrize("vocabulary", [3, 12])
 def test_a_beam_of_one_is_greedy(vocabulary: int) -> None:
     lengths = np.array([6, 2, 9, 5])
-    found = beam_search(MarkovDecoder(4, vocabulary), lengths, 1, ALPHA, START, END)
+    best = beam_search(MarkovDecoder(4, vocabulary), lengths, 1, ALPHA, START, END)
     toy = MarkovDecoder(4, vocabulary)
-    for source, hypothesis in enumerate(found):
+    for source, hypothesis in enumerate(best):
         tokens: list[int] = []
         while len(tokens) < lengths[source]:
             token = int(toy.logits_of(source, [START, *tokens]).argmax())

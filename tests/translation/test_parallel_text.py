@@ -29,7 +29,7 @@ def test_lines_are_read_in_pairs_from_several_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "where", "expected"),
     [
-        (b"a\nb\nc\n", b"x\ny\n", "a.de", "expected 3 lines, as in .*a.en, got 2"),
+        (b"a\nb\nc\n", b"x\ny\n", "a.de", "expected 3 lines.*a.en, got 2"),
         (b"a\n\n \nc\n", b"x\ny\nz\nw\n", "a.en, line 2", r"empty line \(2 of 4 lines are empty\)"),
         (b"a\nb\n", b"x\n\n", "a.de, line 2", r"empty line \(1 of 2 lines are empty\)"),
         (b"a\n", b"gr\xfcn\n", "a.de, byte 2", "fc is not UTF-8 text.*--encoding"),

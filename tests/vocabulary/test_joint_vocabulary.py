@@ -23,7 +23,7 @@ def test_decoding_restores_a_text_of_known_characters(words: list[str]) -> None:
     assert JOINT.decode(ids) == text or any(len(word) > 100 for word in words)
 
 
-def test_pieces_are_merged_from_the_most_frequent_pairs_and_read_back(tmp_path: Path) -> None:
+def test_the_most_frequent_pairs_are_merged_and_the_folder_is_read_back(tmp_path: Path) -> None:
     assert JOINT.vocab_size == 77  # no other pair occurs twice
     assert {"t-shirt", "the", "."} <= set(JOINT.tokens)  # t-shirt once in each language, so twice together
     JOINT.save(tmp_path)

@@ -115,15 +115,15 @@ def read_config(path: Path) -> TransformerConfig:
     for name, expected in FIXED.items():
         if values.get(name) != expected:
             raise ValueError(f"{path}: {name}: expected {expected!r}, got {values.get(name)!r}; {ADVICE}")
-    found = {}
+    fields = {}
     for ours, names in FIELDS.items():
         kinds = (int, float) if ours == "dropout" else (int,)
         for name in names:
             if type(values.get(name)) not in kinds or values[name] != values[names[0]]:
                 raise ValueError(f"{path}: {name}: expected a number, equal in both halves, got {values.get(name)!r}")
-        found[ours] = values[names[0]]
+        fields[ours] = values[names[0]]
     try:
-        return TransformerConfig(**found)
+        return TransformerConfig(**fields)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -103,13 +103,13 @@ def open_run(settings: TrainTranslationSettings, context: ExecutionContext, cons
 def _within_length(pairs: EncodedPairs, settings: TrainTranslationSettings, console: Console) -> EncodedPairs:
     """Leave out pairs that are longer than `max_length`, with a notice."""
     longest = np.maximum(np.diff(pairs.source.offsets), np.diff(pairs.target.offsets) - 1)
-    kept = np.flatnonzero(longest <= settings.max_length)
-    if not len(kept):
+    short = np.flatnonzero(longest <= settings.max_length)
+    if not len(short):
         raise ValueError(f"max_length = {settings.max_length}: expected some pairs of this length, got none; raise it")
-    if len(kept) < len(pairs):
-        left_out = len(pairs) - len(kept)
+    if len(short) < len(pairs):
+        left_out = len(pairs) - len(short)
         notice(console, f"{left_out:,} of {len(pairs):,} pairs have more than {settings.max_length} tokens: left out")
-        pairs = pairs.select(kept)
+        pairs = pairs.select(short)
     if (most := int(pairs.lengths.max())) > settings.batch_tokens:
         raise ValueError(
             f"batch_tokens = {settings.batch_tokens}: expected at least {most}, the tokens of the longest pair; raise "

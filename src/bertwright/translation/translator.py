@@ -55,8 +55,8 @@ class Translator:
                 chosen = order[begin : begin + self.batch_size]
                 decoder = CachedDecoder(self.model, pack_texts(sources, chosen).to(self.model.words.weight.device))
                 longest = lengths[chosen] + self.extra_length
-                found = beam_search(decoder, longest, self.beam_size, self.length_penalty, first, last)
-                for number, hypothesis in zip(chosen.tolist(), found, strict=True):
+                best = beam_search(decoder, longest, self.beam_size, self.length_penalty, first, last)
+                for number, hypothesis in zip(chosen.tolist(), best, strict=True):
                     translations[number] = self.tokenizer.decode(hypothesis.tokens)
                 advance(len(chosen))
         return translations
