@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +12,16 @@ from torch import Tensor
 
 from bertwright.baselines import bilstm_crf
 from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder, DistinctWords, SentenceHead
+from bertwright.finetuning.new_word_model import make_word_model
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.kernels.dropout import Dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import Packing, WordBatch
+from bertwright.settings import from_table
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate, micro_batches
+from bertwright.tasks.input_counts import InputCounts
 from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
 
 TEXTS = ["The cat saw Rome", "a", "the dog saw a cat , and a cat saw the dog", "", "Rome saw the unfathomable cat"]
@@ -145,3 +150,41 @@ def test_first_weights_are_functions_of_seed_and_name() -> None:
     bias = encoder.layers[0].get_parameter("bias_ih_l0")
     assert bias.tolist() == [0.0] * 5 + [1.0] * 5 + [0.0] * 10  # only the forget gate is open
     assert not torch.equal(BiLSTMEncoder(CONFIG, seed=2).embeddings.word.weight, encoder.embeddings.word.weight)
+
+
+def test_an_unknown_word_of_the_strategy_random_determines_its_vector() -> None:
+    tokenizer = WordTokenizer.learn(TEXTS, WordRules(max_characters=8, unknown_words="random"))
+    task = Classification(labels=("no", "yes"), text_pair="pair")
+    examples = [TextExample("zebra saw Oslo", "the zebra", "no", ""), TextExample("Oslo", "a cat", "no", "")]
+    encoded = task.encode(examples, tokenizer)
+    assert InputCounts.count(2, encoded, tokenizer).unknown == 4
+    encoder = BiLSTMEncoder(replace(CONFIG, char_model="none", texts=2)).eval()
+    vectors = encoder.hidden_states(collate(encoded, np.arange(2)).input, [0])[0]
+    zebra, saw, oslo, again, oslo_again = vectors[[1, 2, 3, 6, 9]]
+    assert torch.equal(zebra, again)
+    assert torch.equal(oslo, oslo_again)
+    assert not torch.equal(zebra, oslo)
+    assert torch.equal(saw, encoder.embeddings.word.weight[tokenizer.id("saw")])
+
+
+def test_vectors_of_a_file_start_the_table_and_serve_unknown_words(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text("cat 1 2\nzebra 3 4\n1996 5 6\n", encoding="utf-8")
+    settings = from_table(
+        FinetuneSettings,
+        {
+            "run": "run",
+            "task": {"task": "classification"},
+            "architecture": "bilstm",
+            "words": {"vectors": str(path), "unknown_words": "pretrained", "freeze_vectors": True},
+        },
+        "",
+    )
+    examples = [TextExample("a cat", None, "yes", ""), TextExample("in 1996", None, "no", "")]
+    model, tokenizer = make_word_model(settings, Classification(labels=("no", "yes")), examples)
+    table = model.encoder.get_parameter("embeddings.word.weight")
+    assert not table.requires_grad
+    ids = tokenizer.encode_raw(["Cat zebra 1996 a x"]).ids[:, 0].astype(np.int64)
+    assert table[ids[:3]].tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert ids[4] == tokenizer.unk_id
+    assert tokenizer.token(int(ids[3])) == "a"

@@ -169,6 +169,11 @@ def test_settings_of_a_new_tagger_are_its_own_defaults() -> None:
         ),
         ({"architecture": "bilstm-crf", "tuning": {"label_smoothing": 0.1}}, "label_smoothing = 0.1: a CRF"),
         ({"architecture": "bilstm", "words": {"lstm_size": 0}}, "lstm_size: expected at least 1, got 0"),
+        ({"architecture": "bilstm", "words": {"unknown_words": "pretrained"}}, "expected a file of word vectors"),
+        (
+            {"architecture": "bilstm", "words": {"unknown_words": "char", "char_model": "none"}},
+            "'char': expected char_model = cnn or lstm",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together_are_rejected(table: dict[str, Any], message: str) -> None:

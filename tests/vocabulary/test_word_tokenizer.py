@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
+from bertwright.vocabulary.unknown_words import UnknownWords
+from bertwright.vocabulary.word_tokenizer import KEYED, WordRules, WordTokenizer
 
 TEXTS = ["The cat saw 24 cats .", "Cats don't see it, in U.S. towns"]
 
@@ -81,3 +82,22 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, old: str, new: str, 
     with pytest.raises(ValueError, match=message):
         open_tokenizer(tmp_path)
     json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+
+
+def test_unknown_words_have_the_numbers_of_their_strategy() -> None:
+    unknown = ["Rome", "ROME", "rome", "1,000"]
+
+    def numbers(strategy: UnknownWords) -> list[int]:
+        tokenizer = WordTokenizer.learn(["a cat"], WordRules(unknown_words=strategy))
+        assert tokenizer.encode_raw(["a"]).ids[0, 0] == tokenizer.id("a")
+        rows: list[int] = tokenizer.encode_raw([" ".join(unknown)]).ids[:, 0].tolist()
+        return rows
+
+    assert numbers("unk") == numbers("char") == [2] * 4
+    classes = WordTokenizer.learn(["a cat"], WordRules(unknown_words="class"))
+    expected = ["<UNK-capitalized>", "<UNK-all-caps>", "<UNK>", "<UNK-number>"]
+    assert [classes.token(number) for number in numbers("class")] == expected
+    first, second, third, number = numbers("random")
+    assert first == second == third >= KEYED  # one word in lower case
+    assert number >= KEYED
+    assert number != first

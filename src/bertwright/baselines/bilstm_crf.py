@@ -32,7 +32,8 @@ from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.ragged import Ints, offsets_from_lengths
 from bertwright.settings import check_choice, check_limit, check_minimum
-from bertwright.vocabulary.word_tokenizer import END
+from bertwright.vocabulary.unknown_words import KEYED_ROWS, keyed_vectors
+from bertwright.vocabulary.word_tokenizer import BEGIN, END, KEYED
 
 CharacterModel = Literal["cnn", "lstm", "none"]
 CNN_WIDTH = 3  # characters per filter
@@ -188,7 +189,10 @@ class WordEmbeddings(nn.Module):
     def forward(self, rows: Tensor, drop: Dropout | None, sparse: bool) -> Tensor:
         """Embed words, N × (1 + W) → N × D; features of characters are computed once for each distinct word."""
         sparse = sparse and self.word.weight.requires_grad
-        words = F.embedding(rows[:, 0], self.word.weight, sparse=sparse)
+        words = F.embedding(rows[:, 0].clamp_min(0), self.word.weight, sparse=sparse)
+        if len(own := (rows[:, 0] < 0).nonzero()[:, 0]):  # words that determine their vectors themselves
+            keys = rows[own, 0].cpu().numpy() + KEYED_ROWS + KEYED
+            words = words.index_copy(0, own, torch.from_numpy(keyed_vectors(keys, words.shape[1])).to(words.device))
         if self.characters is None:
             return words
         distinct = DistinctWords.of(rows[:, 1:])
@@ -207,8 +211,8 @@ class Texts(NamedTuple):
 
     @classmethod
     def of(cls, batch: WordBatch) -> Texts:
-        """Find the words: rows above the ids of begin and end."""
-        is_word = batch.rows[:, 0] > END
+        """Find the words: rows without the ids of begin and end."""
+        is_word = (batch.rows[:, 0] < BEGIN) | (batch.rows[:, 0] > END)
         ends = torch.cat([(~is_word).nonzero()[:, 0].cpu(), torch.tensor([len(is_word)])]).numpy()
         return cls(is_word.nonzero()[:, 0], np.diff(ends) - 1)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from bertwright.settings import check_choice, check_minimum
+from bertwright.vocabulary.unknown_words import UnknownWords
 
 ArchitectureName = Literal["bilstm", "bilstm-crf"]
 
@@ -27,10 +29,23 @@ class WordModelSettings:
     """Occurrences in the training examples from which on a word has a vector of its own; rarer words share one."""
     lowercase_words: bool = True
     """Look word vectors up in lower case; the characters keep it."""
+    unknown_words: UnknownWords = "unk"
+    """Vector of a word that is too rare or new. unk: one for all of them; char: the same, with characters beside it;
+    pretrained: as --vectors has it; random: as --vectors has it, else random numbers that the word determines; class:
+    one for each class, such as capitalized words."""
+    vectors: Path | None = None
+    """File of word vectors to start from (text, word2vec or fastText format), or a run of word-vectors. Then word_size
+    is the file's, and words are looked up with their digits; without a file, with 0 for each digit."""
+    freeze_vectors: bool = False
+    """Keep the word vectors as they are, and train everything else."""
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "word_size", "lstm_size", "lstm_layers", "min_word_count")
-        check_choice(self, "char_model")
+        check_choice(self, "char_model", "unknown_words")
+        if self.unknown_words == "pretrained" and self.vectors is None:
+            raise ValueError("unknown_words = 'pretrained': expected a file of word vectors, got none; name vectors")
+        if self.unknown_words == "char" and self.char_model == "none":
+            raise ValueError("unknown_words = 'char': expected char_model = cnn or lstm, got none; choose one")
 
 
 def default_settings(architecture: str, is_tagging: bool, has_context: bool) -> dict[str, Any]:

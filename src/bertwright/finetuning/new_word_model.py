@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+
 from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.io.vector_file import load_vectors
 from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.task import AnyTask
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
@@ -25,26 +29,36 @@ class NewModel(NamedTuple):
 def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequence[Any]) -> NewModel:
     """Build the model; `examples`: the training examples. Raises ValueError for a task type without such a model."""
     words = settings.words
+    vectors = None if words.vectors is None else load_vectors(words.vectors)
     rules = WordRules(
         lowercase=words.lowercase_words,
+        zero_digits=vectors is None,
         split_punctuation=not task.reads_words,
         max_characters=0 if words.char_model == "none" else WordRules.max_characters,
+        unknown_words=words.unknown_words,
     )
-    tokenizer = WordTokenizer.learn(task.texts(examples), rules, words.min_word_count)
+    known = vectors.words if vectors is not None and words.unknown_words in ("pretrained", "random") else ()
+    tokenizer = WordTokenizer.learn(task.texts(examples), rules, words.min_word_count, known)
     char_size, char_features = CHARACTER_SIZES[words.char_model]
     config = BiLSTMConfig(
         vocab_size=tokenizer.vocab_size,
         num_characters=tokenizer.num_characters,
-        word_size=words.word_size,
+        word_size=words.word_size if vectors is None else vectors.width,
         char_model=words.char_model,
         char_size=char_size,
         char_features=char_features,
         lstm_size=words.lstm_size,
         num_layers=words.lstm_layers,
+        freeze_words=words.freeze_vectors,
         texts=task.num_segments,
     )
     if settings.tuning.dropout is not None:
         config = config.with_dropout(settings.tuning.dropout)
     encoder = BiLSTMEncoder(config, seed=settings.seed)
+    if vectors is not None:
+        found = vectors.lookup(tokenizer.tokens[tokenizer.num_special :])
+        rows = tokenizer.num_special + np.flatnonzero(found.has_vector)
+        with torch.no_grad():
+            encoder.embeddings.word.weight[rows] = torch.from_numpy(found.vectors[found.has_vector])
     head = task.make_head(encoder) if task.make_head else task.head
     return NewModel(EncoderForTask(encoder, head, settings.seed), tokenizer)

@@ -25,6 +25,7 @@ from bertwright.console import (
     notice,
     print_outputs,
 )
+from bertwright.files import digest_file
 from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import (
     FinetuneState,
@@ -225,7 +226,9 @@ class FinetuneRun:
 
     def record_start(self) -> None:
         """Write settings and digests of the data. Raises ValueError if the files of a resumed run have changed."""
-        data = digest_files(self.settings.task)
+        data, vectors = digest_files(self.settings.task), self.settings.words.vectors
+        if vectors is not None and vectors.is_file():
+            data |= {str(vectors): digest_file(vectors)}
         if self.settings.resume:
             check_data_unchanged(self.settings.run, data)
         elif self.settings.architecture is None:

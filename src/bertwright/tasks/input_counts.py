@@ -42,7 +42,9 @@ class InputCounts:
         cls, examples: int, ids: npt.NDArray[np.integer[Any]], tokenizer: TextTokenizer, truncated: int = 0
     ) -> InputCounts:
         """Count the tokens of some examples; `truncated` examples have lost tokens."""
-        ids = ids if ids.ndim == 1 else ids[:, 0]
+        if ids.ndim == 2:  # words: their numbers, negative for unknown words with vectors of their own
+            ids = ids[:, 0].astype(np.int32)
+            ids = np.where(ids < 0, tokenizer.unk_id, ids)
         number = np.bincount(ids, minlength=tokenizer.vocab_size)
         unknown = 0 if tokenizer.reads_any_word else int(number[tokenizer.unk_id])
         number[[*tokenizer.special_ids]] = 0

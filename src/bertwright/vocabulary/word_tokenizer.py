@@ -18,14 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.files import digest_bytes, read_json, write_json, write_text
+from bertwright.io.vector_file import hash_word
 from bertwright.layouts import SequenceLayout
 from bertwright.ragged import Ragged
 from bertwright.settings import convert
 from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer
+from bertwright.vocabulary.unknown_words import CLASSES, UnknownWords, word_class
 from bertwright.vocabulary.word_bytes import WORD_BYTES, word_byte_rows
 
 BEGIN, END, UNKNOWN = range(3)  # ids of the tokens before and after a text, and of words that the vocabulary lacks
 SPECIAL_TOKENS = ("<S>", "</S>", "<UNK>")
+KEYED = 1 << 31  # first number of words with a vector of their own; as int32, they are negative
 UNKNOWN_CHARACTER = 1  # 0 fills up a row
 NUM_SPECIAL_CHARACTERS = 2
 VOCABULARY, CONFIG = "vocab.txt", "tokenizer_config.json"
@@ -49,6 +52,9 @@ class WordRules:
     """W: a longer word loses its last characters; 0: the model reads no characters."""
     bytes: bool = False
     """Rows have the word's bytes as ELMo reads them (`word_bytes`), instead of its characters."""
+    unknown_words: UnknownWords = "unk"
+    """Strategy for words that the vocabulary lacks: see `unknown_words`. unk, char and pretrained give them the id of
+    <UNK>, class one of several, random a number from KEYED, which determines a vector."""
 
     def normalize(self, word: str) -> str:
         """Return the form of a word that the vocabulary has.
@@ -78,11 +84,13 @@ class WordTokenizer(TextTokenizer):
     unk_id = UNKNOWN
 
     def __init__(self, words: Sequence[str], characters: str, rules: WordRules) -> None:
-        """Use words in the order of their ids, without special tokens, in normal form; `characters`: by their ids."""
+        """Use words in the order of their ids, without special ones, in normal form; `characters`: by their ids."""
         self.rules = rules
         self.characters = characters
-        self._tokens = (*SPECIAL_TOKENS, *words)
-        self._numbers = {word: number for number, word in enumerate(words, len(SPECIAL_TOKENS))}
+        special = (*SPECIAL_TOKENS, *(CLASSES if rules.unknown_words == "class" else ()))
+        self._tokens = (*special, *words)
+        self.num_special = len(special)
+        self._numbers = {word: number for number, word in enumerate(self._tokens)}
         self._character_ids = {character: n for n, character in enumerate(characters, NUM_SPECIAL_CHARACTERS)}
 
     @classmethod
@@ -109,11 +117,13 @@ class WordTokenizer(TextTokenizer):
         if not isinstance(characters, str):
             raise ValueError(f"{path}: characters: expected a text, got {characters!r}; restore the file")
         tokens = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1]
-        if tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS or len({*tokens}) < len(tokens):
+        special = len(cls([], "", rules := convert(rules, WordRules, f"{path}: rules")).tokens)
+        tokenizer = cls(tokens[special:], characters, rules)
+        if tokenizer.tokens != tuple(tokens) or len({*tokens}) < len(tokens):
             raise ValueError(
                 f"{folder / VOCABULARY}: expected {', '.join(SPECIAL_TOKENS)}, then different words; restore the file"
             )
-        return cls(tokens[len(SPECIAL_TOKENS) :], characters, convert(rules, WordRules, f"{path}: rules"))
+        return tokenizer
 
     def save(self, folder: Path | str, max_length: int | None = None) -> None:
         """Write vocab.txt with the words, and tokenizer_config.json with rules and characters."""
@@ -207,12 +217,21 @@ class WordTokenizer(TextTokenizer):
     def _with_offsets(self, ids: npt.NDArray[np.uint32], text: str) -> Encoding:
         return Encoding(ids.astype(np.int64), self._offsets(text))
 
+    def _number(self, word: str) -> int:
+        """Return the id of a word or, if the vocabulary lacks it, its number by the strategy for unknown words."""
+        normal = self.rules.normalize(word)
+        if (number := self._numbers.get(normal)) is not None:
+            return number
+        if self.rules.unknown_words == "class":
+            return self._numbers[word_class(word)]
+        return KEYED + hash_word(normal) % KEYED if self.rules.unknown_words == "random" else UNKNOWN
+
     def _rows(self, words: Sequence[str]) -> npt.NDArray[np.uint32]:
         """Return one row of 1 + W ids per word; each distinct word is looked up once."""
         numbers: dict[str, int] = {}
         distinct = [numbers.setdefault(word, len(numbers)) for word in words]
         rows = np.zeros((len(numbers), 1 + self.rules.columns), dtype=np.uint32)
-        rows[:, 0] = [self._numbers.get(self.rules.normalize(word), UNKNOWN) for word in numbers]
+        rows[:, 0] = [self._number(word) for word in numbers]
         if self.rules.bytes:
             rows[:, 1:] = word_byte_rows(list(numbers))
             return rows[np.array(distinct, dtype=np.int64)]
