@@ -157,7 +157,7 @@ def test_an_unknown_word_of_the_strategy_random_determines_its_vector() -> None:
     task = Classification(labels=("no", "yes"), text_pair="pair")
     examples = [TextExample("zebra saw Oslo", "the zebra", "no", ""), TextExample("Oslo", "a cat", "no", "")]
     encoded = task.encode(examples, tokenizer)
-    assert InputCounts.count(2, encoded, tokenizer).unknown == 4
+    assert InputCounts.count(2, encoded, tokenizer).words == 8
     encoder = BiLSTMEncoder(replace(CONFIG, char_model="none", texts=2)).eval()
     vectors = encoder.hidden_states(collate(encoded, np.arange(2)).input, [0])[0]
     zebra, saw, oslo, again, oslo_again = vectors[[1, 2, 3, 6, 9]]

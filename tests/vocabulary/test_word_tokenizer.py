@@ -101,3 +101,11 @@ def test_unknown_words_have_the_numbers_of_their_strategy() -> None:
     assert first == second == third >= KEYED  # one word in lower case
     assert number >= KEYED
     assert number != first
+
+
+def test_special_tokens_in_a_text_are_plain_words(tmp_path: Path) -> None:
+    tokenizer = WordTokenizer.learn(["a </S> b <S>"], WordRules(lowercase=False))
+    assert tokenizer.tokens == ("<S>", "</S>", "<UNK>", "a", "b")
+    assert tokenizer.encode_raw(["</S> a <S>"]).ids[:, 0].tolist() == [2, 3, 2]
+    tokenizer.save(tmp_path)
+    assert WordTokenizer.load(tmp_path).tokens == tokenizer.tokens

@@ -46,9 +46,10 @@ class InputCounts:
             ids = ids[:, 0].astype(np.int32)
             ids = np.where(ids < 0, tokenizer.unk_id, ids)
         number = np.bincount(ids, minlength=tokenizer.vocab_size)
-        unknown = 0 if tokenizer.reads_any_word else int(number[tokenizer.unk_id])
+        unknown = int(number[tokenizer.unk_id])
         number[[*tokenizer.special_ids]] = 0
         tokens = int(number.sum()) + unknown
+        unknown = 0 if tokenizer.reads_any_word else unknown
         continued = int(number[: tokenizer.vocab_size][tokenizer.is_continuation()].sum())
         return cls(examples, truncated, tokens - continued, tokens, unknown)
 

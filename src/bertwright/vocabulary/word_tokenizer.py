@@ -90,7 +90,7 @@ class WordTokenizer(TextTokenizer):
         special = (*SPECIAL_TOKENS, *(CLASSES if rules.unknown_words == "class" else ()))
         self._tokens = (*special, *words)
         self.num_special = len(special)
-        self._numbers = {word: number for number, word in enumerate(self._tokens)}
+        self._numbers = {word: number for number, word in enumerate(words, self.num_special)}
         self._character_ids = {character: n for n, character in enumerate(characters, NUM_SPECIAL_CHARACTERS)}
 
     @classmethod
@@ -106,7 +106,8 @@ class WordTokenizer(TextTokenizer):
             normal[rules.normalize(word)] += count
         frequent = sorted((-count, word) for word, count in normal.items() if count >= min_count)
         words = dict.fromkeys([word for _, word in frequent]) | dict.fromkeys(map(rules.normalize, known))
-        return cls(list(words), "".join(sorted(characters)), rules)
+        special = cls([], "", rules).tokens  # plain words in a text
+        return cls([word for word in words if word not in special], "".join(sorted(characters)), rules)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -223,7 +224,7 @@ class WordTokenizer(TextTokenizer):
         if (number := self._numbers.get(normal)) is not None:
             return number
         if self.rules.unknown_words == "class":
-            return self._numbers[word_class(word)]
+            return self._tokens.index(word_class(word), UNKNOWN)
         return KEYED + hash_word(normal) % KEYED if self.rules.unknown_words == "random" else UNKNOWN
 
     def _rows(self, words: Sequence[str]) -> npt.NDArray[np.uint32]:
