@@ -1,5 +1,9 @@
 """What `import bertwright` offers; each name is imported when it is used first (`__init__.py`)."""
 
+from .baselines.word_vectors.train_vectors import train_word_vectors as train_word_vectors
+from .baselines.word_vectors.vector_evaluation import ScoreVectorsSettings as ScoreVectorsSettings
+from .baselines.word_vectors.vector_evaluation import score_vectors as score_vectors
+from .baselines.word_vectors.vector_settings import WordVectorSettings as WordVectorSettings
 from .corpus.documents import CorpusSettings as CorpusSettings
 from .corpus.survey import SurveySettings as SurveySettings
 from .corpus.survey import survey as survey

@@ -83,6 +83,7 @@ class WordVectorSettings:
     """CPU threads. Unset: `OMP_NUM_THREADS`, else all CPUs that this process may use. Several threads change the same
     vectors without locks, so only --threads 1 gives the same bits from the same seed."""
     seed: int = 0
+    """Seed of the initial vectors, of the windows' sizes, and of skipped words and noise words."""
     words: WordRule = field(default_factory=WordRule)
     subwords: Subwords = field(default_factory=Subwords)
 
