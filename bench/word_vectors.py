@@ -3,7 +3,8 @@
 Every run is a process of its own; runs of the two libraries alternate. gensim is installed elsewhere
 (`python -m venv peer && peer/bin/pip install gensim`), because it is no dependency:
 
-    python bench/word_vectors.py --data /work/shared/data --peer peer/bin/python --words 3000000
+    python bench/word_vectors.py --data /work/shared/data --peer peer/bin/python --words 2000000
+    python bench/word_vectors.py --table
 
 Both read one sentence per line, split in advance by bertwright, and have the settings of word2vec.c or fastText. gensim
 reads with `corpus_file`, its fastest way. Rates: words of the text times epochs, per second of training alone, and per
@@ -72,13 +73,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with corpora and word_similarity")
     parser.add_argument("--peer", type=Path, required=True, help="Python with gensim")
-    parser.add_argument("--words", type=int, default=3_000_000, help="words of text: half Wikipedia, half books")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--words", type=int, default=2_000_000, help="words of text: half Wikipedia, half books")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--models", nargs="+", default=["skip-gram", "fasttext", "glove"])
     parser.add_argument("--buckets", type=int, default=200_000)
+    parser.add_argument("--table", action="store_true", help="print the table of all recorded runs")
     if "--worker" in sys.argv:
         work(*sys.argv[sys.argv.index("--worker") + 1 :])
+        return
+    if "--table" in sys.argv:
+        print_table([json.loads(line) for line in RESULTS.read_text().splitlines()])
         return
     options = parser.parse_args()
     print(describe_machine(1), flush=True)
@@ -88,17 +93,17 @@ def main() -> None:
         records = []
         for threads in options.threads:
             for model in options.models:
-                for seed in range(options.seeds):
+                for seed in options.seeds:
                     for library in ("bertwright", "gensim"):
                         if library == "bertwright" or model != "glove":
                             record = measure(options, library, model, text, threads, seed, Path(folder))
                             records.append(record)
                             print(json.dumps(record), flush=True)
         check_files(options.peer, Path(folder))
-    print_table(records)
     with RESULTS.open("a") as file:
         for record in records:
-            file.write(json.dumps({"machine": describe_machine(1)} | record) + "\n")
+            file.write(json.dumps({"machine": describe_machine(1), "words": options.words} | record) + "\n")
+    print_table(records)
 
 
 def write_text(data: Path, words: int, path: Path) -> None:
