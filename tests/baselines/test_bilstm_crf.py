@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertwright.baselines import bilstm_crf
-from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder, DistinctWords, SentenceHead
+from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder, SentenceHead
 from bertwright.finetuning.new_word_model import make_word_model
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.kernels.dropout import Dropout
+from bertwright.models import distinct_words
+from bertwright.models.distinct_words import DistinctWords
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import Packing, WordBatch
@@ -85,7 +86,7 @@ def test_character_lstm_is_run_once_for_each_distinct_word() -> None:
 
 def test_words_with_equal_hashes_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     characters = batch_of(TEXTS).rows[:, 1:]
-    monkeypatch.setattr(bilstm_crf, "HASH_MULTIPLIER", 0)
+    monkeypatch.setattr(distinct_words, "HASH_MULTIPLIER", 0)
     distinct = DistinctWords.of(characters)
     width = distinct.rows.shape[1]
     assert torch.equal(distinct.rows[distinct.words], characters[:, :width])

@@ -20,8 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from bertwright.baselines.elmo import ElmoConfig
+from bertwright.baselines.language_model_states import NUM_LETTERS, LanguageModelStates, LmLayers
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
+from bertwright.models.distinct_words import DistinctWords
 from bertwright.models.encoder import Linear, make_dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
@@ -37,7 +40,6 @@ from bertwright.vocabulary.word_tokenizer import BEGIN, END, KEYED
 
 CharacterModel = Literal["cnn", "lstm", "none"]
 CNN_WIDTH = 3  # characters per filter
-HASH_MULTIPLIER = 0x5851F42D4C957F2D  # of Knuth's MMIX generator
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,12 @@ class BiLSTMConfig:
     """σ of the head's initial weights; about Glorot's for 400 states and 17 tags."""
     max_positions: int = 100_000
     """Longest sequence; the model has no positions, so that this bounds memory only."""
+    language_model: ElmoConfig | None = None
+    """A frozen bidirectional language model whose states are joined to the words'."""
+    lm_layers: LmLayers = "mix"
+    """mix: a learned mean of its layers (ELMo); top: its last one (TagLM)."""
+    lm_places: tuple[int, ...] = (0,)
+    """Where its states are joined: 0, to the vectors of the words; n, to the states of LSTM layer n."""
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "vocab_size", "word_size", "lstm_size", "num_layers", "texts", "classifier_size")
@@ -80,16 +88,26 @@ class BiLSTMConfig:
         check_choice(self, "char_model")
         check_limit(self, "from 0 to below 1", "hidden_dropout")
         check_limit(self, "above 0", "initializer_range")
+        check_choice(self, "lm_layers")
+        if not {*self.lm_places} <= {*range(self.num_layers + 1)}:
+            raise ValueError(f"lm_places = {self.lm_places}: expected numbers from 0 to {self.num_layers}, the layers")
         if self.char_model == "lstm" and self.char_features % 2:
             raise ValueError(f"char_features = {self.char_features}: expected an even number, half for each direction")
 
     def __str__(self) -> str:
         characters = "no characters" if self.char_model == "none" else f"characters by {self.char_model.upper()}"
-        return f"BiLSTM L{self.num_layers} H{self.lstm_size}+{self.lstm_size}, words {self.word_size}, {characters}"
+        context = f", {self.language_model} ({self.lm_layers})" if self.language_model else ""
+        sizes = f"L{self.num_layers} H{self.lstm_size}+{self.lstm_size}, words {self.word_size}"
+        return f"BiLSTM {sizes}, {characters}{context}"
 
     @property
     def hidden_size(self) -> int:
-        return 2 * self.lstm_size
+        return self.state_size(self.num_layers)
+
+    def state_size(self, layer: int) -> int:
+        """Return the numbers per word after an LSTM layer, or at layer 0 of its vectors together."""
+        own = self.input_size if layer == 0 else 2 * self.lstm_size
+        return own + (self.language_model.hidden_size if self.language_model and layer in self.lm_places else 0)
 
     @property
     def type_vocab_size(self) -> int:
@@ -101,7 +119,7 @@ class BiLSTMConfig:
 
     @property
     def input_size(self) -> int:
-        """D, size of a word's vectors together."""
+        """D, size of a word's own vectors together."""
         return self.word_size + (0 if self.char_model == "none" else self.char_features)
 
     @property
@@ -111,31 +129,6 @@ class BiLSTMConfig:
 
     def with_dropout(self, rate: float) -> BiLSTMConfig:
         return replace(self, hidden_dropout=rate)
-
-
-class DistinctWords(NamedTuple):
-    """The distinct words of a batch, by their characters."""
-
-    rows: Tensor
-    """U × W, W up to the longest of them."""
-    words: Tensor
-    """N int64, number of each word among them."""
-    keys: Tensor
-    """U int64, keys of their dropout: a hash of the characters, so that a word has one mask in the whole step."""
-
-    @classmethod
-    def of(cls, characters: Tensor) -> DistinctWords:
-        """Find the distinct rows of N × W characters by a hash; where two have the same hash, keep all rows."""
-        multipliers = torch.tensor(HASH_MULTIPLIER).pow(torch.arange(1, characters.shape[1] + 1)).to(characters.device)
-        hashes = (characters * multipliers).sum(1)  # int64 overflow is intended
-        hashes = (hashes ^ (hashes >> 32)) & 0x7FFFFFFFFFFFFFFF
-        keys, words = torch.unique(hashes, return_inverse=True)
-        rows = characters.new_empty(len(keys), characters.shape[1])
-        rows[words] = characters
-        if not torch.equal(rows[words], characters):
-            rows, words, keys = characters, torch.arange(len(characters), device=characters.device), hashes
-        width = int((rows > 0).sum(1).max()) if len(rows) else 0
-        return cls(rows[:, : max(width, 1)], words, keys)
 
 
 class CharacterCnn(nn.Module):
@@ -185,6 +178,7 @@ class WordEmbeddings(nn.Module):
         self.word.weight.requires_grad_(not config.freeze_words)
         models = {"cnn": CharacterCnn, "lstm": CharacterLstm}
         self.characters = models[config.char_model](config) if config.char_model != "none" else None
+        self.reads_bytes = config.language_model is not None
 
     def forward(self, rows: Tensor, drop: Dropout | None, sparse: bool) -> Tensor:
         """Embed words, N × (1 + W) → N × D; features of characters are computed once for each distinct word."""
@@ -195,10 +189,16 @@ class WordEmbeddings(nn.Module):
             words = words.index_copy(0, own, torch.from_numpy(keyed_vectors(keys, words.shape[1])).to(words.device))
         if self.characters is None:
             return words
-        distinct = DistinctWords.of(rows[:, 1:])
+        distinct = DistinctWords.of(letters_of_bytes(rows[:, 1:]) if self.reads_bytes else rows[:, 1:])
         drop = drop and drop._replace(first_token=0, positions=distinct.keys)
         features: Tensor = self.characters(distinct.rows, drop)
         return torch.cat([words, features[distinct.words]], 1)
+
+
+def letters_of_bytes(rows: Tensor) -> Tensor:
+    """Convert ELMo's rows to rows of letters: 0 fills up, and marks are left out. N × W → N × W - 2."""
+    inner = rows[:, 1:-1]
+    return torch.where(inner < NUM_LETTERS - 1, inner + 1, 0)
 
 
 class Texts(NamedTuple):
@@ -226,8 +226,13 @@ class BiLSTMEncoder(TextEncoder):
     def __init__(self, config: BiLSTMConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         super().__init__(config, compute_dtype)
         self.embeddings = WordEmbeddings(config)
-        sizes = [config.input_size, *[config.hidden_size] * (config.num_layers - 1)]
+        sizes = [config.state_size(number) for number in range(config.num_layers)]
         self.layers = nn.ModuleList(nn.LSTM(size, config.lstm_size, bidirectional=True) for size in sizes)
+        self.language_model = (
+            LanguageModelStates(config.language_model, config.lm_layers, config.lm_places)
+            if config.language_model
+            else None
+        )
         self.initialize(seed)
 
     @torch.no_grad()
@@ -237,7 +242,7 @@ class BiLSTMEncoder(TextEncoder):
         Biases are 0, and 1 for the forget gates (section 3.2). Every parameter is a function of (seed, name).
         """
         for name, parameter in self.named_parameters():
-            if parameter.is_meta:
+            if parameter.is_meta or name.startswith("language_model."):
                 continue
             if parameter.ndim == 1:
                 parameter.zero_()
@@ -277,15 +282,20 @@ class BiLSTMEncoder(TextEncoder):
             return torch.cat([words, words.new_zeros(1, words.shape[1])])[places]
 
         if not len(texts.words):
-            sizes = [self.config.input_size if number == 0 else self.config.hidden_size for number in layers]
+            sizes = [self.config.state_size(number) for number in layers]
             return [torch.zeros(len(places), size, device=places.device) for size in sizes]
         drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
         order = TimeMajor.of(texts.lengths[texts.lengths > 0], batch.rows.device)
         words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
-        states = [place(words)] if 0 in layers else []
+        joined = self.language_model(batch, texts.words) if self.language_model else {}  # by place, N H'
         packed, drop = order.pack(words), drop and drop.select(texts.words[order.order])
-        for number, layer in enumerate(cast(list[nn.LSTM], list(self.layers))[: layers[-1]], 1):
-            packed = run_bilstm(layer, dropout(packed, drop, number), order)  # N H
+        states = []
+        for number in range(layers[-1] + 1):
+            if number:
+                layer = cast(nn.LSTM, self.layers[number - 1])
+                packed = run_bilstm(layer, dropout(packed, drop, number), order)  # N 2 lstm_size
+            if number in joined:
+                packed = torch.cat([packed, order.pack(joined[number])], 1)
             if number in layers:
                 states.append(place(order.unpack(packed)))
         return states

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.baselines.bilstm_crf import DistinctWords
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
+from bertwright.models.distinct_words import DistinctWords
 from bertwright.models.encoder import make_dropout
 from bertwright.models.heads import EncoderModel
 from bertwright.models.initialization import parameter_rng
@@ -326,7 +326,7 @@ class ScalarMix(nn.Module):
         super().__init__()
         self.normalize = normalize
         self.weights = nn.Parameter(torch.zeros(num_layers))
-        self.gamma = nn.Parameter(torch.ones(()))
+        self.gamma = nn.Parameter(torch.ones(1))
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         """Mix states, each R × H."""

@@ -9,7 +9,11 @@ from typing import Any, Literal
 from bertwright.settings import check_choice, check_minimum
 from bertwright.vocabulary.unknown_words import UnknownWords
 
-ArchitectureName = Literal["bilstm", "bilstm-crf"]
+ArchitectureName = Literal["bilstm", "bilstm-crf", "taglm", "elmo"]
+WITH_LANGUAGE_MODEL = {  # architectures that read a frozen language model's states, and their settings
+    "taglm": {"lstm_layers": 2, "lm_layers": "top", "lm_places": [1]},
+    "elmo": {"lstm_layers": 2, "lm_layers": "mix", "lm_places": [0]},
+}
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,17 @@ class WordModelSettings:
     freeze_vectors: bool = False
     """Keep the word vectors as they are, and train everything else."""
 
+    language_model: str | None = None
+    """Model folder or run of pretrain --architecture elmo; its states are joined to the words'. For --architecture
+    taglm and elmo."""
+    lm_layers: Literal["mix", "top"] = "mix"
+    """mix: a learned mean of the language model's layers (ELMo); top: its last layer (TagLM)."""
+    lm_places: tuple[int, ...] = (0,)
+    """Where its states are joined. 0: to the word vectors (ELMo); n: to the states of LSTM layer n (TagLM: 1)."""
+
     def __post_init__(self) -> None:
         check_minimum(self, 1, "word_size", "lstm_size", "lstm_layers", "min_word_count")
-        check_choice(self, "char_model", "unknown_words")
+        check_choice(self, "char_model", "unknown_words", "lm_layers")
         if self.unknown_words == "pretrained" and self.vectors is None:
             raise ValueError("unknown_words = 'pretrained': expected a file of word vectors, got none; name vectors")
         if self.unknown_words == "char" and self.char_model == "none":
@@ -61,7 +73,8 @@ def default_settings(architecture: str, is_tagging: bool, has_context: bool) -> 
         "weight_decay": 0.0,
         "max_grad_norm": 5.0,
     }
+    words = {"optimizer": optimizer, "words": WITH_LANGUAGE_MODEL.get(architecture, {})}
     if not is_tagging:
-        return {"epochs": 10.0, "batch_size": 32, "optimizer": optimizer}
-    overrides = ({"context": False} if has_context else {}) | ({"crf": True} if architecture == "bilstm-crf" else {})
-    return {"epochs": 30.0, "batch_size": 10, "optimizer": optimizer, "task": {"overrides": overrides}}
+        return {"epochs": 10.0, "batch_size": 32} | words
+    overrides = ({"context": False} if has_context else {}) | ({"crf": True} if architecture != "bilstm" else {})
+    return {"epochs": 30.0, "batch_size": 10, "task": {"overrides": overrides}} | words

@@ -9,7 +9,11 @@ import numpy as np
 import torch
 
 from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
+from bertwright.baselines.elmo import ElmoEncoder
+from bertwright.baselines.language_model_states import NUM_LETTERS
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.interop.huggingface import load_model
+from bertwright.interop.model_files import model_folder
 from bertwright.io.vector_file import load_vectors
 from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.task import AnyTask
@@ -29,6 +33,7 @@ class NewModel(NamedTuple):
 def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequence[Any]) -> NewModel:
     """Build the model; `examples`: the training examples. Raises ValueError for a task type without such a model."""
     words = settings.words
+    language_model = None if words.language_model is None else load_language_model(words.language_model)
     vectors = None if words.vectors is None else load_vectors(words.vectors)
     rules = WordRules(
         lowercase=words.lowercase_words,
@@ -36,13 +41,14 @@ def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequenc
         split_punctuation=not task.reads_words,
         max_characters=0 if words.char_model == "none" else WordRules.max_characters,
         unknown_words=words.unknown_words,
+        bytes=language_model is not None,
     )
     known = vectors.words if vectors is not None and words.unknown_words in ("pretrained", "random") else ()
     tokenizer = WordTokenizer.learn(task.texts(examples), rules, words.min_word_count, known)
     char_size, char_features = CHARACTER_SIZES[words.char_model]
     config = BiLSTMConfig(
         vocab_size=tokenizer.vocab_size,
-        num_characters=tokenizer.num_characters,
+        num_characters=NUM_LETTERS if language_model else tokenizer.num_characters,
         word_size=words.word_size if vectors is None else vectors.width,
         char_model=words.char_model,
         char_size=char_size,
@@ -51,6 +57,9 @@ def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequenc
         num_layers=words.lstm_layers,
         freeze_words=words.freeze_vectors,
         texts=task.num_segments,
+        language_model=language_model.config if language_model else None,
+        lm_layers=words.lm_layers,
+        lm_places=words.lm_places,
     )
     if settings.tuning.dropout is not None:
         config = config.with_dropout(settings.tuning.dropout)
@@ -60,5 +69,18 @@ def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequenc
         rows = tokenizer.num_special + np.flatnonzero(found.has_vector)
         with torch.no_grad():
             encoder.embeddings.word.weight[rows] = torch.from_numpy(found.vectors[found.has_vector])
+    if encoder.language_model and language_model:
+        encoder.language_model.model.load_state_dict(language_model.state_dict())
     head = task.make_head(encoder) if task.make_head else task.head
     return NewModel(EncoderForTask(encoder, head, settings.seed), tokenizer)
+
+
+def load_language_model(name: str) -> ElmoEncoder:
+    """Load the encoder of an ELMo. Raises ValueError for a folder with another model."""
+    encoder = load_model(model_folder(name), heads="optional").model.encoder
+    if not isinstance(encoder, ElmoEncoder):
+        raise ValueError(
+            f"{name}: expected a model of pretrain --architecture elmo, got {encoder.model_type}; name another as "
+            "language_model"
+        )
+    return encoder

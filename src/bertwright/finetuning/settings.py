@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bertwright.baselines.word_settings import ArchitectureName, WordModelSettings, default_settings
+from bertwright.baselines.word_settings import (
+    WITH_LANGUAGE_MODEL,
+    ArchitectureName,
+    WordModelSettings,
+    default_settings,
+)
 from bertwright.files import read_json
 from bertwright.interop.model_files import check_model, locate_config, model_folder
 from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_minimum, check_range
@@ -124,8 +129,8 @@ class FinetuneSettings:
     """Model folder, run folder or hub name to start from. Required, except with --architecture and --resume."""
     architecture: ArchitectureName | None = None
     """Train a new model from the task's examples alone, as a baseline. bilstm: words and characters, read by a
-    bidirectional LSTM; bilstm-crf: for tagging, with a CRF (Ma & Hovy 2016). Their settings are other defaults: --help
-    shows them."""
+    bidirectional LSTM; bilstm-crf: for tagging, with a CRF (Ma & Hovy 2016); taglm, elmo: the same with two layers and
+    the states of --language-model (Peters et al. 2017, 2018). Their settings are other defaults: --help shows them."""
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
     same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction
@@ -175,6 +180,11 @@ class FinetuneSettings:
         given = {"model": self.model, "keep_head": tuning.keep_head, "from_scratch": tuning.from_scratch}
         if odd := [name for name, value in (given | {"pooling": tuning.pooling}).items() if value]:
             raise ValueError(f"{', '.join(odd)}: architecture = {self.architecture!r} starts a new model; omit it")
+        if (self.architecture in WITH_LANGUAGE_MODEL) != (self.words.language_model is not None):
+            raise ValueError(
+                f"architecture = {self.architecture!r}, language_model = {self.words.language_model!r}: expected a "
+                f"language model with {' or '.join(WITH_LANGUAGE_MODEL)}, and only there; see pretrain --architecture"
+            )
         if self.architecture == "bilstm-crf" and not getattr(task, "crf", False):
             raise ValueError(
                 f"architecture = 'bilstm-crf': expected tagging with crf = True, got {task.kind}; set it to bilstm"

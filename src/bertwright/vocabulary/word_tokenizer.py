@@ -146,7 +146,7 @@ class WordTokenizer(TextTokenizer):
 
     @property
     def reads_any_word(self) -> bool:
-        return self.rules.columns > 0
+        return self.rules.bytes
 
     @property
     def lowercase(self) -> bool:
