@@ -30,7 +30,7 @@ from bertwright.kernels.ffi import (
     use_native,
     use_triton,
 )
-from bertwright.kernels.half_linear import HalfLinear, kept_copies, mark_current, multiply, padded
+from bertwright.kernels.half_linear import HalfLinear, existing_copies, mark_current, multiply, padded
 from bertwright.kernels.linear_bf16 import (
     is_native_bf16,
     linear_backward,
@@ -438,7 +438,7 @@ def adamw_(
     if not parameters:
         return None
     if use_triton(*parameters):
-        copies = kept_copies(parameters)
+        copies = existing_copies(parameters)
         triton_ops().adamw_(parameters, gradients, exp_avg, exp_avg_sq, copies, step)
         torch.autograd.graph.increment_version(parameters)
         return mark_current(parameters)

@@ -31,7 +31,7 @@ class Copy(NamedTuple):
         return (weight._version, weight.data_ptr()) == self[1:]
 
 
-_kept: MutableMapping[Tensor, Copy | None] = WeakTensorKeyDictionary()
+_copies: MutableMapping[Tensor, Copy | None] = WeakTensorKeyDictionary()
 """Weight → its `Copy`, or None until a layer needs one."""
 
 
@@ -42,38 +42,38 @@ def keep_copies(weights: Iterable[Tensor]) -> None:
     """
     for weight in weights:
         if use_triton(weight) and weight.dtype == torch.float32 and not weight.is_inference():
-            _kept.setdefault(weight, None)
+            _copies.setdefault(weight, None)
 
 
-def kept_copies(weights: Sequence[Tensor]) -> list[Tensor | None]:
+def existing_copies(weights: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the copies that exist, which a kernel may write together with the weights."""
-    copies = (_kept.get(weight) for weight in weights)
-    return [None if copy is None else copy.tensor for copy in copies]
+    records = (_copies.get(weight) for weight in weights)
+    return [None if copy is None else copy.tensor for copy in records]
 
 
 def mark_current(weights: Sequence[Tensor]) -> None:
     """State that the existing copies equal the weights again."""
     for weight in weights:
-        if (copy := _kept.get(weight)) is not None:
-            _kept[weight] = Copy(copy.tensor, weight._version, weight.data_ptr())
+        if (copy := _copies.get(weight)) is not None:
+            _copies[weight] = Copy(copy.tensor, weight._version, weight.data_ptr())
 
 
 def half(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a weight in another dtype, from its copy if one is kept."""
-    return weight.to(dtype) if weight not in _kept or weight.dtype == dtype else padded(weight, dtype)[: len(weight)]
+    return weight.to(dtype) if weight not in _copies or weight.dtype == dtype else padded(weight, dtype)[: len(weight)]
 
 
 def padded(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a matrix in another dtype with zeros below, up to a multiple of ROWS; a vector without."""
-    copy = _kept.get(weight)
+    copy = _copies.get(weight)
     if copy is not None and copy.is_current(weight) and copy.tensor.dtype == dtype:
         return copy.tensor
     rows = len(weight) if weight.ndim == 1 else -(-len(weight) // ROWS) * ROWS
     with torch.inference_mode(False), torch.no_grad():
         tensor = weight.new_zeros(rows, *weight.shape[1:], dtype=dtype)
         tensor[: len(weight)] = weight
-    if weight in _kept and dtype == torch.bfloat16:
-        _kept[weight] = Copy(tensor, weight._version, weight.data_ptr())
+    if weight in _copies and dtype == torch.bfloat16:
+        _copies[weight] = Copy(tensor, weight._version, weight.data_ptr())
     return tensor
 
 
