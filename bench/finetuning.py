@@ -22,10 +22,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -228,9 +226,7 @@ class Contender(Child):
         flags = [worker for name, value in same.items() for worker in (f"--{name}", value)]
         flags += ["--cpu-time"] * chosen.cpu_time
         command = [sys.executable, __file__, str(chosen.data), "--serve", *arguments, *flags]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | environment)
-        self.seconds, self.results, self.peak = [], [], 0
+        self.start(command, environment)
 
 
 def compare(chosen: argparse.Namespace, bfloat16: bool) -> None:

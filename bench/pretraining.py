@@ -1,12 +1,12 @@
 """Speed of a pre-training step (MLM + NSP, 32 × 128 tokens, vocabulary 30,522), side by side with `transformers`.
 
     python bench/pretraining.py [--sizes mini small base] [--rounds 7] [--threads 2] [--json FILE]
-    bench/gpu.sh   (the same on a GPU, with base and large)
+    bench/gpu.sh steps   (the same on a GPU, with base)
 
 Every contender is a process of its own. After a warm-up they take turns, one step each per round, because the speed of
-shared machines drifts; on a GPU they run one after another, because its memory holds one. The recipe is the same for
-all: hidden and attention dropout 0.1, AdamW with weight decay 0.01, clipping at 1.0, 15 % masked. The table shows the
-median step and the median of the ratios within a round.
+shared machines drifts. On a GPU, `plain_bert.py` takes part, too. The recipe is the same for all: hidden and attention
+dropout 0.1, AdamW with weight decay 0.01, clipping at 1.0, 15 % masked. The table shows the median step and the median
+of the ratios within a round.
 
 Useful work is what the model needs: no padding, and the vocabulary projection at the masked positions only. Utilization
 is useful work per second, divided by the speed of a matrix product of the model's feed-forward shape (torch's or ours,
@@ -48,8 +48,9 @@ def contenders(bfloat16: bool, gpu: bool) -> dict[str, tuple[list[str], dict[str
         listed: dict[str, tuple[list[str], dict[str, str]]] = {
             "transformers, bf16 autocast": (["theirs", "--bfloat16"], {}),
             "transformers, bf16 autocast, compiled": (["theirs", "--bfloat16", "--compile"], {}),
+            "plain PyTorch, bf16 autocast, compiled": (["plain", "--bfloat16", "--compile"], {}),
             "bertwright, bf16": (["ours", "--bfloat16"], {}),
-            "bertwright, bf16, nothing compiled": (["ours", "--bfloat16"], {"BERTWRIGHT_NATIVE": "0"}),
+            "bertwright, bf16, without Triton": (["ours", "--bfloat16"], {"BERTWRIGHT_NATIVE": "0"}),
         }
         return listed | {"matrix product (ceiling)": (["ceiling", "--bfloat16"], {})}
     listed = {
@@ -117,6 +118,16 @@ def theirs(chosen: argparse.Namespace) -> Step:
     return step
 
 
+def plain(chosen: argparse.Namespace) -> Step:
+    import torch
+
+    from plain_bert import plain_step
+
+    example_tensors = {name: torch.as_tensor(value) for name, value in example(chosen.sequences).items()}
+    step = plain_step(chosen.size, chosen.device, example_tensors, chosen.compile)
+    return lambda _: step()
+
+
 def ours(chosen: argparse.Namespace) -> Step:
     import numpy as np
     import torch
@@ -176,7 +187,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    step = {"theirs": theirs, "ours": ours, "ceiling": ceiling}[arguments.serve](arguments)
+    step = {"theirs": theirs, "plain": plain, "ours": ours, "ceiling": ceiling}[arguments.serve](arguments)
     for line in sys.stdin:
         started = time.perf_counter()
         result = step(float(line))
@@ -196,22 +207,36 @@ class Child:
     ) -> None:
         command = [sys.executable, __file__, "--serve", *arguments, "--size", size, "--threads", str(chosen.threads)]
         command += ["--device", chosen.device, "--sequences", str(chosen.sequences)]
-        self.command = " ".join(command)
-        pipe = subprocess.PIPE
+        self.start(command, environment)
+
+    def start(self, command: list[str], environment: dict[str, str]) -> None:
+        """Start the process."""
+        self.command, pipe = " ".join(command), subprocess.PIPE
+        self.started = time.perf_counter()
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | environment)
+        self.first_step = 0.0  # seconds from the start of the process to the end of its first step
         self.seconds: list[float] = []
         self.results: list[float] = []
         self.peak = 0
 
     def step(self, counted: bool, seconds: float = 0.0) -> float:
         """Run one step and return its seconds."""
+        self.ask(seconds)
+        return self.answer(counted)
+
+    def ask(self, seconds: float = 0.0) -> None:
+        """Let the process run one step."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(f"{seconds}\n")
         self.process.stdin.flush()
+
+    def answer(self, counted: bool) -> float:
+        """Wait for the end of a step and return its seconds."""
+        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             sys.exit(f"a contender ended before its step; its own message is above: {self.command}")
+        self.first_step = self.first_step or time.perf_counter() - self.started
         answer = json.loads(line)
         if counted:
             self.seconds.append(answer["seconds"])
@@ -233,20 +258,26 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> dict[str, 
     listed = contenders(bfloat16, chosen.device == "cuda").items()
     selected = {name: how for name, how in listed if not any(worker in name for worker in chosen.without)}
     children: dict[str, Child] = {}
-    # A GPU's memory holds one contender, and its speed does not drift; a CPU's does.
-    groups = [[name] for name in selected] if chosen.device == "cuda" else [list(selected)]
+    groups = [list(selected)[first : first + chosen.together] for first in range(0, len(selected), chosen.together)]
     for group in groups:
         children |= (together := {name: Child(size, chosen, *selected[name]) for name in group})
+        for child in together.values():  # all compile at the same time
+            child.ask()
         for child in together.values():
-            for _ in range(chosen.warmup):
+            child.answer(counted=False)
+        for child in together.values():
+            for _ in range(1, chosen.warmup):
                 child.step(counted=False)
         for _ in range(chosen.rounds):
             last = 0.0
             for name, child in together.items():
                 seconds = child.step(counted=True, seconds=last)
                 last = seconds if name.startswith("bertwright") else last
-        for child in together.values():
+        for name, child in together.items():
             child.close()
+            if chosen.device == "cuda" and "ceiling" not in name:  # a time limit may end this process
+                tokens = LENGTH * sequences / statistics.median(child.seconds)
+                print(f"{name}: {tokens:,.0f} tokens/s, first step after {child.first_step:.1f} s", flush=True)
     top = statistics.median(children.pop("matrix product (ceiling)").results)
     useful = BertConfig.from_size(size, VOCABULARY).count_training_flops(
         [LENGTH] * sequences, 19 * sequences, pooled=True
@@ -264,7 +295,7 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> dict[str, 
         )
         ratios = [theirs / ours for theirs, ours in zip(child.seconds, fastest, strict=True)]
         ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
-        times = ratio if name.startswith("transformers") else ""
+        times = "" if name.startswith("bertwright") else ratio
         share = useful / median / top
         print(f"| {name} | {speed:,.0f} | {spread} | {times} | {share:.0%} | {child.peak / 1e9:.1f} |", flush=True)
     measured = {name: {"seconds": child.seconds, "peak_bytes": child.peak} for name, child in children.items()}
@@ -276,12 +307,13 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["mini", "small", "base"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--warmup", type=int, default=2, help="steps of each contender that are not counted")
+    parser.add_argument("--together", type=int, default=99, help="contenders that run at once: as memory permits")
     parser.add_argument("--without", nargs="+", default=[], help="leave out contenders whose name contains this")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sequences", type=int, default=32, help="sequences per step")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
-    parser.add_argument("--serve", choices=("ours", "theirs", "ceiling"), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=("ours", "theirs", "plain", "ceiling"), help=argparse.SUPPRESS)
     parser.add_argument("--size", help=argparse.SUPPRESS)
     parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--bfloat16", action="store_true", help=argparse.SUPPRESS)

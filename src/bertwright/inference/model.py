@@ -34,6 +34,7 @@ from bertwright.inference.sentence_pairs import predict_next_sentences
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
+from bertwright.kernels.half_linear import keep_copies
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel, is_untrained
 from bertwright.tasks.classification import TextTask
@@ -478,6 +479,7 @@ def load(
         bert = Bert(loaded.model, tokenizer, loaded.missing_heads, read_sentence_modules(folder))
     bert.model.to(checked_device)
     bert.model.encoder.compute_dtype = compute_dtype
+    keep_copies(bert.model.parameters())
     return bert
 
 

@@ -95,7 +95,7 @@ def train_steps(
         step, learning_rate = optimizer.steps + 1, schedule(optimizer.steps)
         names, totals = _backward(loss, micro_batches)
         norm = optimizer.gradient_norm().to(totals.device)
-        numbers = torch.stack([*totals, norm])
+        numbers = torch.cat([totals, norm[None]])
         if optimizer.checks_on_gpu:  # all work of the step is queued before its numbers are read
             optimizer.step(learning_rate, torch.where(numbers.isfinite().all(), norm, math.nan))
         *values, norm_value = numbers.tolist()

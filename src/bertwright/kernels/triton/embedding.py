@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.dropout import MaskKey
 from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, launch, mask_args, row_words, token_indices
-from bertwright.kernels.triton.layer_norm import backward_programs, norm_gradient, normalize, row_tile
+from bertwright.kernels.triton.layer_norm import BACKWARD, FORWARD, backward_programs, norm_gradient, normalize
 
 COLUMNS = 1024  # of a tile of `dropout_kernel`
 BINARY = 2  # rows of a table of token types whose gradient is summed with the other sums
@@ -130,10 +130,10 @@ class EmbedNorm(torch.autograd.Function):
         for table, indices in zip(tables, ids, strict=True):
             torch._assert_async(((indices >= 0) & (indices < len(table))).all())
         y, moments = word.new_empty(rows, columns), word.new_empty(rows, 2, dtype=torch.float32)
-        tile = row_tile(columns)
+        tile = FORWARD.shape(columns)
         operands = (*tables, *ids, weight, norm_bias, moments, y, rows, eps, *mask_args(key))
-        grid = (triton.cdiv(rows, tile[0]),)
-        launch(embed_norm_kernel, grid, *operands, columns, key.threshold != 0, *tile, on=y)
+        constants, grid = (columns, key.threshold != 0, *tile), (triton.cdiv(rows, tile[0]),)
+        launch(embed_norm_kernel, grid, *operands, *constants, on=y, num_warps=FORWARD.warps)
         ctx.save_for_backward(*tables, weight, moments, *ids)
         ctx.mask_key, ctx.norm_bias_dtype = key, norm_bias.dtype
         return y
@@ -144,13 +144,13 @@ class EmbedNorm(torch.autograd.Function):
         *tables, weight, moments = ctx.saved_tensors[:5]
         ids, key = ctx.saved_tensors[5:], ctx.mask_key
         rows, columns = dy.shape
-        tile = row_tile(columns)
+        tile = BACKWARD.shape(columns)
         programs = backward_programs(rows, tile[0])
         dsummed = torch.empty_like(dy, dtype=torch.float32, memory_format=torch.contiguous_format)
         partial = dsummed.new_empty(programs, 4, columns)
         operands = (*tables, *ids, weight, moments, dy.contiguous(), dsummed, partial)
         numbers = (rows, triton.cdiv(rows, tile[0]), *mask_args(key), columns, key.threshold != 0, *tile)
-        launch(embed_norm_backward_kernel, (programs,), *operands, *numbers, on=dsummed)
+        launch(embed_norm_backward_kernel, (programs,), *operands, *numbers, on=dsummed, num_warps=BACKWARD.warps)
         sums = partial.sum(0)
         gradients: list[Tensor | None] = []
         for number, (table, indices) in enumerate(zip(tables, ids, strict=True)):

@@ -23,18 +23,19 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 class Blocks(NamedTuple):
-    """Queries and keys per tile, and the warps of a program."""
+    """Queries and keys per tile, the warps of a program, and the tiles that it loads ahead."""
 
     queries: int
     keys: int
     warps: int
+    stages: int
 
 
 def forward_blocks(max_seqlen: int, operand: Tensor) -> Blocks:
     """Choose tiles for a forward pass; `max_seqlen`: of the keys."""
     size = 128 if operand.element_size() == 2 and operand.shape[-1] <= 64 else 32
     keys = min(size, max(triton.next_power_of_2(max_seqlen), 16))
-    return Blocks(keys, keys, 8 if keys == 128 else 4)
+    return Blocks(keys, keys, 8 if keys == 128 else 4, 2)
 
 
 def backward_blocks(max_seqlen: int, operand: Tensor) -> Blocks:
@@ -69,18 +70,18 @@ def store_rows(base, rows, stride, length, values, D: tl.constexpr, WIDTH: tl.co
     tl.store(base + rows[:, None] * stride + column, values.to(base.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=MASK_NUMBERS)
+@triton.jit(do_not_specialize=["tiles", *MASK_NUMBERS])
 def attention_kernel(
-    q, k, v, cu_q, cu_k, out, lse, stride_q, stride_k, score_scale,
+    q, k, v, cu_q, cu_k, out, lse, tiles, stride_q, stride_k, score_scale,
     positions, first_token: tl.int64, key0, key1, threshold, scale,
     HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile of queries of one head of one sequence."""
-    head = tl.program_id(1)
-    first_q, length_q = bounds(cu_q, tl.program_id(2))
-    first_k, length_k = bounds(cu_k, tl.program_id(2))
-    start = tl.program_id(0) * QUERIES
+    head, sequence = tl.program_id(1), tl.program_id(0) // tiles
+    first_q, length_q = bounds(cu_q, sequence)
+    first_k, length_k = bounds(cu_k, sequence)
+    start = tl.program_id(0) % tiles * QUERIES
     if start >= length_q:
         return
     rows = start + tl.arange(0, QUERIES)
@@ -144,18 +145,18 @@ def key_gradients(
     return dropped, weights * (dweights - delta[None, :])
 
 
-@triton.jit(do_not_specialize=MASK_NUMBERS)
+@triton.jit(do_not_specialize=["tiles", *MASK_NUMBERS])
 def attention_backward_kernel(
-    q, k, v, cu_q, cu_k, out, lse, dout, dq, dk, dv, stride_q, stride_k, score_scale,
+    q, k, v, cu_q, cu_k, out, lse, dout, dq, dk, dv, tiles, stride_q, stride_k, score_scale,
     positions, first_token: tl.int64, key0, key1, threshold, scale,
     HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, WRITE_DQ: tl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv of one tile of keys; with WRITE_DQ, the tile has all keys, and dq is computed as well."""
-    head = tl.program_id(1)
-    first_q, length_q = bounds(cu_q, tl.program_id(2))
-    first_k, length_k = bounds(cu_k, tl.program_id(2))
-    start = tl.program_id(0) * KEYS
+    head, sequence = tl.program_id(1), tl.program_id(0) // tiles
+    first_q, length_q = bounds(cu_q, sequence)
+    first_k, length_k = bounds(cu_k, sequence)
+    start = tl.program_id(0) % tiles * KEYS
     if start >= length_k:
         return
     columns = start + tl.arange(0, KEYS)
@@ -193,18 +194,18 @@ def attention_backward_kernel(
     store_rows(dv + at_keys, columns, stride_k, length_k, dvalues, D, WIDTH)
 
 
-@triton.jit(do_not_specialize=MASK_NUMBERS)
+@triton.jit(do_not_specialize=["tiles", *MASK_NUMBERS])
 def attention_dq_kernel(
-    q, k, v, cu_q, cu_k, out, lse, dout, dq, stride_q, stride_k, score_scale,
+    q, k, v, cu_q, cu_k, out, lse, dout, dq, tiles, stride_q, stride_k, score_scale,
     positions, first_token: tl.int64, key0, key1, threshold, scale,
     HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Compute dq of one tile of queries."""
-    head = tl.program_id(1)
-    first_q, length_q = bounds(cu_q, tl.program_id(2))
-    first_k, length_k = bounds(cu_k, tl.program_id(2))
-    start = tl.program_id(0) * QUERIES
+    head, sequence = tl.program_id(1), tl.program_id(0) // tiles
+    first_q, length_q = bounds(cu_q, sequence)
+    first_k, length_k = bounds(cu_k, sequence)
+    start = tl.program_id(0) % tiles * QUERIES
     if start >= length_q:
         return
     rows = start + tl.arange(0, QUERIES)
@@ -247,10 +248,10 @@ class Attention(torch.autograd.Function):
         cu_q, cu_k, max_q, max_k = sequences
         (tokens, heads, _), blocks = q.shape, forward_blocks(max_k, q)
         out, lse = q.new_empty(q.shape), q.new_empty(tokens, heads, dtype=torch.float32)
-        grid = (triton.cdiv(max_q, blocks.queries), heads, len(cu_q) - 1)
-        tensors = (q, k, v, cu_q, cu_k, out, lse)
+        tiles = triton.cdiv(max_q, blocks.queries)
+        tensors, grid = (q, k, v, cu_q, cu_k, out, lse, tiles), ((len(cu_q) - 1) * tiles, heads)
         constants = (*common_args(q, k, key), causal, key.threshold != 0, blocks.queries, blocks.keys)
-        launch(attention_kernel, grid, *tensors, *constants, on=q, num_warps=blocks.warps)
+        launch(attention_kernel, grid, *tensors, *constants, on=q, num_warps=blocks.warps, num_stages=blocks.stages)
         ctx.save_for_backward(out, lse, cu_q, cu_k, *operands)
         ctx.max_seqlens, ctx.causal, ctx.mask_key = (max_q, max_k), causal, key
         return out
@@ -264,15 +265,16 @@ class Attention(torch.autograd.Function):
         gradients = [torch.zeros_like(x) if len(operands) > 1 else torch.empty_like(x) for x in operands]
         dq, dk, dv = split(gradients)
         blocks, (_, heads, _) = backward_blocks(max_k, q), q.shape
-        tensors = (q, k, v, cu_q, cu_k, out, lse, dout.contiguous())
+        tensors: tuple[Any, ...] = (q, k, v, cu_q, cu_k, out, lse, dout.contiguous())
         constants = (*common_args(q, k, key), ctx.causal, key.threshold != 0, blocks.queries, blocks.keys)
         key_tiles, sequences = triton.cdiv(max_k, blocks.keys), len(cu_q) - 1
-        grid, warps = (key_tiles, heads, sequences), blocks.warps
-        everything = (*tensors, dq, dk, dv, *constants, key_tiles == 1)
-        launch(attention_backward_kernel, grid, *everything, on=q, num_warps=warps, num_stages=2)
+        options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
+        tensors = (*tensors, dq)
+        grid, numbers = (sequences * key_tiles, heads), (key_tiles, *constants, key_tiles == 1)
+        launch(attention_backward_kernel, grid, *tensors, dk, dv, *numbers, on=q, **options)
         if key_tiles > 1:
-            grid = (triton.cdiv(max_q, blocks.queries), heads, sequences)
-            launch(attention_dq_kernel, grid, *tensors, dq, *constants, on=q, num_warps=warps, num_stages=2)
+            tiles = triton.cdiv(max_q, blocks.queries)
+            launch(attention_dq_kernel, (sequences * tiles, heads), *tensors, tiles, *constants, on=q, **options)
         return None, None, None, *gradients
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -16,10 +16,19 @@ from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, launch, mask_a
 PROGRAMS = 1056  # eight per multiprocessor of an H100; a constant, so that sums have the same order on every GPU
 
 
-def row_tile(columns: int) -> tuple[int, int]:
-    """Return rows and columns of a tile: whole rows, about 4,096 elements."""
-    width = triton.next_power_of_2(columns)
-    return max(4096 // width, 1), width
+class Tile(NamedTuple):
+    """Elements of a tile, which consists of whole rows, and the warps of a program."""
+
+    elements: int
+    warps: int
+
+    def shape(self, columns: int) -> tuple[int, int]:
+        """Return its rows and columns."""
+        width = triton.next_power_of_2(columns)
+        return max(self.elements // width, 1), width
+
+
+FORWARD, BACKWARD = Tile(4096, 4), Tile(4096, 8)
 
 
 def backward_programs(rows: int, tile_rows: int) -> int:
@@ -125,10 +134,10 @@ class AddDropoutNorm(torch.autograd.Function):
         (rows, columns), x, residual = x.shape, x.contiguous(), residual.contiguous()
         y = torch.empty_like(x)
         summed, moments = (torch.empty_like(x), x.new_empty(rows, 2, dtype=torch.float32)) if saves else (None, None)
-        tile = row_tile(columns)
+        tile = FORWARD.shape(columns)
         operands = (x, bias, residual, weight, norm_bias, summed, moments, y, rows, eps, *mask_args(key))
-        grid = (triton.cdiv(rows, tile[0]),)
-        launch(add_dropout_norm_kernel, grid, *operands, columns, key.threshold != 0, *tile, on=x)
+        constants, grid = (columns, key.threshold != 0, *tile), (triton.cdiv(rows, tile[0]),)
+        launch(add_dropout_norm_kernel, grid, *operands, *constants, on=x, num_warps=FORWARD.warps)
         ctx.save_for_backward(summed, moments, weight)
         ctx.mask_key = key
         ctx.dtypes = bias.dtype, weight.dtype, norm_bias.dtype
@@ -139,13 +148,13 @@ class AddDropoutNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         summed, moments, weight = ctx.saved_tensors
         (rows, columns), key = summed.shape, ctx.mask_key
-        drops, tile = key.threshold != 0, row_tile(columns)
+        drops, tile = key.threshold != 0, BACKWARD.shape(columns)
         dx = torch.empty_like(summed)
         dresidual = torch.empty_like(summed) if drops else dx
         programs = backward_programs(rows, tile[0])
         partial = summed.new_empty(programs, 3, columns, dtype=torch.float32)
         operands = (summed, moments, weight, dy.contiguous(), dx, dresidual, partial)
         numbers = (rows, triton.cdiv(rows, tile[0]), *mask_args(key), columns, drops, *tile)
-        launch(add_dropout_norm_backward_kernel, (programs,), *operands, *numbers, on=dx)
+        launch(add_dropout_norm_backward_kernel, (programs,), *operands, *numbers, on=dx, num_warps=BACKWARD.warps)
         dbias, dweight, dnorm_bias = (total.to(dtype) for total, dtype in zip(partial.sum(0), ctx.dtypes, strict=True))
         return dx, dbias, dresidual, dweight, dnorm_bias, None, None, None

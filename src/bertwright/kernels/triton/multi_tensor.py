@@ -16,7 +16,7 @@ from torch import Tensor
 from bertwright.kernels.reference import AdamStep
 from bertwright.kernels.triton.hashing import launch
 
-CHUNK, BLOCK = 8192, 2048  # elements per program, and at once
+CHUNK, BLOCK = 8192, 1024  # elements per program, and at once
 ALIGNMENT = 16  # bytes that one thread reads at once
 
 
@@ -48,12 +48,15 @@ def square_sum_kernel(addresses, chunks, partial, ALIGNED: tl.constexpr, CHUNK: 
     tl.store(partial + tl.program_id(0), tl.sum(total, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def adamw_kernel(
-    addresses, chunks, clip_scale, count, lr, beta1, beta2, eps, decay, step_size, inverse2,
+    addresses, chunks, clip_scale, count, shrink, rate1, beta2, rate2, eps, step_size, inverse2,
     ALIGNED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Update one chunk, unless the scale of the gradient is NaN; `inverse2`: 1 / sqrt(correction2)."""
+    """Update one chunk, unless the scale of the gradient is NaN.
+
+    `shrink`: 1 - lr · weight decay; `rate1`, `rate2`: 1 - beta1, 1 - beta2; `inverse2`: 1 / sqrt(correction2).
+    """
     tensor, first, size = chunk_bounds(chunks)
     clip = tl.load(clip_scale)
     if clip == clip:
@@ -69,9 +72,9 @@ def adamw_kernel(
             m = tl.load(exp_avg + at, mask=inside, other=0.0)
             v = tl.load(exp_avg_sq + at, mask=inside, other=0.0)
             p = tl.load(parameter + at, mask=inside, other=0.0)
-            m += (1.0 - beta1) * (g - m)
-            v = beta2 * v + (1.0 - beta2) * g * g
-            p = p * (1.0 - lr * decay) - step_size * (m / (tl.sqrt(v) * inverse2 + eps))
+            m += rate1 * (g - m)
+            v = beta2 * v + rate2 * g * g
+            p = p * shrink - step_size * (m / (tl.sqrt(v) * inverse2 + eps))
             tl.store(exp_avg + at, m, mask=inside)
             tl.store(exp_avg_sq + at, v, mask=inside)
             tl.store(parameter + at, p, mask=inside)
@@ -109,8 +112,8 @@ def adamw_(
     chunks = chunk_table(tuple(parameter.numel() for parameter in parameters), device)
     table, aligned = address_table([parameters, gradients, exp_avg, exp_avg_sq, copies])
     clip_scale = torch.as_tensor(step.clip_scale, dtype=torch.float32, device=device)
-    factors = (step.lr / step.correction1, step.correction2**-0.5)
-    numbers = (len(parameters), step.lr, step.beta1, step.beta2, step.eps, step.weight_decay, *factors)
+    rates = (1.0 - step.lr * step.weight_decay, 1.0 - step.beta1, step.beta2, 1.0 - step.beta2)
+    numbers = (len(parameters), *rates, step.eps, step.lr / step.correction1, step.correction2**-0.5)
     operands = (table, chunks, clip_scale, *numbers, aligned, CHUNK, BLOCK)
     launch(adamw_kernel, (len(chunks),), *operands, on=clip_scale)
 
