@@ -106,6 +106,11 @@ class GptEncoder(BertEncoder):
         no_bias = torch.zeros(len(words), device=words.device)
         return linear_cross_entropy(states, words, no_bias, labels, scale)
 
+    def language_model_loss(self, batch: TokenBatch, states: Tensor) -> Tensor:
+        """Compute the sum of the next tokens' cross entropies in nats, from the states T × H of a batch."""
+        follows = (batch.packing.position_ids[1:] > 0).nonzero()[:, 0]  # tokens before another one of their sequence
+        return self.next_token_loss(states[follows], batch.input_ids[1:][follows], 1.0)[0]
+
     def logits(self, states: Tensor) -> Tensor:
         """Compute the logits of the next token, R × H → R × V float32."""
         return linear(states, self.embeddings.word.weight).float()

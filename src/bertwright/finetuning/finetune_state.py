@@ -226,8 +226,12 @@ def make_spec(state: FinetuneState, settings: FinetuneSettings, context: Executi
 
     def loss(batch: TaskBatch) -> LossOutput:
         """Compute one micro-batch's share of the step's loss."""
-        output = state.model(batch)
-        value = state.task.loss(output, batch, settings.tuning.label_smoothing) / max(batch.num_labels, 1)
+        tuning = settings.tuning
+        output, states = state.model.forward_with_states(batch) if tuning.auxiliary_lm else (state.model(batch), None)
+        value = state.task.loss(output, batch, tuning.label_smoothing) / max(batch.num_labels, 1)
+        if states is not None:
+            next_tokens = state.model.encoder.language_model_loss(batch.input, states)
+            value = value + tuning.auxiliary_lm * next_tokens / max(batch.num_next_tokens, 1)
         sums = {"tokens": batch.packing.num_tokens, "sequences": len(batch.packing)}
         sizes = {name: torch.full((), float(size), device=value.device) for name, size in sums.items()}
         return LossOutput(value, {"loss": value.detach()} | sizes)

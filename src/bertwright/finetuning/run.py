@@ -166,6 +166,7 @@ class FinetuneRun:
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
                 | {"head": self.describe_head()}
                 | self.describe_weights()
+                | ({"auxiliary LM": f"weight {tuning.auxiliary_lm:g}"} if tuning.auxiliary_lm else {})
                 | {"dropout": self.describe_dropout()}
                 | {split.name: _describe(split) for split in splits}
                 | {"steps": f"{steps:,}; {settings.describe_hyperparams(config.hidden_size)}"}

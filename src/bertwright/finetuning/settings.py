@@ -31,6 +31,7 @@ RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log
 
 HeadInit = Literal["random", "fit"]
 BASE_HIDDEN_SIZE = 768
+SIMILARITY_TASKS = ("mrpc", "qqp", "stsb")  # their pairs have no order: GPT reads both
 MAX_DEFAULT_RATE = 3e-4  # the highest of the rates for small BERTs of Turc et al. 2019 (google-research/bert)
 
 
@@ -51,13 +52,27 @@ def read_hidden_size(name: Any) -> int:
 
     Whether the model is usable is checked when it is opened.
     """
-    try:
-        checkpoints = sorted(Path(name).glob("*/step-*"))  # all of a run have the same size
-        folder = checkpoints[0] if checkpoints else model_folder(name)
-        size = read_json(locate_config(folder)).get("hidden_size")
-    except (TypeError, ValueError, AttributeError, OSError):
-        return BASE_HIDDEN_SIZE
+    values = read_model_config(name)
+    size = values.get("hidden_size", values.get("n_embd"))
     return size if type(size) is int and size > 0 else BASE_HIDDEN_SIZE
+
+
+def read_model_config(name: Any) -> dict[str, Any]:
+    """Return the fields of the `config.json` of the model with this name, without torch; none if there is no model."""
+    try:
+        checkpoints = sorted(Path(name).glob("*/step-*"))  # all of a run have the same configuration
+        return dict(read_json(locate_config(checkpoints[0] if checkpoints else model_folder(name))))
+    except (TypeError, ValueError, AttributeError, OSError):
+        return {}
+
+
+def gpt_defaults(table: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
+    """Return the settings with which GPT is fine-tuned (Radford et al. 2018, section 4.1), as a TOML table."""
+    task = table.get("task")
+    name = task.get("task") if isinstance(task, Mapping) else None
+    rate = {"learning_rate": default_learning_rate(6.25e-5, hidden_size), "warmup_ratio": 0.002, "eps": 1e-8}
+    settings: dict[str, Any] = {"epochs": 3.0, "batch_size": 32, "optimizer": rate, "tuning": {"auxiliary_lm": 0.5}}
+    return settings | ({"task": {"overrides": {"both_orders": True}}} if name in SIMILARITY_TASKS else {})
 
 
 def paper_optimizer() -> OptimizerSettings:
@@ -89,6 +104,9 @@ class TuningSettings:
     """Dropout of states, attention weights and the head's input. Unset: the model's own (paper: 0.1)."""
     label_smoothing: float = 0.0
     """Share of a target's probability that is spread over all labels (paper: none)."""
+    auxiliary_lm: float = 0.0
+    """Weight of the language model's loss on the tokens of the examples, which is added to the task's loss: for models
+    that predict the next token (GPT, section 3.2: 0.5). Unset: 0.5 for a GPT, else 0."""
     class_weights: str | None = None
     """Weights of the labels in the loss (classification, tagging; in multi-label, of the examples that have the label).
     balanced: inversely proportional to their frequency in training. Or a JSON file of labels and numbers above 0, such
@@ -107,6 +125,7 @@ class TuningSettings:
         check_minimum(self, 0, "freeze_layers")
         check_limit(self, "from 0 to below 1", "dropout", "label_smoothing", "validation_fraction")
         check_limit(self, "above 0 and up to 1", "layerwise_lr_decay")
+        check_limit(self, "from 0", "auxiliary_lm")
         if self.pooling is not None and self.pooling not in POOLINGS:
             raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {self.pooling!r}")
         if self.from_scratch and self.keep_head:
@@ -202,6 +221,8 @@ class FinetuneSettings:
             preset = PRESETS[name].task if name in PRESETS else None
             is_tagging = isinstance(preset, Tagging) or TASK_TYPES.get(name) is Tagging
             return default_settings(str(architecture), is_tagging, getattr(preset, "context", False))
+        if read_model_config(table.get("model")).get("model_type") == "openai-gpt":
+            return gpt_defaults(table, read_hidden_size(table.get("model")))
         paper = paper_settings(table)
         base = paper.learning_rate if paper else paper_optimizer().learning_rate
         rate = {"learning_rate": default_learning_rate(base, read_hidden_size(table.get("model")))}

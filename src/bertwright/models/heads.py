@@ -136,6 +136,8 @@ class TaskBatch:
     """Targets: int64, in a regression float32."""
     num_labels: int = 0
     """Number of labels of the whole step, by which its loss is divided."""
+    num_next_tokens: int = 0
+    """Number of tokens of the whole step that follow another one of their sequence: a language model's targets."""
 
     @property
     def packing(self) -> Packing:
@@ -222,6 +224,32 @@ class PooledHead(TaskHead):
         return logits
 
 
+class BothOrdersHead(TaskHead):
+    """A linear layer on the sum of a pair's two states, one for each order of its texts (GPT, section 3.3: similarity).
+
+    Before the sum is the pooler, if the encoder has one. `transformers` has no such class.
+    """
+
+    reads_all_tokens: ClassVar[bool] = True
+
+    def __init__(self, spec: HeadSpec, encoder: TextEncoder) -> None:
+        super().__init__(spec)
+        hidden_size = encoder.config.hidden_size
+        self.is_causal = encoder.config.is_causal
+        self.pooler = Pooler(hidden_size) if encoder.has_pooler else None
+        self.classifier = Linear(hidden_size, spec.outputs)
+
+    def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
+        """Compute logits N × C float32 of states T × H; sequences 2 n and 2 n + 1 are the two orders of pair n."""
+        positions = batch.packing.last_positions if self.is_causal else batch.packing.first_positions  # 2 N
+        read = states[positions]
+        if self.pooler is not None:
+            read = self.pooler(read)
+        read = dropout(read, drop and drop.select(positions), 0)
+        logits: Tensor = self.classifier(read.view(len(read) // 2, 2, -1).float().sum(1))
+        return logits
+
+
 class BatchPredictor(EncoderModel, ABC):
     """A model that computes numbers for the positions of a batch: a task's scores, or states as features."""
 
@@ -260,12 +288,25 @@ class EncoderForTask(BatchPredictor):
         With a causal encoder, a sequence-level head reads the last token of every sequence, because the first token
         attends only to itself. (`transformers` always reads the first token, see decision 17.)
         """
-        positions: Tensor | None = batch.positions
+        positions = self.read_positions(batch)
+        return self.apply_head(self.encoder(batch.input, positions), batch, positions)
+
+    def forward_with_states(self, batch: TaskBatch) -> tuple[Any, Tensor]:
+        """Compute the head's output, and the states of all tokens, T × H, for an auxiliary loss."""
+        positions = self.read_positions(batch)
+        states: Tensor = self.encoder(batch.input)
+        return self.apply_head(states if positions is None else states[positions], batch, positions), states
+
+    def read_positions(self, batch: TaskBatch) -> Tensor | None:
+        """Return the positions of the states that the head reads, R int64; None: all T."""
         if self.head.reads_all_tokens:
-            positions = None
-        elif self.head.spec.reads_sequence_state and self.config.is_causal:
-            positions = self.encoder.pooled_positions(batch.packing)
-        states = self.encoder(batch.input, positions)
+            return None
+        if self.head.spec.reads_sequence_state and self.config.is_causal:
+            return self.encoder.pooled_positions(batch.packing)
+        return batch.positions
+
+    def apply_head(self, states: Tensor, batch: TaskBatch, positions: Tensor | None) -> Any:
+        """Compute the head's output from the states at `read_positions`."""
         drop = make_dropout(self, self.config.hidden_dropout, batch.packing, positions)
         return self.head(states, batch, drop and drop.after(self.encoder.num_dropout_sites))
 

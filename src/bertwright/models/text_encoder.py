@@ -112,6 +112,16 @@ class TextEncoder(nn.Module, ABC):
         """Return this architecture's own head for a task; None for the linear layer of the paper."""
         return None
 
+    def language_model_loss(self, batch: Any, states: Tensor) -> Tensor:
+        """Compute the sum of the next tokens' cross entropies in nats, from the states T × H of a batch.
+
+        Raises ValueError for an encoder whose language model fine-tuning does not keep.
+        """
+        raise ValueError(
+            f"auxiliary_lm: expected a model that predicts the next token, such as a GPT, got a {self.model_type}; "
+            "omit it"
+        )
+
     @property
     def head_depth(self) -> int:
         return self.config.num_layers + 1

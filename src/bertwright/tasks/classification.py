@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -39,7 +40,7 @@ from bertwright.tasks.task import (
     softmax,
     sum_cross_entropy,
 )
-from bertwright.tasks.truncation import SegmentTokens, encode_segments
+from bertwright.tasks.truncation import SegmentTokens, encode_both_orders, encode_segments
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
@@ -103,6 +104,9 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
+    both_orders: bool = False
+    """Read each pair in both orders, and add the two states that the head reads, because the order of similar texts
+    means nothing (GPT, section 3.3)."""
     max_short_rows: int = field(default=0, metadata=LEARNED)
     """Number of labeled rows with missing columns that are skipped, because a published file is known to have them."""
     pooling: tuple[str, ...] = field(default=(), metadata=LEARNED)
@@ -117,10 +121,17 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         min_length = 3 if self.text_pair is None else 5
         if self.max_length < min_length:
             raise ValueError(f"max_length = {self.max_length}: at least {min_length}, [CLS] and [SEP] included")
+        if self.both_orders and (self.text_pair is None or self.pooling):
+            got = "single texts" if self.text_pair is None else describe_pooling(self.pooling)
+            raise ValueError(f"both_orders = True: expected pairs, and a head without pooling, got {got}; omit it")
 
     @property
     def make_head(self) -> Callable[[TextEncoder], TaskHead] | None:
-        return make_pooled_head(self.head, self.pooling)
+        if not self.both_orders:
+            return make_pooled_head(self.head, self.pooling)
+        from bertwright.models.heads import BothOrdersHead
+
+        return partial(BothOrdersHead, self.head)
 
     @abstractmethod
     def parse_label(self, value: Any, location: str) -> L:
@@ -183,7 +194,10 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         segments = [SegmentTokens.of([example.text for example in examples], tokenizer)]
         if self.text_pair is not None:
             segments.append(SegmentTokens.of([example.text_pair or "" for example in examples], tokenizer))
-        return encode_segments(segments, self.encode_labels(examples if labeled else ()), tokenizer, self.max_length)
+        labels = self.encode_labels(examples if labeled else ())
+        if self.both_orders:
+            return encode_both_orders(segments[0], segments[1], labels, tokenizer, self.max_length)
+        return encode_segments(segments, labels, tokenizer, self.max_length)
 
     def describe(self) -> dict[str, str]:
         return {"head reads": describe_pooling(self.pooling)} if self.pooling else {}

@@ -34,6 +34,7 @@ class TaskOptions:
     encoding: str | None = None
     format: str | None = None
     max_length: int | None = None
+    both_orders: bool | None = None
     metric: str | None = None
     pos_label: str | None = None
     label_separator: str | None = None

@@ -6,6 +6,7 @@ S sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,3 +87,23 @@ def encode_segments(
         sequences_per_item=sequences_per_item,
         truncated=int(np.count_nonzero(too_long.reshape(num_items, sequences_per_item).any(1))),
     )
+
+
+def encode_both_orders(
+    a: SegmentTokens, b: SegmentTokens, labels: npt.NDArray[Any], tokenizer: TextTokenizer, max_length: int
+) -> Encoded:
+    """Encode each pair as the two sequences of one item, A B and B A; a `BothOrdersHead` gives it one output."""
+    ids = np.concatenate([a.ids, b.ids])
+    b = b._replace(first=b.first + len(a.ids))
+    segments = [
+        SegmentTokens(
+            ids,
+            np.stack([one.first, two.first], axis=1).reshape(-1),
+            np.stack([one.lengths, two.lengths], axis=1).reshape(-1),
+        )
+        for one, two in ((a, b), (b, a))
+    ]
+    encoded = encode_segments(segments, labels, tokenizer, max_length, sequences_per_item=2)
+    pairs = len(a.lengths)
+    counts = np.tile(np.array([1, 0], dtype=np.int64), pairs)
+    return replace(encoded, positions=np.zeros(pairs, dtype=np.int32), position_counts=counts)
