@@ -26,6 +26,7 @@ from .inference.model import Bert as Bert
 from .inference.model import load as load
 from .inference.predict import predict as predict
 from .inference.predict_settings import PredictSettings as PredictSettings
+from .inference.text_settings import GenerationSettings as GenerationSettings
 from .io.vector_file import VectorFile as VectorFile
 from .io.vector_file import load_vectors as load_vectors
 from .planning.plan import plan as plan

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import torch
 
+from bertwright.baselines.gpt import GptLanguageModel
 from bertwright.inference.attention_weights import Attention, compute_attention_weights, pack_segments
 from bertwright.inference.examples import (
     check_text,
@@ -22,6 +23,7 @@ from bertwright.inference.examples import (
 )
 from bertwright.inference.feature_cache import compute_word_features
 from bertwright.inference.fill_mask import MaskPrediction, predict_masks
+from bertwright.inference.generation import Generation, generate_texts
 from bertwright.inference.pooling import (
     NUM_SPECIAL,
     Pooling,
@@ -31,6 +33,7 @@ from bertwright.inference.pooling import (
     normalize_vectors,
 )
 from bertwright.inference.sentence_pairs import predict_next_sentences
+from bertwright.inference.text_settings import GenerationSettings
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
@@ -53,6 +56,7 @@ E = TypeVar("E")
 P = TypeVar("P")
 T = TypeVar("T", bound=AnyTask)
 
+GREEDY = GenerationSettings()
 FEATURE_WINDOW = 512  # tokens: the sequence length of pre-training; longer windows add little
 
 Text = str | tuple[str, str]
@@ -136,6 +140,30 @@ class Bert:
             raise ValueError(f"top_k: expected 1 to {self.tokenizer.vocab_size}, the vocabulary's size, got {top_k}")
         self._warn_of_vocabulary(checked)
         return predict_masks(self.model, self.tokenizer, checked, top_k)
+
+    @overload
+    def generate(self, prompts: str, settings: GenerationSettings = ...) -> Generation: ...  # type: ignore[overload-overlap]
+    @overload
+    def generate(self, prompts: Sequence[str], settings: GenerationSettings = ...) -> list[Generation]: ...
+    @torch.inference_mode()
+    def generate(
+        self, prompts: str | Sequence[str], settings: GenerationSettings = GREEDY
+    ) -> Generation | list[Generation]:
+        """Continue each prompt: greedily or, by the settings, by sampling or beam search.
+
+        Raises ValueError for an empty prompt, for one that leaves no position free, and for a model that is not a
+        pre-trained left-to-right language model (GPT).
+        """
+        if isinstance(prompts, str):
+            return self.generate([prompts], settings)[0]
+        checked = _check_texts(prompts)
+        if not isinstance(self.model, GptLanguageModel):
+            kind = f"a model for {self.task.kind}" if self.task else f"a {self.model.encoder.model_type}"
+            raise ValueError(
+                f"generate: expected a language model of bertwright pretrain --architecture gpt, got {kind}; choose one"
+            )
+        self._warn_of_vocabulary(checked)
+        return generate_texts(self.model, self.tokenizer, checked, settings)
 
     @overload
     def next_sentence(self, first: str, second: str) -> float: ...  # type: ignore[overload-overlap]

@@ -1,11 +1,11 @@
-"""Settings of `bertwright fill-mask` and `next-sentence`, without torch."""
+"""Settings of `bertwright fill-mask`, `next-sentence` and `generate`, without torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from bertwright.io.decoding import STDIN
-from bertwright.settings import Positional, check_not_str
+from bertwright.settings import MAX_SEED, Positional, check_limit, check_minimum, check_not_str, check_range
 from bertwright.training.device_settings import DeviceSettings
 
 
@@ -42,6 +42,55 @@ class NextSentenceSettings:
         check_not_str(self, "texts")
         if self.texts != (STDIN,):
             check_number_of_texts(self.texts)
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How a text is continued: by the most probable token, by sampling, or by beam search."""
+
+    max_new_tokens: int = 40
+    """Tokens of a continuation, as far as the model has positions."""
+    sample: bool = False
+    """Draw each token by its probability; otherwise, take the most probable one (greedy decoding)."""
+    temperature: float = 1.0
+    """In sampling: divisor of the logits; below 1, probable tokens become more probable."""
+    top_k: int | None = None
+    """In sampling: draw among this many most probable tokens. Unset: among all."""
+    top_p: float | None = None
+    """In sampling: draw among the fewest most probable tokens with this sum of probabilities. Unset: among all."""
+    num_beams: int = 1
+    """Hypotheses of a beam search, which looks for the most probable continuation; 1: none."""
+    seed: int = 0
+    """Seed of sampling. The numbers of a prompt also depend on its place in the list, so that a prompt that is given
+    several times has several continuations."""
+
+    def __post_init__(self) -> None:
+        check_minimum(self, 1, "max_new_tokens", "top_k", "num_beams")
+        check_limit(self, "above 0", "temperature")
+        check_limit(self, "above 0 and up to 1", "top_p")
+        check_range(self, 0, MAX_SEED, "seed")
+        given = {"temperature": self.temperature != 1.0, "top_k": self.top_k, "top_p": self.top_p}
+        if not self.sample and (odd := [name for name, value in given.items() if value]):
+            raise ValueError(f"{', '.join(odd)}: expected sample = True, which they change; set it, or omit them")
+        if self.sample and self.num_beams > 1:
+            raise ValueError(f"sample and num_beams = {self.num_beams}: a beam does not sample; omit one of them")
+
+
+@dataclass(frozen=True)
+class GenerateSettings:
+    """Continue texts with a left-to-right language model."""
+
+    model: Positional[str]
+    """Model folder, run folder or hub name, of pre-training with --architecture gpt."""
+    prompt: tuple[str, ...] = ()
+    """Beginnings of texts; - reads them from standard input, one per line, and skips blank lines."""
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "prompt")
+        if not self.prompt:
+            raise ValueError('no prompt given; for example: bertwright generate MODEL --prompt "It was a dark night"')
 
 
 def check_number_of_texts(texts: tuple[str, ...] | list[str]) -> None:

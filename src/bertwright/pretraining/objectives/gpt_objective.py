@@ -94,3 +94,6 @@ class GptObjective(LeftToRightLM):
         zero = torch.zeros((), device=loss.device)
         sums = {"mlm_sum": loss.detach() * count, "mlm_correct": correct, "nsp_sum": zero, "nsp_correct": zero}
         return LossOutput(loss, sums | {name: zero + float(value) for name, value in counts.items()})
+
+    def suggest_command(self, model: str) -> str:
+        return f'bertwright generate {model} --prompt "It was a dark night, and"'
