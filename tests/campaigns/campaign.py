@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
             return "traceback"
         if self.code < 0:
             return f"ended by signal {-self.code}"
-        errors = [line for line in self.err.splitlines() if not line.startswith("bertwright: note: ")]
+        errors = [line for line in self.err.splitlines() if not re.match("bertwright: (note|warning): ", line)]
         if self.code not in (0, 1, 2):
             return f"exit code {self.code}"
         if self.code and not (len(errors) == 1 and re.match("bertwright: error: .{10,}", errors[0])):

@@ -181,6 +181,32 @@ def test_damaged_modules_name_their_file(base: Path, tmp_path: Path) -> None:
         bertwright.load(folder, device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": "20"}, "max_seq_length: expected int, got '20'"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"query": 3}},
+            "prompts: expected a text as 'query', got '3'",
+        ),
+        ("config_sentence_transformers.json", {"prompts": ["a"]}, "prompts: expected dict"),
+        ("config_sentence_transformers.json", {"truncate_dim": 1e18}, "truncate_dim: expected int"),
+        ("1_Pooling/config.json", {"pooling_mode": 7}, "pooling_mode: expected str, got '7'"),
+        ("1_Pooling/config.json", {"pooling_mode": ["cls", "max"]}, "modules.json: the modules do not fit one another"),
+        ("2_Dense/config.json", {"module_input_name": []}, "module_input_name: expected str"),
+        ("2_Dense/config.json", {"use_residual": True}, "modules.json: the modules do not fit one another"),
+    ],
+)
+def test_values_of_another_type_or_size_name_their_file(
+    base: Path, tmp_path: Path, file: str, change: Any, message: str
+) -> None:
+    folder = build(base, tmp_path / "x", st.Pooling(12, "cls"), st.Dense(12, 5))
+    edit(folder / file, lambda old: old | change)
+    with pytest.raises(ValueError, match=f"{folder}/.*{message}"):
+        bertwright.load(folder, device="cpu")
+
+
 def test_probe_reads_the_folder_s_own_pooling_of_each_layer(base: Path, tmp_path: Path, console: Console) -> None:
     folder = build(base, tmp_path / "x", st.Pooling(12, ("max", "mean")))
     for name in ("train", "dev"):

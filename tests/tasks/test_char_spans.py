@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bertwright.tasks.char_spans import CharSpan, parse_spans, tags_of_spans
 from bertwright.tasks.conll import TagExample
@@ -105,3 +107,26 @@ def test_prediction_of_a_text_can_be_read_again(tmp_path: Path) -> None:
 def test_anything_else_is_an_error_that_names_the_place(value: Any) -> None:
     with pytest.raises(ValueError, match=re.escape("line 3: expected spans as")):
         parse_spans(value, "a.jsonl, line 3")
+
+
+def test_many_spans_of_one_long_text_are_read_at_once() -> None:
+    """Tens of thousands of spans in a text of tens of thousands of words once took hours."""
+    text, spans = "ab " * 30_000, [CharSpan(3 * n, 3 * n + 2, "X") for n in range(30_000)]
+    offsets = [(3 * n, 3 * n + 2) for n in range(30_000)]
+    tags, changed = tags_of_spans(text, offsets, [*spans, *(CharSpan(0, len(text), "X") for _ in range(20_000))])
+    assert tags == ("B-X", *["I-X"] * 29_999)
+    assert len(changed) == 50_000
+    assert max(map(len, changed)) <= 60
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(-2, 14), st.integers(-2, 14)), max_size=6))
+def test_tags_equal_those_of_a_search_through_all_words(limits: list[tuple[int, int]]) -> None:
+    text, offsets = "ab c, def gh", [(0, 2), (3, 4), (4, 5), (6, 9), (10, 12)]
+    spans = [CharSpan(start, end, str(n)) for n, (start, end) in enumerate(limits)]
+    expected = ["O"] * len(offsets)
+    for start, end, label in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
+        touched = [n for n, (first, last) in enumerate(offsets) if first < end and last > start]
+        if touched and all(expected[n] == "O" for n in touched):
+            expected[touched[0] : touched[-1] + 1] = [f"B-{label}"] + [f"I-{label}"] * (len(touched) - 1)
+    assert tags_of_spans(text, offsets, spans)[0] == tuple(expected)

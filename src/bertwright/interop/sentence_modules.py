@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.files import read_json, write_json
-from bertwright.interop.model_files import MODULES
+from bertwright.interop.model_files import CONFIG, MODULES
 from bertwright.interop.weights import read_weights
 
 SETTINGS = "config_sentence_transformers.json"
@@ -29,6 +29,16 @@ LEGACY_MODES = {
 }
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU", "ELU", "Mish", "Softplus")
 VECTOR = "sentence_embedding"
+TEXT, NUMBER, YES_NO = (str, type(None)), (int, type(None)), (bool, type(None))
+VALUE_TYPES: dict[str, tuple[type, ...]] = {  # of the values that are used here, in whichever file they are
+    **dict.fromkeys(("max_seq_length", "truncate_dim", "out_features", "dimension"), NUMBER),
+    **dict.fromkeys(("do_lower_case", "include_prompt", "bias", "use_residual"), YES_NO),
+    **dict.fromkeys(("default_prompt_name", "activation_function", "module_input_name", "module_output_name"), TEXT),
+    "model_max_length": (int, float, type(None)),
+    "pooling_mode": (str, list, type(None)),
+    "prompts": (dict, type(None)),
+    "modality_config": (dict, type(None)),
+}
 
 
 class UnsupportedModuleError(ValueError):
@@ -123,6 +133,10 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     transformer = _read_transformer_settings(folder)
     limit = transformer.get("max_seq_length") or _read_object(folder / "tokenizer_config.json").get("model_max_length")
     prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
+    if odd := [name for name, text in prompts.items() if not isinstance(text, str)]:
+        raise ValueError(
+            f"{root / SETTINGS}: prompts: expected a text as {odd[0]!r}, got {str(prompts[odd[0]])[:60]!r}"
+        )
     read = SentenceModules(
         max_length=int(limit) if isinstance(limit, int | float) and limit > 0 else None,
         lowercase=bool(transformer.get("do_lower_case", False)),
@@ -132,7 +146,9 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     )
     try:
         _check_settings(root / SETTINGS, settings, transformer)
-        return _add_modules(read, root, modules, settings.get("truncate_dim"))
+        read = _add_modules(read, root, modules, settings.get("truncate_dim"))
+        _check_sizes(read, path, _read_object(folder / CONFIG).get("hidden_size"))
+        return read
     except UnsupportedModuleError as error:
         return replace(read, unsupported=str(error), description=f"not supported: {error}")
 
@@ -159,10 +175,13 @@ def _carried_files(root: Path, modules: Sequence[tuple[str, PurePosixPath]]) -> 
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an empty one if the file is absent."""
+    """Read a JSON object; an empty one if the file is absent. Raises ValueError for values of another type."""
     content = read_json(path) if path.is_file() else {}
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected an object, got {type(content).__name__}")
+    for name, types in VALUE_TYPES.items():
+        if type(value := content.get(name)) not in types:
+            raise ValueError(f"{path}: {name}: expected {types[0].__name__}, got {str(value)[:60]!r}")
     return content
 
 
@@ -214,9 +233,11 @@ def _add_modules(
             layers.append(nn.functional.normalize)
             words.append("normalized")
         elif short != "Dropout":
-            layers.append(_read_layer(root / name, short, values))
-            words.append(f"{short} to {values['out_features']}" if short == "Dense" else short)
-            read = replace(read, size=values.get("out_features", read.size))
+            layers.append(layer := _read_layer(root / name, short, values))
+            words.append(short)
+            if isinstance(layer, Dense):
+                read = replace(read, size=len(layer.weight))
+                words[-1] += f" to {read.size}"
     if not read.modes:
         raise UnsupportedModuleError(f"{root / MODULES}: expected a Pooling module, got none")
     if truncate is not None:
@@ -225,6 +246,18 @@ def _add_modules(
     words += [f"at most {read.max_length:,} tokens"] if read.max_length else []
     words += [f"prompts {', '.join(read.prompts)}"] if any(read.prompts.values()) else []
     return replace(read, layers=tuple(layers), description=", ".join(words))
+
+
+def _check_sizes(modules: SentenceModules, path: Path, hidden_size: Any) -> None:
+    """Raise ValueError if the layers do not take vectors of the pooling's size, or give none."""
+    if type(hidden_size) is not int or hidden_size < 1:
+        return  # the configuration of the model is checked elsewhere
+    try:
+        size = modules.apply_layers(torch.zeros(1, len(modules.modes) * hidden_size), normalize=None).shape[1]
+    except RuntimeError as error:
+        raise ValueError(f"{path}: the modules do not fit one another ({error}); download the folder again") from None
+    if size != modules.vector_size(hidden_size):
+        raise ValueError(f"{path}: expected vectors of {modules.vector_size(hidden_size)} numbers, got {size}")
 
 
 def _read_modes(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -250,8 +283,8 @@ def _read_layer(folder: Path, kind: str, values: Mapping[str, Any]) -> Callable[
     try:
         if kind == "Dense":
             return Dense(values, tensors)
-        layer = nn.LayerNorm(values["dimension"])
+        layer = nn.LayerNorm(len(tensors["norm.weight"]))
         layer.load_state_dict({name.removeprefix("norm."): tensor.float() for name, tensor in tensors.items()})
-    except (KeyError, RuntimeError) as error:
+    except (KeyError, RuntimeError, TypeError) as error:
         raise ValueError(f"{path}: the weights of {kind} do not fit its {folder / 'config.json'} ({error})") from None
     return layer

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bertwright.io.decoding import FIX_CORPUS, SURROGATE, ReadStats, TextCodec
-from bertwright.io.schema import Row, TableSchema, missing_column_error
+from bertwright.io.schema import Row, TableSchema, list_names, missing_column_error
 from bertwright.io.sources import InputFile, split_member
 
 BLANKS = re.compile(r"[ \t\r\n]*")
+MAX_PATH_DEPTH = 5  # of the nested columns that a message lists
 
 
 def read_json_rows(
@@ -46,8 +47,12 @@ def read_json_rows(
         for name, value in zip(schema.texts, values, strict=False):
             if not isinstance(value, str) and value is not None:
                 raise ValueError(f"{location}: expected a string in {name!r}, got {describe_type(value, name)}")
-        # A JSON string can spell half a surrogate pair, which no encoding of Unicode can represent.
-        yield number, _replace_surrogates(values, location, codec, stats) if "\\u" in text else values
+        if "\\u" in text:  # it can spell half a surrogate pair, which no encoding of Unicode can represent
+            try:
+                values = _replace_surrogates(values, location, codec, stats)
+            except RecursionError:
+                raise ValueError(f"{location}: values nested too deeply") from None
+        yield number, values
     if in_order:
         warnings.warn(f"{file.path}: its rows are lists, read as {', '.join(schema.names)}", stacklevel=1)
 
@@ -57,7 +62,7 @@ def describe_type(value: Any, column: str) -> str:
     paths = _list_paths(value) if isinstance(value, dict) else []
     if not paths:
         return type(value).__name__
-    return f"an object (its columns are {', '.join(f'{column}.{path}' for path in paths)})"
+    return f"an object (its columns are {list_names([f'{column}.{path}' for path in paths])})"
 
 
 def make_decoder(names: Iterable[str]) -> json.JSONDecoder:
@@ -126,7 +131,7 @@ def choose_member(path: str, root: dict[str, Any]) -> str:
         hint = f"; name one, as in {base}#{names[0]}" if names else ""
         raise ValueError(
             f"{path}: expected an array of objects ([{{…}}, …]), got an object with "
-            f"{', '.join(root) or 'nothing'}{hint}"
+            f"{list_names([*root]) or 'nothing'}{hint}"
         )
     if len(root) > 1:
         warnings.warn(f"{path}: its member {names[0]!r} is read", stacklevel=1)
@@ -212,7 +217,7 @@ def _look_up(record: dict[str, Any], name: str) -> Any:
     return value
 
 
-def _list_paths(record: dict[str, Any]) -> list[str]:
+def _list_paths(record: dict[str, Any], depth: int = MAX_PATH_DEPTH) -> list[str]:
     """List the names that `_look_up` takes for the values of an object: `labels.label` for nested ones.
 
     >>> _list_paths({"guid": "1", "labels": {"label": 3.7, "binary": 1}})
@@ -220,7 +225,7 @@ def _list_paths(record: dict[str, Any]) -> list[str]:
     """
     paths = []
     for name, value in record.items():
-        nested = _list_paths(value) if isinstance(value, dict) else []
+        nested = _list_paths(value, depth - 1) if isinstance(value, dict) and depth > 1 else []
         paths += [f"{name}.{path}" for path in nested] or [name]
     return paths
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertwright.settings import did_you_mean
 
+SHOWN_NAMES = 20
 NAME_CHARACTERS = 40  # a message truncates longer column names: without a header, they are whole texts
 
 Row = tuple[int, tuple[Any, ...]]  # line (in a Parquet file the row, from 1) where it starts; values of the columns
@@ -58,6 +59,16 @@ class TableSchema:
         return self.texts + self.values
 
 
+def list_names(names: Sequence[str]) -> str:
+    """Join names for a message, only the first ones if there are many.
+
+    >>> list_names([str(number) for number in range(100)])
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, … (100 in all)'
+    """
+    shown = ", ".join(names[:SHOWN_NAMES])
+    return shown if len(names) <= SHOWN_NAMES else f"{shown}, … ({len(names):,} in all)"
+
+
 def missing_column_error(
     location: str, name: str, header: Sequence[str], schema: TableSchema, hint: str = ""
 ) -> MissingColumnError:
@@ -66,7 +77,7 @@ def missing_column_error(
     nearest = did_you_mean(name, short)
     if not nearest.startswith("did you mean"):  # no name is similar: list all, in the order of the file
         nearest = (
-            f"the columns are {', '.join(short)}" if any(short) else "expected the names of the columns, got nothing"
+            f"the columns are {list_names(short)}" if any(short) else "expected the names of the columns, got nothing"
         )
     advice = f" ({schema.hint})" if schema.hint else ""
     return MissingColumnError(f"{location}: no column {name!r}; {nearest}{hint}{advice}", header)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ COLUMNS = (
 INSIDE = ("result", "value", "entities", "spans", "ents")  # members that hold spans
 STARTS = ("start", "start_offset", "begin")
 ENDS = ("end", "end_offset")
+MAX_DEPTH = 20  # lists and objects around a span; Label Studio has six
+SHOWN = 60  # characters of a span in messages
 LABELS = ("label", "labels", "type", "tag", "entity", "entity_group", "category")
 
 
@@ -30,22 +33,23 @@ class CharSpan(NamedTuple):
     label: str
 
 
-def parse_spans(value: Any, location: str) -> list[CharSpan]:
+def parse_spans(value: Any, location: str, depth: int = 0) -> list[CharSpan]:
     """Convert spans as a file has them; of several annotations of a text, the first.
 
     >>> parse_spans([[0, 4, "PER"]], "") == parse_spans({"entities": [{"start": 0, "end": 4, "label": "PER"}]}, "")
     True
     """
-    if isinstance(value, list):
+    if isinstance(value, list) and depth < MAX_DEPTH:
         if len(value) == 3 and sorted(type(item).__name__ for item in value) == ["int", "int", "str"]:
             numbers = [item for item in value if isinstance(item, int)]
             return [CharSpan(numbers[0], numbers[1], next(item for item in value if isinstance(item, str)))]
         if value and isinstance(value[0], dict) and "result" in value[0]:
-            value = [next((item for item in value if not item.get("was_cancelled")), {"result": []})]
-        return [span for item in value for span in parse_spans(item, location)]
-    if isinstance(value, dict):
+            kept = (item for item in value if not (isinstance(item, dict) and item.get("was_cancelled")))
+            value = [next(kept, {"result": []})]
+        return [span for item in value for span in parse_spans(item, location, depth + 1)]
+    if isinstance(value, dict) and depth < MAX_DEPTH:
         if inside := next((key for key in INSIDE if isinstance(value.get(key), list | dict)), None):
-            return parse_spans(value[inside], location)
+            return parse_spans(value[inside], location, depth + 1)
         start, end, label = (
             next((value[key] for key in keys if key in value), None) for keys in (STARTS, ENDS, LABELS)
         )
@@ -55,7 +59,7 @@ def parse_spans(value: Any, location: str) -> list[CharSpan]:
         if start is None and isinstance(value.get("type"), str):  # a relation, or a choice for the whole text
             return []
     form = '{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"]'
-    raise ValueError(f"{location}: expected spans as {form}, got {str(value)[:60]}")
+    raise ValueError(f"{location}: expected spans as {form}, got {str(value)[:SHOWN]}")
 
 
 def tags_of_spans(
@@ -69,12 +73,14 @@ def tags_of_spans(
     (('O', 'B-LOC', 'I-LOC'), (' New York',))
     """
     tags = [OUTSIDE] * len(offsets)
+    firsts, lasts = [first for first, _ in offsets], [last for _, last in offsets]
     changed = []
     for start, end, label in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
-        touched = [n for n, (first, last) in enumerate(offsets) if first < end and last > start]
-        is_free = bool(touched) and all(tags[n] == OUTSIDE for n in touched)
-        if not is_free or (offsets[touched[0]][0], offsets[touched[-1]][1]) != (start, end):
-            changed.append(text[max(start, 0) : end])
+        low, high = bisect_right(lasts, start), bisect_left(firsts, end)  # the words that it touches
+        # The spans before are at least as long, so none of them lies between the first and the last of these words.
+        is_free = low < high and tags[low] == tags[high - 1] == OUTSIDE
+        if not is_free or (firsts[low], lasts[high - 1]) != (start, end):
+            changed.append(text[max(start, 0) : min(end, max(start, 0) + SHOWN)])
         if is_free:
-            tags[touched[0] : touched[-1] + 1] = [f"B-{label}"] + [f"I-{label}"] * (len(touched) - 1)
+            tags[low:high] = [f"B-{label}"] + [f"I-{label}"] * (high - low - 1)
     return tuple(tags), tuple(changed)
