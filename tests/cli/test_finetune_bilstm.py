@@ -12,6 +12,7 @@ import pytest
 
 import bertwright
 from bertwright.baselines.word_settings import WordModelSettings
+from bertwright.finetuning.probe_settings import ProbeSettings
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
@@ -19,6 +20,7 @@ from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
+from bertwright.metrics.tag_schemes import find_spans, spell
 from bertwright.settings import from_table
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
@@ -187,3 +189,33 @@ def test_a_task_without_such_a_model_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--architecture: expected a task on words.*question-answering.*--model"):
         run_and_capture(finetune, settings)
     assert not (tmp_path / "run" / "settings.toml").exists()
+
+
+def test_a_bert_has_the_crf_as_its_head(tagging: TaskSettings, tiny_bert: Path, tmp_path: Path) -> None:
+    settings = FinetuneSettings(tmp_path / "run", tagging, model=str(tiny_bert), epochs=0.5, device=CPU)
+    run_and_capture(finetune, settings)
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == ["BertWithCrfHead"]
+    with pytest.warns(UserWarning, match=r"\[UNK\]"):
+        prediction = bertwright.load(tmp_path / "run").tag("Mr Dan Brown")
+    assert spell(find_spans(prediction.tags), 3, "iob2") == prediction.tags
+
+
+def test_a_probe_has_no_crf(tagging: TaskSettings) -> None:
+    with pytest.raises(ValueError, match="crf = True: a probe's heads are linear"):
+        ProbeSettings(Path("run"), tagging)
+
+
+def test_an_estimator_continues_from_a_folder_of_words(tagger: Path) -> None:
+    words = [["saw", "Mr", "Miller"], ["the", "dog"]] * 4
+    tags = [["O", "B-PER", "I-PER"], ["O", "O"]] * 4
+    estimator = bertwright.BertTagger(str(tagger), epochs=15, batch_size=2, learning_rate=0.02, device="cpu")
+    estimator.fit(words, tags)
+    assert [list(row) for row in estimator.predict(words[:2])] == tags[:2]
+
+
+def test_an_ensemble_averages_the_probabilities_of_a_crf(tagger: Path, tagging: TaskSettings, tmp_path: Path) -> None:
+    twice = EvaluateSettings(str(tagger), tagging.dev, ensemble=(str(tagger),), output=tmp_path / "scores.json")
+    run_and_capture(evaluate, twice)
+    scores = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
+    assert scores["f1"] > 0.95

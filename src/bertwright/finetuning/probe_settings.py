@@ -86,6 +86,8 @@ class ProbeSettings:
         check_minimum(self, 2, "lstm_size")
         if self.lstm_size % 2:
             raise ValueError(f"lstm_size must be even, half for each direction, not {self.lstm_size}")
+        if self.task.overrides.crf:
+            raise ValueError("crf = True: a probe's heads are linear (section 5.3); omit it")
 
     def extend(self, saved: ProbeSettings) -> ProbeSettings:
         """Return these settings with the heads of saved ones, in their order, before the new heads."""
