@@ -25,9 +25,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from bertwright.baselines.word_vectors.vector_evaluation import read_examples, score_examples
-from bertwright.baselines.word_vectors.word_stream import WORD
 from bertwright.corpus.sentences import split_sentences
 from bertwright.io.vector_file import load_vectors
+from bertwright.vocabulary.word_tokenizer import WORD
 from environment import describe_machine
 
 SIMILARITY = ("EN-MEN-TR-3k", "EN-MTurk-771", "EN-WS-353-ALL", "EN-SIMLEX-999")

@@ -35,8 +35,8 @@ from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.ragged import Ints, offsets_from_lengths
 from bertwright.settings import check_choice, check_limit, check_minimum
-from bertwright.vocabulary.unknown_words import KEYED_ROWS, keyed_vectors
-from bertwright.vocabulary.word_tokenizer import BEGIN, END, KEYED
+from bertwright.vocabulary.unknown_words import keyed_vectors
+from bertwright.vocabulary.word_tokenizer import BEGIN, END
 
 CharacterModel = Literal["cnn", "lstm", "none"]
 CNN_WIDTH = 3  # characters per filter
@@ -185,7 +185,7 @@ class WordEmbeddings(nn.Module):
         sparse = sparse and self.word.weight.requires_grad
         words = F.embedding(rows[:, 0].clamp_min(0), self.word.weight, sparse=sparse)
         if len(own := (rows[:, 0] < 0).nonzero()[:, 0]):  # words that determine their vectors themselves
-            keys = rows[own, 0].cpu().numpy() + KEYED_ROWS + KEYED
+            keys = rows[own, 0].cpu().numpy()
             words = words.index_copy(0, own, torch.from_numpy(keyed_vectors(keys, words.shape[1])).to(words.device))
         if self.characters is None:
             return words

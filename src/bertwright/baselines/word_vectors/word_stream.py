@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count
@@ -17,12 +16,9 @@ from bertwright.console import ProgressCallback
 from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.corpus.sentences import make_document_splitter
 from bertwright.io.npy import NpyWriter
+from bertwright.vocabulary.word_tokenizer import BLANK, DIGIT, WORD
 
 END = -1  # of a sentence
-# Letters and digits with marks inside, as in don't, well-known, U.N, 3,000; every other character is a word of its own.
-WORD = re.compile(r"\w+(?:['’.,-]\w+)*|\S")
-BLANK = re.compile(r"\S+")
-DIGIT = re.compile(r"\d")
 WORDS_PER_WRITE = 1 << 20
 
 Ids = npt.NDArray[np.int32]
