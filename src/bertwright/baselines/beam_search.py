@@ -16,6 +16,8 @@ from bertwright.baselines.transformer import DecoderLayer, Sequences, Transforme
 from bertwright.models.packing import TokenBatch
 from bertwright.ragged import Ints
 
+BLOCK = 64  # columns whose maximum is compared first
+
 
 class StepDecoder(Protocol):
     """A model that continues hypotheses by one token at a time."""
@@ -74,17 +76,19 @@ def beam_search(
         alive = is_end.int().argsort(dim=1, stable=True)[:, :beam_size]  # the K best that have not ended
         scores = best.scores.masked_fill(is_end, -torch.inf).gather(1, alive)
         rows = torch.arange(len(sources))[:, None] * beam_size + best.beams
+        penalty = length_penalty(length, alpha)
+        numbers = sources.tolist()
+        for row, rank in is_end[:, :beam_size].nonzero().tolist():
+            if (score := best.scores[row, rank].item()) > -torch.inf:
+                finished[numbers[row]].append(Hypothesis(grown[row, rank, :-1].tolist(), score / penalty))
         going = []
-        for row, source in enumerate(sources.tolist()):
-            chosen = is_end[row, :beam_size].nonzero().flatten()
-            ended = [(grown[row, n, :-1], best.scores[row, n]) for n in chosen]
+        for row, source in enumerate(numbers):
             if length == max_lengths[source]:
-                ended += zip(grown[row, alive[row]], scores[row], strict=True)
-            penalty = length_penalty(length, alpha)
-            finished[source] += [
-                Hypothesis(ids.tolist(), score.item() / penalty) for ids, score in ended if score > -torch.inf
-            ]
-            if length < max_lengths[source] and len(finished[source]) < beam_size:
+                unfinished = zip(grown[row, alive[row]].tolist(), scores[row].tolist(), strict=True)
+                finished[source] += [
+                    Hypothesis(ids, score / penalty) for ids, score in unfinished if score > -torch.inf
+                ]
+            elif len(finished[source]) < beam_size:
                 going.append(row)
         alive, sources, scores = alive[going], sources[going], scores[going]
         parents, tokens = (values[going].gather(1, alive) for values in (rows, best.tokens))
@@ -103,14 +107,35 @@ class Candidates(NamedTuple):
 def best_candidates(logits: Tensor, scores: Tensor) -> Candidates:
     """Return the 2 K best continuations of each source's K hypotheses, whose log-probabilities are `scores`.
 
-    At most K of them end, so K are left that do not. The best of each row are chosen before the best of each source,
-    since a row is short enough to stay in a cache.
+    At most K of them end, so K are left that do not.
     """
     (sources, beams), vocabulary = scores.shape, logits.shape[1]
-    per_row, tokens = logits.topk(min(2 * beams, vocabulary), dim=1)
-    log_probs = (per_row - logits.logsumexp(1, keepdim=True) + scores.reshape(-1, 1)).view(sources, -1)
+    count = min(2 * beams, vocabulary)
+    highest, tokens = top_of_rows(logits, count)
+    log_sum = logits[:, 0] - logits.log_softmax(1)[:, 0]  # one pass; logsumexp takes four
+    log_probs = (highest - log_sum[:, None] + scores.reshape(-1, 1)).view(sources, -1)
     best = log_probs.topk(min(2 * beams, log_probs.shape[1]), dim=1)
-    return Candidates(best.values, best.indices // per_row.shape[1], tokens.view(sources, -1).gather(1, best.indices))
+    return Candidates(best.values, best.indices // count, tokens.view(sources, -1).gather(1, best.indices))
+
+
+def top_of_rows(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` largest values of each row, descending, and their columns: N × count.
+
+    They lie in the `count` blocks of columns with the largest maxima. To find these takes a pass over the values; topk
+    of whole rows takes as long as a sort of some of them.
+    """
+    blocks = values.shape[1] // BLOCK
+    if blocks <= count:
+        return values.topk(count, dim=1)
+    whole = blocks * BLOCK
+    blocked = values[:, :whole].reshape(-1, blocks, BLOCK)
+    chosen = blocked.amax(2).topk(count, dim=1).indices  # N × count
+    inside = blocked.gather(1, chosen[..., None].expand(-1, -1, BLOCK)).flatten(1)
+    best = torch.cat([inside, values[:, whole:]], dim=1).topk(count, dim=1)
+    block, offset = best.indices // BLOCK, best.indices % BLOCK
+    beyond = whole + best.indices - count * BLOCK  # columns after the last whole block
+    columns_of = torch.where(block < count, chosen.gather(1, block.clamp(max=count - 1)) * BLOCK + offset, beyond)
+    return best.values, columns_of
 
 
 class CachedDecoder:
@@ -139,7 +164,7 @@ class CachedDecoder:
         hidden = self.model.add_positions(tokens, torch.full_like(tokens, self.length), self.length + 1)
         self.length += 1
         for number, layer in enumerate(self.layers):
-            past = self.past[number][parents]
+            past = self.past[number].index_select(0, parents)
             hidden, self.past[number] = layer.step(
                 hidden, past, self.memory[number], Sequences(bounds, beam), self.source
             )

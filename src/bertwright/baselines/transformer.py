@@ -86,9 +86,13 @@ class Sublayer(nn.Module):
 
     def add_and_norm(self, inner: Tensor, residual: Tensor, packing: Packing | None) -> Tensor:
         """Project the sub-layer's inner states, drop, add the residual and normalize; no packing: no dropout."""
-        drop = None if packing is None else make_dropout(self, self.dropout, packing)
+        norm = self.norm
+        if packing is None:  # a step of decoding has few rows, and PyTorch's functions cost less per call
+            summed = (residual + self.output(inner)).float()
+            return F.layer_norm(summed, norm.normalized_shape, norm.weight, norm.bias, norm.eps).to(inner.dtype)
+        drop = make_dropout(self, self.dropout, packing)
         projected = self.output.matmul(inner)
-        return add_dropout_norm(projected, self.output.bias, residual, layer_norm_params(self.norm), drop, self.site)
+        return add_dropout_norm(projected, self.output.bias, residual, layer_norm_params(norm), drop, self.site)
 
     def split_heads(self, projected: Tensor, parts: int) -> Tensor:
         """Reshape T × parts · H to T × parts × A × D."""
