@@ -65,6 +65,28 @@ def test_training_steps_have_the_losses_of_float32_on_the_cpu(
     assert list(losses(device, dtype)) == pytest.approx(expected, abs=tolerance)
 
 
+@gpu
+def test_training_on_a_gpu_gives_the_same_bits_again() -> None:
+    """With dropout everywhere, sequences of several tiles, and more tokens with one id than a sum's block."""
+
+    def train() -> list[float]:
+        with execution_context(DeviceSettings("cuda", "bfloat16", 1)) as context:
+            rng = np.random.default_rng(0)
+            packed = pack([rng.integers(5, 9, length) for length in (300, 64, 512, 17, 200)]).with_dropout(3)
+            positions = torch.arange(3, len(packed.input_ids), 7)
+            labels = torch.from_numpy(rng.integers(5, VOCABULARY, len(positions)))
+            batch = BertBatch(packed, positions, labels, torch.tensor([0, 1, 1, 0, 1]), len(labels), 5)
+            model = BertForPretraining(BertConfig.from_size("mini", VOCABULARY), seed=1).train().to(context.device)
+            model.encoder.compute_dtype = context.dtype
+            optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
+            loss = partial(MaskedLMWithNextSentence().loss, model)
+            batches = repeat([batch.to(context.device)], STEPS)
+            results = [result.gradient_norm for result in train_steps(loss, batches, optimizer, lambda _: 1e-3)]
+            return [*results, *(float(parameter.double().sum()) for parameter in model.parameters())]
+
+    assert train() == train()
+
+
 def test_packages_that_travel_to_a_gpu_machine_have_pinned_versions() -> None:
     """Without a pin, pip took an old seqeval, the last one that has a wheel."""
     (listed,) = re.findall(r"^packages=\((.*)\)$", (ROOT / "bench/gpu.sh").read_text(), flags=re.MULTILINE)

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_malloc, vendor
+from bertwright.kernels.native import triton_available
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.distributed import process_group
 
@@ -37,7 +38,10 @@ class ExecutionContext:
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread" + "s" * (self.threads > 1)
-        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"CPU, {threads}"
+        device = f"CPU, {threads}"
+        if self.device.type == "cuda":
+            kernels = "Triton kernels, attention included" if triton_available() else "PyTorch's kernels"
+            device = f"{torch.cuda.get_device_name(self.device)}, {kernels}"
         return f"{device}, {self.dtype_name}" + (f", {self.world_size} ranks" if self.world_size > 1 else "")
 
 
@@ -120,7 +124,7 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
 def _deterministic_algorithms() -> Iterator[None]:
     """Use deterministic CUDA kernels; with atomics, sums depend on thread order, and a resumed run would differ.
 
-    PyTorch only warns about an operation without a deterministic kernel (the backward pass of attention).
+    PyTorch only warns about an operation without a deterministic kernel (its attention, which needs no Triton).
     """
     options = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
