@@ -15,12 +15,7 @@ from bertwright.kernels.triton.hashing import launch
 ROWS, COLUMNS = 4, 512  # of a tile
 TILES = 16  # tiles per program of a kernel that sums rows
 SQRT_HALF, INV_SQRT_2PI = tl.constexpr(0.7071067811865476), tl.constexpr(0.3989422804014327)
-SQRT_2_OVER_PI, CUBIC = tl.constexpr(0.7978845608028654), tl.constexpr(0.044715)
-
-
-@triton.jit
-def sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(-x))
+TANH_SLOPE, CUBIC = tl.constexpr(2 * 0.7978845608028654), tl.constexpr(0.044715)  # sqrt(2/π); tanh as a sigmoid
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -32,7 +27,7 @@ def gelu_kernel(x, bias, y, rows, columns: tl.constexpr, TANH: tl.constexpr, ROW
     b = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
     z = tl.load(x + at, mask=valid, other=0.0).to(tl.float32) + b
     if TANH:
-        value = z * sigmoid(2.0 * SQRT_2_OVER_PI * (z + CUBIC * z * z * z))
+        value = z * tl.sigmoid((z + z * z * z * CUBIC) * TANH_SLOPE)
     else:
         value = 0.5 * z * (1.0 + tl.erf(z * SQRT_HALF))
     tl.store(y + at, value.to(y.dtype.element_ty), mask=valid)
@@ -55,8 +50,8 @@ def gelu_backward_kernel(
         z = tl.load(x + at, mask=valid, other=0.0).to(tl.float32) + b
         d = tl.load(dy + at, mask=valid, other=0.0).to(tl.float32)
         if TANH:
-            s = sigmoid(2.0 * SQRT_2_OVER_PI * (z + CUBIC * z * z * z))
-            slope = s + z * s * (1.0 - s) * 2.0 * SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * z * z)
+            s = tl.sigmoid((z + z * z * z * CUBIC) * TANH_SLOPE)
+            slope = s + z * s * (1.0 - s) * TANH_SLOPE * (1.0 + z * z * CUBIC * 3.0)
         else:
             slope = 0.5 * (1.0 + tl.erf(z * SQRT_HALF)) + z * INV_SQRT_2PI * tl.exp(-0.5 * z * z)
         d *= slope
