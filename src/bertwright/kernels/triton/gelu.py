@@ -26,11 +26,8 @@ def gelu_kernel(x, bias, y, rows, columns: tl.constexpr, TANH: tl.constexpr, ROW
     at = row * columns + column
     b = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
     z = tl.load(x + at, mask=valid, other=0.0).to(tl.float32) + b
-    if TANH:
-        value = z * tl.sigmoid((z + z * z * z * CUBIC) * TANH_SLOPE)
-    else:
-        value = 0.5 * z * (1.0 + tl.erf(z * SQRT_HALF))
-    tl.store(y + at, value.to(y.dtype.element_ty), mask=valid)
+    share = tl.sigmoid((z + z * z * z * CUBIC) * TANH_SLOPE) if TANH else 0.5 * (1.0 + tl.erf(z * SQRT_HALF))
+    tl.store(y + at, (z * share).to(y.dtype.element_ty), mask=valid)
 
 
 @triton.jit(do_not_specialize=["rows"])
