@@ -226,3 +226,15 @@ def test_parquet_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> No
     with pytest.raises(ValueError, match=r"a\.parquet: changed"):
         list(rows)
     assert find_file(str(path)).modified_ns == 1
+
+
+def test_archive_that_names_a_place_before_its_start_is_damaged(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.csv.zip", "w") as archive:
+        archive.writestr("t.csv", TABLE)
+    content = (tmp_path / "t.csv.zip").read_bytes()
+    end = content.rindex(b"PK\x05\x06")
+    start = int.from_bytes(content[end + 16 : end + 20], "little")
+    moved = content[: end + 16] + (start + 50).to_bytes(4, "little") + content[end + 20 :]
+    path = write(tmp_path / "moved.csv.zip", moved)
+    with pytest.raises(ValueError, match=rf"{path}: not (a )?valid"):
+        rows_of(path)

@@ -520,3 +520,10 @@ def test_huge_id_in_tokenizer_json_is_an_error_before_memory_is_taken(
     monkeypatch.setattr(Backend, "from_str", None)  # is not reached
     with pytest.raises(ValueError, match=rf"tokenizer\.json: {re.escape(token)} has id {number};"):
         Tokenizer.load(tmp_path)
+
+
+def test_vocabulary_without_unk_names_its_file(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    with pytest.raises(ValueError, match=r"vocab\.txt: expected \[UNK\] among the tokens, got none"):
+        Tokenizer.load(tmp_path)

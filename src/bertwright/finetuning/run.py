@@ -104,6 +104,7 @@ class FinetuneRun:
             metric=self.state.task.metric if self.state.dev else None,
             patience=settings.tuning.patience,
             keep_checkpoints=settings.keep_checkpoints or self.temporary,
+            track=settings.track,
             resumable=not self.temporary,
             resume_command=format_resume_command(settings, "finetune", self.context),
         )

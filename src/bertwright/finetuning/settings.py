@@ -24,9 +24,20 @@ from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
+from bertwright.training.tracking import TrackerName, check_tracker
 
 # Settings that may change on resume: they decide where to compute, and how often to save and report.
-RESUME_OVERRIDES = ("run", "resume", "dry_run", "eval_every", "save_every", "log_every", "keep_checkpoints", "device")
+RESUME_OVERRIDES = (
+    "run",
+    "resume",
+    "dry_run",
+    "eval_every",
+    "save_every",
+    "log_every",
+    "keep_checkpoints",
+    "device",
+    "track",
+)
 
 
 HeadInit = Literal["random", "fit"]
@@ -166,6 +177,9 @@ class FinetuneSettings:
     """Steps between checkpoints; unset: at each evaluation."""
     log_every: int = 10
     """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
+    track: TrackerName | None = None
+    """Also send each record of metrics.jsonl to Weights & Biases or MLflow, which their environment variables configure
+    (WANDB_PROJECT, MLFLOW_TRACKING_URI). Needs `pip install "bertwright[tracking]"`. Unset: nothing is sent."""
     keep_checkpoints: bool = False
     """Keep the newest and the best checkpoint after the run has finished. By default only the model remains."""
     dry_run: bool = False
@@ -264,6 +278,7 @@ class FinetuneSettings:
 def check_inputs(settings: FinetuneSettings) -> None:
     """Check the run folder and, for a new run, model and files, without torch. A finished run needs neither of them."""
     check_run_directory(settings, RESUME_OVERRIDES)
+    check_tracker(settings.track)
     if not settings.resume:
         if settings.architecture is None:
             check_model(settings.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import errno
 import gzip
 import lzma
 import re
@@ -296,6 +297,6 @@ def _explain_damage(file: InputFile) -> Iterator[None]:
     except (zlib.error, lzma.LZMAError, zipfile.BadZipFile, zstandard.ZstdError, RuntimeError) as error:  # encrypted
         raise ValueError(f"{file.path}: not valid {file.compression} data ({error})") from None
     except OSError as error:
-        if error.errno is not None:  # an error of the system: no permission, a failing disk
-            raise
+        if error.errno not in (None, errno.EINVAL):  # an error of the system: no permission, a failing disk
+            raise  # EINVAL: a damaged archive names a place before its start
         raise ValueError(f"{file.path}: not valid {file.compression} data ({error})") from None

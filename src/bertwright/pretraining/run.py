@@ -253,6 +253,7 @@ class PretrainRun:
             keep_last=settings.keep_last,
             keep_every=settings.keep_every,
             evaluation="held_out",
+            track=settings.track,
             resume_command=format_resume_command(settings, "pretrain", self.context),
         )
 

@@ -17,6 +17,7 @@ from bertwright.tokenstore.store import read_header
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
+from bertwright.training.tracking import TrackerName, check_tracker
 
 # Settings that only a new model has; a model that --init names has its own values.
 NEW_MODEL = (
@@ -30,7 +31,7 @@ PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which are not in the paper, 
 # results by rounding at most. The store may have another path, because its content is compared by digest.
 RESUME_OVERRIDES = (
     "run", "store", "resume", "dry_run", "micro_batch_size", "pad_batches", "save_every", "keep_last", "keep_every",
-    "log_every", "eval_every", "eval_sequences", "device",
+    "log_every", "eval_every", "eval_sequences", "device", "track",
 )  # fmt: skip
 
 
@@ -160,6 +161,9 @@ class PretrainSettings:
     """Steps between evaluations on the held-out documents of the store."""
     eval_sequences: int = 1_024
     """Held-out sequences per evaluation. In the long phase, as many sequences of its length are read in addition."""
+    track: TrackerName | None = None
+    """Also send each record of metrics.jsonl to Weights & Biases or MLflow, which their environment variables configure
+    (WANDB_PROJECT, MLFLOW_TRACKING_URI). Needs `pip install "bertwright[tracking]"`. Unset: nothing is sent."""
     dry_run: bool = False
     """Print the plan, memory, disk space and the time, estimated from a few measured steps; then stop. Nothing is
     written."""
@@ -249,6 +253,7 @@ class Phase:
 def check_inputs(settings: PretrainSettings) -> None:
     """Check the run folder and, for a new run, store and model, without torch. A finished run needs neither of them."""
     check_run_directory(settings, RESUME_OVERRIDES)
+    check_tracker(settings.track)
     if settings.resume:
         return
     assert settings.store is not None  # checked by PretrainSettings

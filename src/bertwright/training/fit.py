@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from bertwright.console import format_duration, notice, say
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
-from bertwright.training.distributed import any_rank, wrap
+from bertwright.training.distributed import any_rank, run_on_rank_0, wrap
 from bertwright.training.interrupt import graceful_shutdown
 from bertwright.training.loop import LossModule, LossOutput, StepResult, train_steps
 from bertwright.training.metrics_log import step_progress
@@ -29,6 +29,7 @@ from bertwright.training.optimizer import Optimizer
 from bertwright.training.prefetch import prefetch
 from bertwright.training.recorder import Recorder, find_best_step, open_recorder
 from bertwright.training.schedules import LRSchedule
+from bertwright.training.tracking import TrackerName
 
 M = TypeVar("M")
 PRINT_EVERY_S = 30  # seconds between progress lines if there is no live display
@@ -63,6 +64,8 @@ class FitSettings:
     """Stop after this many evaluations in a row without a better score. None: train to the last step."""
     keep_checkpoints: bool = True
     """Whether the checkpoints remain after the run has finished."""
+    track: TrackerName | None = None
+    """Program that gets a copy of each record of metrics.jsonl."""
     resumable: bool = True
     """Write checkpoints to resume from. False: only the best checkpoint, because the caller deletes the run folder."""
     resume_command: str = "the same command"
@@ -156,13 +159,19 @@ def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext,
         if settings.run is not None and spec.optimizer.steps:
             resumed = checkpoint.path_of(settings.run / "checkpoints", spec.optimizer.steps)
             spec.carried.load_state(load_file(resumed / checkpoint.CARRIED))
-    if not context.is_main_process:
+    with ExitStack() as stack:
+        opened: list[Recorder] = []
+        run_on_rank_0(
+            lambda: opened.append(stack.enter_context(open_recorder(settings, spec, context))),
+            settings.run,
+            context.device,
+        )
+        if opened:
+            return _Fit(settings, spec, context, console, opened[0]).run()
         with graceful_shutdown() as stop_signals:  # Ctrl-C reaches all ranks, which must stop after the same step
             for _ in train_until_stopped(spec, context, stop_signals):
                 pass
         return FitResult({}, spec.optimizer.steps)
-    with open_recorder(settings, spec, context) as recorder:
-        return _Fit(settings, spec, context, console, recorder).run()
 
 
 def train_until_stopped(

@@ -19,6 +19,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from bertwright.console import escape_control
 from bertwright.files import attach_filename, save_figure, write_text
+from bertwright.training.tracking import TrackerName, Tracking
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -49,18 +50,24 @@ def _check_record(record: Any) -> None:
 class MetricLogger:
     """Writer of a run's records. On resume it first drops the records after the checkpoint: no step is logged twice."""
 
-    def __init__(self, run: Path, first_step: int, evaluation: str = "held_out") -> None:
+    def __init__(
+        self, run: Path, first_step: int, evaluation: str = "held_out", track: TrackerName | None = None
+    ) -> None:
         """Open the log of a run that has finished `first_step` steps.
 
-        `evaluation` is the kind of the records that `evaluations` collects by step.
+        `evaluation` is the kind of the records that `evaluations` collects by step. `track`: a program that gets a copy
+        of each record; a resumed run sends no record again.
         """
-        remaining = [record for record in read_metrics(run) if record["step"] <= first_step]
+        records = read_metrics(run)
+        remaining = [record for record in records if record["step"] <= first_step]
+        self._tracked = {(record["kind"], record["step"]) for record in records}
         self.evaluation = evaluation
         self.evaluations = {record["step"]: record for record in remaining if record["kind"] == evaluation}
         self.path = run / METRICS_FILE
         write_text(self.path, "".join(json.dumps(record) + "\n" for record in remaining))
         self._file = self.path.open("a", encoding="utf-8", buffering=1)
         self.board = TensorBoardWriter(run / "tensorboard", first_step + 1)
+        self._tracking = Tracking(track, run)
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """Write one record: its kind ("train", "held_out", "dev"), the finished steps, and numbers by name."""
@@ -70,6 +77,8 @@ class MetricLogger:
         if kind == self.evaluation:
             self.evaluations[step] = record
         self.board.write({f"{kind}/{name}": value for name, value in values.items()}, step)
+        if (kind, step) not in self._tracked:
+            self._tracking.log(kind, step, values)
 
     def flush(self) -> None:
         """Flush the records to the disk; required before a checkpoint, after which no run writes them again."""
@@ -77,7 +86,9 @@ class MetricLogger:
             self._file.flush()
             os.fsync(self._file.fileno())
 
-    def close(self) -> None:
+    def close(self, finished: bool = True) -> None:
+        """Close the files; `finished`: the run has made its last step."""
+        self._tracking.close(finished)
         self.flush()
         self._file.close()
         self.board.file.close()

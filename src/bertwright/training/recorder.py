@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,9 @@ def open_recorder(settings: FitSettings, spec: TrainingSpec[Any], context: Execu
         yield MemoryRecorder(settings, spec)
         return
     step = spec.optimizer.steps
-    with closing(MetricLogger(settings.run, step, settings.evaluation)) as log:
+    with ExitStack() as stack:
+        log = MetricLogger(settings.run, step, settings.evaluation, settings.track)
+        stack.push(lambda error, *_: log.close(finished=error is None))
         recorder = FolderRecorder(settings.run, settings, spec, context, log)
         for superseded in checkpoint.list_checkpoints(recorder.best):
             if checkpoint.step_of(superseded) > step:  # the resumed run writes it again

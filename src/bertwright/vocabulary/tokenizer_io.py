@@ -82,6 +82,8 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
     if lowercase is not None:
         config["do_lower_case"] = lowercase
     backend = _read_tokenizer_json(path, config) if path.suffix == ".json" else _read_vocab_txt(path, config)
+    if backend.model.token_to_id(unknown := backend.model.unk_token) is None:
+        raise ValueError(f"{path}: expected {unknown} among the tokens, got none; copy or download the file again")
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     for number, token in _added_tokens(config_path, config):
         if number is not None or token.content not in known:

@@ -1,0 +1,142 @@
+"""Trackers of experiments: Weights & Biases and MLflow get a copy of each record of a run's metrics.jsonl."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from bertwright.files import read_json, write_json
+from bertwright.settings import read_toml
+
+TrackerName = Literal["wandb", "mlflow"]
+TRACKING_FILE = "tracking.json"  # in the run folder: the tracker's id of the run, which a resumed run continues
+PROJECT = "bertwright"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another one
+MAX_PARAMS = 100  # per request to MLflow
+
+
+class Tracker(Protocol):
+    """A run in the program that shows it."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None: ...
+    def close(self, finished: bool) -> None: ...
+
+
+def check_tracker(name: TrackerName | None) -> None:
+    """Raise ValueError if the tracker's package is not installed."""
+    if name is not None and importlib.util.find_spec(name) is None:
+        raise ValueError(f'track: expected an installed {name}, got none; run pip install "bertwright[tracking]"')
+
+
+class WandbTracker:
+    """A run of Weights & Biases. WANDB_MODE=offline writes it into the run folder alone."""
+
+    def __init__(self, run: Path, identifier: str | None, settings: Mapping[str, Any]) -> None:
+        """Start a run, or continue the one with this identifier."""
+        import wandb
+
+        self.identifier = identifier or secrets.token_hex(8)
+        self.run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT), name=run.name, id=self.identifier, resume="allow",
+            dir=str(run), config=dict(settings),
+        )  # fmt: skip
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        self.run.log(dict(values), step=step)
+
+    def close(self, finished: bool) -> None:
+        self.run.finish(exit_code=0 if finished else 1)
+
+
+class MlflowTracker:
+    """A run of MLflow, in the store that MLFLOW_TRACKING_URI names."""
+
+    def __init__(self, run: Path, identifier: str | None, settings: Mapping[str, Any]) -> None:
+        """Start a run, or continue the one with this identifier."""
+        import mlflow
+        from mlflow.entities import Metric, Param
+
+        self.client, self.metric = mlflow.MlflowClient(), Metric
+        if identifier is not None:
+            self.identifier = identifier
+            self.client.update_run(identifier, status="RUNNING")
+            return
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        known = self.client.get_experiment_by_name(name)
+        experiment = known.experiment_id if known else self.client.create_experiment(name)
+        self.identifier = self.client.create_run(experiment, run_name=run.name).info.run_id
+        params = [Param(key, str(value)) for key, value in settings.items()]
+        for start in range(0, len(params), MAX_PARAMS):
+            self.client.log_batch(self.identifier, params=params[start : start + MAX_PARAMS])
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        now = int(1000 * time.time())
+        metrics = [self.metric(key, float(value), now, step) for key, value in values.items()]
+        self.client.log_batch(self.identifier, metrics=metrics)
+
+    def close(self, finished: bool) -> None:
+        self.client.set_terminated(self.identifier, "FINISHED" if finished else "KILLED")
+
+
+TRACKERS: dict[TrackerName, Callable[[Path, str | None, Mapping[str, Any]], WandbTracker | MlflowTracker]] = {
+    "wandb": WandbTracker,
+    "mlflow": MlflowTracker,
+}
+
+
+class Tracking:
+    """Forwards records to a tracker. After an error of the tracker it warns once and stops: training goes on."""
+
+    def __init__(self, name: TrackerName | None, run: Path) -> None:
+        """Start the tracker's run with the settings of settings.toml, or continue it; None: track nothing."""
+        self.name = name
+        self.tracker: Tracker | None = None if name is None else self._attempt(lambda: self._open(name, run))
+
+    @staticmethod
+    def _open(name: TrackerName, run: Path) -> Tracker:
+        path = run / TRACKING_FILE
+        identifiers = read_json(path) if path.is_file() else {}
+        settings = read_toml(run / "settings.toml") if (run / "settings.toml").is_file() else {}
+        tracker = TRACKERS[name](run, identifiers.get(name), flatten(settings))
+        write_json(path, identifiers | {name: tracker.identifier})
+        return tracker
+
+    def log(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Forward a record: its metrics are named `kind/name`, as in TensorBoard."""
+        named = {f"{kind}/{name}": value for name, value in values.items()}
+        if self.tracker is not None:
+            tracker = self.tracker
+            self._attempt(lambda: tracker.log(named, step))
+
+    def close(self, finished: bool) -> None:
+        """End the tracker's run; `finished`: training has reached its last step."""
+        if self.tracker is not None:
+            tracker = self.tracker
+            self._attempt(lambda: tracker.close(finished))
+
+    def _attempt(self, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except Exception as error:  # the trackers' own errors, of the network above all
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            text = f"{self.name}: {reason}; this run is no longer tracked; metrics.jsonl stays complete"
+            warnings.warn(text, stacklevel=2)
+            self.tracker = None
+            return None
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by their path.
+
+    >>> flatten({"steps": 5, "optimizer": {"beta1": 0.9}})
+    {'steps': 5, 'optimizer.beta1': 0.9}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
