@@ -9,11 +9,12 @@ from typing import Any, Literal
 from bertwright.settings import check_choice, check_minimum
 from bertwright.vocabulary.unknown_words import UnknownWords
 
-ArchitectureName = Literal["bilstm", "bilstm-crf", "taglm", "elmo"]
+ArchitectureName = Literal["window", "bilstm", "bilstm-crf", "taglm", "elmo"]
 WITH_LANGUAGE_MODEL = {  # architectures that read a frozen language model's states, and their settings
     "taglm": {"lstm_layers": 2, "lm_layers": "top", "lm_places": [1]},
     "elmo": {"lstm_layers": 2, "lm_layers": "mix", "lm_places": [0]},
 }
+DEFAULTS = WITH_LANGUAGE_MODEL | {"window": {"word_size": 50}}  # word-level settings of an architecture
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def default_settings(architecture: str, is_tagging: bool, has_context: bool) -> 
         "weight_decay": 0.0,
         "max_grad_norm": 5.0,
     }
-    words = {"optimizer": optimizer, "words": WITH_LANGUAGE_MODEL.get(architecture, {})}
+    words = {"optimizer": optimizer, "words": DEFAULTS.get(architecture, {})}
     if not is_tagging:
         return {"epochs": 10.0, "batch_size": 32} | words
     overrides = ({"context": False} if has_context else {}) | ({"crf": True} if architecture != "bilstm" else {})

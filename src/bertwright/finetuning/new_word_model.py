@@ -11,6 +11,7 @@ import torch
 from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
 from bertwright.baselines.elmo import ElmoEncoder
 from bertwright.baselines.language_model_states import NUM_LETTERS
+from bertwright.baselines.window import WindowConfig, WindowEncoder
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import load_model
 from bertwright.interop.model_files import model_folder
@@ -61,18 +62,25 @@ def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequenc
         lm_layers=words.lm_layers,
         lm_places=words.lm_places,
     )
-    if settings.tuning.dropout is not None:
-        config = config.with_dropout(settings.tuning.dropout)
-    encoder = BiLSTMEncoder(config, seed=settings.seed)
+    encoder = make_encoder(settings, config)
     if vectors is not None:
         found = vectors.lookup(tokenizer.tokens[tokenizer.num_special :])
         rows = tokenizer.num_special + np.flatnonzero(found.has_vector)
         with torch.no_grad():
             encoder.embeddings.word.weight[rows] = torch.from_numpy(found.vectors[found.has_vector])
-    if encoder.language_model and language_model:
+    if isinstance(encoder, BiLSTMEncoder) and encoder.language_model and language_model:
         encoder.language_model.model.load_state_dict(language_model.state_dict())
     head = task.make_head(encoder) if task.make_head else task.head
     return NewModel(EncoderForTask(encoder, head, settings.seed), tokenizer)
+
+
+def make_encoder(settings: FinetuneSettings, config: BiLSTMConfig) -> BiLSTMEncoder | WindowEncoder:
+    """Build the encoder of --architecture; a window network has the same words and characters as a BiLSTM."""
+    dropout = settings.tuning.dropout
+    if settings.architecture == "window":
+        shared = {name: getattr(config, name) for name in WindowConfig.SHARED}
+        return WindowEncoder(WindowConfig(**shared, hidden_dropout=dropout or 0.0), seed=settings.seed)
+    return BiLSTMEncoder(config if dropout is None else config.with_dropout(dropout), seed=settings.seed)
 
 
 def load_language_model(name: str) -> ElmoEncoder:

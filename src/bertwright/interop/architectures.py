@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
 from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
+from bertwright.baselines.window import WindowConfig, WindowEncoder
 from bertwright.interop.model_files import CONFIG
 from bertwright.interop.model_format import Architecture as Architecture
 from bertwright.interop.openai_gpt import GPT
@@ -148,6 +149,7 @@ BILSTM = Architecture(BiLSTMEncoder, BiLSTMConfig, "BiLSTM")
 
 ARCHITECTURES: dict[str, Architecture] = {
     BILSTM.encoder.model_type: BILSTM,
+    WindowEncoder.model_type: Architecture(WindowEncoder, WindowConfig, "Window"),
     BERT.encoder.model_type: BERT,
     REVERSED: BERT,
     READS_LAST: BERT,
