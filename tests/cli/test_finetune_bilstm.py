@@ -153,7 +153,8 @@ def test_settings_of_a_new_tagger_are_its_own_defaults() -> None:
     settings = parse(architecture="bilstm-crf", task={"task": "conll2003"})
     task: Any = settings.task.build_task()
     assert (task.crf, task.context) == (True, False)
-    assert (settings.batch_size, settings.optimizer.max_grad_norm, settings.optimizer.weight_decay) == (10, 5.0, 0.0)
+    assert (settings.batch_size, settings.optimizer.max_grad_norm, settings.optimizer.weight_decay) == (32, 5.0, 0.0)
+    assert (settings.epochs, settings.optimizer.learning_rate) == (20.0, 2e-3)
     pairs = parse(architecture="bilstm", task={"task": "mrpc"})
     assert (pairs.batch_size, pairs.optimizer.learning_rate) == (32, 1e-3)
 
