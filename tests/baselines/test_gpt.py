@@ -17,6 +17,7 @@ from transformers import (
     OpenAIGPTLMHeadModel,
 )
 
+import bertwright
 from bertwright.baselines.gpt import CachedGpt, GptConfig, GptEncoder, GptLanguageModel
 from bertwright.files import read_json, write_json
 from bertwright.interop.huggingface import load_model, load_task_model, save_model, start_task_model
@@ -130,7 +131,7 @@ def test_changing_a_token_never_changes_an_earlier_state(length: int, data: st.D
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_reading_piece_by_piece_gives_the_states_of_reading_at_once(data: st.DataObject) -> None:
+def test_reading_in_parts_gives_the_states_of_reading_at_once(data: st.DataObject) -> None:
     model = random_model()
     cached, texts = CachedGpt(model.encoder), []
     for step in range(3):
@@ -174,3 +175,25 @@ def test_unsupported_configurations_are_named(
     with pytest.raises(ValueError, match="expected") as error:
         load_model(tmp_path / "model")
     assert all(word in str(error.value) for word in words)
+
+
+def test_openais_vocabulary_gets_vectors_for_start_delimiter_and_extract(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    theirs = OpenAIGPTLMHeadModel(OpenAIGPTConfig(vocab_size=8, n_positions=24, n_embd=32, n_layer=1, n_head=4)).eval()
+    theirs.save_pretrained(tmp_path)
+    write_json(
+        tmp_path / "vocab.json",
+        {token: n for n, token in enumerate(["<unk>", *"abc", *(f"{c}</w>" for c in "abc"), "ab</w>"])},
+    )
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
+    bert = bertwright.load(tmp_path, "cpu")
+    assert bert.tokenizer.layout[:3] == (8, 9, 10)
+    assert bert.config.vocab_size == 11
+    assert isinstance(bert.model, GptLanguageModel)
+    expected = theirs(torch.tensor([[7, 3]])).logits[0]
+    torch.testing.assert_close(bert.model(pack([np.array([7, 3])]))[:, :8], expected, atol=1e-5, rtol=1e-5)
+    assert bert.embed("ab c").shape == (32,)
+    bert.save(tmp_path / "saved")
+    assert torch.equal(
+        bertwright.load(tmp_path / "saved", "cpu").model(pack([np.array([8])])), bert.model(pack([np.array([8])]))
+    )

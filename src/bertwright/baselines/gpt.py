@@ -134,7 +134,7 @@ class GptLanguageModel(EncoderModel):
 
 
 class CachedGpt:
-    """A GPT that reads sequences piece by piece: keys and values of all earlier tokens are kept.
+    """A GPT that reads sequences in parts: keys and values of all earlier tokens are kept.
 
     A step costs what its new tokens cost, however long the sequences are, besides a copy of the keys and values.
     """

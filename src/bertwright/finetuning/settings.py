@@ -42,6 +42,7 @@ RESUME_OVERRIDES = (
 
 HeadInit = Literal["random", "fit"]
 BASE_HIDDEN_SIZE = 768
+GPT_TYPE, GPT_RATE = "openai-gpt", 6.25e-5  # its `model_type`, and the rate of fine-tuning in its paper, section 4.1
 SIMILARITY_TASKS = ("mrpc", "qqp", "stsb")  # their pairs have no order: GPT reads both
 MAX_DEFAULT_RATE = 3e-4  # the highest of the rates for small BERTs of Turc et al. 2019 (google-research/bert)
 
@@ -81,7 +82,7 @@ def gpt_defaults(table: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
     """Return the settings with which GPT is fine-tuned (Radford et al. 2018, section 4.1), as a TOML table."""
     task = table.get("task")
     name = task.get("task") if isinstance(task, Mapping) else None
-    rate = {"learning_rate": default_learning_rate(6.25e-5, hidden_size), "warmup_ratio": 0.002, "eps": 1e-8}
+    rate = {"learning_rate": default_learning_rate(GPT_RATE, hidden_size), "warmup_ratio": 0.002, "eps": 1e-8}
     settings: dict[str, Any] = {"epochs": 3.0, "batch_size": 32, "optimizer": rate, "tuning": {"auxiliary_lm": 0.5}}
     return settings | ({"task": {"overrides": {"both_orders": True}}} if name in SIMILARITY_TASKS else {})
 
@@ -236,7 +237,7 @@ class FinetuneSettings:
             preset = PRESETS[name].task if name in PRESETS else None
             is_tagging = isinstance(preset, Tagging) or TASK_TYPES.get(name) is Tagging
             return default_settings(str(architecture), is_tagging, getattr(preset, "context", False))
-        if read_model_config(table.get("model")).get("model_type") == "openai-gpt":
+        if read_model_config(table.get("model")).get("model_type") == GPT_TYPE:
             return gpt_defaults(table, read_hidden_size(table.get("model")))
         paper = paper_settings(table)
         base = paper.learning_rate if paper else paper_optimizer().learning_rate
@@ -250,8 +251,9 @@ class FinetuneSettings:
         own = (self.optimizer.learning_rate, self.batch_size, self.epochs)
         epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
         text = f"batch size {self.batch_size}, {epochs}, learning rate {self.optimizer.learning_rate:g}"
-        paper = paper_settings({"task": {"task": self.task.task}})
-        base = paper.learning_rate if paper else paper_optimizer().learning_rate
+        is_gpt = read_model_config(self.model).get("model_type") == GPT_TYPE
+        paper = None if is_gpt else paper_settings({"task": {"task": self.task.task}})
+        base = GPT_RATE if is_gpt else paper.learning_rate if paper else paper_optimizer().learning_rate
         if base < own[0] == default_learning_rate(base, hidden_size):
             text += f" (chosen by the hidden size, {hidden_size}; BASE: {base:g})"
         if paper is None:

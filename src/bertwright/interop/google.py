@@ -23,6 +23,7 @@ from bertwright.interop.model_files import new_folder
 from bertwright.interop.tf_checkpoint import Bundle, Entry, read_bundle, write_bundle
 from bertwright.interop.weights import summarize
 from bertwright.models.config import BertConfig
+from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
@@ -199,7 +200,7 @@ def format_config(model: EncoderModel, head: HeadRecord | None, folder: Path) ->
     Raises ValueError, naming `folder`, for a model or a head that Google's code does not have.
     """
     config = model.config
-    if not isinstance(config, BertConfig):
+    if not isinstance(config, BertConfig) or model.encoder.model_type != BertEncoder.model_type:
         raise ValueError(f"{folder}: expected a BERT for Google's format, got {model.encoder.model_type}")
     for name, value in FIXED_FIELDS.items():
         if getattr(config, name) != value:

@@ -25,6 +25,8 @@ DOWNLOADED = [
     "task.json",
     CLASSES,
     "vocab.txt",
+    "vocab.json",
+    "merges.txt",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",

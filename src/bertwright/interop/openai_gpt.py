@@ -18,6 +18,8 @@ from bertwright.interop.model_files import CONFIG
 from bertwright.interop.model_format import Architecture
 from bertwright.interop.weights import raise_if_any
 from bertwright.models.head_spec import HeadSpec
+from bertwright.models.initialization import parameter_rng
+from bertwright.vocabulary.byte_pair_tokenizer import DESCRIPTION, VOCAB, BytePairTokenizer
 
 PREFIX = "transformer."
 WORDS, POSITIONS, TIED = f"{PREFIX}tokens_embed.weight", f"{PREFIX}positions_embed.weight", "lm_head.weight"
@@ -65,6 +67,7 @@ class GptArchitecture(Architecture):
         for field, expected in required.items():
             if values.get(field, expected) != expected:
                 raise ValueError(f"{path}: {field}: expected {expected!r}, got {values[field]!r}; change the file")
+        given["vocab_size"] += count_added_tokens(path.parent, given["vocab_size"])
         try:
             return GptConfig(intermediate_size=4 * given["hidden_size"], **given)
         except ValueError as error:
@@ -101,7 +104,16 @@ class GptArchitecture(Architecture):
         tied = named.pop(TIED, None)
         if tied is not None and WORDS in named and not torch.equal(tied, named[WORDS]):
             raise ValueError(f"{path}: {TIED} differs from the word embeddings; only tied weights are supported")
+        if WORDS in named and named[WORDS].ndim == 2:
+            named[WORDS] = self.add_rows(named[WORDS], values, path)
         return self.to_file({name: tensor for name, tensor in named.items() if not BUFFERS.search(name)})
+
+    def add_rows(self, words: Tensor, values: Mapping[str, Any], path: Path) -> Tensor:
+        """Add random vectors for the start, delimiter and extract tokens that a tokenizer lacks (section 4.1)."""
+        added = count_added_tokens(path.parent, len(words))
+        rng = parameter_rng(0, WORDS)
+        new = torch.randn(added, words.shape[1], generator=rng) * values.get("initializer_range", 0.02)
+        return torch.cat([words, new.to(words.dtype)])
 
     def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Transpose the weights of linear layers inside the Transformer."""
@@ -124,6 +136,16 @@ class GptArchitecture(Architecture):
         for field, (expected, size) in sizes.items():
             if expected != size:
                 raise ValueError(f"{path}: {field}: expected {expected} as in {CONFIG}, got {size}")
+
+
+def count_added_tokens(folder: Path, vocab_size: int) -> int:
+    """Return how many tokens of the layout follow the vocabulary of a model folder, such as OpenAI's, that lacks them.
+
+    Errors: see `BytePairTokenizer.load`.
+    """
+    if not any((folder / name).is_file() for name in (VOCAB, DESCRIPTION)):
+        return 0
+    return max(0, BytePairTokenizer.load(folder).vocab_size - vocab_size)
 
 
 GPT = GptArchitecture(GptEncoder, GptConfig, "OpenAIGPT")

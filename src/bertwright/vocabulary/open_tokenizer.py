@@ -11,9 +11,12 @@ from bertwright.vocabulary.text_tokenizer import TextTokenizer
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
 
-# `tokenizer_class` in tokenizer_config.json, and the function that opens such a folder; other folders are BERT's.
+# By `tokenizer_class` in tokenizer_config.json or, without it, `model_type` in config.json: the function that opens a
+# folder; all others have WordPiece.
 KINDS: dict[str, Callable[[Path], TextTokenizer]] = {
     TOKENIZER_CLASS: BytePairTokenizer.load,
+    f"{TOKENIZER_CLASS}Fast": BytePairTokenizer.load,  # of earlier versions of `transformers`
+    "openai-gpt": BytePairTokenizer.load,
     WordTokenizer.__name__: WordTokenizer.load,
 }
 
@@ -24,9 +27,10 @@ def open_tokenizer(folder_or_file: Path | str, lowercase: bool | None = None) ->
     `lowercase` overrides the files of a WordPiece tokenizer. Errors: see `Tokenizer.load`.
     """
     path = Path(folder_or_file)
-    config = path / "tokenizer_config.json"
-    values = read_json(config) if config.is_file() else {}
-    kind = values.get("tokenizer_class") if isinstance(values, dict) else None
+    kind = None
+    for name, field in (("tokenizer_config.json", "tokenizer_class"), ("config.json", "model_type")):
+        values = read_json(path / name) if (path / name).is_file() else {}
+        kind = kind or (values.get(field) if isinstance(values, dict) else None)
     if isinstance(kind, str) and kind in KINDS:
         return KINDS[kind](path)
     return Tokenizer.load(path, lowercase)
