@@ -114,6 +114,18 @@ def test_similarity_reads_both_orders(folder: Path, data: Path, tmp_path: Path) 
     assert bertwright.load(tmp_path / "again", "cpu").classify(("the bear", "a bad wolf")) == one
 
 
+def test_a_head_with_a_bias_is_continued(folder: Path, data: Path, tmp_path: Path) -> None:
+    settings = make_settings(folder, data, tmp_path / "run", "multiple-choice", epochs=1.0)
+    first = finetune(settings, text_console())
+    assert read_json(first / "config.json")["architectures"] == ["OpenAIGPTWithBiasedHead"]
+    tuning = {"keep_head": True}
+    again = make_settings(first, data, tmp_path / "again", "multiple-choice", epochs=1.0, tuning=tuning)
+    with execution_context(again.device) as context:
+        continued = open_run(again, context, text_console()).model.head.state_dict()
+    before = bertwright.load(first, "cpu").model.head.state_dict()  # type: ignore[union-attr]
+    assert all(torch.equal(continued[name], tensor) for name, tensor in before.items())
+
+
 def test_multiple_choice_learns(folder: Path, data: Path, tmp_path: Path) -> None:
     settings = make_settings(folder, data, tmp_path / "run", "multiple-choice")
     model = finetune(settings, text_console())

@@ -12,7 +12,7 @@ import torch
 from bertwright.files import read_json, write_json
 from bertwright.interop.checksums import write_checksums
 from bertwright.interop.head_config import HeadRecord
-from bertwright.interop.huggingface import load_head, load_task_model, read_config, write_task_model
+from bertwright.interop.huggingface import Head, load_head, load_task_model, read_config, write_task_model
 from bertwright.interop.model_files import CLASSES, new_folder
 from bertwright.models.heads import EncoderForTask
 from bertwright.settings import did_you_mean
@@ -72,7 +72,7 @@ def load_task(folder: Path) -> TaskModel | None:
     if task is None:
         return None
     described = load_head(folder)
-    model = load_task_model(folder, head=task.make_head or (None if described else task.head))
+    model = load_task_model(folder, head=_head_of(task, folder))
     spec = model.head.spec
     if task.head != spec:
         raise ValueError(
@@ -89,6 +89,11 @@ def load_task(folder: Path) -> TaskModel | None:
     _scale_classifier(model, 1 / task.head_scale)
     classes = read_json(folder / CLASSES) if (folder / CLASSES).is_file() else None
     return TaskModel(model, task, inferred=not explicit, outputs=outputs, classes=classes)
+
+
+def _head_of(task: AnyTask, folder: Path) -> Head | None:
+    """Return the head that a task builds, or its specification if `config.json` names no head of `transformers`."""
+    return task.make_head or (None if load_head(folder) else task.head)
 
 
 def continue_task(folder: Path, task: AnyTask) -> AnyTask:
@@ -116,7 +121,7 @@ def continue_task(folder: Path, task: AnyTask) -> AnyTask:
 
 def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> EncoderForTask:
     """Load a folder's model with its head for a task of `continue_task`; `dropout`: None leaves the folder's rates."""
-    model = load_task_model(folder, dropout, task.make_head)
+    model = load_task_model(folder, dropout, _head_of(task, folder))
     _scale_classifier(model, 1 / task.head_scale)
     return model
 
