@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -81,7 +80,13 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, old: str, new: str, 
     path.write_text(content.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         open_tokenizer(tmp_path)
-    json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+
+
+def test_a_vocabulary_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    WordTokenizer.learn(TEXTS, WordRules()).save(tmp_path)
+    (tmp_path / "vocab.txt").write_bytes(b"<S>\n</S>\n\xff\n")
+    with pytest.raises(ValueError, match=r"vocab\.txt: not UTF-8 at byte 9"):
+        open_tokenizer(tmp_path)
 
 
 def test_unknown_words_have_the_numbers_of_their_strategy() -> None:

@@ -117,7 +117,10 @@ class WordTokenizer(TextTokenizer):
         rules, characters = values.get("rules"), values.get("characters")
         if not isinstance(characters, str):
             raise ValueError(f"{path}: characters: expected a text, got {characters!r}; restore the file")
-        tokens = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1]
+        try:
+            tokens = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1]
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{folder / VOCABULARY}: not UTF-8 at byte {error.start}; restore the file") from None
         special = len(cls([], "", rules := convert(rules, WordRules, f"{path}: rules")).tokens)
         tokenizer = cls(tokens[special:], characters, rules)
         if tokenizer.tokens != tuple(tokens) or len({*tokens}) < len(tokens):
