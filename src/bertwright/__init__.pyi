@@ -43,6 +43,11 @@ from .tasks.task_types import TaskOptions as TaskOptions
 from .tokenstore.build import BuildSettings as BuildSettings
 from .training.device_settings import DeviceSettings as DeviceSettings
 from .training.optimizer_settings import OptimizerSettings as OptimizerSettings
+from .translation.run import train_translation as train_translation
+from .translation.settings import TrainTranslationSettings as TrainTranslationSettings
+from .translation.settings import TranslateSettings as TranslateSettings
+from .translation.translator import load_translator as load_translator
+from .translation.translator import translate as translate
 from .vocabulary.learn import LearnSettings as LearnSettings
 from .vocabulary.learn import learn_vocabulary as learn_vocabulary
 from .vocabulary.trainer import VocabularySettings as VocabularySettings
