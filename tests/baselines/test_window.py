@@ -81,7 +81,7 @@ def sentences(number: int, seed: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_a_tagger_learns_from_neighbors_and_is_read_back(tmp_path: Path) -> None:
+def test_a_tagger_learns_from_the_words_around_and_is_read_back(tmp_path: Path) -> None:
     train, dev = (write_file(tmp_path, sentences(60, seed), f"{seed}.conll") for seed in (0, 1))
     folder = str(tmp_path / "run")
     arguments = ["finetune", "--task", "tagging", "--train", train, "--dev", dev, "--run", folder]
