@@ -130,7 +130,7 @@ def test_sentences_and_pairs(kind: str, columns: int, tmp_path: Path) -> None:
     path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
     task = TaskSettings(kind, train=(str(path),), dev=(str(path),), overrides=options)
     settings = FinetuneSettings(
-        tmp_path / "run", task, architecture="bilstm", epochs=12.0, batch_size=16, optimizer=FAST, device=CPU,
+        tmp_path / "run", task, architecture="bilstm", epochs=8.0, batch_size=16, optimizer=FAST, device=CPU,
         words=SMALL, tuning=TuningSettings(dropout=0.1),
     )  # fmt: skip
     run_and_capture(finetune, settings)
@@ -164,7 +164,7 @@ def test_settings_of_a_new_tagger_are_its_own_defaults() -> None:
     [
         ({"architecture": "bilstm", "model": "folder"}, "model: architecture = 'bilstm' starts a new model; omit it"),
         ({"architecture": "bilstm", "tuning": {"keep_head": True}}, "keep_head: architecture = 'bilstm'"),
-        ({"architecture": "lstm"}, "expected one of 'bilstm', 'bilstm-crf', got 'lstm'"),
+        ({"architecture": "lstm"}, "expected one of 'bilstm', .* got 'lstm'"),
         ({"model": "folder", "words": {"word_size": 50}}, "word_size.*set architecture = bilstm"),
         (
             {"architecture": "bilstm-crf", "task": {"task": "tagging", "overrides": {"crf": False}}},
