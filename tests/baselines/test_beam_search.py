@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertwright.baselines.beam_search import CachedDecoder, beam_search, length_penalty
+from bertwright.baselines.beam_search import CachedDecoder, beam_search, length_penalty, top_of_rows
 from bertwright.baselines.transformer import Transformer, TransformerConfig
 from bertwright.models.packing import pack
 from bertwright.seeding import make_rng
@@ -90,6 +90,16 @@ def test_the_length_penalty_prefers_longer_translations() -> None:
     lengths = np.full(20, 8)
     short, long = (beam_search(MarkovDecoder(20, 6), lengths, 6, alpha, START, END) for alpha in (0.0, 2.0))
     assert sum(len(h.tokens) for h in long) > sum(len(h.tokens) for h in short)
+
+
+@pytest.mark.parametrize(("columns", "count"), [(30, 8), (640, 8), (700, 8), (1000, 2), (513, 8), (200, 3)])
+def test_the_top_of_rows_is_topks_with_and_without_columns_beyond_the_blocks(columns: int, count: int) -> None:
+    values = torch.from_numpy(make_rng(2, columns).normal(size=(20, columns)))
+    values[:5, -count:] += 10  # the largest are beyond the last whole block, or in one block
+    best, indices = top_of_rows(values, count)
+    expected = values.topk(count, dim=1)
+    assert torch.equal(best, expected.values)
+    assert torch.equal(indices, expected.indices)
 
 
 class UncachedDecoder:
