@@ -76,9 +76,9 @@ def test_a_tagger_is_trained_on_a_language_model_that_does_not_change(
     assert "ELMo L2 P6 C8" in printed
     before, after = load_weights(language_model), load_weights(tmp_path / "run" / "model")
     prefix = "encoder.language_model.model."
-    kept = {name.removeprefix(prefix): tensor for name, tensor in after.items() if name.startswith(prefix)}
-    assert {f"encoder.{name}" for name in kept} == {name for name in before if name.startswith("encoder.")}
-    assert all(torch.equal(before[f"encoder.{name}"], tensor) for name, tensor in kept.items())
+    frozen = {name.removeprefix(prefix): tensor for name, tensor in after.items() if name.startswith(prefix)}
+    assert {f"encoder.{name}" for name in frozen} == {name for name in before if name.startswith("encoder.")}
+    assert all(torch.equal(before[f"encoder.{name}"], tensor) for name, tensor in frozen.items())
     mixes = [tensor for name, tensor in after.items() if ".mixes." in name]
     assert len(mixes) == (2 if architecture == "elmo" else 0)
     assert all(tensor.abs().sum() > 0 for tensor in mixes)

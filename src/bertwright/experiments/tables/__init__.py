@@ -6,10 +6,9 @@ so the names and titles are read without an import of them.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import pkgutil
 import re
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,7 +25,9 @@ def describe_tables() -> str:
     """Return the names and titles of all experiments as one sentence."""
     described = []
     for name in table_names():
-        title = re.search(r'^TITLE = "(.*)"$', files(__name__).joinpath(f"{name}.py").read_text("utf-8"), re.MULTILINE)
+        spec: Any = importlib.util.find_spec(f"{__name__}.{name}")
+        source = spec.loader.get_source(spec.name) or ""  # a package of compiled files has none
+        title = re.search(r'^TITLE = "(.*)"$', source, re.MULTILINE)
         described.append(f"{name} ({title[1]})" if title else name)
     return f"Experiments: {', '.join(described)}."
 
