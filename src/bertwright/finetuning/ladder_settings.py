@@ -70,13 +70,15 @@ class LadderSettings:
     def rungs(self) -> list[Rung]:
         """Return the systems from the lowest to the highest.
 
-        Published: Ma & Hovy 2016 (tables 3 and 6), Peters et al. 2017 and 2018, Devlin et al. 2019 (table 7).
+        Published: Collobert et al. 2011, Ma & Hovy 2016 (tables 3 and 6), Peters et al. 2017 and 2018, Devlin et al.
+        2019 (table 7).
         """
         is_tagging = isinstance(self.task.build_task(), Tagging)
         top = "bilstm-crf" if is_tagging else "bilstm"
         crf = {"overrides": {"crf": False}} if is_tagging else {}
         vectors: dict[str, Any] = {} if self.vectors is None else {"vectors": self.vectors}
-        rungs = [
+        rungs = [Rung("window network", 81.47, _of_words("window", {}))] if is_tagging else []
+        rungs += [
             Rung("BiLSTM, random vectors", None, _of_words("bilstm", {"char_model": "none"}, crf)),
             Rung("+ characters", None, _of_words("bilstm", {}, crf)),
         ]

@@ -1,0 +1,94 @@
+"""The ladder: its rungs, its runs, its table, and what happens after an interruption."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bertwright.finetuning import ladder as ladder_module
+from bertwright.finetuning.ladder import RungResult, RungRun, compare, ladder
+from bertwright.finetuning.ladder_settings import FLOOR, LadderSettings
+from bertwright.tasks.presets import TaskSettings
+from bertwright.training.device_settings import DeviceSettings
+from harness import run_and_capture
+
+CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
+run_ladder = partial(run_and_capture, ladder, columns=160)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, review_files: Path, tiny_bert: Path) -> LadderSettings:
+    files = {split: (str(review_files / f"{split}.tsv"),) for split in ("train", "dev", "test")}
+    task = TaskSettings("classification", **files)
+    return LadderSettings(
+        tmp_path / "ladder", task, bert=str(tiny_bert), seeds=2, word_epochs=1.0, epochs=1.0, limit=64, device=CPU
+    )
+
+
+def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSettings) -> None:
+    printed = run_ladder(settings)
+    report = json.loads((settings.run / "report.json").read_text(encoding="utf-8"))
+    rows = {row["system"]: row for row in report["systems"]}
+    assert list(rows) == [
+        FLOOR, "BiLSTM, random vectors", "+ characters", "BERT, random weights", "BERT, frozen", "BERT, fine-tuned",
+    ]  # fmt: skip
+    assert all(name in printed for name in rows)
+    assert len(rows[FLOOR]["test"]) == 1
+    for name, row in rows.items():
+        assert all(0 <= score <= 1 for score in row["dev"] + row["test"])
+        assert row["cpu_minutes"] > 0
+        assert (row["step"] is None) == (name in (FLOOR, "BiLSTM, random vectors"))
+    low, high = rows["BERT, frozen"]["test"], rows["BERT, fine-tuned"]["test"]
+    assert rows["BERT, fine-tuned"]["step"] == pytest.approx((sum(high) - sum(low)) / 2)
+    assert (settings.run / "ladder.md").read_text(encoding="utf-8").count("\n") == 2 + len(rows)
+    assert not list(settings.run.rglob("*.safetensors"))
+
+
+def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
+    settings: LadderSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(settings, bert=None, seeds=1)
+    train = ladder_module.train_rung
+
+    def stop(settings: LadderSettings, *rest: object) -> RungResult:
+        if settings.run.joinpath("runs", "characters-seed0").exists():
+            raise AssertionError("this run is finished")
+        result = train(settings, *rest)  # type: ignore[arg-type]
+        if result.run.rung == "BiLSTM, random vectors":
+            monkeypatch.setattr(ladder_module, "train_rung", interrupt)
+        return result
+
+    def interrupt(*_: object) -> RungResult:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ladder_module, "train_rung", stop)
+    with pytest.raises(KeyboardInterrupt, match=r"2 of 3 runs are finished.*--resume"):
+        run_ladder(small)
+    monkeypatch.setattr(ladder_module, "train_rung", train)
+    assert "3 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
+    assert "0 of them pending" in run_ladder(replace(small, resume=True))
+
+
+def test_tagging_has_the_rungs_of_its_papers(tmp_path: Path) -> None:
+    task = TaskSettings("conll2003", train=("train.txt",), dev=("dev.txt",))
+    rungs = LadderSettings(tmp_path, task, vectors="v.txt", elmo="lm", gpt="gpt", bert="bert").rungs()
+    assert [(rung.name, rung.published) for rung in rungs] == [
+        ("window network", 81.47), ("BiLSTM, random vectors", None), ("+ characters", None), ("+ CRF", 80.76),
+        ("+ word vectors", 91.21), ("TagLM", 91.93), ("ELMo", 92.22), ("GPT, fine-tuned", None),
+        ("BERT, random weights", None), ("BERT, frozen", None), ("BERT, fine-tuned", 92.4),
+    ]  # fmt: skip
+
+
+def test_neighbors_are_compared_by_their_common_seeds() -> None:
+    def results(name: str, scores: list[float]) -> list[RungResult]:
+        return [RungResult(RungRun(name, seed), "f1", {"dev": score}, 1.0) for seed, score in enumerate(scores)]
+
+    difference, p = compare(results("a", [0.5, 0.6, 0.7]), results("b", [0.6, 0.72, 0.8]))
+    assert difference == pytest.approx(0.32 / 3)
+    assert p == pytest.approx(0.0039, abs=1e-4)  # t = 16 with two degrees of freedom
+    assert compare([], results("b", [0.5])) == (None, None)
+    assert compare(results("a", [0.5]), results("b", [0.6]))[1] is None
