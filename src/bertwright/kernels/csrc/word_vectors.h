@@ -166,7 +166,7 @@ static void skip_gram(const SkipGramArgs& args, int64_t threads) {
     with_vectors(args.stride / W, [&](auto vectors) {
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int64_t part = 0; part < threads; part++)
-            skip_gram_part<vectors.value>(args, args.num_words * part / threads, args.num_words * (part + 1) / threads,
+            skip_gram_part<decltype(vectors)::value>(args, args.num_words * part / threads, args.num_words * (part + 1) / threads,
                                           scratch.mine(), sentences.mine());
     });
 }
