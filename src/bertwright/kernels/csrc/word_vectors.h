@@ -165,9 +165,10 @@ static void skip_gram(const SkipGramArgs& args, int64_t threads) {
     const PerThread<int32_t> sentences(MAX_SENTENCE, threads);
     with_vectors(args.stride / W, [&](auto vectors) {
 #pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t part = 0; part < threads; part++)
-            skip_gram_part<decltype(vectors)::value>(args, args.num_words * part / threads, args.num_words * (part + 1) / threads,
-                                          scratch.mine(), sentences.mine());
+        for (int64_t part = 0; part < threads; part++) {
+            const int64_t first = args.num_words * part / threads, last = args.num_words * (part + 1) / threads;
+            skip_gram_part<decltype(vectors)::value>(args, first, last, scratch.mine(), sentences.mine());
+        }
     });
 }
 
