@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,22 @@ def grammar(documents: int, seed: int = 0) -> str:
             )
         texts.append("\n".join(sentences))
     return "\n\n".join(texts) + "\n"
+
+
+@pytest.fixture(scope="module")
+def without_plots() -> Iterator[None]:
+    """Omit the plots of runs: they take half of the time of so small a run, and have their own tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertwright.training.metrics_log.save_figure", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def with_few_timed_steps(without_plots: None) -> Iterator[None]:
+    """Time as few steps as possible, without plots."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertwright.training.cost.TIMED_S", 0.0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,10 @@ from bertwright.finetuning.grid import (
 )
 from bertwright.finetuning.grid_settings import GridSettings, HyperParams, Trial
 from bertwright.finetuning.run import FinetuneRun, finetune
-from bertwright.finetuning.settings import TuningSettings
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.finetuning.trials import write_results
 from bertwright.interop.model_files import model_folder
-from bertwright.settings import from_table, read_toml
+from bertwright.settings import from_table, read_toml, write_settings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.loop import DivergedError
@@ -41,15 +41,8 @@ from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.run_folder import read_run_settings
 from harness import read_weight_file, run_and_capture, same_weights
 
+pytestmark = pytest.mark.usefixtures("without_plots")
 Make = Callable[..., GridSettings]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_plots() -> Iterator[None]:
-    """Omit plots, which take half of the time of so small a run and have their own tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.training.metrics_log.save_figure", lambda *_: None)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -416,3 +409,16 @@ def test_grid_under_torchrun_is_rejected(tmp_path: Path, make: Make, monkeypatch
 
 def test_missing_results_file_has_no_results(tmp_path: Path) -> None:
     assert read_trial_results(tmp_path / "results.jsonl", []) == []
+
+
+def test_settings_of_runs_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """`algorithm` had a second value, which is gone."""
+    settings = FinetuneSettings(tmp_path / "run", TaskSettings("sst2", train=("a.tsv",)), "model")
+    write_settings(tmp_path / "run" / "settings.toml", settings, "bertwright finetune")
+    path = tmp_path / "run" / "settings.toml"
+    written = path.read_text()
+    path.write_text(written.replace("[optimizer]", '[optimizer]\nalgorithm = "adamw"'))
+    assert read_run_settings(FinetuneSettings, tmp_path / "run").optimizer == settings.optimizer
+    path.write_text(written.replace("[optimizer]", '[optimizer]\nalgorithm = "muon"'))
+    with pytest.raises(ValueError, match=r'settings\.toml: optimizer: unknown setting "algorithm"'):
+        read_run_settings(FinetuneSettings, tmp_path / "run")

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bertwright.cli.main import run
 from bertwright.tokenstore.store import TokenStore
-from bertwright.training import cost
 
+pytestmark = pytest.mark.usefixtures("with_few_timed_steps")
 BRIEF = 0.01  # minutes of short runs
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _with_few_timed_steps() -> Iterator[None]:
-    """Time as few steps as possible, and omit plots; both have their own tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cost, "TIMED_S", 0.0)
-        patch.setattr("bertwright.training.metrics_log.save_figure", lambda *_: None)
-        yield
 
 
 def test_printed_commands_lead_from_the_text_to_the_model(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,8 @@ from bertwright.training.device_settings import DeviceSettings
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _without_plots_of_runs() -> Iterator[None]:
-    """Plots take half of the time of such small runs, and other tests check them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.training.metrics_log.save_figure", lambda *_: None)
-        yield
+def _without_plots_of_runs(without_plots: None) -> None:
+    """Omit the plots of all experiments."""
 
 
 @pytest.fixture(scope="session")

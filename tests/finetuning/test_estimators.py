@@ -51,6 +51,7 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
+pytestmark = pytest.mark.usefixtures("without_plots")
 BAD = "gloomy dull stale".split()
 GOOD = "bright witty fresh".split()
 FILLERS = "the film is a story of two cities in spring".split()
@@ -89,14 +90,6 @@ def words_of(reviews: Reviews) -> list[list[str]]:
 
 def tags_of(reviews: Reviews, tag: str) -> list[list[str]]:
     return [[tag if word in BAD + GOOD else "O" for word in words] for words in words_of(reviews)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_plots() -> Any:
-    """Skip the figures of a run: they would take longer than a fit takes here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.training.metrics_log.save_figure", lambda *_: None)
-        yield
 
 
 @pytest.fixture(scope="module")

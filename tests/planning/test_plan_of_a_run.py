@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,9 @@ from bertwright.settings import from_table, read_toml
 from bertwright.training import cost
 from harness import run_with_output
 
+pytestmark = pytest.mark.usefixtures("with_few_timed_steps")
 ON_CPU = DeviceSettings("cpu", "float32", threads=1)
 BRIEF = 0.01  # minutes of short runs
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _with_few_timed_steps() -> Iterator[None]:
-    """Time as few steps as possible, and omit plots; both have their own tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cost, "TIMED_S", 0.0)
-        patch.setattr("bertwright.training.metrics_log.save_figure", lambda *_: None)
-        yield
 
 
 def make_settings(folder: Path, **changes: Any) -> PlanSettings:

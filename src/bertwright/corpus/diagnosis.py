@@ -39,8 +39,8 @@ def estimate_words(survey: Survey) -> int:
 def _file_warnings(survey: Survey) -> Iterator[str]:
     if survey.unreadable:
         yield (
-            f"{len(survey.unreadable):,} files cannot be read, and every later stage stops at the first of them. Fix "
-            "or move them, or name the others by a glob such as folder/**/*.txt."
+            f"{len(survey.unreadable):,} files cannot be read, and every later stage stops at the first of them that "
+            "is not empty. Fix or move them, or name the others by a glob such as folder/**/*.txt."
         )
 
 

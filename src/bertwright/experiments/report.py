@@ -148,7 +148,7 @@ def make_report(plan: TablePlan, runner: JobRunner) -> Report:
         estimates=estimates,
         claims=[checked for claim in plan.claims if (checked := _check(plan, claim, cells, estimates))],
         contrasts=_contrast_rows(plan, estimates),
-        environments=Counter(describe_environment(result.environment) for _, result in by_job),
+        environments=Counter(format_environment(result.environment) for _, result in by_job),
         finished=len(finished),
         total=len(plan.trials),
     )
@@ -163,10 +163,10 @@ def describe_plateau(name: str, result: JobResult) -> str:
     )
 
 
-def describe_environment(environment: Mapping[str, str]) -> str:
+def format_environment(environment: Mapping[str, str]) -> str:
     """Format where a job was computed.
 
-    >>> describe_environment({"processor": "Xeon", "dtype": "float32", "torch": "2.13", "bertwright": "1.0"})
+    >>> format_environment({"processor": "Xeon", "dtype": "float32", "torch": "2.13", "bertwright": "1.0"})
     'Xeon, float32, PyTorch 2.13, bertwright 1.0'
     """
     versions = f"PyTorch {environment['torch']}, bertwright {environment['bertwright']}"

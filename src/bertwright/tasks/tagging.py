@@ -232,7 +232,8 @@ class Tagging(Task[TagExample, TagPrediction]):
             raise ValueError(f"{examples[0].location}: neither this nor any other sentence has a word to learn from")
         if len(found) < 2:
             raise ValueError(
-                f"{examples[0].location}: all words have the tag {', '.join(found)!r}; at least two are needed"
+                f"{examples[0].location}: all words have the tag {', '.join(found)!r}; at least two are needed. "
+                "By default, the first column has the words and the last one the tags; choose with --words and --tags"
             )
         if self.crf and scheme != "none":  # every word of a sentence needs a tag that the CRF has
             found = {OUTSIDE, *spellings({split_tag(tag)[1] for tag in found} - {""}, task._learned_scheme)}
