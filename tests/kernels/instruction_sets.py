@@ -24,6 +24,13 @@ TESTS = (
     "tests/kernels/test_cross_attention.py",
     "tests/models/test_encoder.py",
 )
+# Under the sanitizers also the other native code: the word-piece learner and counter, and word vectors.
+SANITIZED_TESTS = (
+    *TESTS,
+    "tests/vocabulary/test_merges.py",
+    "tests/vocabulary/test_word_counts.py",
+    "tests/kernels/test_word_vector_kernels.py",
+)
 EMULATION = f"-I{FOLDER / 'emulation'}", "-D__AVX512F__=1"
 SANITIZERS = "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"
 
@@ -85,7 +92,7 @@ def run(target: Target, *pytest_arguments: str, sanitize: bool = False) -> subpr
         "no:cacheprovider",
         "--capture=sys",
         *pytest_arguments,
-        *TESTS,
+        *(SANITIZED_TESTS if sanitize else TESTS),
     ]
     return subprocess.run(command, env=environment, cwd=ROOT, text=True, capture_output=not sanitize)
 
