@@ -127,7 +127,7 @@ def make_table(*names: str) -> Table:
     return table
 
 
-def filled_table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+def filled_table(names: Iterable[str], rows: Iterable[Iterable[str | Text]]) -> Table:
     """Return a table as of `make_table` with its rows; the first column holds texts, which may be broken."""
     table = make_table(*names)
     table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"

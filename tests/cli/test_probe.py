@@ -108,6 +108,16 @@ def make(tmp_path: Path, bert: Path) -> Make:
 run_probe = partial(run_with_output, probe, columns=80)
 
 
+def test_without_layers_of_the_lstm_a_linear_head_reads_each_layer(make: Make) -> None:
+    settings = make(representations=("each-layer",), seeds=(0,), lstm_layers=0, epochs=1)
+    _, printed = run_probe(settings)
+    assert "linear, 5 outputs" in " ".join(printed.split())
+    assert "BiLSTM" not in printed
+    scores = {record["representation"]: record["dev"]["f1"] for record in read_results(settings.run)}
+    assert {*scores} == {"embeddings", *(f"layer-{number}" for number in range(1, 5))}
+    assert all(0 < score < 1 for score in scores.values())
+
+
 def read_results(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "results.jsonl").read_text(encoding="utf-8").splitlines()]
 
@@ -388,7 +398,7 @@ def test_input_that_does_not_fit_is_rejected_before_writing(make: Make, tmp_path
         ({"learning_rates": (float("nan"),)}, "learning_rates: expected a number above 0"),
         ({"epochs": 0}, "epochs: expected at least 1, got 0"),
         ({"lstm_size": 15}, "lstm_size must be even, half for each direction, not 15"),
-        ({"lstm_layers": 0}, "lstm_layers: expected at least 1, got 0"),
+        ({"lstm_layers": -1}, "lstm_layers: expected at least 0, got -1"),
         ({"dropout": 1.0}, "dropout: .*got 1.0"),
     ],
 )

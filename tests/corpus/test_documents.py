@@ -8,6 +8,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -622,3 +623,24 @@ def test_endless_number_of_short_sentences_of_conll_is_an_error(
     path.write_text("a\n\n" * 50)
     with pytest.raises(ValueError, match="a document of more than"):
         list(read(CorpusSettings((str(path),))))
+
+
+def test_lines_that_start_a_document_split_it(tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text("A title\n\nChapter 1\n\nIt was cold.\nSaid Chapter One.\n\nChapter 2\n\nIt was warm.\n")
+    settings = CorpusSettings((str(path),), document_unit="file", document_start=r"Chapter \d+$")
+    found = [(document.text, document.source) for document in read(settings)]
+    assert found == [
+        ("A title", f"{path}:1"),
+        ("Chapter 1\n\nIt was cold.\nSaid Chapter One.", f"{path}:3"),
+        ("Chapter 2\n\nIt was warm.", f"{path}:8"),
+    ]
+    rows = tmp_path / "books.jsonl"
+    rows.write_text('{"text": "Chapter 1\\nA.\\nChapter 2\\nB."}\n')
+    assert [one.text for one in read(replace(settings, inputs=(str(rows),)))] == ["Chapter 1\nA.", "Chapter 2\nB."]
+
+
+@pytest.mark.parametrize(("pattern", "message"), [("(", "regular expression, got '\\('"), ("x*", "matches an empty")])
+def test_a_wrong_start_of_documents_is_named(pattern: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"document_start: .*{message}"):
+        CorpusSettings(("a.txt",), document_start=pattern)

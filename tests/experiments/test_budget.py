@@ -13,11 +13,10 @@ from rich.console import Console
 from small_experiments import Make, plan_of, run_experiment
 
 from bertwright.experiments import experiment as command
-from bertwright.experiments.composed_models import ComposeJob
 from bertwright.experiments.experiment import choose_level, experiment
 from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.job_cost import JobCost, fit_budget
-from bertwright.experiments.jobs import Job, PretrainJob, ProbeJob, all_jobs
+from bertwright.experiments.jobs import FinetuneJob, Job, PretrainJob, ProbeJob, all_jobs
 from bertwright.experiments.levels import ExperimentLevel
 
 FREE: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None}  # sizes that a budget chooses
@@ -26,8 +25,8 @@ FREE: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None}  
 def test_dry_run_prints_jobs_and_time_and_writes_nothing(make: Make, tmp_path: Path) -> None:
     printed = run_experiment(make(tmp_path / "work", dry_run=True))
     assert [line.split()[:2] for line in printed.splitlines() if line.startswith(("  pre-t", "  fine-t"))][:2] == [
-        ["pre-training", "4"],
-        ["fine-tuning", "20"],
+        ["pre-training", "8"],
+        ["fine-tuning", "28"],
     ]
     assert "estimated time: " in printed
     assert not (tmp_path / "work").exists()
@@ -35,13 +34,15 @@ def test_dry_run_prints_jobs_and_time_and_writes_nothing(make: Make, tmp_path: P
 
 def test_dry_run_of_table8_measures_heads(make: Make, tmp_path: Path) -> None:
     printed = run_experiment(make(tmp_path / "work", "table8", seeds=1, dry_run=True))
-    assert re.search(r"heads on frozen features +6 +0 ", printed)
+    assert re.search(r"heads on frozen features +7 +0 ", printed)
 
 
 def cost_of(job: Any, examples: int | None = None) -> JobCost:
     """Return 3 + 100 s for a pre-training; for others 2 s to open it and 10 s for its limit, or 1,500 examples."""
-    if isinstance(job, PretrainJob | ComposeJob):
-        return JobCost(3.0, 100.0) if isinstance(job, PretrainJob) else JobCost(0.0)
+    if isinstance(job, PretrainJob):
+        return JobCost(3.0, 100.0)
+    if not isinstance(job, FinetuneJob | ProbeJob):
+        return JobCost(0.0)
     limit = job.settings.limit if isinstance(job, ProbeJob) else job.settings.tuning.limit
     return JobCost(2.0, 10.0, examples or limit or 1_500, limit)
 
@@ -52,30 +53,30 @@ def fit(settings: ExperimentSettings, examples: int | None = None) -> Experiment
 
 
 def test_budget_scales_steps_and_examples(make: Make, tmp_path: Path) -> None:
-    """Four pre-trainings of 3 + 100 s and twenty fine-tunings of 2 + 10 s in 10.4 minutes: 312 s for each kind."""
+    """Eight pre-trainings of 3 + 100 s and 28 fine-tunings of 2 + 10 s in 10.4 minutes: 312 s for each kind."""
     settings = make(tmp_path / "work", **FREE, budget=10.4)
     level, fitted = choose_level(settings), fit(settings)
     assert (level.steps, level.limit, level.word_task_limit) == (1_000, 1_000, 1_500)
-    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (750, 1_300, 2_000)
+    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (360, 930, 1_300)
 
 
 def test_budget_scales_heads_on_frozen_features(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
-    """Two fine-tunings and one probe of 2 + 10 s in 18 s: 4 s for the examples of each."""
+    """Four fine-tunings and one probe of 2 + 10 s in 18 s: 1.6 s for the examples of each."""
     model = {"model": str(tiny_bert), "store": None}
     settings = make(tmp_path / "work", "table7", **FREE, budget=0.3, **model)
-    assert fit(settings).word_task_limit == 600
+    assert fit(settings).word_task_limit == 240
 
 
 def test_budget_reduces_the_limit_below_the_examples_of_small_tasks(make: Make, tmp_path: Path) -> None:
-    """Ten fine-tunings of 2 + 10 s in 90 s: the time of a task of 100 examples falls only if the limit is below 100."""
-    settings = make(tmp_path / "work", **FREE, tasks=("sst2",), budget=3.0)
-    assert fit(settings, examples=100).limit == 70
+    """16 fine-tunings of 2 + 10 s in 112.5 s: the time of a task of 100 examples falls only with a lower limit."""
+    settings = make(tmp_path / "work", **FREE, tasks=("sst2",), budget=3.75)
+    assert fit(settings, examples=100).limit == 50
 
 
 def test_budget_of_a_level_without_limits(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work", level="paper", **FREE, tasks=("sst2",))
-    assert fit(replace(settings, budget=60.0), examples=100).limit is None
-    assert fit(replace(settings, budget=10.0), examples=100).limit == 55
+    assert fit(replace(settings, budget=80.0), examples=100).limit is None
+    assert fit(replace(settings, budget=16.0), examples=100).limit == 55
 
 
 def test_budget_is_measured_once_for_the_same_inputs(
@@ -95,12 +96,12 @@ def test_budget_is_measured_once_for_the_same_inputs(
         level = command.apply_budget(changed, choose_level(changed), plan_of(changed), Console(quiet=True))
         return level.steps, level.limit
 
-    assert sizes() == sizes() == sizes(report_only=True) == (750, 1_300)
-    assert measured == [20]
-    assert sizes(tasks=("sst2",)) == (750, 2_900)
-    assert sizes(seeds=1) == (750, 2_900)
-    assert sizes(budget=20.4) == (1_500, 2_800)
-    assert measured == [20, 10, 10, 20]
+    assert sizes() == sizes() == sizes(report_only=True) == (360, 930)
+    assert measured == [28]
+    assert sizes(tasks=("sst2",)) == (360, 1_700)
+    assert sizes(seeds=1) == (360, 2_000)
+    assert sizes(budget=20.4) == (730, 1_900)
+    assert measured == [28, 16, 14, 28]
     sizes(experiment="table7", model=str(tiny_bert), store=None)
     sizes(experiment="table7")
     assert len(measured) == 6
@@ -122,5 +123,5 @@ def test_report_only_of_an_unknown_budget_is_rejected(make: Make, tmp_path: Path
 
 def test_a_budget_that_is_too_small_is_rejected(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work", **FREE, budget=0.1)
-    with pytest.raises(ValueError, match=r"--budget 0\.1: too little for 27 jobs"):
+    with pytest.raises(ValueError, match=r"--budget 0\.1: too little for 46 jobs"):
         experiment(settings)

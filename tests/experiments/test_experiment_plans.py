@@ -18,6 +18,7 @@ from bertwright.experiments.levels import TaskRecipe
 from bertwright.experiments.tables.figure5 import list_checkpoint_steps
 from bertwright.finetuning.finetune_state import open_run as open_finetuning
 from bertwright.finetuning.probe import open_probe
+from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.training.context import execution_context
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -28,7 +29,7 @@ def test_all_objectives_start_from_the_same_weights(make: Make, tmp_path: Path) 
     for job in pretrainings:
         model = job.settings.objective.new_model(job.settings.model, 100, job.settings.data.seed)
         models.append(model.state_dict())
-    assert len(models) == 4
+    assert len(models) == 8  # two rates each
     for other in models[1:]:
         assert all(bool((models[0][name] == other[name]).all()) for name in models[0])
 
@@ -42,7 +43,7 @@ def test_the_new_lstm_has_a_rate_of_its_own(make: Make, tmp_path: Path) -> None:
     )
 
 
-def test_objectives_without_next_sentences_read_the_same_sequences(make: Make, tmp_path: Path, store: Path) -> None:
+def test_all_objectives_read_the_same_pairs(make: Make, tmp_path: Path, store: Path) -> None:
     tokenizer = Tokenizer.load(store / "tokenizer")
     read = {}
     for job in all_jobs(plan_of(make(tmp_path)).jobs):
@@ -51,10 +52,11 @@ def test_objectives_without_next_sentences_read_the_same_sequences(make: Make, t
             batch, *_ = examples.batches_for_step(5)
             ids = batch.input.input_ids.clone()
             ids[batch.mlm_positions] = (
-                batch.mlm_labels if job.settings.data.objective == "mlm" else ids[batch.mlm_positions]
+                batch.mlm_labels if job.settings.data.objective.startswith("mlm") else ids[batch.mlm_positions]
             )
-            read[job.settings.data.objective] = ids.tolist(), batch.packing.cu_seqlens.tolist()
-    assert read["mlm"] == read["ltr"] == read["rtl"]
+            types = batch.input.token_type_ids.tolist()
+            read[job.settings.data.objective] = ids.tolist(), batch.packing.cu_seqlens.tolist(), types
+    assert read["mlm+nsp"] == read["mlm"] == read["ltr"] == read["rtl"]
 
 
 def test_fine_tuning_and_heads_on_features_read_the_same_examples(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
@@ -73,7 +75,8 @@ def test_fine_tuning_and_heads_on_features_read_the_same_examples(make: Make, tm
 
 def test_figure5_keeps_the_checkpoints_of_few_steps(make: Make, tmp_path: Path) -> None:
     for steps in (10, 12, 19, 36, 89, 99):
-        job = next(one for one in all_jobs(plan_of(make(tmp_path, "figure5", steps=steps)).jobs) if not one.parents)
+        jobs = all_jobs(plan_of(make(tmp_path, "figure5", steps=steps)).jobs)
+        job = next(job for job in jobs if isinstance(job, PretrainJob))
         every, keep_last = job.settings.save_every, job.settings.keep_last
         saved = [*range(every, steps, every), steps]
         assert {*list_checkpoint_steps(steps)} <= {*saved[-keep_last:]}
@@ -85,19 +88,24 @@ def test_figure5_reads_positions_that_all_checkpoints_have_trained(make: Make, t
     for name in ("train", "dev"):
         (files / "squad" / f"{name}-v1.1.json").write_text('{"version": "1.1", "data": []}')
     plan = plan_of(make(tmp_path, "figure5", data=files, tasks=("sst2", "conll2003", "squad")))
-    lengths = {job.settings.task.build_task().max_length for job in plan.jobs}
-    assert lengths == {job.settings.data.max_length for job in all_jobs(plan.jobs) if not job.parents} == {64}
-    assert any("have up to 64 tokens" in note for note in plan.notes)
+    tasks = [job.settings.task.build_task() for job in plan.jobs]
+    pretrainings = [job for job in all_jobs(plan.jobs) if isinstance(job, PretrainJob)]
+    assert {task.max_length for task in tasks} == {job.settings.data.max_length for job in pretrainings} == {64}
+    assert {(task.doc_stride, task.max_query_length) for task in tasks if isinstance(task, QuestionAnswering)} == {
+        (32, 16)
+    }
+    assert any("of up to 64 tokens" in note and "windows of 64 tokens, one every 32" in note for note in plan.notes)
 
 
-@pytest.mark.parametrize(("level", "length"), [("demo", 64), ("evening", 64), ("night", 64), ("paper", 512)])
-def test_tagging_reads_positions_that_a_short_pretraining_trains(
-    make: Make, tmp_path: Path, level: str, length: int
-) -> None:
+@pytest.mark.parametrize(("level", "length"), [("demo", 64), ("evening", 128), ("night", 128), ("paper", 512)])
+def test_fine_tuning_reads_positions_that_most_steps_train(make: Make, tmp_path: Path, level: str, length: int) -> None:
     plan = plan_of(make(tmp_path, "table8", level=level))
     lengths = {(job.settings.task.task, job.settings.task.build_task().max_length) for job in plan.jobs if job.parents}
-    assert lengths == {("sst2", 128), ("conll2003", length)}
-    assert any("Sequences of conll2003 have up to 64 tokens" in note for note in plan.notes) == (length == 64)
+    assert lengths == {("sst2", min(length, 128)), ("conll2003", length)}
+    assert any("Fine-tuning reads sequences of up to" in note for note in plan.notes) == (length < 512)
+    for job in all_jobs(plan.jobs):
+        if isinstance(job, PretrainJob) and level != "paper":
+            assert {phase.data.max_length for phase in job.settings.phases} == {length}
 
 
 def test_tagging_with_a_given_model_has_the_context_of_its_positions(
@@ -105,7 +113,7 @@ def test_tagging_with_a_given_model_has_the_context_of_its_positions(
 ) -> None:
     plan = plan_of(make(tmp_path, "table7", store=None, steps=None, model=str(tiny_bert), level="evening"))
     assert {job.settings.task.build_task().max_length for job in plan.jobs} == {512}
-    assert not any("Sequences of" in note for note in plan.notes)
+    assert not any("reads sequences of" in note for note in plan.notes)
 
 
 def test_a_model_of_the_user_is_tuned_on_all_examples_as_in_the_paper(make: Make, tmp_path: Path) -> None:
@@ -118,9 +126,9 @@ def test_a_model_of_the_user_is_tuned_on_all_examples_as_in_the_paper(make: Make
     assert choose_level(make(tmp_path, "table1", model="folder", **sizes | {"limit": 70})).limit == 70
 
 
-@pytest.mark.parametrize(("level", "jobs"), [("demo", 40), ("evening", 40), ("night", 80), ("paper", 800)])
+@pytest.mark.parametrize(("level", "jobs"), [("demo", 42), ("evening", 84), ("night", 168), ("paper", 840)])
 def test_figure5_has_fewer_restarts(make: Make, tmp_path: Path, level: str, jobs: int) -> None:
-    """Two tasks, two objectives, ten checkpoints; at night two restarts, at the paper's level five and four rates."""
+    """Two tasks, 20 checkpoints and random weights; in the evening two rates, at night also two restarts."""
     settings = make(tmp_path, "figure5", level=level, seeds=None, steps=None, limit=None, word_task_limit=None)
     assert sum(job.kind == "finetune" for job in all_jobs(plan_of(settings).jobs)) == jobs
     more = replace(settings, seeds=7)

@@ -10,7 +10,7 @@ from small_experiments import Make, output, plan_of, run_experiment
 
 from bertwright.experiments import jobs, report
 from bertwright.experiments.job_runner import JobResult, JobRunner
-from bertwright.experiments.table_plan import Trial
+from bertwright.experiments.table_plan import FLOORS, Trial
 from bertwright.files import read_json
 from bertwright.training.loop import DivergedError
 
@@ -33,11 +33,11 @@ def test_the_rate_of_a_test_score_is_selected_on_dev() -> None:
 
 def test_an_average_is_over_the_seeds_that_all_columns_have() -> None:
     def cell(scores: dict[int, float]) -> report.Cell:
-        return report.Cell(scores, 0.1)
+        return report.Cell({(0, seed): score for seed, score in scores.items()}, 0.1)
 
     average = report._average([cell({0: 0.5, 1: 0.6, 2: 0.7}), cell({0: 0.7, 2: 0.9})])
     assert average is not None
-    assert average.scores == {0: pytest.approx(0.6), 2: pytest.approx(0.8)}
+    assert average.scores == {(0, 0): pytest.approx(0.6), (0, 2): pytest.approx(0.8)}
     assert average.learning_rate is None
     assert report._average([cell({0: 0.5}), cell({1: 0.5})]) is None
 
@@ -61,16 +61,16 @@ def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
     monkeypatch.setattr(jobs, "pretrain", diverge)
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
     printed = run_experiment(settings, columns=140)
-    assert "pre-train ltr: diverged: step 3" in printed
+    assert "pre-train ltr, rate 0.001: diverged: step 3" in printed
     record = read_json(output(settings) / "report.json")
-    assert {cell["row"] for cell in record["cells"]} == {"MLM + NSP", "MLM"}
+    assert {cell["row"] for cell in record["cells"]} == {"MLM + NSP", "MLM", "MLM, mean pooling", *FLOORS}
     diverged = {one["row"]: one["diverged"] for one in record["without_results"]}
-    assert diverged == {"LTR": 1, "LTR + BiLSTM": 1, "LTR + RTL": 1}
-    assert printed.count("1 diverged") == 3
+    assert diverged == {"LTR": 1, "LTR + BiLSTM": 1, "LTR + RTL": 1, "LTR, mean pooling": 1}
+    assert printed.count("1 diverged") == 4
     failed = [job for job in plan_of(settings).jobs if "LTR on" in job.name]
     result = JobRunner(settings.work.resolve()).result(failed[0])
     assert result is not None
-    assert result.failure == "pre-train ltr: step 3: not finite"
+    assert result.failure == "pre-train ltr: pre-train ltr, rate 0.0005: step 3: not finite"
 
 
 def test_report_only_without_results_says_so(make: Make, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import BinaryIO, Literal, NamedTuple
 
 from bertwright.corpus.wikipedia import read_articles, read_namespaces
@@ -50,6 +51,11 @@ class CorpusFormat:
     """Extent of a document in .txt input: the text between blank lines, a whole file, or a line. Next-sentence
     prediction needs documents of several sentences (paper, section 3.1: "document-level corpus")."""
 
+    document_start: str | None = None
+    """Regular expression of Python. A line that matches it from its start begins a new document within the extent of
+    --document-unit, such as "(CHAPTER|Chapter) [IVXLC0-9]+" for the chapters of a novel: with a few long documents,
+    next-sentence prediction learns the documents. Not for .conllu and .conll input. Unset: none."""
+
     column: str = "text"
     """Field or column with the text in .jsonl, .csv, .tsv and .parquet input; each row is a document. A .csv may use
     semicolons or tabs instead of commas if its first line shows it."""
@@ -68,6 +74,15 @@ class CorpusFormat:
         if not self.column:
             raise ValueError("column is empty: name the field that holds the text")
         check_encoding(self.encoding)
+        if self.document_start is not None:
+            try:
+                pattern = re.compile(self.document_start)
+            except re.error as error:
+                raise ValueError(
+                    f"document_start: expected a regular expression, got {self.document_start!r} ({error})"
+                ) from None
+            if pattern.match("") is not None:
+                raise ValueError(f"document_start: {self.document_start!r} matches an empty line; give a longer one")
 
     @property
     def codec(self) -> TextCodec:
@@ -261,6 +276,30 @@ def _count_lines(stream: BinaryIO, start: int, end: int) -> int:
 
 def _read_file(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange) -> Iterator[Document]:
     """Yield the documents of a file, or of a byte range that starts and ends between documents."""
+    whole = _read_units(file, settings, stats, span)
+    if settings.document_start is None or file.format in CONLL_FORMATS:
+        return whole
+    return split_documents(whole, re.compile(settings.document_start))
+
+
+def split_documents(documents: Iterable[Document], start: re.Pattern[str]) -> Iterator[Document]:
+    r"""Split documents before each line that the pattern matches from its start.
+
+    >>> whole = Document("Title\nCHAPTER I\nIt was.\nCHAPTER II\nThe end.", "book.txt:1")
+    >>> [(part.text, part.source) for part in split_documents([whole], re.compile("CHAPTER"))][1:]
+    [('CHAPTER I\nIt was.', 'book.txt:2'), ('CHAPTER II\nThe end.', 'book.txt:4')]
+    """
+    for document in documents:
+        path, _, first = document.source.rpartition(":")
+        lines = document.text.split("\n")
+        starts = [0, *(number for number, line in enumerate(lines) if number and start.match(line)), len(lines)]
+        for begin, end in pairwise(starts):
+            if text := "\n".join(lines[begin:end]).strip():
+                yield document._replace(text=text, source=f"{path}:{int(first) + begin}")
+
+
+def _read_units(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange) -> Iterator[Document]:
+    """Yield the documents of a file by its format and document unit."""
     if file.format not in (".txt", *CONLL_FORMATS, DUMP_FORMAT):
         return _tidy(file, stats, _rows(file, settings, stats, span))
     blocks = decode_blocks(file, settings.codec, stats, span.start, span.end)

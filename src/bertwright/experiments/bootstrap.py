@@ -27,6 +27,15 @@ class Sample(NamedTuple):
     """S."""
     examples: Sequence[ExampleScores]
     """S, or empty."""
+    pretrainings: Sequence[int] = ()
+    """S, the pre-training of each score; empty if all have the same."""
+
+    def independent_means(self) -> list[float]:
+        """Return one mean per pre-training if there are several, else the scores of the seeds."""
+        if len({*self.pretrainings}) < 2:
+            return [*self.scores]
+        pairs = list(zip(self.pretrainings, self.scores, strict=True))
+        return [float(np.mean([score for n, score in pairs if n == number])) for number in sorted({*self.pretrainings})]
 
 
 class Estimate(NamedTuple):
@@ -69,15 +78,18 @@ def estimate(column: str, samples: Mapping[str, Sample], draws: int = DRAWS) -> 
     with S - 1 degrees of freedom: resampling two to five seeds gives intervals that are much too narrow (decision 21).
     All systems are scored on the same resampled examples, so that differences between them are paired; the errors of
     seeds are independent. The random numbers of different columns are independent. Without per-example statistics,
-    the draws vary only with the seeds; with a single seed, only with the examples.
+    the draws vary only with the seeds; with a single seed, only with the examples. With several pre-trainings, the
+    scores of one pre-training are averaged first and S is the number of pre-trainings, so that the error is that of the
+    objective, not of a checkpoint.
     """
     numbers = {row: sample.examples for row, sample in samples.items() if sample.examples}
     resampled = _resample_examples(column, numbers, draws)
     estimates = {}
     for row, sample in samples.items():
-        mean, seeds, drawn = float(np.mean(sample.scores)), len(sample.scores), resampled.get(row)
+        means = sample.independent_means()
+        mean, seeds, drawn = float(np.mean(sample.scores)), len(means), resampled.get(row)
         if seeds > 1:
-            error = np.std(sample.scores, ddof=1) / np.sqrt(seeds)
+            error = np.std(means, ddof=1) / np.sqrt(seeds)
             t = make_rng(SEED, _key(column), _key(row)).standard_t(seeds - 1, size=draws)
             drawn = (mean if drawn is None else drawn) + error * t
         estimates[row] = Estimate(mean, drawn)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from bertwright.console import (
     filled_table,
@@ -32,7 +33,16 @@ from bertwright.experiments.job_runner import WAIT_S, JobRunner, lock_if_free
 from bertwright.experiments.jobs import all_jobs, digest_store
 from bertwright.experiments.levels import LEVELS, ExperimentLevel
 from bertwright.experiments.report import Report, make_report
-from bertwright.experiments.report_formats import LEGEND, format_cells, plot, to_markdown, to_record
+from bertwright.experiments.report_formats import (
+    LEGEND,
+    format_cells,
+    format_pretrainings,
+    mark_floors,
+    plot,
+    to_markdown,
+    to_record,
+)
+from bertwright.experiments.store_provenance import describe_store
 from bertwright.experiments.table_plan import TablePlan
 from bertwright.experiments.tables import make_plan
 from bertwright.files import read_json, write_json, write_text
@@ -45,9 +55,13 @@ from bertwright.training.distributed import independent_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
+SEEDS = ("seeds", "pretraining_seeds")
 MODEL_RATES = (5e-5,)  # --model at levels below "paper": one rate instead of four
 KINDS = {
     "pretrain": "pre-training",
+    "best-rate": "choice of the rate",
+    "initial": "initial weights",
+    "frequent": "most frequent answers",
     "compose": "composed models",
     "finetune": "fine-tuning",
     "probe": "heads on frozen features",
@@ -108,7 +122,7 @@ def choose_level(settings: ExperimentSettings) -> ExperimentLevel:
         rates = full.recipe.learning_rates if settings.level == "paper" else MODEL_RATES
         recipe = replace(full.recipe, learning_rates=rates)
         level = replace(level, recipe=recipe, task_recipes=full.task_recipes, limit=None, word_task_limit=None)
-    changes = {name: value for name in ("seeds", *BUDGETED) if (value := getattr(settings, name)) is not None}
+    changes = {name: value for name in (*SEEDS, *BUDGETED) if (value := getattr(settings, name)) is not None}
     return replace(level, **changes)
 
 
@@ -196,6 +210,7 @@ def print_plan(plan: TablePlan, common: Mapping[str, str], runner: JobRunner, co
 
 def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:
     """Return what the models of an experiment have in common, for people; `model`: the folder that the user gave."""
+    rates = " or ".join(f"{rate:g}" for rate in level.pretraining_rates)
     lengths = f"length {level.max_length}" + (
         f", the last tenth {level.max_positions}" if level.long.long_ratio else ""
     )
@@ -205,8 +220,9 @@ def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:
     trained = {
         "model": f"{format_shape(*level.shape)} unless stated; the same initial weights ({level.init_scheme} "
         "initialization) for all objectives",
-        "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}",
-        "optimizer": format_optimizer(level.optimizer),
+        "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}, "
+        f"peak rate {rates}" + (", the better one on held-out loss" if len(level.pretraining_rates) > 1 else ""),
+        "optimizer": format_optimizer(level.optimizer, without="learning_rate"),
     }
     return (trained if model is None else {"model": model}) | {
         "fine-tuning": f"{level.recipe}{own_recipes}; dropout 0.1; the last step is scored",
@@ -223,7 +239,7 @@ def format_optimizer(optimizer: OptimizerSettings, without: str = "") -> str:
 def format_command(settings: ExperimentSettings) -> str:
     """Return the command with the options that decide the results, without paths."""
     words = ["bertwright experiment", settings.experiment, "--level", settings.level]
-    for name in ("budget", "seeds", *BUDGETED):
+    for name in ("budget", *SEEDS, *BUDGETED):
         if (value := getattr(settings, name)) is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
     words += ["--tasks", *settings.tasks] if settings.tasks else []
@@ -236,6 +252,7 @@ def describe_setup(settings: ExperimentSettings, level: ExperimentLevel, report:
     return {
         "command": format_command(settings),
         **describe_level(level, settings.model),
+        **(describe_store(settings.store) if settings.store else {}),
         "computed on": "; ".join(machines),
         "date": datetime.now(UTC).date().isoformat(),
     }
@@ -247,9 +264,12 @@ def write_report(report: Report, setup: dict[str, str], folder: Path, console: C
     write_json(folder / "report.json", to_record(report, setup))
     plot(report, folder / "plot.png")
     heading(console, report.plan.title)
-    header, *rows = format_cells(report)
-    console.print(filled_table(header, rows))
+    header, *rows = mark_floors(report, format_cells(report), lambda text: Text(text, "dim"))
+    console.print(filled_table(map(str, header), rows))
     say(console, LEGEND, style="dim")
+    if report.pretrainings:
+        names, *lines = format_pretrainings(report)
+        console.print(filled_table(names, lines))
     if report.finished < report.total:
         notice(console, f"incomplete: {report.finished} of {report.total} results")
     for note in report.notes[len(report.plan.notes) :]:

@@ -46,6 +46,9 @@ class ExperimentSettings:
     """Tasks by their preset, such as mrpc. Unset: the tasks of the paper's table whose files are found."""
     seeds: int | None = None
     """Restarts of fine-tuning. Unset: the level's."""
+    pretraining_seeds: int | None = None
+    """Pre-trainings of each row; with two or more, intervals and p-values are of the objectives, not of one checkpoint
+    each. Unset: 1."""
     steps: int | None = None
     """Steps of each pre-training. Unset: the level's."""
     limit: int | None = None
@@ -61,7 +64,7 @@ class ExperimentSettings:
 
     def __post_init__(self) -> None:
         check_not_str(self, "tasks")
-        check_minimum(self, 1, "seeds", "limit", "word_task_limit")
+        check_minimum(self, 1, "seeds", "pretraining_seeds", "limit", "word_task_limit")
         check_minimum(self, 10, "steps")
         if self.experiment not in table_names():
             hint = did_you_mean(self.experiment, table_names())
@@ -76,9 +79,10 @@ class ExperimentSettings:
             raise ValueError(f"--budget decides {flags}; omit one or the other")
         if self.model is not None and self.experiment not in OF_ONE_MODEL:
             raise ValueError(f"--model: {self.experiment} compares pre-trainings, so it needs a --store; omit --model")
-        for name in ("store", "steps"):
+        for name in ("store", "steps", "pretraining_seeds"):
             if self.model is not None and getattr(self, name) is not None:
-                raise ValueError(f"--{name}: with --model, nothing is pre-trained; omit --{name} or --model")
+                flag = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{flag}: with --model, nothing is pre-trained; omit {flag} or --model")
         if self.experiment == "table7" and self.tasks not in ((), ("conll2003",)):
             raise ValueError(f"--tasks: table7 is about conll2003, got {', '.join(self.tasks)}; omit --tasks")
         if self.dry_run and self.report_only:

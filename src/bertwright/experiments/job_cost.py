@@ -18,18 +18,18 @@ from rich.console import Console
 from bertwright.console import item_progress, silent_console
 from bertwright.experiments.composed_models import ComposeJob
 from bertwright.experiments.experiment_settings import ExperimentSettings
-from bertwright.experiments.jobs import FinetuneJob, Job, PretrainJob, ProbeJob, TaskJob, with_model_of
+from bertwright.experiments.floor_jobs import InitialModelJob, write_initial_model
+from bertwright.experiments.jobs import BestRateJob, FinetuneJob, Job, PretrainJob, ProbeJob, TaskJob, with_model_of
 from bertwright.experiments.levels import ExperimentLevel
 from bertwright.finetuning.finetune_cost import time_evaluation
 from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.probe import open_probe, probe
 from bertwright.finetuning.probe_settings import ProbeSettings
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.interop.huggingface import save_model
 from bertwright.pretraining.run import measure_cost
 from bertwright.training.context import execution_context
 from bertwright.training.cost import time_steps
-from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.training.interrupt import until_stopped
 
 MIN_STEPS, MIN_EXAMPLES = 100, 50
 SCALES = [10 ** (power / 1_000) for power in range(-5_000, 2_001)]  # factors of the limits, which a budget chooses from
@@ -73,7 +73,7 @@ def estimate_costs(jobs: Sequence[Job], console: Console) -> dict[str, JobCost]:
     by_kind: dict[Hashable, JobCost] = {}
     by_key: dict[str, JobCost] = {}
     with item_progress(console, "measuring", len(jobs)) as advance:
-        for job in jobs:
+        for job in until_stopped(jobs):
             kind = kind_of(job)
             if kind not in by_kind:
                 by_kind[kind] = measure(job)
@@ -85,7 +85,7 @@ def estimate_costs(jobs: Sequence[Job], console: Console) -> dict[str, JobCost]:
 def kind_of(job: Job) -> Hashable:
     """Return everything in which jobs of an experiment differ and on which their time depends."""
     if isinstance(job, PretrainJob):
-        return job.settings.model, job.settings.data.objective
+        return job.settings.model, job.settings.data.objective, job.settings.data.mlm_probability
     if isinstance(job, TaskJob):
         return job.kind, job.settings.task, shape_of(job)
     return job.kind
@@ -93,7 +93,7 @@ def kind_of(job: Job) -> Hashable:
 
 def shape_of(job: Job) -> Hashable:
     """Return the sizes of the models that a job makes or reads."""
-    if isinstance(job, PretrainJob):
+    if isinstance(job, PretrainJob | BestRateJob | InitialModelJob):
         return job.settings.model
     layers = job.settings.lstm_layers if isinstance(job, ComposeJob) else 0
     return layers, *map(shape_of, job.parents)
@@ -115,11 +115,8 @@ def measure(job: Job) -> JobCost:
 
 def write_untrained(job: Job, run: Path) -> Path:
     """Write an untrained model with the shape of a job's model; return its run folder."""
-    if isinstance(job, PretrainJob):
-        assert job.settings.store is not None
-        tokenizer = open_tokenizer(job.settings.store / "tokenizer")
-        model = job.settings.objective.new_model(job.settings.model, tokenizer.vocab_size, seed=0)
-        save_model(run / "model", model, tokenizer)
+    if isinstance(job, PretrainJob | BestRateJob):
+        write_initial_model(job.settings, run / "model")
     else:
         parents = [write_untrained(parent, run / str(number)) for number, parent in enumerate(job.parents)]
         job.execute(run, parents, silent_console())
@@ -168,7 +165,7 @@ def fit_budget(
     """
     assert settings.budget is not None
     pretraining = [costs[job.key] for job in jobs if isinstance(job, PretrainJob)]
-    tuning = [costs[job.key] for job in jobs if isinstance(job, TaskJob)]
+    tuning = [costs[job.key] for job in jobs if isinstance(job, FinetuneJob | ProbeJob)]
     seconds = 60 * settings.budget
     share, steps = 0.0, level.steps
     if pretraining:

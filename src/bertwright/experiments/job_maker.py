@@ -6,11 +6,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from bertwright.experiments.jobs import FinetuneJob, Job, PretrainJob, ProbeJob, digest_task_inputs
+from bertwright.experiments.floor_jobs import FrequentAnswerJob, InitialModelJob
+from bertwright.experiments.jobs import BestRateJob, FinetuneJob, Job, PretrainJob, ProbeJob, digest_task_inputs
 from bertwright.experiments.levels import ExperimentLevel, Shape
-from bertwright.experiments.table_plan import Trial
+from bertwright.experiments.table_plan import FREQUENT, RANDOM, Trial
 from bertwright.experiments.task_files import FoundTask, find_task
 from bertwright.finetuning.probe_settings import ProbeSettings, ProbeTrial
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
@@ -23,7 +24,10 @@ from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
 
 Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl"]
+Pooling = Literal["cls", "mean", "max", "concat"]
 Mix = tuple[float, float, float]
+Starts = tuple[Job | None, ...]
+"""The models that a row starts from, one per seed of pre-training; None: the model folder that the user gave."""
 
 PAPER_MIX: Mix = (0.8, 0.1, 0.1)
 CURVE_CHECKPOINTS = 10  # evenly spaced checkpoints of a pre-training, which figure 5 shows
@@ -92,13 +96,26 @@ class JobMaker:
         return tasks
 
     def limit_length(self, name: str, max_length: int | None, options: TaskOptions) -> TaskOptions:
-        """Return the options of a task with its lengths reduced to `max_length`, or to the level's for tagging."""
-        length, task = max_length or self.tagging_length(name), PRESETS[name].task
-        if length is None:
+        """Return the options of a task with its lengths reduced to `max_length`, or to the level's positions.
+
+        Windows of question answering then overlap by half, so that an answer in one of them has context.
+        """
+        length, task = max_length or self.trained_length, PRESETS[name].task
+        if length is None or length >= task.max_length:
             return options
         limited = task.limited_to(length)
-        query = limited.max_query_length if isinstance(limited, QuestionAnswering) else None
-        return replace(options, max_length=limited.max_length, max_query_length=query)
+        if not isinstance(limited, QuestionAnswering):
+            return replace(options, max_length=limited.max_length)
+        stride = min(limited.doc_stride, length // 2)
+        return replace(
+            options, max_length=length, max_query_length=min(limited.max_query_length, length // 4), doc_stride=stride
+        )
+
+    @property
+    def trained_length(self) -> int | None:
+        """Longest sequence in fine-tuning: all positions that most steps of pre-training read; None: no limit."""
+        is_short = self.level.max_length == self.level.max_positions and self.inputs.model is None
+        return self.level.max_length if is_short else None
 
     def note_limits(self, tasks: Sequence[str], max_length: int | None) -> None:
         """Note for the report what the vocabulary and the level take away from tasks."""
@@ -107,78 +124,162 @@ class JobMaker:
                 f"The vocabulary is uncased, so that the model cannot see the capital letters of {', '.join(cased)}; "
                 "the paper tags with a cased model (section 5.3)."
             )
-        short = [name for name in tasks if max_length or self.tagging_length(name)]
-        if short and self.level.long.long_ratio:
+        if length := max_length or self.trained_length:
+            windows = ""
+            if any(PRESETS[name].task.kind == "question-answering" for name in tasks):
+                windows = f" Questions read windows of {length} tokens, one every {min(128, length // 2)} tokens."
             self.notes.append(
-                f"Sequences of {', '.join(short)} have up to {max_length or self.level.tagging_length} tokens, since "
-                "the positions after it are trained in the last tenth of the steps alone."
+                f"Fine-tuning reads sequences of up to {length} tokens, whose positions all steps of pre-training "
+                f"train.{windows}"
             )
 
-    def tagging_length(self, task: str) -> int | None:
-        """Return the longest sequence of a tagging task on a model that the level pre-trains; None: no limit."""
-        is_limited = PRESETS[task].task.kind == "tagging" and self.inputs.model is None
-        return self.level.tagging_length if is_limited else None
-
     def pretrain(
-        self, name: str, objective: Objective, shape: Shape | None = None, mask_mix: Mix = PAPER_MIX
-    ) -> PretrainJob:
-        """Return a pre-training; all have the same store, steps, batch and initial weights."""
-        level, inputs = self.level, self.inputs
-        shape = shape or level.shape
-        is_variant = mask_mix != PAPER_MIX or shape != level.shape
+        self,
+        name: str,
+        objective: Objective,
+        shape: Shape | None = None,
+        data: Mapping[str, Any] | None = None,
+        model: Mapping[str, Any] | None = None,
+    ) -> tuple[Job, ...]:
+        """Return the pre-trainings of a row, one per seed; all rows have the same store, steps, batch and pairs.
+
+        If the level has several peak rates, each is the best of them on held-out loss. `data`, `model`: settings of the
+        examples and of the model in which the row differs.
+        """
+        return tuple(self._best_rate(name, objective, seed, shape, data or {}, model or {}) for seed in self.seeds)
+
+    @property
+    def seeds(self) -> range:
+        """Seeds of pre-training."""
+        return range(self.level.pretraining_seeds)
+
+    def _best_rate(
+        self,
+        name: str,
+        objective: Objective,
+        seed: int,
+        shape: Shape | None,
+        data: Mapping[str, Any],
+        model: Mapping[str, Any],
+    ) -> Job:
+        """Return the pre-training of a row for one seed, at the best of the level's rates."""
+        level, digests = self.level, (("store", self.inputs.store_digest),)
+        is_variant = bool(data or model or (shape or level.shape) != level.shape)
+        described = f"pre-train {name}" + (f", seed {seed}" if level.pretraining_seeds > 1 else "")
+        settings = self._pretrain_settings(objective, seed, shape or level.shape, is_variant)
+        settings = replace(settings, data=replace(settings.data, **data), model=replace(settings.model, **model))
+        jobs = [
+            PretrainJob(
+                f"{described}, rate {rate:g}",
+                digests,
+                (),
+                replace(settings, optimizer=replace(level.optimizer, learning_rate=rate)),
+            )
+            for rate in level.pretraining_rates
+        ]
+        return jobs[0] if len(jobs) == 1 else BestRateJob(described, (), tuple(jobs), jobs[0].settings)
+
+    def _pretrain_settings(self, objective: Objective, seed: int, shape: Shape, is_variant: bool) -> PretrainSettings:
+        """Return what all pre-trainings share. The checkpoints of a variant are deleted."""
+        level = self.level
         every = max(1, level.steps // CURVE_CHECKPOINTS)
-        rate = level.wide_learning_rates.get(shape[1], level.optimizer.learning_rate)
-        settings = PretrainSettings(
+        return PretrainSettings(
             run=RUN,
-            store=inputs.store,
+            store=self.inputs.store,
             steps=level.steps,
             save_every=every,
             keep_last=1 if is_variant else 2 * CURVE_CHECKPOINTS,  # up to 19 checkpoints if there are few steps
             eval_every=every,
             model=level.model(shape),
-            data=DataSettings(level.max_length, level.batch_size, objective, mask_mix=mask_mix),
+            data=DataSettings(level.max_length, level.batch_size, objective, "pair", seed=seed),
             long=level.long,
-            optimizer=replace(level.optimizer, learning_rate=rate),
-            device=inputs.device,
+            optimizer=level.optimizer,
+            device=self.inputs.device,
         )
-        return PretrainJob(f"pre-train {name}", (("store", inputs.store_digest),), (), settings)
 
-    def start(self) -> Job | None:
-        """Return the pre-training of tables 1 and 7; None if a model folder is given."""
-        return None if self.inputs.model else self.pretrain("mlm+nsp", "mlm+nsp")
+    def start(self) -> Starts:
+        """Return the pre-trainings of tables 1 and 7; None for each if a model folder is given."""
+        return (None,) if self.inputs.model else self.pretrain("mlm+nsp", "mlm+nsp")
+
+    def start_random(self, shape: Shape | None = None) -> Starts:
+        """Return the initial weights of the pre-trainings; None if a model folder is given."""
+        if self.inputs.model:
+            return (None,)
+        settings = [self._pretrain_settings("mlm+nsp", seed, shape or self.level.shape, True) for seed in self.seeds]
+        digests = (("store", self.inputs.store_digest),)
+        return tuple(InitialModelJob(f"initial weights, seed {one.data.seed}", digests, (), one) for one in settings)
+
+    def floors(self, tasks: Mapping[str, FoundTask]) -> list[Trial]:
+        """Return the trials of both floors in the columns of tasks.
+
+        The same network from random weights has the same rates, steps and seeds as the rows above it.
+        """
+        start = self.start_random()
+        trials = [trial for name, task in tasks.items() for trial in self.finetune(RANDOM, name, task, start)]
+        for name, task in tasks.items():
+            if task.settings.build_task().has_frequent_answer:
+                trials.append(self.most_frequent(name, task, start[0]))
+        return trials
+
+    def most_frequent(self, column: str, task: FoundTask, start: Job | None) -> Trial:
+        """Return the trial of the most frequent answer; `start`: a model whose tokenizer reads the task."""
+        name = task.settings.task
+        digests = digest_task_inputs(task.settings, self.inputs.model if start is None else None)
+        settings = self._finetune_settings(task, 0, 0.0, False, None)
+        job = FrequentAnswerJob(f"most frequent answer of {name}", digests, parents_of(start), settings)
+        return Trial(FREQUENT, column, 0, 0.0, job, "dev", "dev")
 
     def finetune(
-        self, row: str, column: str, task: FoundTask, parent: Job | Mapping[int, Job] | None, step: int | None = None
+        self,
+        row: str,
+        column: str,
+        task: FoundTask,
+        starts: Starts | Sequence[Mapping[int, Job]],
+        step: int | None = None,
+        pooling: Pooling | None = None,
     ) -> list[Trial]:
-        """Return the fine-tunings of a cell, one for each seed and learning rate.
+        """Return the fine-tunings of a cell, one for each pre-training, seed and learning rate.
 
-        `parent`: the job whose model, or its checkpoint after `step`, is fine-tuned, or one for each seed; None: the
-        model folder that the user gave.
+        `starts`: the jobs whose models, or their checkpoints after `step`, are fine-tuned, or one for each seed of
+        fine-tuning; None: the model folder that the user gave.
         """
         level, name = self.level, task.settings.task
         recipe = level.task_recipes.get(name, level.recipe)
         trials = []
-        digests = digest_task_inputs(task.settings, self.inputs.model if parent is None else None)
-        for seed in range(level.seeds):
-            start = parent[seed] if isinstance(parent, Mapping) else parent
-            for rate in recipe.learning_rates:
-                settings = FinetuneSettings(
-                    run=RUN,
-                    task=task.settings,
-                    model=self.inputs.model,
-                    epochs=recipe.epochs,
-                    batch_size=recipe.batch_size,
-                    seed=seed,
-                    eval_every=NO_DEV_SELECTION,
-                    save_every=SAVE_EVERY,
-                    tuning=TuningSettings(task.validation_fraction, self.limit(name), dropout=0.1),
-                    optimizer=replace(paper_optimizer(), learning_rate=rate),
-                    device=self.inputs.device,
-                )
-                described = f"fine-tune {row} on {name}, rate {rate:g}, seed {seed}"
-                job = FinetuneJob(described, digests, parents_of(start), settings, step)
-                trials.append(Trial(row, column, seed, rate, job, "dev", "dev"))
+        digests = digest_task_inputs(task.settings, self.inputs.model if starts[0] is None else None)
+        for pretraining, starting in enumerate(starts):
+            for seed in range(level.seeds):
+                start = starting[seed] if isinstance(starting, Mapping) else starting
+                for rate in recipe.learning_rates:
+                    settings = self._finetune_settings(task, seed, rate, row == RANDOM and start is None, pooling)
+                    described = f"fine-tune {row} on {name}, rate {rate:g}, seed {seed}"
+                    if len(starts) > 1:
+                        described += f", pre-training {pretraining}"
+                    job = FinetuneJob(described, digests, parents_of(start), settings, step)
+                    trials.append(Trial(row, column, seed, rate, job, "dev", "dev", pretraining))
         return trials
+
+    def _finetune_settings(
+        self, task: FoundTask, seed: int, rate: float, from_scratch: bool, pooling: Pooling | None
+    ) -> FinetuneSettings:
+        """Return the settings of a fine-tuning; its model is set when it starts, unless the user gave a folder."""
+        name = task.settings.task
+        recipe = self.level.task_recipes.get(name, self.level.recipe)
+        return FinetuneSettings(
+            run=RUN,
+            task=task.settings,
+            model=self.inputs.model,
+            epochs=recipe.epochs,
+            batch_size=recipe.batch_size,
+            seed=seed,
+            eval_every=NO_DEV_SELECTION,
+            save_every=SAVE_EVERY,
+            tuning=TuningSettings(
+                task.validation_fraction, self.limit(name), from_scratch=from_scratch, pooling=pooling, dropout=0.1
+            ),
+            optimizer=replace(paper_optimizer(), learning_rate=rate or paper_optimizer().learning_rate),
+            device=self.inputs.device,
+        )
 
     def limit(self, task: str) -> int | None:
         """Return the number of examples of each split of a task; None: all."""
@@ -186,35 +287,37 @@ class JobMaker:
         return self.level.word_task_limit if is_word_task else self.level.limit
 
     def probe(
-        self, cells: Mapping[RepresentationName, tuple[str, str]], task: FoundTask, parent: Job | None, name: str
+        self, cells: Mapping[RepresentationName, tuple[str, str]], task: FoundTask, starts: Starts, name: str
     ) -> list[Trial]:
-        """Return the trials of heads on a frozen model, the job's or the user's.
+        """Return the trials of heads on frozen models, the jobs' or the user's.
 
-        `cells`: row and column of each representation; `name`: the model's name.
+        `cells`: row and column of each representation; `name`: the models' name.
         """
-        level = self.level
-        settings = ProbeSettings(
-            run=RUN,
-            task=task.settings,
-            model=self.inputs.model,
-            validation_fraction=task.validation_fraction,
-            limit=self.limit(task.settings.task),
-            representations=tuple(cells),
-            seeds=tuple(range(level.seeds)),
-            epochs=level.probe_epochs,
-            lstm_size=level.lstm_size,
-            lstm_layers=level.lstm_layers,
-            device=self.inputs.device,
-        )
-        described = f"train heads on frozen {name}, {task.settings.task}"
-        digests = digest_task_inputs(task.settings, None if parent else self.inputs.model)
-        job = ProbeJob(described, digests, parents_of(parent), settings)
-        return [
-            Trial(row, column, seed, rate, job, score := ProbeTrial(representation, rate, seed).name, score)
-            for representation, (row, column) in cells.items()
-            for rate in settings.learning_rates
-            for seed in settings.seeds
-        ]
+        level, trials = self.level, list[Trial]()
+        for pretraining, start in enumerate(starts):
+            settings = ProbeSettings(
+                run=RUN,
+                task=task.settings,
+                model=self.inputs.model,
+                validation_fraction=task.validation_fraction,
+                limit=self.limit(task.settings.task),
+                representations=tuple(cells),
+                seeds=tuple(range(level.seeds)),
+                epochs=level.probe_epochs,
+                lstm_size=level.lstm_size,
+                lstm_layers=level.lstm_layers,
+                device=self.inputs.device,
+            )
+            described = f"train heads on frozen {name}, {task.settings.task}"
+            digests = digest_task_inputs(task.settings, None if start else self.inputs.model)
+            job = ProbeJob(described, digests, parents_of(start), settings)
+            trials += [
+                Trial(row, column, seed, rate, job, score := ProbeTrial(kind, rate, seed).name, score, pretraining)
+                for kind, (row, column) in cells.items()
+                for rate in settings.learning_rates
+                for seed in settings.seeds
+            ]
+        return trials
 
 
 def describe_heads(level: ExperimentLevel) -> str:

@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 
 from bertwright.console import format_duration, say
-from bertwright.experiments.jobs import ENTROPY, Job, all_jobs
+from bertwright.experiments.jobs import CHOSEN_RATE, ENTROPY, RESULT, Job, all_jobs
 from bertwright.files import LOCK_FILE, ensure_folder, lock_or_explain, read_json, write_json
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
@@ -35,7 +35,7 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.interrupt import graceful_shutdown
 from bertwright.training.loop import DivergedError
 
-RESULT, LOG = "result.json", "log.txt"
+LOG = "log.txt"
 WAIT_S = 2.0  # seconds until a process looks again for a folder that no other process has locked
 
 
@@ -144,10 +144,10 @@ class JobRunner:
         """
         folder, started = self.folder(job), time.perf_counter()
         scores: Mapping[str, float] = {}
-        failures = (
+        failures = [
             f"{parent.name}: {done.failure}" for parent in job.parents if (done := self.result(parent)) and done.failure
-        )
-        failure = next(failures, None)
+        ]
+        failure = failures[0] if failures and (job.needs_all_parents or len(failures) == len(job.parents)) else None
         if failure is None:
             job.check_inputs()
             runs = [self.run_folder(parent) for parent in job.parents]
@@ -183,7 +183,8 @@ def describe(result: JobResult) -> str:
         return f"diverged: {result.failure}"
     if "perplexity" in scores:
         plateau = ", near that of the token frequencies" if result.is_on_plateau else ""
-        return f"held-out perplexity {scores['perplexity']:.1f}{plateau}"
+        rate = f" at rate {scores[CHOSEN_RATE]:g}" if CHOSEN_RATE in scores else ""
+        return f"held-out perplexity {scores['perplexity']:.1f}{rate}{plateau}"
     if "dev" in scores:
         return f"dev {100 * scores['dev']:.1f}"
     if not scores:

@@ -7,6 +7,9 @@ starts from. So two experiments with a pre-training in common do it once.
 from __future__ import annotations
 
 import json
+import math
+import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +20,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from rich.console import Console
 
-from bertwright.files import digest_bytes, digest_file, read_json, remove_folder, remove_stale_parts
+from bertwright.files import digest_bytes, digest_file, ensure_folder, read_json, remove_folder, remove_stale_parts
 from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.probe import EXAMPLES as PROBE_EXAMPLES
 from bertwright.finetuning.probe import parse_result, probe
@@ -44,10 +47,16 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import INITIAL_WEIGHTS, delete_weights, find_changed_settings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
+RESULT = "result.json"  # scores of a job, in its folder
+CHOSEN_RATE, LOSS_AT = "learning_rate", "loss at "  # scores of a choice of rates: the chosen one, the loss at each
+ONE_LABEL = "one_label"  # score of a fine-tuning: 1 if all predictions on dev are one label
 ENTROPY = "unigram_entropy"  # score of a pre-training: the loss, in nats, of a model that ignores its input
-RESULTS_VERSION = 5  # raise it if the same settings give other numbers: earlier results are then not reused
+RESULTS_VERSION = 6  # raise it if the same settings give other numbers: earlier results are then not reused
 # Settings that decide where to compute and what to print, and paths, whose content is in the key instead.
-NOT_IN_KEY = ("run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features", "keep_checkpoints")
+NOT_IN_KEY = (
+    "run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features", "keep_checkpoints",
+    "show_examples",
+)  # fmt: skip
 
 Digests = tuple[tuple[str, str], ...]
 """Name and digest of each input file or folder."""
@@ -74,6 +83,8 @@ class Job(ABC):
     """Settings of the run; its folder and the folder of its model are set when it starts."""
 
     kind: ClassVar[str]
+    needs_all_parents: ClassVar[bool] = True
+    """False: the job runs if one of its parents has not failed."""
 
     @abstractmethod
     def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
@@ -145,6 +156,44 @@ class PretrainJob(Job):
 
 
 @dataclass(frozen=True)
+class BestRateJob(Job):
+    """The best of pre-trainings that differ in their peak rate alone: the one with the lowest held-out loss.
+
+    Its run folder has links to the model and the checkpoints of that pre-training.
+    """
+
+    settings: PretrainSettings
+    """Settings of the first of them."""
+
+    kind: ClassVar[str] = "best-rate"
+    needs_all_parents: ClassVar[bool] = False
+
+    def digest_inputs(self) -> Digests:
+        """Return no digests: the job reads other jobs' results alone."""
+        return ()
+
+    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Link the best pre-training; return its scores, its rate, and the held-out loss at each rate."""
+        results = dict[float, tuple[Path, dict[str, float]]]()
+        for job, parent in zip(self.parents, parents, strict=True):
+            result = read_json(parent.parent / RESULT)
+            if not result["failure"]:
+                assert isinstance(job.settings, PretrainSettings)
+                results[job.settings.optimizer.learning_rate] = (parent, result["scores"])
+        loss = self.settings.objective.loss_metric
+        best = min(results, key=lambda rate: results[rate][1].get(loss, math.inf))
+        parent, scores = results[best]
+        ensure_folder(run)
+        for name in ("model", "checkpoints"):
+            (run / name).unlink(missing_ok=True)  # of a process that was killed before it wrote the result
+            (run / name).symlink_to(os.path.relpath(parent / name, run))
+        for numbers in parent.parent.glob("*.npz"):
+            shutil.copyfile(numbers, run.parent / numbers.name)
+        losses = {f"{LOSS_AT}{rate:g}": scored[loss] for rate, (_, scored) in results.items() if loss in scored}
+        return scores | losses | {CHOSEN_RATE: best}
+
+
+@dataclass(frozen=True)
 class TaskJob(Job):
     """A job on a task's files, with the model of its parent or a model folder."""
 
@@ -192,7 +241,8 @@ class FinetuneJob(TaskJob):
             numbers.save(self.examples_file(run, "dev"))
         test = read_json(run / "report.json")["scores"].get("test", {})  # scores of the last step alone
         scores = {f"test_{name}": value for name, value in test.items()}
-        return result.scores | scores | {"dev": result.scores[state.task.metric]}
+        one_label = {ONE_LABEL: float(bool(state.task.single_class_warnings(result.predictions)))}
+        return result.scores | scores | one_label | {"dev": result.scores[state.task.metric]}
 
     def prune(self, run: Path) -> None:
         """Delete all weights."""

@@ -41,16 +41,16 @@ class ExperimentLevel:
     max_length: int
     """Length of the first nine tenths of the steps."""
     max_positions: int
-    """Length of the last tenth of the steps, and the longest sequence in fine-tuning."""
-    tagging_length: int | None
-    """Longest sequence of tagging with a model that the level pre-trains; None: the model's positions (paper). In a
-    short pre-training, a tenth of the steps is too little for the positions after `max_length`."""
+    """Length of the last tenth of the steps, and the longest sequence in fine-tuning. Below level "paper" it is
+    `max_length`: a tenth of a short pre-training is too little for the other positions."""
     dropout: float
     """Dropout of pre-training. Fine-tuning has 0.1 (paper)."""
     init_scheme: InitScheme
     optimizer: OptimizerSettings
-    wide_learning_rates: dict[int, float]
-    """Peak rates of pre-training by hidden size, for shapes that do not learn at the rate of `optimizer`."""
+    pretraining_rates: tuple[float, ...]
+    """Peak rates of pre-training; if there are several, every row has the best one on held-out loss."""
+    pretraining_seeds: int
+    """Pre-trainings of each row."""
     recipe: TaskRecipe
     task_recipes: dict[str, TaskRecipe]
     """Recipes of tasks with their own hyper-parameters."""
@@ -96,21 +96,21 @@ NIGHT = ExperimentLevel(
     shape=SIZES["mini"],
     shapes=((1, 256, 4), (2, 256, 1), (2, 256, 4), (4, 256, 4), (4, 384, 6), (8, 384, 6)),
     steps=28_000,
-    batch_size=16,
-    max_length=64,
+    batch_size=8,
+    max_length=128,
     max_positions=128,
-    tagging_length=64,
     dropout=0.0,
     init_scheme="mimetic",
     optimizer=OptimizerSettings(8e-4, warmup_ratio=0.05, bias_correction=True),
-    wide_learning_rates={384: 4e-4},  # at 8e-4, L4 H384 stays near the plateau of token frequencies
+    pretraining_rates=(4e-4, 8e-4),
+    pretraining_seeds=1,
     recipe=TaskRecipe(3.0, 32, (1e-4, 3e-4)),
-    task_recipes={"squad": TaskRecipe(3.0, 32, (3e-4,))},
+    task_recipes={},
     limit=10_000,
     word_task_limit=20_000,
     seeds=5,
     curve_seeds=2,
-    curve_learning_rates=(3e-4,),
+    curve_learning_rates=(1e-4, 3e-4),
     probe_epochs=5,
     lstm_size=256,
     lstm_layers=2,
@@ -123,10 +123,11 @@ LEVELS: dict[LevelName, ExperimentLevel] = {
         shapes=((1, 128, 2), (2, 128, 1), (2, 128, 2), (4, 128, 2), (4, 192, 3), (6, 192, 3)),
         steps=1_000,
         batch_size=32,
-        optimizer=replace(NIGHT.optimizer, learning_rate=1e-3),
-        wide_learning_rates={192: 8e-4},
+        max_length=64,
+        max_positions=64,
+        pretraining_rates=(5e-4, 1e-3),
         recipe=TaskRecipe(3.0, 32, (3e-4,)),
-        task_recipes={},
+        curve_learning_rates=(3e-4,),
         limit=1_000,
         word_task_limit=1_500,
         seeds=2,
@@ -135,19 +136,8 @@ LEVELS: dict[LevelName, ExperimentLevel] = {
         lstm_size=128,
         lstm_layers=1,
     ),
-    # `mini` on some 10 million tokens, with a single rate.
-    "evening": replace(
-        NIGHT,
-        steps=10_000,
-        # At 8e-4, after a warm-up of 500 steps, some pre-trainings never left the plateau of token frequencies.
-        optimizer=replace(NIGHT.optimizer, learning_rate=4e-4),
-        wide_learning_rates={},
-        recipe=TaskRecipe(3.0, 32, (3e-4,)),
-        task_recipes={},
-        limit=4_000,
-        word_task_limit=6_000,
-        curve_seeds=1,
-    ),
+    # `mini` on some 10 million tokens.
+    "evening": replace(NIGHT, steps=10_000, limit=4_000, word_task_limit=6_000, curve_seeds=1),
     "night": NIGHT,
     # Sections 4, A.2 and A.3; table 6.
     "paper": ExperimentLevel(
@@ -157,11 +147,11 @@ LEVELS: dict[LevelName, ExperimentLevel] = {
         batch_size=256,
         max_length=128,
         max_positions=512,
-        tagging_length=None,
         dropout=0.1,
         init_scheme="normal",
         optimizer=OptimizerSettings(),
-        wide_learning_rates={},
+        pretraining_rates=(1e-4,),
+        pretraining_seeds=1,
         recipe=TaskRecipe(3.0, 32, (5e-5, 4e-5, 3e-5, 2e-5)),
         task_recipes={
             "squad": TaskRecipe(3.0, 32, (5e-5,)),

@@ -11,12 +11,23 @@ from typing import Literal, NamedTuple
 
 from bertwright.experiments.bootstrap import Difference, Estimate, Sample, difference, estimate
 from bertwright.experiments.job_runner import JobResult, JobRunner
-from bertwright.experiments.jobs import ENTROPY, all_jobs
-from bertwright.experiments.table_plan import FEATURES, PERPLEXITY, Claim, TablePlan, Trial
+from bertwright.experiments.jobs import (
+    CHOSEN_RATE,
+    ENTROPY,
+    LOSS_AT,
+    ONE_LABEL,
+    BestRateJob,
+    Job,
+    PretrainJob,
+    all_jobs,
+)
+from bertwright.experiments.table_plan import FEATURES, FLOORS, FREQUENT, PERPLEXITY, Claim, TablePlan, Trial
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 
-Verdict = Literal["shown", "not shown", "reversed"]
+Verdict = Literal["shown", "not shown", "reversed", "no verdict"]
+Run = tuple[int, int]
+"""Seed of pre-training, seed of fine-tuning."""
 
 MEAN = "mean"  # column of differences averaged over tasks
 
@@ -24,12 +35,16 @@ MEAN = "mean"  # column of differences averaged over tasks
 class Cell(NamedTuple):
     """Scores of a row in a column, over the seeds."""
 
-    scores: Mapping[int, float]
-    """Score of each seed."""
+    scores: Mapping[Run, float]
+    """Score of each run."""
     learning_rate: float | None
-    """Among the rates with the most seeds, the one with the best mean; None for a mean over columns."""
+    """Among the rates with the most runs, the one with the best mean; None for a mean over columns."""
     examples: Sequence[ExampleScores] = ()
-    """Per-example statistics of each seed; empty unless all are known."""
+    """Per-example statistics of each run; empty unless all are known."""
+    rates: Mapping[float, float] = {}
+    """Mean score on dev at each rate, which selected the rate."""
+    one_label: int = 0
+    """Number of runs whose predictions on dev are all one label."""
 
     @property
     def summary(self) -> SeedSummary:
@@ -39,7 +54,12 @@ class Cell(NamedTuple):
     @property
     def sample(self) -> Sample:
         """Scores and per-example statistics, as they are resampled."""
-        return Sample([*self.scores.values()], self.examples)
+        return Sample([*self.scores.values()], self.examples, [pretraining for pretraining, _ in self.scores])
+
+    @property
+    def pretrainings(self) -> int:
+        """Number of pre-trainings behind the scores."""
+        return len({pretraining for pretraining, _ in self.scores})
 
 
 class Contrast(NamedTuple):
@@ -67,11 +87,15 @@ class ClaimResult:
     paper_columns: tuple[str, ...] = ()
     """Columns for which the paper has figures."""
     single_seed: tuple[str, ...] = ()
-    """Rows with one fine-tuning in a column: the interval leaves out their variance between seeds."""
+    """Rows with a single score in a column: there is no verdict."""
+    pretrainings: int = 1
+    """Minimum of pre-trainings behind a row."""
 
     @property
     def verdict(self) -> Verdict:
-        """Shown or reversed if the whole interval is on one side of 0."""
+        """Shown or reversed if the whole interval is on one side of 0; none if a row has a single score."""
+        if self.single_seed:
+            return "no verdict"
         interval = self.difference.interval
         if interval is None or interval.low <= 0 <= interval.high:
             return "not shown"
@@ -80,19 +104,37 @@ class ClaimResult:
     def __str__(self) -> str:
         is_perplexity = self.columns == (PERPLEXITY,)
         scale, digits = (1, 2) if is_perplexity else (100, 1)
-        unit = "nats per token" if is_perplexity else f"points on {', '.join(self.columns)}"
-        interval = "one run each: no interval"
+        unit = "nats per token" if is_perplexity else "points"
+        interval = "no interval"
         if self.difference.interval is not None:
             low, high, p = self.difference.interval
-            rows = " and ".join(self.single_seed)
-            basis = f" without the variance between seeds of {rows} (one seed)," if rows else ""
-            interval = f"95 % interval{basis} {scale * low:+.{digits}f} to {scale * high:+.{digits}f}, {format_p(p)}"
+            interval = f"95 % interval {scale * low:+.{digits}f} to {scale * high:+.{digits}f}, {format_p(p)}"
         paper = ""
         if self.paper is not None:
             columns = f" on {', '.join(self.paper_columns)}" if self.paper_columns != self.columns else ""
             paper = f"; paper {self.paper:+.{digits}f}{columns}"
+        if self.single_seed:
+            basis = f"; a single run of {' and '.join(self.single_seed)}"
+        elif self.pretrainings == 1:
+            basis = "; one pre-training each, so that the interval is of these models, not of what distinguishes them"
+        else:
+            basis = f"; {self.pretrainings} pre-trainings each"
+        where = self.columns[0] if len(self.columns) == 1 else f"mean of {', '.join(self.columns)}"
         mean = f"{scale * self.difference.mean:+.{digits}f} {unit}"
-        return f"{self.claim.text}: {self.verdict} at this budget ({mean}, {interval}{paper})."
+        return f"{self.claim.text}, {where}: {self.verdict} at this budget ({mean}, {interval}{paper}{basis})."
+
+
+class Pretraining(NamedTuple):
+    """A pre-training at the best of its rates, as the report shows it."""
+
+    name: str
+    losses: Mapping[float, float]
+    """Held-out loss at each peak rate, in nats."""
+    learning_rate: float
+    """The chosen one."""
+    perplexity: float
+    next_sentence: float | None
+    """Held-out accuracy of next-sentence prediction; None without it."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +152,9 @@ class Report:
     """Estimates by row and column; for a perplexity, of the negative loss, so that higher is better in every column."""
     claims: list[ClaimResult]
     contrasts: list[Contrast]
+    pretrainings: list[Pretraining]
+    at_floor: tuple[str, ...]
+    """Columns in which no pre-trained row is above both floors: no claim is checked there."""
     environments: Counter[str]
     """Processor, dtype and versions of the finished jobs, with the number of jobs."""
     finished: int
@@ -140,14 +185,35 @@ def make_report(plan: TablePlan, runner: JobRunner) -> Report:
         for row, result in estimate(column, _samples(cells, column)).items()
     }
     by_job = [(job, result) for job in all_jobs(plan.jobs) if (result := runner.result(job))]
+    chosen = _chosen_pretrainings(by_job)
+    at_floor, without_floor = find_columns_at_floor(plan, estimates)
+    usable = [column for column in plan.columns if column not in (*at_floor, *without_floor)]
+    claims, disagreements = _check_claims(plan, cells, estimates, usable)
+    notes = [describe_plateau(job.name, result) for job, result in chosen if result.is_on_plateau]
+    notes += [
+        f"{row}, {plan.columns[column]}: all predictions are one label in {cell.one_label} of {len(cell.scores)} runs."
+        for (row, column), cell in cells.items()
+        if cell.one_label and row != FREQUENT
+    ]
+    if at_floor:
+        notes.append(
+            f"At the floor: {', '.join(at_floor)}. No pre-trained row is above both the most frequent answer and the "
+            "same network from random weights (95 % interval), so that these columns measure no pre-training."
+        )
+    if without_floor:
+        notes.append(
+            f"The floors of {', '.join(without_floor)} have not been run yet, so that no claim is checked there."
+        )
     return Report(
         plan=plan,
-        notes=[*plan.notes, *(describe_plateau(job.name, result) for job, result in by_job if result.is_on_plateau)],
+        notes=[*plan.notes, *notes, *disagreements],
         cells=cells,
         diverged=diverged,
         estimates=estimates,
-        claims=[checked for claim in plan.claims if (checked := _check(plan, claim, cells, estimates))],
+        claims=claims,
         contrasts=_contrast_rows(plan, estimates),
+        pretrainings=[_summarize_pretraining(job, result) for job, result in chosen if not result.failure],
+        at_floor=at_floor,
         environments=Counter(format_environment(result.environment) for _, result in by_job),
         finished=len(finished),
         total=len(plan.trials),
@@ -203,30 +269,111 @@ def _read_cell(finished: Sequence[tuple[Trial, JobResult]], runner: JobRunner) -
     rates: dict[float, list[tuple[Trial, JobResult]]] = {}
     for trial, result in finished:
         rates.setdefault(trial.learning_rate, []).append((trial, result))
-
-    def selection(rate: float) -> float:
-        return math.fsum(result.scores[trial.selection] for trial, result in rates[rate])
-
-    best = max(rates, key=lambda rate: (len(rates[rate]), selection(rate)))
-    scores = {trial.seed: result.scores[trial.score] for trial, result in rates[best]}
+    means = {
+        rate: statistics.fmean(result.scores[trial.selection] for trial, result in runs) for rate, runs in rates.items()
+    }
+    best = max(rates, key=lambda rate: (len(rates[rate]), means[rate]))
+    scores = {(trial.pretraining, trial.seed): result.scores[trial.score] for trial, result in rates[best]}
     examples = [known for trial, _ in rates[best] if (known := runner.examples(trial.job, trial.score))]
-    return Cell(scores, best, examples if len(examples) == len(scores) else ())
+    one_label = sum(result.scores.get(ONE_LABEL) == 1.0 for _, result in rates[best])
+    return Cell(scores, best, examples if len(examples) == len(scores) else (), means, one_label)
 
 
 def _average(cells: Sequence[Cell]) -> Cell | None:
-    """Return the mean of some cells of a row over the seeds that all of them have; None if there is no such seed."""
-    seeds = [seed for seed in cells[0].scores if all(seed in cell.scores for cell in cells)]
-    scores = {seed: statistics.fmean(cell.scores[seed] for cell in cells) for seed in seeds}
+    """Return the mean of some cells of a row over the runs that all of them have; None if there is no such run."""
+    runs = [run for run in cells[0].scores if all(run in cell.scores for cell in cells)]
+    scores = {run: statistics.fmean(cell.scores[run] for cell in cells) for run in runs}
     return Cell(scores, None) if scores else None
 
 
+def find_columns_at_floor(
+    plan: TablePlan, estimates: Mapping[tuple[str, str], Estimate]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the columns in which no pre-trained row is above all floors, and the columns whose floors lack results.
+
+    A row is above a floor if the 95 % interval of their difference is. Columns without floors, such as perplexities,
+    are in neither group.
+    """
+    at_floor, without_floor = [], []
+    for column in plan.columns:
+        floors = {trial.row for trial in plan.trials if trial.column == column and trial.row in FLOORS}
+        rows = [row for row in plan.rows if (row, column) in estimates and not row.startswith(FLOORS)]
+        if not floors or not rows:
+            continue
+        if any((floor, column) not in estimates for floor in floors):
+            without_floor.append(column)
+        elif not any(
+            all(_is_above(estimates[row, column], estimates[floor, column]) for floor in floors) for row in rows
+        ):
+            at_floor.append(column)
+    return tuple(at_floor), tuple(without_floor)
+
+
+def _is_above(row: Estimate, floor: Estimate) -> bool:
+    """Return whether the whole interval of the difference of two rows is above 0."""
+    interval = difference([(row, floor)]).interval
+    return interval is not None and interval.low > 0
+
+
+def _chosen_pretrainings(finished: Sequence[tuple[Job, JobResult]]) -> list[tuple[Job, JobResult]]:
+    """Return the pre-trainings that rows start from: of several rates, the choice among them."""
+    tried = {parent.key for job, _ in finished if isinstance(job, BestRateJob) for parent in job.parents}
+    return [
+        (job, result)
+        for job, result in finished
+        if isinstance(job, BestRateJob) or (isinstance(job, PretrainJob) and job.key not in tried)
+    ]
+
+
+def _summarize_pretraining(job: Job, result: JobResult) -> Pretraining:
+    """Return what the report shows of a pre-training."""
+    assert isinstance(job, PretrainJob | BestRateJob)
+    objective, scores = job.settings.objective, result.scores
+    rate = scores.get(CHOSEN_RATE, job.settings.optimizer.learning_rate)
+    losses = {float(name[len(LOSS_AT) :]): value for name, value in scores.items() if name.startswith(LOSS_AT)}
+    has_answers = objective.name == "mlm+nsp"
+    return Pretraining(
+        job.name.removeprefix("pre-train "),
+        losses or {rate: scores[objective.loss_metric]},
+        rate,
+        scores[PERPLEXITY],
+        scores["nsp_accuracy"] if has_answers else None,
+    )
+
+
+def _check_claims(
+    plan: TablePlan,
+    cells: Mapping[tuple[str, str], Cell],
+    estimates: Mapping[tuple[str, str], Estimate],
+    usable: Sequence[str],
+) -> tuple[list[ClaimResult], list[str]]:
+    """Check each claim on each usable column in which both of its rows have results.
+
+    The mean over columns is checked as well if their differences have one sign; else a sentence names the columns.
+    """
+    results, disagreements = list[ClaimResult](), list[str]()
+    for claim in plan.claims:
+        both = [c for c in claim.columns if (claim.better, c) in estimates and (claim.worse, c) in estimates]
+        columns = [column for column in both if column in usable]
+        single = [_check(plan, claim, (column,), cells, estimates) for column in columns]
+        results += single
+        if len(columns) < 2:
+            continue
+        if len({result.difference.mean > 0 for result in single}) == 1:
+            results.append(_check(plan, claim, tuple(columns), cells, estimates))
+        else:
+            disagreements.append(f"{claim.text}: no mean, since {', '.join(columns)} differ in sign.")
+    return results, disagreements
+
+
 def _check(
-    plan: TablePlan, claim: Claim, cells: Mapping[tuple[str, str], Cell], estimates: Mapping[tuple[str, str], Estimate]
-) -> ClaimResult | None:
-    """Check a claim on the columns in which both of its rows have results; None if there are none."""
-    columns = tuple(c for c in claim.columns if (claim.better, c) in estimates and (claim.worse, c) in estimates)
-    if not columns:
-        return None
+    plan: TablePlan,
+    claim: Claim,
+    columns: tuple[str, ...],
+    cells: Mapping[tuple[str, str], Cell],
+    estimates: Mapping[tuple[str, str], Estimate],
+) -> ClaimResult:
+    """Check a claim on the mean of some columns in which both of its rows have results."""
     pairs = [(estimates[claim.better, column], estimates[claim.worse, column]) for column in columns]
     better, worse = (plan.figures.get(row, {}) for row in (claim.better, claim.worse))
     shared = tuple(column for column in columns if column in better and column in worse)
@@ -235,11 +382,12 @@ def _check(
     else:
         paper = [better[column] - worse[column] for column in shared]
     mean = math.fsum(paper) / len(paper) if paper else None
-    tasks = [column for column in columns if column != PERPLEXITY]
+    compared = [cells[row, column] for row in (claim.better, claim.worse) for column in columns]
     single = tuple(
-        row for row in (claim.better, claim.worse) if any(len(cells[row, column].scores) == 1 for column in tasks)
+        row for row in (claim.better, claim.worse) if any(len(cells[row, column].scores) == 1 for column in columns)
     )
-    return ClaimResult(claim, columns, difference(pairs), mean, shared, single)
+    fewest = min(cell.pretrainings for cell in compared)
+    return ClaimResult(claim, columns, difference(pairs), mean, shared, single, fewest)
 
 
 def format_p(p: float) -> str:

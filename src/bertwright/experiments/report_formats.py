@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bertwright.experiments.report import Cell, Contrast, Report, get_interval
 from bertwright.experiments.table_plan import PERPLEXITY
 from bertwright.files import save_figure
+
+T = TypeVar("T")
 
 PANELS = 6  # panels of a plot, side by side
 CONTRAST_LEGEND = (
@@ -36,7 +38,11 @@ def format_cell(report: Report, row: str, column: str) -> str:
 
 def format_cells(report: Report) -> list[list[str]]:
     """Return the table as text, headings first; a cell has our score and, if there is one, the paper's figure."""
-    rows = [["", *report.plan.columns.values()]]
+    titles = {
+        name: f"{title}, at the floor" if name in report.at_floor else title
+        for name, title in report.plan.columns.items()
+    }
+    rows = [["", *titles.values()]]
     for row in report.plan.rows:
         texts = [row]
         for column in report.plan.columns:
@@ -50,6 +56,31 @@ def format_cells(report: Report) -> list[list[str]]:
     return [list(column) for column in zip(*rows, strict=True)] if report.plan.is_transposed else rows
 
 
+def mark_floors(report: Report, rows: Sequence[Sequence[str]], mark: Callable[[str], T]) -> list[list[str | T]]:
+    """Return the rows of `format_cells` with a mark on the cells of columns at the floor, such as grey or italics."""
+    names = ["", *report.plan.columns]
+
+    def is_at_floor(line: int, number: int) -> bool:
+        return names[line if report.plan.is_transposed else number] in report.at_floor
+
+    return [
+        [mark(text) if text and is_at_floor(line, number) else text for number, text in enumerate(row)]
+        for line, row in enumerate(rows)
+    ]
+
+
+def format_pretrainings(report: Report) -> list[list[str]]:
+    """Return the table of pre-trainings as text, headings first: the loss at each rate, the chosen rate, scores."""
+    rates = sorted({rate for pretraining in report.pretrainings for rate in pretraining.losses})
+    titles = [f"held-out loss at {rate:g}" for rate in rates]
+    rows = [["pre-training", *titles, "chosen", "perplexity", "next sentence, held out"]]
+    for run in report.pretrainings:
+        losses = [f"{run.losses[rate]:.3f}" if rate in run.losses else "" for rate in rates]
+        answers = "" if run.next_sentence is None else f"{run.next_sentence:.1%}"
+        rows.append([run.name, *losses, f"{run.learning_rate:g}", f"{run.perplexity:.1f}", answers])
+    return rows
+
+
 def to_markdown(report: Report, setup: Mapping[str, str]) -> str:
     """Return the report as Markdown; `setup`: names and values of what was trained, where and when."""
     plan = report.plan
@@ -58,8 +89,11 @@ def to_markdown(report: Report, setup: Mapping[str, str]) -> str:
     lines += [f"- {note}" for note in report.notes]
     if report.finished < report.total:
         lines.append(f"- **Incomplete: {report.finished} of {report.total} results.**")
-    lines += ["", *format_table(format_cells(report))]
+    lines += ["", *format_table(mark_floors(report, format_cells(report), lambda text: f"*{text}*"))]
     lines += ["", LEGEND]
+    if report.pretrainings:
+        lines += ["", "Pre-trainings, each at the best of the rates on held-out loss:", ""]
+        lines += format_table(format_pretrainings(report))
     if report.claims:
         lines += ["", "The paper's claims, on these results:", "", *(f"- {result}" for result in report.claims)]
     if report.contrasts:
@@ -102,6 +136,11 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
         "setup": dict(setup),
         "environments": dict(report.environments),
         "notes": report.notes,
+        "at_floor": report.at_floor,
+        "pretrainings": [
+            run._asdict() | {"losses": {f"{rate:g}": loss for rate, loss in run.losses.items()}}
+            for run in report.pretrainings
+        ],
         "finished": report.finished,
         "total": report.total,
         "cells": [
@@ -110,6 +149,10 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
                 "column": column,
                 "scores": [*cell.scores.values()],
                 "learning_rate": cell.learning_rate,
+                "rates": {f"{rate:g}": score for rate, score in cell.rates.items()},
+                "pretrainings": cell.pretrainings,
+                "one_label": cell.one_label,
+                "at_floor": column in report.at_floor,
                 "diverged": report.diverged[row, column],
                 "paper": plan.figures.get(row, {}).get(column),
             }
@@ -130,6 +173,7 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
                 "paper": result.paper,
                 "paper_columns": result.paper_columns,
                 "single_seed": result.single_seed,
+                "pretrainings": result.pretrainings,
                 "verdict": result.verdict,
             }
             for result in report.claims

@@ -11,6 +11,8 @@ from bertwright.experiments.task_files import FoundTask
 from bertwright.files import digest_bytes
 
 PERPLEXITY, FEATURES = "perplexity", "features"  # columns without fine-tuning
+FREQUENT, RANDOM = "most frequent answer", "random weights"  # rows of every table: the floors of its columns
+FLOORS = (FREQUENT, RANDOM)
 
 Figures = dict[str, dict[str, float]]
 """Figures of the paper (Devlin et al. 2018) by row and column, in percent. A column is named as the task's preset, or
@@ -30,6 +32,8 @@ class Trial(NamedTuple):
     """Name of the score among the job's scores."""
     selection: str
     """Name of the score whose mean selects the rate: never one on test."""
+    pretraining: int = 0
+    """Seed of pre-training."""
 
 
 class Claim(NamedTuple):

@@ -70,8 +70,10 @@ class ProbeSettings:
     lstm_size: int = 768
     """Output size of the BiLSTM, both directions together (paper: "768-dimensional")."""
     lstm_layers: int = 2
-    """Layers of the BiLSTM (paper: 2), which only tagging has. A text has a single vector, the state of [CLS] or, in a
-    left-to-right model, of the last token, or as a sentence-transformers folder pools; a linear layer reads it."""
+    """Layers of the BiLSTM (paper: 2), which only tagging has. 0: a linear layer alone, which shows what each layer of
+    the model contains by itself (with --representations each-layer); a BiLSTM makes up for what is missing. A text has
+    a single vector, the state of [CLS] or, in a left-to-right model, of the last token, or as a sentence-transformers
+    folder pools; a linear layer reads it."""
     dropout: float = 0.3
     """Dropout before, between and after the layers of the BiLSTM (the paper names no value)."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
@@ -82,7 +84,8 @@ class ProbeSettings:
         check_range(self, 1, MAX_BATCH_SIZE, "batch_size")
         check_limit(self, "above 0", "learning_rates")
         check_limit(self, "from 0 to below 1", "dropout", "validation_fraction")
-        check_minimum(self, 1, "limit", "epochs", "lstm_layers")
+        check_minimum(self, 1, "limit", "epochs")
+        check_minimum(self, 0, "lstm_layers")
         check_minimum(self, 2, "lstm_size")
         if self.lstm_size % 2:
             raise ValueError(f"lstm_size must be even, half for each direction, not {self.lstm_size}")

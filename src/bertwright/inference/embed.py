@@ -39,6 +39,9 @@ class EmbedSettings:
     texts: Positional[tuple[str, ...]] = ()
     """Texts to compare, at least two; one is enough with --output. - reads them from standard input, one per line, and
     skips blank lines. For files use --inputs."""
+    word: str | None = None
+    """Compare this word in the texts instead of the texts: its nearest words in each context, and the neighbours of its
+    static vector in the vocabulary."""
     inputs: tuple[str, ...] = ()
     """Files with texts: .txt (one per line, blank lines are skipped), .jsonl, .csv, .tsv, .parquet, also compressed; or
     - alone for standard input, one text per line."""
@@ -68,6 +71,10 @@ class EmbedSettings:
         check_not_str(self, "texts", "inputs")
         if bool(self.texts) == bool(self.inputs):
             raise ValueError("give either texts, or files with --inputs")
+        if self.word is not None and (self.inputs or self.output is not None):
+            raise ValueError("--word compares a word in a few texts on the screen; omit --inputs and --output")
+        if self.word is not None and not self.word.strip():
+            raise ValueError("--word: expected a word of the texts, got an empty text")
         if self.inputs and self.output is None:
             raise ValueError("--inputs needs a file for the vectors: add --output vectors.npy")
         check_stdin_alone(self.inputs)
@@ -95,7 +102,7 @@ class EmbedSettings:
 
     def check_number_of_texts(self, number: int) -> None:
         """Raise ValueError for one text without an output; piped texts are counted when they have been read."""
-        if number == 1 and self.output is None:
+        if number == 1 and self.output is None and self.word is None:
             raise ValueError("one text has nothing to compare with: give another, or add --output vectors.npy")
 
 
@@ -121,7 +128,9 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
     with execution_context(settings.device) as context:
         counts = InputCounts()
         model = load(folder, context.device, context.dtype)
-        if settings.output is None:
+        if settings.word is not None:
+            _print_neighbours(console, model, settings.word, texts)
+        elif settings.output is None:
             _print_cosines(console, texts, _embed(model, texts, settings, counts))
         else:
             size = model.vector_size(settings.pooling)
@@ -162,6 +171,23 @@ def _write_npy(path: Path, blocks: Iterable[NDArray[np.float32]], num_columns: i
         for block in blocks:
             array.append(block)
     return array.length
+
+
+def _print_neighbours(console: Console, model: Bert, word: str, texts: Sequence[str]) -> None:
+    """Print the nearest words of a word in each text, beside the neighbours of its static vector."""
+    from bertwright.inference.word_neighbours import find_neighbours
+
+    contexts = find_neighbours(model, word, texts)
+    heading(console, f"Nearest to {word!r}: cosine, and the number of the neighbour's text")
+    table = make_table("", "text", "nearest words of the texts", "to the first")
+    for column in table.columns[1:3]:
+        column.justify, column.overflow, column.no_wrap = "left", "fold", False
+    for number, place in enumerate(contexts.occurrences):
+        near = ", ".join(f"{one.word} {one.cosine:.2f} ({(one.text or 0) + 1})" for one in place.neighbours)
+        table.add_row(str(place.text + 1), texts[place.text], near, f"{contexts.cosines[0, number]:.3f}")
+    static = ", ".join(f"{one.word} {one.cosine:.2f}" for one in contexts.static)
+    table.add_row("", "static vector, in the vocabulary", static or "none", "")
+    console.print(table)
 
 
 def _print_cosines(console: Console, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:

@@ -234,6 +234,17 @@ class PretrainRun:
                 say(self.console, line, style="dim")
             for text in summary.notices():
                 notice(self.console, text)
+        if settings.show_examples:
+            self.print_examples()
+
+    def print_examples(self) -> None:
+        """Print examples of the first step with what is predicted in them."""
+        heading(self.console, "Examples of step 1; a token in brackets is predicted where the token before it stands")
+        count = min(self.settings.show_examples, self.settings.data.batch_size)
+        for batch in self.train[0].batches_for_step(0, micro_batch_size=1)[:count]:
+            for example in self.objective.format_examples(batch, self.tokenizer):
+                say(self.console, example.text)
+                say(self.console, f"  {example.targets}", style="dim")
 
     def describe_initial_weights(self) -> str:
         model = self.settings.model

@@ -31,7 +31,7 @@ PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which are not in the paper, 
 # results by rounding at most. The store may have another path, because its content is compared by digest.
 RESUME_OVERRIDES = (
     "run", "store", "resume", "dry_run", "micro_batch_size", "pad_batches", "save_every", "keep_last", "keep_every",
-    "log_every", "eval_every", "eval_sequences", "device", "track",
+    "log_every", "eval_every", "eval_sequences", "show_examples", "device", "track",
 )  # fmt: skip
 
 
@@ -164,6 +164,9 @@ class PretrainSettings:
     track: TrackerName | None = None
     """Also send each record of metrics.jsonl to Weights & Biases or MLflow, which their environment variables configure
     (WANDB_PROJECT, MLFLOW_TRACKING_URI). Needs `pip install "bertwright[tracking]"`. Unset: nothing is sent."""
+    show_examples: int = 0
+    """Print this many examples of the first step, with what is masked, replaced or kept, and whether B follows A; with
+    --dry-run, only look at them."""
     dry_run: bool = False
     """Print the plan, memory, disk space and the time, estimated from a few measured steps; then stop. Nothing is
     written."""
@@ -176,6 +179,7 @@ class PretrainSettings:
     def __post_init__(self) -> None:
         names = ("steps", "save_every", "keep_last", "log_every", "eval_every", "eval_sequences", "micro_batch_size")
         check_minimum(self, 1, *names, "keep_every")
+        check_minimum(self, 0, "show_examples")
         self._check_architecture()
         if self.store is None and not self.resume:
             raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")

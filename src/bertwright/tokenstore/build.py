@@ -138,7 +138,12 @@ def _make_plan(folder: Path, corpora: Sequence[CorpusSettings], tokenizer: TextT
     inputs = [file for _, source in sources for file in source.files]  # one of several shards, several times
     versions = [corpora[0].sentence_splitter, RULES_VERSION, FORMAT_VERSION, SHARD_BYTES]
     versions += [CONLL_VERSION] if any(file.format in CONLL_FORMATS for file in inputs) else []
-    described = [[asdict(corpus) for corpus in corpora], [asdict(file) for file in inputs], versions]
+    # Without an option that is not used, so that stores from before there was one are recognized.
+    options = [
+        {name: value for name, value in asdict(corpus).items() if (name, value) != ("document_start", None)}
+        for corpus in corpora
+    ]
+    described = [options, [asdict(file) for file in inputs], versions]
     digest = files.digest_bytes(json.dumps(described).encode(), tokenizer.digest.encode())
     unfinished = folder / f".unfinished-{digest}"
     shards = [ShardSpec(unfinished, number, corpus, source) for number, (corpus, source) in enumerate(sources)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertwright.experiments.job_maker import CURVE_CHECKPOINTS, UNTRAINED_POOLER, JobMaker, Objective
-from bertwright.experiments.table_plan import Claim, TablePlan, column_titles
+from bertwright.experiments.table_plan import FLOORS, Claim, TablePlan, column_titles
 
 TITLE = "Figure 5: scores against the steps of pre-training"
 
@@ -24,13 +24,14 @@ def make_plan(maker: JobMaker) -> TablePlan:
             trials += [t for name, task in tasks.items() for t in maker.finetune(row, name, task, parent, checkpoint)]
     first, half, last = saved[0], saved[len(saved) // 2 - 1], saved[-1]
     every = tuple(tasks)
+    trials += maker.floors(tasks)
     claims = [
         Claim("The second half of pre-training helps", f"MLM, {last:,} steps", f"MLM, {half:,} steps", every),
         Claim("MLM is better than LTR almost at once", f"MLM, {first:,} steps", f"LTR, {first:,} steps", every),
         Claim("MLM is better than LTR in the end", f"MLM, {last:,} steps", f"LTR, {last:,} steps", every),
     ]
     maker.notes.append(UNTRAINED_POOLER)
-    return TablePlan("figure5", TITLE, column_titles(tasks), tuple(steps), trials, claims, {}, maker.notes, steps)
+    return TablePlan("figure5", TITLE, column_titles(tasks), (*steps, *FLOORS), trials, claims, {}, maker.notes, steps)
 
 
 def list_checkpoint_steps(steps: int) -> list[int]:

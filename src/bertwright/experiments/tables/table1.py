@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from bertwright.experiments.job_maker import JobMaker
-from bertwright.experiments.table_plan import Figures, TablePlan, Trial, column_titles
+from bertwright.experiments.table_plan import FLOORS, Figures, TablePlan, Trial, column_titles
 from bertwright.experiments.task_files import add_test_files
 from bertwright.tasks.presets import PRESETS
 
@@ -87,7 +87,7 @@ def make_plan(maker: JobMaker) -> TablePlan:
         if task.settings.test:
             scores[f"{name} {ON_TEST}"] = f"test_{task.settings.build_task().metric}"
             titles[f"{name} {ON_TEST}"] = f"{titles[name]}, test"
-        tuned = maker.finetune(OURS, name, task, parent)
+        tuned = maker.finetune(OURS, name, task, parent) + maker.floors({name: task})
         trials += [trial._replace(column=column, score=score) for column, score in scores.items() for trial in tuned]
     glue = tuple(name for name in tasks if name in GLUE)
     for name, others in OTHER_SYSTEMS.items():
@@ -97,7 +97,7 @@ def make_plan(maker: JobMaker) -> TablePlan:
     if len(glue) > 1:
         averages[AVERAGE], titles[AVERAGE] = glue, f"GLUE average of {len(glue)}"
     figures, splits = published_figures(list(titles), glue)
-    rows = (OURS, *(row for row in SYSTEMS if figures[row]))
+    rows = (OURS, *FLOORS, *(row for row in SYSTEMS if figures[row]))
     return TablePlan(
         "table1", TITLE, titles, rows, trials, [], figures, maker.notes,
         averages=averages, figure_splits=splits, is_transposed=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from bertwright.experiments.job_maker import ACCURACY, JobMaker
-from bertwright.experiments.table_plan import PERPLEXITY, Claim, Figures, TablePlan, Trial, column_titles
+from bertwright.experiments.table_plan import FLOORS, PERPLEXITY, Claim, Figures, TablePlan, Trial, column_titles
 from bertwright.models.config import format_shape
 
 TITLE = "Table 6: model size"
@@ -26,11 +26,13 @@ def make_plan(maker: JobMaker) -> TablePlan:
     trials, figures = list[Trial](), Figures()
     for shape, (published, scores) in zip(maker.level.shapes, FIGURES.items(), strict=True):
         row = format_shape(*shape)
-        parent = maker.pretrain(f"mlm+nsp, {row}", "mlm+nsp", shape)
+        starts = maker.pretrain(f"mlm+nsp, {row}", "mlm+nsp", shape)
         row = row if row == published else f"{row} (paper: {published})"
         figures[row] = scores
-        trials.append(Trial(row, PERPLEXITY, 0, 0.0, parent, PERPLEXITY, PERPLEXITY))
-        trials += [trial for name, task in tasks.items() for trial in maker.finetune(row, name, task, parent)]
+        for seed, start in enumerate(starts):
+            trials.append(Trial(row, PERPLEXITY, 0, 0.0, start, PERPLEXITY, PERPLEXITY, seed))
+        trials += [trial for name, task in tasks.items() for trial in maker.finetune(row, name, task, starts)]
+    trials += maker.floors(tasks)
     rows = tuple(figures)
     claims = [Claim("The largest model is better than the smallest one", rows[-1], rows[0], tuple(tasks))]
     claims += [
@@ -38,11 +40,8 @@ def make_plan(maker: JobMaker) -> TablePlan:
         for smaller, larger in pairwise(rows)
     ]
     maker.notes.append(
-        f"Perplexity is on held-out sequences of up to {maker.level.max_length} tokens. Its intervals are over these "
-        "sequences, not over pre-trainings: each shape is pre-trained once."
+        f"Perplexity is on held-out sequences of up to {maker.level.max_length} tokens. Random weights are of "
+        f"{format_shape(*maker.level.shape)}."
     )
-    if wide := maker.level.wide_learning_rates:
-        rates = " and ".join(f"{rate:g} at hidden size {size}" for size, rate in wide.items())
-        maker.notes.append(f"The peak rate of pre-training is {rates}; the paper has one rate for all shapes.")
     titles = {PERPLEXITY: "held-out perplexity"} | column_titles(tasks)
-    return TablePlan("table6", TITLE, titles, rows, trials, claims, figures, maker.notes)
+    return TablePlan("table6", TITLE, titles, (*rows, *FLOORS), trials, claims, figures, maker.notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertwright.experiments.job_maker import JobMaker, describe_heads
-from bertwright.experiments.table_plan import Claim, TablePlan
+from bertwright.experiments.table_plan import FLOORS, RANDOM, Claim, TablePlan
 from bertwright.interop.huggingface import load_config
 from bertwright.interop.model_files import model_folder
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS
@@ -26,6 +26,12 @@ def make_plan(maker: JobMaker) -> TablePlan:
     cells = {name: (f"features: {name}", "conll2003") for name in names}
     trials = maker.finetune(FINE_TUNED, "conll2003", task, parent)
     trials += maker.probe(cells, task, parent, model or "model")
+    trials += maker.floors({"conll2003": task})
+    rows = (FINE_TUNED, *(row for row, _ in cells.values()), *FLOORS)
+    if model is None:
+        frozen = {names[-1]: (f"{RANDOM}: {names[-1]}", "conll2003")}
+        trials += maker.probe(frozen, task, maker.start_random(), "random weights")
+        rows = (*rows, f"{RANDOM}: {names[-1]}")
     figures = {row: {"conll2003": 100 * PAPER_F1[name]} for name, (row, _) in cells.items()}
     figures[FINE_TUNED] = {"conll2003": PAPER_FINE_TUNED}
 
@@ -40,6 +46,5 @@ def make_plan(maker: JobMaker) -> TablePlan:
         *claim("All layers are better features than the last one", every, last),
         *claim("The last layer is better than the embeddings", last, "features: embeddings"),
     ]
-    rows = (FINE_TUNED, *(row for row, _ in cells.values()))
     titles = {"conll2003": "conll2003 F1"}
     return TablePlan("table7", TITLE, titles, rows, trials, claims, figures, maker.notes)

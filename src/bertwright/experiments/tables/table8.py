@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertwright.experiments.job_maker import PAPER_MIX, JobMaker, Mix, describe_heads
-from bertwright.experiments.table_plan import FEATURES, Claim, Figures, TablePlan, Trial, column_titles
+from bertwright.experiments.table_plan import FEATURES, FLOORS, RANDOM, Claim, Figures, TablePlan, Trial, column_titles
 from bertwright.models.representations import RepresentationName
 
 TITLE = "Table 8: masking strategies (MASK/SAME/RND, percent)"
@@ -34,11 +34,17 @@ def make_plan(maker: JobMaker) -> TablePlan:
     trials: list[Trial] = []
     representation: RepresentationName = "concat-last-four" if maker.level.shape[0] >= 4 else "sum-all"
     for row, mix in MIXES.items():
-        parent = maker.pretrain(f"mlm+nsp, masks {row}", "mlm+nsp", mask_mix=mix)
+        parent = maker.pretrain(
+            f"mlm+nsp, masks {row}", "mlm+nsp", data={"mask_mix": mix} if mix != PAPER_MIX else None
+        )
         trials += [trial for name, task in tasks.items() for trial in maker.finetune(row, name, task, parent)]
         if "conll2003" in tasks:
             cell = (row, FEATURES)
             trials += maker.probe({representation: cell}, tasks["conll2003"], parent, f"model, masks {row}")
+    trials += maker.floors(tasks)
+    if "conll2003" in tasks:
+        cells = {representation: (RANDOM, FEATURES)}
+        trials += maker.probe(cells, tasks["conll2003"], maker.start_random(), "random weights")
     titles = column_titles(tasks)
     claims = [
         Claim("[MASK] alone is worse than the mix, if NER reads features", "80/10/10", "100/0/0", (FEATURES,)),
@@ -48,4 +54,4 @@ def make_plan(maker: JobMaker) -> TablePlan:
     if "conll2003" in tasks:
         titles[FEATURES] = "conll2003 features F1"
         maker.notes.append(f"Features are {representation}. {describe_heads(maker.level)}")
-    return TablePlan("table8", TITLE, titles, tuple(MIXES), trials, claims, FIGURES, maker.notes)
+    return TablePlan("table8", TITLE, titles, (*MIXES, *FLOORS), trials, claims, FIGURES, maker.notes)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,7 +20,7 @@ import numpy as np
 from bertwright.kernels.cpu import available_memory
 from bertwright.pretraining.data import StepTexts, StoreObjective
 from bertwright.pretraining.masking import Masked
-from bertwright.pretraining.objectives.objective import Column
+from bertwright.pretraining.objectives.objective import Column, ShownExample
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -213,6 +215,33 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
         sums = {"mlm_sum": mlm_sum, "mlm_correct": mlm_correct, "nsp_sum": nsp_sum.detach(), "nsp_correct": nsp_correct}
         sums |= {name: torch.full((), float(value), device=loss.device) for name, value in counts.items()}
         return LossOutput(loss, sums)
+
+    def format_examples(self, batch: BertBatch, tokenizer: TextTokenizer) -> list[ShownExample]:
+        """Format the tokens of each sequence; a predicted token is shown in brackets after the token that stands there.
+
+        Tokens with a causal objective have no brackets: each one predicts its neighbour.
+        """
+        ids, bounds = batch.input.input_ids.tolist(), batch.packing.cu_seqlens.tolist()
+        labels = dict(zip(batch.mlm_positions.tolist(), batch.mlm_labels.tolist(), strict=True))
+        answers = batch.nsp_labels.tolist()
+        shown = []
+        for number, (begin, end) in enumerate(pairwise(bounds)):
+            tokens = [tokenizer.token(token) for token in ids[begin:end]]
+            if self.direction != "bidirectional":
+                side = "left to right" if self.direction == "left-to-right" else "right to left"
+                shown.append(ShownExample(" ".join(tokens), f"every token predicts the next one, {side}"))
+                continue
+            counts = Counter[str]()
+            for position in range(begin, end):
+                if (label := labels.get(position)) is not None:
+                    stands = ids[position]
+                    counts["masked" if stands == tokenizer.mask_id else "kept" if stands == label else "replaced"] += 1
+                    tokens[position - begin] += f" ({tokenizer.token(label)})"
+            targets = ", ".join(f"{counts[name]} {name}" for name in ("masked", "replaced", "kept"))
+            if answers:
+                targets += "; B is random" if answers[number] else "; B follows A"
+            shown.append(ShownExample(" ".join(tokens), targets))
+        return shown
 
     def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Compute means over all predictions and answers, losses in nats; without predictions or answers they are 0."""

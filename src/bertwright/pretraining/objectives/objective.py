@@ -59,6 +59,15 @@ class Column(NamedTuple):
         return self.template.format(value) if value < 1e9 else f"{value:.1e}"
 
 
+class ShownExample(NamedTuple):
+    """A training example for people."""
+
+    text: str
+    """Its tokens, with marks at the ones that are predicted."""
+    targets: str
+    """What is predicted, in words."""
+
+
 class DataSummary(Protocol):
     """Figures of the data that a run reads; the text has one fact per line."""
 
@@ -184,6 +193,10 @@ class Objective(ABC, Generic[B, M]):
     def pad_batch(self, batch: B, sequences: int, settings: DataSettings) -> B:
         """Pad a micro-batch of at most `sequences` examples to shapes that only the settings decide."""
         raise ValueError(f"pad_batches: --objective {self.name} cannot pad; omit it")
+
+    def format_examples(self, batch: B, tokenizer: TextTokenizer) -> list[ShownExample]:
+        """Format the examples of a micro-batch with their targets, for people. Raises ValueError if it cannot."""
+        raise ValueError(f"show_examples: --objective {self.name} cannot show its examples; omit it")
 
     def suggest_command(self, model: str) -> str:
         """Return a command line that tries the model; `model` is its folder, quoted."""

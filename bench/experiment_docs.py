@@ -1,0 +1,138 @@
+"""Check that each cell of the tables in docs/experiments.md is the one of its result file.
+
+usage: python bench/experiment_docs.py   (exit code 1 if a cell differs)
+
+A section names its files as `bench/results/experiment_….json`. A table has a layout of `bertwright experiment`: rows
+and columns of the file, columns as rows ("ours"), or steps and series (figure 5). Other tables are not checked; the
+output names them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs" / "experiments.md"
+RESULTS = re.compile(r"bench/results/(experiment_\w+\.json)")
+NUMBER = re.compile(r"^\*?(\d[\d,.]*(?: ± \d+\.\d)?)")
+STEPS = re.compile(r"^[\d,]+$")
+
+
+class Mismatch(NamedTuple):
+    """A cell of the docs that differs from its result file."""
+
+    section: str
+    row: str
+    column: str
+    docs: str
+    file: str
+
+
+class Outcome(NamedTuple):
+    """What was checked."""
+
+    cells: int
+    mismatches: list[Mismatch]
+    unchecked: list[str]
+    """Sections and headings of tables without a known layout."""
+
+
+def read_cells(name: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Read the cells of a result file by row and column; a file with several commands has several reports."""
+    record = json.loads((ROOT / "bench" / "results" / name).read_text(encoding="utf-8"))
+    reports = [record] if "cells" in record else record.values()
+    return {(cell["row"], cell["column"]): cell for report in reports for cell in report["cells"]}
+
+
+def format_score(cell: dict[str, Any]) -> str:
+    """Format a cell as reports do: in percent with the deviation, or as a perplexity."""
+    if cell["column"] == "perplexity":
+        return f"{cell['mean']:.2f}"
+    deviation = "" if cell["std"] is None else f" ± {100 * cell['std']:.1f}"
+    return f"{100 * cell['mean']:.1f}{deviation}"
+
+
+def name_column(title: str) -> str:
+    """Return the column of a title: "qnli acc." is qnli, "stsb ρ, test" is stsb test.
+
+    >>> [name_column(title) for title in ("stsb ρ, test", "squad EM", "held-out perplexity", "conll2003 features F1")]
+    ['stsb test', 'squad EM', 'perplexity', 'features']
+    """
+    title = title.removesuffix(", at the floor")
+    if "perplexity" in title:
+        return "perplexity"
+    if "features" in title:
+        return "features"
+    base, is_test = title.removesuffix(", test"), title.endswith(", test")
+    name = base if base.endswith(" EM") else base.split()[0]
+    return f"{name} test" if is_test else name
+
+
+def list_tables(text: str) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Yield the section, the result files named there so far, and the rows of each table, headings first."""
+    section, files, table = "", list[str](), list[list[str]]()
+    for line in [*text.split("\n"), ""]:
+        if line.startswith("|"):
+            table.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+            continue
+        if table:
+            yield section, files, [table[0], *table[2:]]
+            table = []
+        if line.startswith("#"):
+            section, files = line.strip("# "), []
+        files = files + RESULTS.findall(line)
+
+
+def expected_cells(table: list[list[str]], rows: set[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield row, column and text of each cell of a table; none if the layout is unknown."""
+    header, *lines = table
+    for label, *cells in lines:
+        if label in rows:
+            yield from ((label, name_column(title), cell) for title, cell in zip(header[1:], cells, strict=True))
+        elif "ours" in header:
+            yield "ours", name_column(label), cells[header.index("ours") - 1]
+        elif STEPS.match(label) and header[0] == "steps":
+            series = ""
+            for title, cell in zip(header[1:], cells, strict=True):
+                named, _, rest = title.rpartition(": ")
+                series = named or series
+                yield f"{series}, {label} steps", name_column(rest), cell
+
+
+def check_docs(text: str) -> Outcome:
+    """Compare all tables of a Markdown text with their result files."""
+    count, mismatches, unchecked = 0, list[Mismatch](), list[str]()
+    for section, files, table in list_tables(text):
+        if not files:
+            continue
+        known = read_cells(files[0])
+        expected = list(expected_cells(table, {row for row, _ in known}))
+        if not expected:
+            unchecked.append(f"{section}: {' | '.join(table[0])}")
+        for row, column, cell in expected:
+            shown, record = NUMBER.match(cell), known.get((row, column))
+            docs, file = shown[1] if shown else "", format_score(record) if record else ""
+            count += bool(docs or file)
+            if docs != file:
+                mismatches.append(Mismatch(section, row, column, docs, file))
+    return Outcome(count, mismatches, unchecked)
+
+
+def main() -> int:
+    """Print what differs; return the exit code."""
+    outcome = check_docs(DOCS.read_text(encoding="utf-8"))
+    for mismatch in outcome.mismatches:
+        print(f"{mismatch.section}: {mismatch.row}, {mismatch.column}: docs {mismatch.docs!r}, file {mismatch.file!r}")
+    for name in outcome.unchecked:
+        print(f"not checked: {name}")
+    print(f"{outcome.cells} cells compared, {len(outcome.mismatches)} differ")
+    return int(bool(outcome.mismatches))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

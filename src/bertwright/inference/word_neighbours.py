@@ -1,0 +1,86 @@
+"""One word in several contexts: its nearest words in each of them, beside the neighbours of its static vector.
+
+A static vector, a row of the embedding matrix, mixes all meanings of a word; the states of the last layer depend on the
+sentence (Peters et al. 2018, section 5.3, table 4: the neighbours of "play").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.inference.examples import tag_example
+from bertwright.inference.model import Bert
+
+Floats = NDArray[np.float32]
+STATIC = "embeddings.word.weight"  # name of the embedding matrix in an encoder that has one
+
+
+class Neighbour(NamedTuple):
+    """A word near another one."""
+
+    word: str
+    text: int | None
+    """Index of its text; None for a token of the vocabulary."""
+    cosine: float
+
+
+class Occurrence(NamedTuple):
+    """A place of a word in a text, with the nearest words of all texts."""
+
+    text: int
+    neighbours: list[Neighbour]
+
+
+class WordContexts(NamedTuple):
+    """A word in some texts."""
+
+    static: list[Neighbour]
+    """Nearest tokens of the vocabulary to the word's first token; empty if the model has no embedding matrix."""
+    occurrences: list[Occurrence]
+    """In the order of the texts."""
+    cosines: Floats
+    """O × O between the states of the occurrences."""
+
+
+def find_neighbours(bert: Bert, word: str, texts: Sequence[str], top_k: int = 5) -> WordContexts:
+    """Compare a word's states in some texts with the states of all other words there.
+
+    Upper and lower case count as equal. Raises ValueError if no text contains the word as one word.
+    """
+    words = [tag_example(text, f"text {index}").words for index, text in enumerate(texts)]
+    places = [(number, of) for number, row in enumerate(words) for of in row]
+    found = [index for index, (_, of) in enumerate(places) if of.casefold() == word.casefold()]
+    if not found:
+        raise ValueError(f"--word {word!r}: expected a word of the texts, got none that is equal; write it as there")
+    states = _unit(np.concatenate([vectors[:, 0] for vectors in bert.features(list(texts))]))  # words × H
+    occurrences = []
+    for index in found:
+        cosines = states @ states[index]
+        order = [n for n in np.argsort(-cosines, kind="stable").tolist() if n not in found][:top_k]
+        near = [Neighbour(places[n][1], places[n][0], float(cosines[n])) for n in order]
+        occurrences.append(Occurrence(places[index][0], near))
+    return WordContexts(_find_static(bert, word, top_k), occurrences, states[found] @ states[found].T)
+
+
+def _find_static(bert: Bert, word: str, top_k: int) -> list[Neighbour]:
+    """Return the nearest tokens of the vocabulary to the first token of a word."""
+    weights = dict(bert.model.encoder.named_parameters()).get(STATIC)
+    ids = bert.tokenizer.encode_raw([word]).ids
+    if weights is None or not len(ids):
+        return []
+    vectors = _unit(weights.detach().float().cpu().numpy())
+    token = int(ids[0])
+    cosines = vectors @ vectors[token]
+    hidden = {token, *bert.tokenizer.special_ids}
+    order = [n for n in np.argsort(-cosines, kind="stable").tolist() if n not in hidden][:top_k]
+    return [Neighbour(bert.tokenizer.token(n), None, float(cosines[n])) for n in order]
+
+
+def _unit(vectors: Floats) -> Floats:
+    """Scale rows to length 1; a row of zeros stays."""
+    scaled: Floats = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return scaled
