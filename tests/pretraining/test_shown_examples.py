@@ -37,11 +37,11 @@ def test_shown_examples_agree_with_the_batch(mixed_store: TokenStore, tokenizer:
         for part in example.targets.partition(";")[0].split(", "):
             number, name = part.split()
             counts[name] += int(number)
-    kept = sum(one == label for one, label in zip(stands, labels, strict=True))
+    same = sum(one == label for one, label in zip(stands, labels, strict=True))
     masked = stands.count(tokenizer.mask_id)
-    assert counts == {"masked": masked, "kept": kept, "replaced": len(labels) - masked - kept}
-    assert masked > kept
-    assert kept > 0
+    assert counts == {"masked": masked, "kept": same, "replaced": len(labels) - masked - same}
+    assert masked > same
+    assert same > 0
     answers = [example.targets.endswith("; B is random") for example in shown]
     assert answers == [bool(answer) for answer in batch.nsp_labels.tolist()]
     assert shown[0].text.startswith("[CLS] ")
