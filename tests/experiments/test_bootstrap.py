@@ -190,18 +190,22 @@ def check_claim(better: Sample, worse: Sample) -> ClaimResult:
 def test_a_claim_is_shown_if_its_interval_excludes_zero(better: float, worse: float, verdict: str) -> None:
     result = check_claim(sample_of(shares(better, 5)), sample_of(shares(worse, 6)))
     assert result.verdict == verdict
-    assert f"A beats B: {verdict} at this budget" in str(result)
+    assert f"A beats B, sst2: {verdict} at this budget" in str(result)
+    assert "one pre-training each" in str(result)
+    assert "; 2 pre-trainings each)" in str(replace(result, pretrainings=2))
     assert ("p < 0.001" in str(result)) == (verdict != "not shown")
     assert "paper +1.5" in str(result)
 
 
-def test_a_claim_names_rows_with_one_seed_and_the_columns_of_the_paper() -> None:
+def test_a_row_with_one_run_has_no_verdict_and_the_columns_of_the_paper_are_named() -> None:
     claim = Claim("A beats B", "A", "B", ("sst2", "rte"))
     found = compare(sample_of(shares(0.8, 5)), sample_of(shares(0.7, 6)))
     result = ClaimResult(claim, claim.columns, found, 1.5, ("sst2",), ("B",))
-    assert "95 % interval without the variance between seeds of B (one seed), +" in str(result)
+    assert result.verdict == "no verdict"
+    assert "A beats B, mean of sst2, rte: no verdict at this budget" in str(result)
+    assert "; a single run of B)" in str(result)
     assert "paper +1.5 on sst2" in str(result)
-    assert "paper +1.5)" in str(replace(result, paper_columns=claim.columns))
+    assert "paper +1.5;" in str(replace(result, paper_columns=claim.columns))
 
 
 def test_a_claim_without_an_interval_is_not_shown() -> None:
@@ -216,3 +220,18 @@ def test_a_column_without_an_interval_has_no_share_in_that_of_the_mean() -> None
     alone, found = difference([(drawn["A"], drawn["B"])]), difference([(one["A"], one["B"]) for one in (drawn, fixed)])
     assert found.mean == pytest.approx((alone.mean + 0.2) / 2)
     assert interval_of(found).low == pytest.approx((interval_of(alone).low + 0.2) / 2)
+
+
+def test_scores_of_several_pre_trainings_are_averaged_first() -> None:
+    """Two pre-trainings that differ by 10 points, two seeds each that differ by 1: t with one degree of freedom."""
+    scores = [0.70, 0.71, 0.80, 0.81]
+    grouped = Sample(scores, (), (0, 0, 1, 1))
+    assert grouped.independent_means() == pytest.approx([0.705, 0.805])
+    found = estimate("sst2", {"A": grouped, "B": Sample(scores, ())})
+    assert found["A"].mean == found["B"].mean == pytest.approx(0.755)
+    wide, narrow = (found[row].interval for row in "AB")
+    assert wide is not None
+    assert narrow is not None
+    assert wide[1] - wide[0] == pytest.approx(2 * 12.71 * 0.05, rel=0.1)  # quantile of t, error of the mean of two
+    assert narrow[1] - narrow[0] == pytest.approx(2 * 3.18 * np.std(scores, ddof=1) / 2, rel=0.1)
+    assert Sample(scores, (), (0, 0, 0, 0)).independent_means() == scores

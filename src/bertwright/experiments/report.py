@@ -111,7 +111,7 @@ class ClaimResult:
             interval = f"95 % interval {scale * low:+.{digits}f} to {scale * high:+.{digits}f}, {format_p(p)}"
         paper = ""
         if self.paper is not None:
-            columns = f" on {', '.join(self.paper_columns)}" if self.paper_columns != self.columns else ""
+            columns = f" on {', '.join(self.paper_columns)}" if self.paper_columns not in ((), self.columns) else ""
             paper = f"; paper {self.paper:+.{digits}f}{columns}"
         if self.single_seed:
             basis = f"; a single run of {' and '.join(self.single_seed)}"
