@@ -23,26 +23,31 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from rich.console import Console
+from scipy.stats import t as student_t
 from sklearn.linear_model import LogisticRegression
 
 import bertwright
-from bertwright.files import read_json
 from bertwright.finetuning import head_fit
-from bertwright.finetuning.run import finetune
+from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.seeding import make_rng
 from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
+from bertwright.training.context import execution_context
 from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.loop import train_steps
 from environment import describe_machine, minilm, use_threads
 
 RATES = ("6e-5", "1e-4", "2e-4")
@@ -87,7 +92,7 @@ class Run(NamedTuple):
 
     task: str
     contender: str
-    """random, fit or transformers, a colon, and the peak rate; or the name of a floor."""
+    """random, fit or transformers, and the peak rate; after fit:0: the variance of the prior; or logistic."""
     seed: int
 
 
@@ -134,9 +139,13 @@ def execute(run: Run, data: Path, folder: Path) -> float:
     )  # fmt: skip
     if system == "transformers":
         return score_transformers(settings, examples)[about.metric]
-    settings = replace(settings, epochs=settings.epochs if float(rate) else 1e-9)
-    finetune(settings, Console(quiet=True), examples)
-    return float(read_json(settings.run / "report.json")["scores"]["test"][about.metric])
+    with execution_context(settings.device) as context:
+        state = open_run(settings, context, Console(quiet=True), examples)
+        spec = make_spec(state, settings, context)
+        for _ in train_steps(spec.loss, spec.batches(0) if float(rate) else (), state.optimizer, spec.schedule):
+            pass
+        assert state.test is not None
+        return evaluate_examples(state.model, state.task, state.test.examples, state.test.encoded).scores[about.metric]
 
 
 def score_vectors(examples: dict[str, list[Any]]) -> float:
@@ -193,6 +202,37 @@ def run_missing(options: argparse.Namespace) -> None:
                 print(f"{task}, {contender}, seed {seed}: {100 * score:.1f}; {seconds:.0f} s", flush=True)
 
 
+def print_tables(options: argparse.Namespace) -> None:
+    """Print the mean score of each contender per task, and paired differences with 95 % intervals (Student's t)."""
+    lines = options.results.read_text(encoding="utf-8").splitlines()
+    for machine in sorted({json.loads(line)["machine"] for line in lines}):
+        print(machine)
+    done = read_results(options.results)
+    shown = list(dict.fromkeys(run.contender for run in done))
+    print(f"\n| start : peak rate | {' | '.join(options.tasks)} |\n|---|{'---:|' * len(options.tasks)}")
+    for contender in shown:
+        cells = []
+        for task in options.tasks:
+            scores = [score for run, score in done.items() if (run.task, run.contender) == (task, contender)]
+            cells.append(f"{100 * np.mean(scores):.1f} ({len(scores)})" if scores else "")
+        print(f"| {contender} | {' | '.join(cells)} |")
+    print("\n| difference | tasks × seeds | points |\n|---|---:|---:|")
+    trained = [name for name in shown if name not in ("logistic", "fit:0")]
+    for first, second in combinations(trained, 2):
+        print(f"| {first} − {second} | {format_difference(done, first, second, options.tasks)} |")
+
+
+def format_difference(done: dict[Run, float], first: str, second: str, tasks: Sequence[str]) -> str:
+    """Format the number of pairs, and the mean of their differences with its interval."""
+    runs = [run for run in done if run.contender == first and run.task in tasks]
+    peers = [run._replace(contender=second) for run in runs]
+    gaps = np.array([100 * (done[run] - done[peer]) for run, peer in zip(runs, peers, strict=True) if peer in done])
+    if len(gaps) < 2:
+        return f"{len(gaps)} |"
+    half = student_t.ppf(0.975, len(gaps) - 1) * gaps.std(ddof=1) / len(gaps) ** 0.5
+    return f"{len(gaps)} | {gaps.mean():+.1f} ± {half:.1f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
@@ -207,7 +247,10 @@ def main() -> None:
     if options.examples:
         cut = {"examples": options.examples, "test_examples": options.examples}
         WORKS.update({name: replace(about, **cut) for name, about in WORKS.items()})
-    run_missing(options)
+    if options.table:
+        print_tables(options)
+    else:
+        run_missing(options)
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ def test_a_task_without_a_sentence_head_has_no_pooling(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("base", "hidden_size", "expected"),
-    [(3e-5, 768, 3e-5), (3e-5, 1024, 3e-5), (3e-5, 384, 6e-5), (5e-5, 256, 1.5e-4), (2e-5, 16, 3e-4)],
+    [(3e-5, 768, 3e-5), (3e-5, 1024, 3e-5), (3e-5, 384, 1.2e-4), (2e-5, 256, 1.8e-4), (2e-5, 16, 3e-4)],
 )
 def test_default_rate_falls_with_the_width_up_to_base(base: float, hidden_size: int, expected: float) -> None:
     assert default_learning_rate(base, hidden_size) == pytest.approx(expected)
