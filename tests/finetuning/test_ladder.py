@@ -83,7 +83,7 @@ def test_tagging_has_the_rungs_of_its_papers(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_neighbors_are_compared_by_their_common_seeds() -> None:
+def test_rows_next_to_each_other_are_compared_by_their_common_seeds() -> None:
     def results(name: str, scores: list[float]) -> list[RungResult]:
         return [RungResult(RungRun(name, seed), "f1", {"dev": score}, 1.0) for seed, score in enumerate(scores)]
 

@@ -104,7 +104,7 @@ def test_listed_names_are_files_of_their_own_folder(tmp_path, name):
 def test_named_pipe_in_place_of_a_file_is_an_error_and_no_endless_wait(tmp_path):
     (tmp_path / SHARDS).write_text(json.dumps({"weight_map": {"a": "x.safetensors"}}))
     os.mkfifo(tmp_path / "x.safetensors")
-    with pytest.raises(ValueError, match=r"x\.safetensors: missing or not a regular file, but"):
+    with pytest.raises(ValueError, match=r"x\.safetensors: missing or.* regular file"):
         read_weights(tmp_path)
     os.mkfifo(tmp_path / "model.ckpt.index")
     with pytest.raises(ValueError, match=r"model\.ckpt\.index: truncated, or not the index"):

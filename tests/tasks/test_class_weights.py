@@ -178,7 +178,7 @@ def test_estimators_take_scikit_learns_class_weight(folder: Path) -> None:
 
     assert weights_of("balanced") == pytest.approx((18 / 32, 18 / 4))
     assert weights_of({np.int64(1): np.float32(2.5)}) == (1.0, 2.5)
-    with pytest.raises(ValueError, match=r"class_weight\.json: label '2' is not one of the training data: '0', '1'"):
+    with pytest.raises(ValueError, match=r"class_weight\.json.*'2'.*'0', '1'"):
         weights_of({2: 3.0})
-    with pytest.raises(ValueError, match="class_weights: expected a task type with classes, got regression"):
+    with pytest.raises(ValueError, match=r"class_weights.*with classes, got regression"):
         BertRegressor(folder / "bert", class_weight="balanced", **options).fit(texts, labels)

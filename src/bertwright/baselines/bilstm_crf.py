@@ -44,7 +44,7 @@ CNN_WIDTH = 3  # characters per filter
 
 @dataclass(frozen=True)
 class BiLSTMConfig:
-    """Sizes of a `BiLSTMEncoder`; the defaults are those of Ma & Hovy (section 3.2)."""
+    """Sizes of a `BiLSTMEncoder`; the defaults are Ma & Hovy's (section 3.2)."""
 
     vocab_size: int
     """Rows of the table of word vectors."""
@@ -249,7 +249,7 @@ class BiLSTMEncoder(TextEncoder):
                 if name.startswith("layers.") and "bias_ih" in name:
                     parameter[self.config.lstm_size : 2 * self.config.lstm_size] = 1.0
                 continue
-            gates = 4 if "_ih_" in name or "_hh_" in name else 1  # an LSTM's matrix is those of its four gates
+            gates = 4 if "_ih_" in name or "_hh_" in name else 1  # an LSTM's matrix has four, one per gate
             rows, columns = len(parameter) // gates, parameter.shape[1]
             bound = (3 / columns) ** 0.5 if "embedding." in name or "word." in name else (6 / (rows + columns)) ** 0.5
             parameter.uniform_(-bound, bound, generator=parameter_rng(seed, f"encoder.{name}"))

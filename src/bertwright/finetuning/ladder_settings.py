@@ -26,7 +26,7 @@ class Rung(NamedTuple):
     published: float | None
     """F1 on the test set of CoNLL-2003, in percent, of the paper that introduced it."""
     table: Mapping[str, Any]
-    """Settings that it has beyond those of all systems, as a TOML table of fine-tuning."""
+    """Its own settings, as a TOML table of fine-tuning."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class LadderSettings:
     word_epochs: float = 20.0
     """Passes over the training examples for models of whole words, which start from random weights."""
     epochs: float | None = None
-    """Passes for pre-trained models. Unset: those of finetune."""
+    """Passes for pre-trained models. Unset: the defaults of finetune."""
     validation_fraction: float = 0.0
     """Share of the training examples that becomes dev if there are no dev files."""
     limit: int | None = None

@@ -64,7 +64,7 @@ def generate_texts(
 
 
 def next_logits(model: GptLanguageModel, states: Tensor, forbidden: Tensor) -> Tensor:
-    """Compute the logits of the next token, N × V; those of the `forbidden` ids are -∞."""
+    """Compute the logits of the next token, N × V; the `forbidden` ids have -∞."""
     logits = model.encoder.logits(states)
     check_finite_outputs(bool(logits.isfinite().all()))
     return logits.index_fill(1, forbidden, -torch.inf)

@@ -44,8 +44,8 @@ def parse_spans(value: Any, location: str, depth: int = 0) -> list[CharSpan]:
             numbers = [item for item in value if isinstance(item, int)]
             return [CharSpan(numbers[0], numbers[1], next(item for item in value if isinstance(item, str)))]
         if value and isinstance(value[0], dict) and "result" in value[0]:
-            kept = (item for item in value if not (isinstance(item, dict) and item.get("was_cancelled")))
-            value = [next(kept, {"result": []})]
+            valid = (item for item in value if not (isinstance(item, dict) and item.get("was_cancelled")))
+            value = [next(valid, {"result": []})]
         return [span for item in value for span in parse_spans(item, location, depth + 1)]
     if isinstance(value, dict) and depth < MAX_DEPTH:
         if inside := next((key for key in INSIDE if isinstance(value.get(key), list | dict)), None):

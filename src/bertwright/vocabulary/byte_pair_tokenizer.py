@@ -27,7 +27,7 @@ from bertwright.vocabulary.tokenizer_io import MAX_ID
 
 VOCAB, MERGES, DESCRIPTION, CONFIG = "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"
 TOKENIZER_CLASS = "OpenAIGPTTokenizer"
-# Names in tokenizer_config.json, and the tokens; those of the layout have the names of OpenAI's code.
+# Names in tokenizer_config.json, and the tokens; the layout's have the names of OpenAI's code.
 UNK = {"unk_token": "<unk>"}
 LAYOUT_TOKENS = {"bos_token": "_start_", "sep_token": "_delimiter_", "cls_token": "_classify_"}
 SPECIAL_TOKENS = {"pad_token": "<pad>"} | UNK | LAYOUT_TOKENS  # first tokens of learned vocabularies, in this order
