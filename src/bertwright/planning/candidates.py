@@ -77,7 +77,8 @@ class Planner:
 
     def run_short(self, folder: Path, advance: ProgressCallback) -> Iterator[ShortRun]:
         """Pre-train the smallest size for a few minutes in all; yield each run when it is finished."""
-        timed = replace(self.choose_settings(self.sizes[0], TIMED_TOKENS), device=self.settings.device)
+        chosen = self.choose_settings(self.sizes[0], TIMED_TOKENS)
+        timed = replace(chosen, device=self.settings.device, long=replace(chosen.long, long_ratio=0.0))
         seconds_per_step = measure_cost(timed).seconds / timed.steps
         unit = max(1, int(60 * self.settings.measure_minutes / sum(SHORT_RUNS) / seconds_per_step))
         for steps in (proportion * unit for proportion in SHORT_RUNS):
