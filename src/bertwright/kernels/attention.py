@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
 from bertwright.kernels.ffi import apply, call, check, new_float32, triton_ops, use_native, use_triton
+from bertwright.kernels.self_check import attention_example, attention_length, works
 
 CAUSAL_FROM_BOTTOM_RIGHT = 2  # CustomMaskType of PyTorch's memory-efficient attention
 
@@ -71,8 +72,11 @@ def _attend(
     first = operands[0]
     vectors = head_size_vectorizable(first.shape[-1])
     if vectors and use_triton(*operands) and first.shape[-1] <= triton_ops().MAX_HEAD_SIZE:
-        contiguous = [operand.contiguous() for operand in operands]
-        return apply(triton_ops().Attention, sequences, causal, mask_key(dropout, site), *contiguous)
+        contiguous, key = [operand.contiguous() for operand in operands], mask_key(dropout, site)
+        lengths = attention_length(sequences[2]), attention_length(sequences[3])
+        sizes = (*first.shape[-2:], causal, key.threshold != 0, len(operands), *lengths)
+        if works("attention", first, sizes, lambda: attention_example(split, lengths, causal, key, *contiguous)):
+            return apply(triton_ops().Attention, sequences, causal, key, *contiguous)
     if vectors and first.device.type == "cuda" and _cuda_supports(first):
         return cuda_attention(split(operands), sequences, dropout, site, causal)
     if vectors and use_native(*operands):

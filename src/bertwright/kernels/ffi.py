@@ -204,7 +204,8 @@ def use_native(*tensors: Tensor) -> bool:
 
 def use_triton(*tensors: Tensor) -> bool:
     """Return whether Triton kernels can process these tensors, on a GPU."""
-    return all(x.is_cuda and x.dtype in DTYPE_CODES for x in tensors) and native.triton_available()
+    on_gpu = all(x.is_cuda and x.dtype in DTYPE_CODES for x in tensors)
+    return on_gpu and native.triton_available() and not native.triton_problems
 
 
 @cache

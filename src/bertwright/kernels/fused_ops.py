@@ -41,6 +41,18 @@ from bertwright.kernels.linear_bf16 import (
     uses_native_linear,
 )
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
+from bertwright.kernels.self_check import (
+    add_dropout_norm_example,
+    bias_gelu_example,
+    cross_entropy_example,
+    dropout_example,
+    embed_norm_example,
+    example_rows,
+    linear_reference,
+    mask_sizes,
+    optimizer_example,
+    works,
+)
 
 # Maximum size of the logits in memory. Each chunk also costs a pass over the weight's gradient.
 CHUNK_BYTES = {"cpu": 2**26, "cuda": 2**29}
@@ -57,7 +69,7 @@ def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """Compute gelu(x + bias), T F → T F, in the exact erf form or in the `tanh` approximation of Google's BERT."""
     if use_native(x):
         return apply(BiasGelu, x, bias, tanh)
-    if use_triton(x):
+    if use_triton(x) and works("GELU", x, (x.shape[1], tanh), lambda: bias_gelu_example(x, bias, tanh)):
         return apply(triton_ops().BiasGelu, x, bias, tanh)
     return reference.bias_gelu(x, bias, tanh)
 
@@ -90,7 +102,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if is_native_bf16(x):
         return apply(Linear, x, weight, bias)
     if x.dtype != weight.dtype and use_triton(x):
-        return apply(HalfLinear, x, weight, bias)
+        sizes = (*weight.shape, bias is not None)
+        if works("dense layer", x, sizes, lambda: (HalfLinear.apply, linear_reference, example_rows(x), weight, bias)):
+            return apply(HalfLinear, x, weight, bias)
     return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
@@ -134,7 +148,9 @@ def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
     if dropout is not None and use_native(x):
         return apply(DropoutFunction, x, mask_key(dropout, site))
     if dropout is not None and use_triton(x):
-        return apply(triton_ops().DropoutFunction, x, mask_key(dropout, site))
+        key = mask_key(dropout, site)
+        if works("dropout", x, (*x.shape[1:], *mask_sizes(key)), lambda: dropout_example(x, key)):
+            return apply(triton_ops().DropoutFunction, x, key)
     return reference.dropout(x, dropout.mask_key(site) if dropout else None)
 
 
@@ -159,9 +175,13 @@ def add_dropout_norm(
     x: Tensor, bias: Tensor, residual: Tensor, norm: LayerNormParams, dropout: Dropout | None, site: int
 ) -> Tensor:
     """Compute LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer."""
-    if use_native(x) or use_triton(x):
-        function = AddDropoutNorm if x.is_cpu else triton_ops().AddDropoutNorm
-        return apply(function, x, bias, residual, *norm, mask_key(dropout, site), torch.is_grad_enabled())
+    key = mask_key(dropout, site)
+    operands = (x, bias, residual, *norm, key, torch.is_grad_enabled())
+    if use_native(x):
+        return apply(AddDropoutNorm, *operands)
+    sizes = (x.shape[1], *mask_sizes(key))
+    if use_triton(x) and works("LayerNorm", x, sizes, lambda: add_dropout_norm_example(*operands)):
+        return apply(triton_ops().AddDropoutNorm, *operands)
     return reference.add_dropout_norm(x, bias, residual, norm, dropout.mask_key(site) if dropout else None)
 
 
@@ -220,10 +240,12 @@ def embed_norm(
     `ids`: row of each token in the three `tables`, T int64 each.
     `sparse`: return the word table's gradient as a sparse tensor (native kernels only).
     """
+    key = mask_key(dropout, site)
     if use_native(tables.word):
-        return apply(EmbedNorm, *tables, *norm, mask_key(dropout, site), sparse, *ids)
-    if use_triton(tables.word):
-        return apply(triton_ops().EmbedNorm, *tables, *norm, mask_key(dropout, site), *ids)
+        return apply(EmbedNorm, *tables, *norm, key, sparse, *ids)
+    operands, sizes = (*tables, *norm, key, *ids), (*map(len, tables), norm.weight.shape, *mask_sizes(key))
+    if use_triton(tables.word) and works("embeddings", tables.word, sizes, lambda: embed_norm_example(*operands)):
+        return apply(triton_ops().EmbedNorm, *operands)
     return reference.embed_norm(ids, tables, norm, dropout.mask_key(site) if dropout else None)
 
 
@@ -319,8 +341,13 @@ class LinearCrossEntropy(torch.autograd.Function):
         )
         check(labels.dtype == torch.int64, "linear_cross_entropy: expected int64 labels, got {}", labels.dtype)
         # On a GPU, zeros below the vocabulary: products with odd sizes take twice as long.
-        pads = use_triton(hidden)
-        compute_weight, float_bias = padded(weight, hidden.dtype) if pads else weight.to(hidden.dtype), bias.float()
+        compute_weight = padded(weight, hidden.dtype) if use_triton(hidden) else weight.to(hidden.dtype)
+        float_bias = bias.float()
+        sizes, logits = (len(bias), len(compute_weight), needs_gradient), hidden.new_empty(0, len(compute_weight))
+        if use_triton(hidden) and not works(
+            "cross entropy", hidden, sizes, lambda: cross_entropy_example(logits, float_bias, needs_gradient)
+        ):
+            compute_weight = compute_weight[: len(weight)]
         losses, correct = hidden.new_zeros((), dtype=torch.float64), labels.new_zeros(())
         gradients = LossGradients(torch.empty_like(hidden), torch.zeros_like(float_bias)) if needs_gradient else None
         dweight: Tensor | None = None
@@ -409,7 +436,7 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm of all gradients together, float32 each, as a float64 scalar on their device."""
     if not gradients:
         return torch.zeros((), dtype=torch.float64)
-    if use_triton(*gradients):
+    if use_triton(*gradients) and optimizer_works(gradients[0]):
         norm: Tensor = triton_ops().gradient_norm(gradients)
         return norm
     if not use_native(*gradients):
@@ -417,6 +444,12 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     total = torch.empty((), dtype=torch.float64)
     call("square_sum", gradients, torch.tensor(sizes(gradients)), len(gradients), total)
     return total.sqrt()
+
+
+@torch.no_grad()
+def optimizer_works(like: Tensor) -> bool:
+    """Return whether Triton's optimizer may run."""
+    return works("AdamW", like, (), lambda: optimizer_example(like))
 
 
 def sizes(tensors: Sequence[Tensor]) -> list[int]:
@@ -437,7 +470,7 @@ def adamw_(
     """
     if not parameters:
         return None
-    if use_triton(*parameters):
+    if use_triton(*parameters) and optimizer_works(parameters[0]):
         copies = existing_copies(parameters)
         triton_ops().adamw_(parameters, gradients, exp_avg, exp_avg_sq, copies, step)
         torch.autograd.graph.increment_version(parameters)

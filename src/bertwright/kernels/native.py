@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.metadata
 import importlib.util
 import os
 import stat
@@ -103,6 +104,21 @@ def triton_available() -> bool:
     if missing:
         _print(f"note: {missing} found, so the GPU runs PyTorch's operations one by one, which is slower")
     return not missing
+
+
+triton_problems: list[str] = []
+"""The failed check of a Triton kernel, after which this process does without them (`kernels/self_check.py`)."""
+
+
+def disable_triton(problem: str) -> None:
+    """Run PyTorch's operations instead of Triton's kernels from now on, and print why."""
+    triton_problems.append(problem)
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "triton"))
+    _print(
+        f"note: a Triton kernel failed its check on this GPU, so this process computes everything with PyTorch's "
+        f"operations, which are slower but right; please report this line with the name of the GPU: {versions}; "
+        f"{problem}"
+    )
 
 
 def _print(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_malloc, vendor
-from bertwright.kernels.native import triton_available
+from bertwright.kernels.native import triton_available, triton_problems
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.distributed import process_group
 
@@ -40,7 +40,11 @@ class ExecutionContext:
         threads = f"{self.threads} thread" + "s" * (self.threads > 1)
         device = f"CPU, {threads}"
         if self.device.type == "cuda":
-            kernels = "Triton kernels, attention included" if triton_available() else "PyTorch's kernels"
+            kernels = "PyTorch's kernels"
+            if triton_problems:
+                kernels = "PyTorch's kernels (Triton's failed their check)"
+            elif triton_available():
+                kernels = "Triton kernels, attention included, each checked before its first use"
             device = f"{torch.cuda.get_device_name(self.device)}, {kernels}"
         return f"{device}, {self.dtype_name}" + (f", {self.world_size} ranks" if self.world_size > 1 else "")
 

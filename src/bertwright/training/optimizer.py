@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.kernels.ffi import use_triton
-from bertwright.kernels.fused_ops import adamw_, adamw_rows_, gradient_norm
+from bertwright.kernels.fused_ops import adamw_, adamw_rows_, gradient_norm, optimizer_works
 from bertwright.kernels.half_linear import keep_copies
 from bertwright.kernels.reference import AdamStep
 from bertwright.training.optimizer_settings import OptimizerSettings as OptimizerSettings
@@ -46,8 +46,12 @@ class Optimizer:
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         keep_copies(self.parameters.values())
-        self.checks_on_gpu = bool(self.parameters) and use_triton(*self.parameters.values())
+
+    @property
+    def checks_on_gpu(self) -> bool:
         """True if a step with a norm of NaN changes nothing, so that a step need not wait for its norm."""
+        parameters = list(self.parameters.values())
+        return bool(parameters) and use_triton(*parameters) and optimizer_works(parameters[0])
 
     def gradient_norm(self) -> Tensor:
         """Return the Euclidean norm of all gradients together, a scalar; it is not finite if one of them is not.
