@@ -54,7 +54,7 @@ def test_the_command_prints_a_row_per_context(tiny_bert: Path) -> None:
 
 
 def test_a_word_that_is_in_no_text_and_wrong_options_are_named(bert: Bert, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--word 'zebra': expected a word of the texts"):
+    with pytest.raises(ValueError, match="--word 'zebra'"):
         find_neighbours(bert, "zebra", TEXTS)
     with pytest.raises(ValueError, match=r"--word compares a word .* omit --inputs and --output"):
         EmbedSettings("model", ("a", "b"), word="a", output=tmp_path / "vectors.npy")

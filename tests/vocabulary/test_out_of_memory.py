@@ -30,7 +30,8 @@ def fails(function, *arguments):
 PROGRAMS = {
     "trainer": """
 library = native.load_library("wordpiece")
-names = "learner_new", "learner_free", "learner_advance", "learner_size", "learner_text"
+parts = "new", "free", "advance", "size", "merges", "part", "text"
+names = [f"learner_{part}" for part in parts]
 limited = SimpleNamespace(**{name: getattr(library, name) for name in names})
 def learner_new(*arguments):
     limit_memory(1)  # not before: NumPy needs memory, too

@@ -112,7 +112,8 @@ def best_candidates(logits: Tensor, scores: Tensor) -> Candidates:
     (sources, beams), vocabulary = scores.shape, logits.shape[1]
     count = min(2 * beams, vocabulary)
     largest, tokens = top_of_rows(logits, count)
-    log_sum = logits[:, 0] - logits.log_softmax(1)[:, 0]  # one pass; logsumexp takes four
+    # One pass, where logsumexp takes four. The best token is finite; the first one may be forbidden, with -∞.
+    log_sum = largest[:, 0] - logits.log_softmax(1).gather(1, tokens[:, :1])[:, 0]
     log_probs = (largest - log_sum[:, None] + scores.reshape(-1, 1)).view(sources, -1)
     best = log_probs.topk(min(2 * beams, log_probs.shape[1]), dim=1)
     return Candidates(best.values, best.indices // count, tokens.view(sources, -1).gather(1, best.indices))

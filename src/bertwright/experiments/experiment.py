@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from bertwright.console import (
     filled_table,
@@ -24,6 +24,7 @@ from bertwright.console import (
     make_console,
     make_table,
     notice,
+    plain_text,
     say,
 )
 from bertwright.experiments.experiment_settings import BUDGETED, OF_ONE_MODEL, ExperimentSettings
@@ -264,7 +265,7 @@ def write_report(report: Report, setup: dict[str, str], folder: Path, console: C
     write_json(folder / "report.json", to_record(report, setup))
     plot(report, folder / "plot.png")
     heading(console, report.plan.title)
-    header, *rows = mark_floors(report, format_cells(report), lambda text: Text(text, "dim"))
+    header, *rows = mark_floors(report, format_cells(report), partial(plain_text, style="dim"))
     console.print(filled_table(map(str, header), rows))
     say(console, LEGEND, style="dim")
     if report.pretrainings:
