@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder, ScalarMix
+from bertwright.models.packed_lstm import Clips, ProjectedLSTM
 from bertwright.models.packing import Packing, WordBatch
-from bertwright.models.projected_lstm import Clips, ProjectedLSTM
 from bertwright.vocabulary.word_bytes import WORD_BYTES, mark_rows, word_byte_rows
 
 SMALL = ElmoConfig(

@@ -17,14 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
 from bertwright.models.distinct_words import DistinctWords
 from bertwright.models.encoder import make_dropout
 from bertwright.models.heads import EncoderModel
 from bertwright.models.initialization import parameter_rng
+from bertwright.models.packed_lstm import Clips, ProjectedLSTM
 from bertwright.models.packing import WordBatch
-from bertwright.models.projected_lstm import Clips, ProjectedLSTM
 from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import check_limit, check_minimum
@@ -234,54 +233,22 @@ class ElmoEncoder(TextEncoder):
         layers = range(self.config.num_layers + 1) if layers is None else layers
         drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
         words = self.embeddings(word_bytes(batch.rows))  # T P
-        directions = Directions.of(batch)
-        states = directions.pack(words)  # 2 T P
+        order = TimeMajor.of(batch.packing.lengths, batch.rows.device)
+        states, sizes = order.both_directions(order.pack(words)), order.batch_sizes.tolist()  # 2 T P
+        # The masks of a direction are a function of the word, not of the order.
+        drops = [drop and drop.select(words) for words in order.both_directions(order.order)]
+
+        def drop_at(number: int) -> Tensor:
+            return torch.stack([dropout(states[d], drops[d], 2 * number + d) for d in range(2)])
+
         at_layers = [states] if 0 in layers else []
-        sizes = directions.batch_sizes
         for number, layer in enumerate(self.layers):
-            output = layer(directions.drop(states, drop, number), sizes)
+            output = layer(drop_at(number), sizes)
             states = output + states if number else output  # the residual skips the first layer
             if number + 1 in layers:
-                last = number + 1 == len(self.layers)
-                at_layers.append(directions.drop(states, drop, number + 1) if last else states)
-        unpacked = (directions.unpack(layer_states) for layer_states in at_layers)
+                at_layers.append(drop_at(number + 1) if number + 1 == len(self.layers) else states)
+        unpacked = (order.unpack(order.join_directions(layer_states)) for layer_states in at_layers)
         return [layer_states if positions is None else layer_states[positions] for layer_states in unpacked]
-
-
-@dataclass(frozen=True)
-class Directions:
-    """The words of a batch in the orders in which both stacks read them."""
-
-    orders: tuple[Tensor, Tensor]
-    """2 × T int64, indices of words: forward, and backward from each sequence's last word."""
-    inverses: tuple[Tensor, Tensor]
-    batch_sizes: list[int]
-
-    @classmethod
-    def of(cls, batch: WordBatch) -> Directions:
-        packing, device = batch.packing, batch.rows.device
-        forward = TimeMajor.of(packing.lengths, device)
-        ends = (packing.first_positions + packing.last_positions).repeat_interleave(packing.cu_seqlens.diff().long())
-        mirrored = ends - torch.arange(packing.num_tokens, device=device)  # T, the word at the mirrored place
-        backward = mirrored[forward.order]
-        return cls(
-            (forward.order, backward), (forward.inverse, forward.inverse[mirrored]), forward.batch_sizes.tolist()
-        )
-
-    def pack(self, words: Tensor) -> Tensor:
-        """Return T × P vectors in both orders, 2 × T × P."""
-        return torch.stack([words.index_select(0, order) for order in self.orders])
-
-    def unpack(self, states: Tensor) -> Tensor:
-        """Return 2 × T × P states in the batch's order, T × 2 P."""
-        return torch.cat([states[d].index_select(0, inverse) for d, inverse in enumerate(self.inverses)], 1)
-
-    def drop(self, states: Tensor, drop: Dropout | None, number: int) -> Tensor:
-        """Apply dropout; the masks of a direction are a function of the word, not of the order."""
-        if drop is None:
-            return states
-        sites = (dropout(states[d], drop.select(order), 2 * number + d) for d, order in enumerate(self.orders))
-        return torch.stack([*sites])
 
 
 def word_bytes(rows: Tensor) -> Tensor:

@@ -1,14 +1,16 @@
-"""A bidirectional LSTM over packed sequences: both directions take each step together.
+"""Bidirectional LSTMs over packed sequences: both directions take each step together.
 
-PyTorch's LSTM runs one direction after the other on packed sequences, and its backward pass adds up a gradient of the
-weights at every step. Here each step is a product for both directions, and the gradient of the weights is one product
-over all words. R words in `TimeMajor` order, n of them in a step; D inputs, H states per direction.
+PyTorch's LSTM runs one direction after the other on packed sequences, limits neither cells nor states, and its backward
+pass adds up a gradient of the weights at every step. Here each step is a product for both directions, and the gradient
+of the weights is one product over all words. R words in `TimeMajor` order, n of them in a step; D inputs, C cells, H
+states per direction. The leading dimension, 2, is the direction.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,71 +27,123 @@ def run_bilstm(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> Tensor:
         torch.stack([getattr(layer, f"{name}_{suffix}") for suffix in suffixes])
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     )
-    both = torch.stack([words, words.index_select(0, order.mirror)])  # 2 R D, the second one from the end
-    gates = torch.baddbmm((bias + more_bias)[:, None], both, inputs.transpose(1, 2))  # 2 R 4H
-    forward, backward = apply(LstmSteps, gates, hidden, order.batch_sizes.tolist())
-    return torch.cat([forward, backward.index_select(0, order.mirror)], 1)
+    both = order.both_directions(words)
+    gates = torch.baddbmm((bias + more_bias)[:, None], both, inputs.transpose(1, 2))  # 2 R 4C
+    return order.join_directions(apply(LstmSteps, gates, hidden, None, order.batch_sizes.tolist(), NO_CLIPS))
+
+
+class Clips(NamedTuple):
+    """Largest absolute values; 0: no limit."""
+
+    cell: float
+    state: float
+
+
+NO_CLIPS = Clips(0.0, 0.0)
+
+
+class ProjectedLSTM(nn.Module):
+    """A forward and a backward layer with projected states (Sak et al. 2014), and limits of cells and states."""
+
+    def __init__(self, input_size: int, cell_size: int, projection_size: int, clips: Clips) -> None:
+        super().__init__()
+        self.clips = clips
+        self.weight_ih = nn.Parameter(torch.empty(2, 4 * cell_size, input_size))
+        self.weight_hh = nn.Parameter(torch.empty(2, 4 * cell_size, projection_size))
+        self.bias = nn.Parameter(torch.empty(2, 4 * cell_size))
+        self.weight_hr = nn.Parameter(torch.empty(2, projection_size, cell_size))
+
+    def forward(self, inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
+        """Read words, 2 × R × D → 2 × R × H; `batch_sizes`: words per step."""
+        gates = torch.baddbmm(self.bias[:, None], inputs, self.weight_ih.transpose(1, 2))  # 2 R 4C
+        states: Tensor = apply(LstmSteps, gates, self.weight_hh, self.weight_hr, batch_sizes, self.clips)
+        return states
 
 
 class LstmSteps(torch.autograd.Function):
     """The recurrence of an LSTM, with gates i, f, g, o as in `nn.LSTM`."""
 
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, weight: Tensor, batch_sizes: list[int]) -> Tensor:
-        """Compute states 2 × R × H of the inputs' share in the gates, 2 × R × 4H, and weights 2 × 4H × H."""
-        size = weight.shape[2]
-        gates, transposed = gates.clone(), weight.transpose(1, 2).contiguous()
-        cells, states = (gates.new_empty(*gates.shape[:2], size) for _ in range(2))
+    def forward(
+        ctx: Any, gates: Tensor, hidden: Tensor, project: Tensor | None, batch_sizes: Sequence[int], clips: Clips
+    ) -> Tensor:
+        """Compute states, 2 × R × H.
+
+        `gates`: the inputs' share in them, 2 × R × 4C; `hidden`: weights of the states, 2 × 4C × H; `project`: weights
+        from cells to states, 2 × H × C, or None for an LSTM without, where H is C.
+        """
+        size = gates.shape[2] // 4
+        gates, by_hidden = gates.clone(), hidden.transpose(1, 2).contiguous()
+        cells = gates.new_empty(*gates.shape[:2], size)
+        states = gates.new_empty(*gates.shape[:2], hidden.shape[2])
         begin = before = 0  # of this step, and of the step before it
         for n in batch_sizes:
-            step = gates[:, begin : begin + n]
+            rows, earlier = slice(begin, begin + n), slice(before, before + n)
+            step, cell = gates[:, rows], cells[:, rows]
             if begin:
-                step.baddbmm_(states[:, before : before + n], transposed)
+                step.baddbmm_(states[:, earlier], by_hidden)
             step[..., : 2 * size].sigmoid_()
             step[..., 2 * size : 3 * size].tanh_()
             step[..., 3 * size :].sigmoid_()
             i, f, g, o = step.chunk(4, -1)
-            cell = torch.mul(i, g, out=cells[:, begin : begin + n])
+            torch.mul(i, g, out=cell)
             if begin:
-                cell.addcmul_(f, cells[:, before : before + n])
-            torch.mul(o, cell.tanh(), out=states[:, begin : begin + n])
+                cell.addcmul_(f, cells[:, earlier])
+            if clips.cell:
+                cell.clamp_(-clips.cell, clips.cell)
+            output = o * cell.tanh()
+            states[:, rows] = output if project is None else torch.bmm(output, project.transpose(1, 2))
+            if clips.state:
+                states[:, rows].clamp_(-clips.state, clips.state)
             before, begin = begin, begin + n
-        ctx.save_for_backward(gates, cells, states, weight)
-        ctx.batch_sizes = batch_sizes
+        ctx.save_for_backward(gates, cells, states, hidden, project)
+        ctx.batch_sizes, ctx.clips = batch_sizes, clips
         return states
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of gates and weights."""
+        """Return the gradients of gates and weights; a value at its limit has none."""
         saved: tuple[Tensor, ...] = ctx.saved_tensors
-        gates, cells, states, weight = saved
-        size, batch_sizes = weight.shape[2], ctx.batch_sizes
-        earlier = torch.zeros_like(cells)  # cells one step before; 0 before the first one
-        previous = torch.zeros_like(states)
-        begins = [0]
-        for n, later in pairwise(batch_sizes):
-            begin = begins[-1]
-            earlier[:, begin + n : begin + n + later] = cells[:, begin : begin + later]
-            previous[:, begin + n : begin + n + later] = states[:, begin : begin + later]
-            begins.append(begin + n)
+        gates, cells, states, hidden, project = saved
+        size, batch_sizes = cells.shape[2], ctx.batch_sizes
+        earlier_cells, earlier_states = (values_one_step_before(values, batch_sizes) for values in (cells, states))
         i, f, g, o = gates.chunk(4, -1)
         squashed = cells.tanh()
-        by_state = squashed * o * (1 - o)  # derivative of a state by its output gate
-        by_cell = o * (1 - squashed.square())  # derivative of a state by its cell
+        by_gate = squashed * o * (1 - o)  # derivative of o · tanh(cell) by the output gate
+        by_cell = o * (1 - squashed.square())  # its derivative by the cell
         # Derivatives of a cell by its gates i, f, g.
-        local = torch.stack([g * i * (1 - i), earlier * f * (1 - f), i * (1 - g.square())], -2)
+        of_cell = torch.stack([g * i * (1 - i), earlier_cells * f * (1 - f), i * (1 - g.square())], -2)
+        if ctx.clips.cell:
+            inside = cells.abs() < ctx.clips.cell
+            of_cell, f = of_cell * inside[:, :, None], f * inside
         d_gates = gates.new_empty(*cells.shape[:2], 4, size)
-        d_state, d_cell = (gradient.new_zeros(2, 0, size) for _ in range(2))
-        for n, begin in zip(reversed(batch_sizes), reversed(begins), strict=True):
-            rows = slice(begin, begin + n)
-            total = gradient[:, rows].clone()
+        d_states = gradient.clone()
+        d_state, d_cell = states.new_zeros(2, 0, states.shape[2]), cells.new_zeros(2, 0, size)
+        end = cells.shape[1]
+        for n in reversed(batch_sizes):
+            rows, end = slice(end - n, end), end - n
+            total = d_states[:, rows]
             total[:, : d_state.shape[1]] += d_state
-            d_total = total * by_cell[:, rows]
+            if ctx.clips.state:
+                total *= states[:, rows].abs() < ctx.clips.state
+            d_output = total if project is None else torch.bmm(total, project)  # 2 n C
+            d_total = d_output * by_cell[:, rows]
             d_total[:, : d_cell.shape[1]] += d_cell
-            torch.mul(d_total[:, :, None], local[:, rows], out=d_gates[:, rows, :3])
-            torch.mul(total, by_state[:, rows], out=d_gates[:, rows, 3])
+            torch.mul(d_total[:, :, None], of_cell[:, rows], out=d_gates[:, rows, :3])
+            torch.mul(d_output, by_gate[:, rows], out=d_gates[:, rows, 3])
             d_cell = d_total * f[:, rows]
-            d_state = torch.bmm(d_gates[:, rows].flatten(2), weight)
+            d_state = torch.bmm(d_gates[:, rows].flatten(2), hidden)
         flat = d_gates.flatten(2)
-        return flat, torch.bmm(flat.transpose(1, 2), previous), None
+        d_hidden = torch.bmm(flat.transpose(1, 2), earlier_states)
+        d_project = None if project is None else torch.bmm(d_states.transpose(1, 2), o * squashed)
+        return flat, d_hidden, d_project, None, None
+
+
+def values_one_step_before(values: Tensor, batch_sizes: Sequence[int]) -> Tensor:
+    """Return the values of each word's predecessor, 2 × R × any size; 0 before the first step."""
+    earlier, begin = torch.zeros_like(values), 0
+    for n, later in pairwise(batch_sizes):
+        earlier[:, begin + n : begin + n + later] = values[:, begin : begin + later]
+        begin += n
+    return earlier

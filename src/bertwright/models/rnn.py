@@ -57,6 +57,15 @@ class TimeMajor(NamedTuple):
         """Return R rows of this order in the packed batch's."""
         return words.index_select(0, self.inverse)
 
+    def both_directions(self, words: Tensor) -> Tensor:
+        """Return R rows of this order twice, 2 × R × any size: as they are, and from each sequence's other end."""
+        return torch.stack([words, words.index_select(0, self.mirror)])
+
+    def join_directions(self, states: Tensor) -> Tensor:
+        """Return the states of both directions, 2 × R × H, side by side in this order, R × 2H."""
+        forward, backward = states
+        return torch.cat([forward, backward.index_select(0, self.mirror)], 1)
+
 
 class BiLSTM(nn.Module):
     """A stack of bidirectional LSTMs with dropout before, between and after its layers."""
