@@ -185,3 +185,13 @@ def test_the_released_sizes_have_the_published_numbers_of_parameters() -> None:
     """93.6 million without the softmax (the paper's authors); the small one has 13.6 million."""
     assert ElmoConfig(1).num_parameters == pytest.approx(93.6e6, rel=2e-3)
     assert ElmoConfig.from_size("small", 1).num_parameters == pytest.approx(13.6e6, rel=5e-3)
+
+
+@torch.no_grad()
+def test_words_that_determine_their_vectors_are_read_by_their_bytes() -> None:
+    """A tagger's unknown words may have negative ids (`--unknown-words random`): they are no marks of texts."""
+    encoder, batch = make_encoder(), make_batch()
+    keyed = batch.rows.clone()
+    keyed[keyed[:, 0] == 4, 0] = -77
+    assert (keyed[:, 0] < 0).any()
+    assert torch.equal(encoder(WordBatch(batch.packing, keyed)), encoder(batch))

@@ -24,7 +24,7 @@ from bertwright.baselines.elmo import ElmoConfig
 from bertwright.baselines.language_model_states import NUM_LETTERS, LanguageModelStates, LmLayers
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
-from bertwright.models.distinct_words import DistinctWords
+from bertwright.models.distinct_words import DistinctWords, is_mark
 from bertwright.models.encoder import Linear, make_dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
@@ -36,7 +36,6 @@ from bertwright.models.text_encoder import TextEncoder
 from bertwright.ragged import Ints, offsets_from_lengths
 from bertwright.settings import check_choice, check_limit, check_minimum
 from bertwright.vocabulary.unknown_words import keyed_vectors
-from bertwright.vocabulary.word_tokenizer import BEGIN, END
 
 CharacterModel = Literal["cnn", "lstm", "none"]
 CNN_WIDTH = 3  # characters per filter
@@ -212,7 +211,7 @@ class Texts(NamedTuple):
     @classmethod
     def of(cls, batch: WordBatch) -> Texts:
         """Find the words: rows without the ids of begin and end."""
-        is_word = (batch.rows[:, 0] < BEGIN) | (batch.rows[:, 0] > END)
+        is_word = ~is_mark(batch.rows)
         ends = torch.cat([(~is_word).nonzero()[:, 0].cpu(), torch.tensor([len(is_word)])]).numpy()
         return cls(is_word.nonzero()[:, 0], np.diff(ends) - 1)
 

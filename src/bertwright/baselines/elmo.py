@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
-from bertwright.models.distinct_words import DistinctWords
+from bertwright.models.distinct_words import DistinctWords, is_mark
 from bertwright.models.encoder import make_dropout
 from bertwright.models.heads import EncoderModel
 from bertwright.models.initialization import parameter_rng
@@ -28,7 +28,7 @@ from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import check_limit, check_minimum
 from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES, mark_rows
-from bertwright.vocabulary.word_tokenizer import END
+from bertwright.vocabulary.word_tokenizer import BEGIN, END
 
 Filters = tuple[tuple[int, int], ...]
 FILTERS: Filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
@@ -254,8 +254,7 @@ class ElmoEncoder(TextEncoder):
 def word_bytes(rows: Tensor) -> Tensor:
     """Return the bytes of words, T × W, from rows of an id and bytes; the marks of texts have bytes of their own."""
     marks = torch.from_numpy(mark_rows()).to(rows)  # 2 W
-    is_mark = rows[:, 0] <= END  # the ids of the marks, 0 and 1, are the first ones
-    return torch.where(is_mark[:, None], marks[rows[:, 0].clamp(max=END)], rows[:, 1:])
+    return torch.where(is_mark(rows)[:, None], marks[rows[:, 0].clamp(BEGIN, END)], rows[:, 1:])
 
 
 class BidirectionalLM(EncoderModel):

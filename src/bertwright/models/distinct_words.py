@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bertwright.vocabulary.word_tokenizer import BEGIN, END
+
 HASH_MULTIPLIER = 0x5851F42D4C957F2D  # of Knuth's MMIX generator
 
 
@@ -36,3 +38,8 @@ class DistinctWords(NamedTuple):
             rows, words, keys = characters, torch.arange(len(characters), device=characters.device), hashes
         width = int((rows > 0).sum(1).max()) if len(rows) else 0
         return cls(rows[:, : max(width, 1)], words, keys)
+
+
+def is_mark(rows: Tensor) -> Tensor:
+    """Return which of T rows, whose first number is a word's id, mark the beginning or the end of a text: T bool."""
+    return (rows[:, 0] >= BEGIN) & (rows[:, 0] <= END)
