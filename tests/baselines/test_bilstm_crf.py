@@ -133,7 +133,7 @@ def test_pairs_are_compared_by_their_maxima() -> None:
 
 
 def test_a_model_of_single_texts_rejects_pairs() -> None:
-    head = SentenceHead(HeadSpec("sequence", 2), CONFIG)
+    head = SentenceHead(HeadSpec("sequence", 2), CONFIG, CONFIG.hidden_size)
     task = Classification(labels=("no", "yes"), text_pair="pair")
     batch = collate(task.encode([TextExample("a cat", "the dog", "no", "")], TOKENIZER), np.arange(1))
     assert isinstance(batch, TaskBatch)

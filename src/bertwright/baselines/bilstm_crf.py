@@ -11,8 +11,8 @@ D size of a word's vectors, H of its state; C outputs of the head.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple, cast
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bertwright.baselines.elmo import ElmoConfig
 from bertwright.baselines.language_model_states import NUM_LETTERS, LanguageModelStates, LmLayers
+from bertwright.baselines.word_config import WordConfig
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.distinct_words import DistinctWords, is_mark
@@ -32,48 +33,22 @@ from bertwright.models.initialization import parameter_rng
 from bertwright.models.packed_lstm import run_bilstm
 from bertwright.models.packing import WordBatch
 from bertwright.models.rnn import TimeMajor
-from bertwright.models.text_encoder import TextEncoder
+from bertwright.models.text_encoder import TextEncoder, count_parameters
 from bertwright.ragged import Ints, offsets_from_lengths
-from bertwright.settings import check_choice, check_limit, check_minimum
+from bertwright.settings import check_choice, check_minimum
 from bertwright.vocabulary.unknown_words import keyed_vectors
 
-CharacterModel = Literal["cnn", "lstm", "none"]
 CNN_WIDTH = 3  # characters per filter
 
 
 @dataclass(frozen=True)
-class BiLSTMConfig:
+class BiLSTMConfig(WordConfig):
     """Sizes of a `BiLSTMEncoder`; the defaults are Ma & Hovy's (section 3.2)."""
 
-    vocab_size: int
-    """Rows of the table of word vectors."""
-    num_characters: int
-    """Rows of the table of character vectors."""
-    word_size: int = 100
-    """Numbers per word vector."""
-    char_model: CharacterModel = "cnn"
-    """cnn: filters over three characters, then their maximum; lstm: the last states of both directions (Lample et al.
-    2016)."""
-    char_size: int = 30
-    """Numbers per character vector (Lample: 25)."""
-    char_features: int = 30
-    """Numbers that the character model gives a word: filters, or the states of both directions (Lample: 50)."""
     lstm_size: int = 200
     """Size of each direction's state."""
     num_layers: int = 1
     """LSTM layers."""
-    hidden_dropout: float = 0.5
-    """Dropout of character vectors, and of the input and output of each LSTM layer."""
-    freeze_words: bool = False
-    """True if the word vectors keep their first values."""
-    texts: int = 1
-    """Texts per sequence in sentence-level tasks: 2 for pairs."""
-    classifier_size: int = 512
-    """Size of the hidden layer in sentence-level heads (GLUE's baseline)."""
-    initializer_range: float = 0.07
-    """σ of the head's initial weights; about Glorot's for 400 states and 17 tags."""
-    max_positions: int = 100_000
-    """Longest sequence; the model has no positions, so that this bounds memory only."""
     language_model: ElmoConfig | None = None
     """A frozen bidirectional language model whose states are joined to the words'."""
     lm_layers: LmLayers = "mix"
@@ -82,22 +57,15 @@ class BiLSTMConfig:
     """Where its states are joined: 0, to the vectors of the words; n, to the states of LSTM layer n."""
 
     def __post_init__(self) -> None:
-        check_minimum(self, 1, "vocab_size", "word_size", "lstm_size", "num_layers", "texts", "classifier_size")
-        check_minimum(self, 1, "char_size", "char_features", "max_positions")
-        check_choice(self, "char_model")
-        check_limit(self, "from 0 to below 1", "hidden_dropout")
-        check_limit(self, "above 0", "initializer_range")
+        super().__post_init__()
+        check_minimum(self, 1, "lstm_size", "num_layers")
         check_choice(self, "lm_layers")
         if not {*self.lm_places} <= {*range(self.num_layers + 1)}:
             raise ValueError(f"lm_places = {self.lm_places}: expected numbers from 0 to {self.num_layers}, the layers")
-        if self.char_model == "lstm" and self.char_features % 2:
-            raise ValueError(f"char_features = {self.char_features}: expected an even number, half for each direction")
 
     def __str__(self) -> str:
-        characters = "no characters" if self.char_model == "none" else f"characters by {self.char_model.upper()}"
         context = f", {self.language_model} ({self.lm_layers})" if self.language_model else ""
-        sizes = f"L{self.num_layers} H{self.lstm_size}+{self.lstm_size}, words {self.word_size}"
-        return f"BiLSTM {sizes}, {characters}{context}"
+        return f"BiLSTM L{self.num_layers} H{self.lstm_size}+{self.lstm_size}, {self.describe_words()}{context}"
 
     @property
     def hidden_size(self) -> int:
@@ -109,31 +77,14 @@ class BiLSTMConfig:
         return own + (self.language_model.hidden_size if self.language_model and layer in self.lm_places else 0)
 
     @property
-    def type_vocab_size(self) -> int:
-        return 2
-
-    @property
-    def is_causal(self) -> bool:
-        return False
-
-    @property
-    def input_size(self) -> int:
-        """D, size of a word's own vectors together."""
-        return self.word_size + (0 if self.char_model == "none" else self.char_features)
-
-    @property
     def num_parameters(self) -> int:
-        with torch.device("meta"):
-            return sum(parameter.numel() for parameter in BiLSTMEncoder(self).parameters())
-
-    def with_dropout(self, rate: float) -> BiLSTMConfig:
-        return replace(self, hidden_dropout=rate)
+        return count_parameters(lambda: BiLSTMEncoder(self))
 
 
 class CharacterCnn(nn.Module):
     """Filters over the characters of a word, and their maximum (figure 1)."""
 
-    def __init__(self, config: BiLSTMConfig) -> None:
+    def __init__(self, config: WordConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.num_characters, config.char_size)
         self.filters = Linear(CNN_WIDTH * config.char_size, config.char_features)
@@ -152,7 +103,7 @@ class CharacterCnn(nn.Module):
 class CharacterLstm(nn.Module):
     """The last states of a forward and a backward LSTM over the characters of a word (Lample et al. 2016, figure 4)."""
 
-    def __init__(self, config: BiLSTMConfig) -> None:
+    def __init__(self, config: WordConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.num_characters, config.char_size)
         self.lstm = nn.LSTM(config.char_size, config.char_features // 2, bidirectional=True)
@@ -171,13 +122,14 @@ class CharacterLstm(nn.Module):
 class WordEmbeddings(nn.Module):
     """A vector per word: its row of a table, and features of its characters."""
 
-    def __init__(self, config: BiLSTMConfig) -> None:
+    def __init__(self, config: WordConfig, reads_bytes: bool = False) -> None:
+        """Build the vectors; `reads_bytes`: rows have the bytes of words as ELMo reads them, not ids of characters."""
         super().__init__()
         self.word = nn.Embedding(config.vocab_size, config.word_size)
         self.word.weight.requires_grad_(not config.freeze_words)
         models = {"cnn": CharacterCnn, "lstm": CharacterLstm}
         self.characters = models[config.char_model](config) if config.char_model != "none" else None
-        self.reads_bytes = config.language_model is not None
+        self.reads_bytes = reads_bytes
 
     def forward(self, rows: Tensor, drop: Dropout | None, sparse: bool) -> Tensor:
         """Embed words, N × (1 + W) → N × D; features of characters are computed once for each distinct word."""
@@ -224,7 +176,7 @@ class BiLSTMEncoder(TextEncoder):
 
     def __init__(self, config: BiLSTMConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         super().__init__(config, compute_dtype)
-        self.embeddings = WordEmbeddings(config)
+        self.embeddings = WordEmbeddings(config, reads_bytes=config.language_model is not None)
         sizes = [config.state_size(number) for number in range(config.num_layers)]
         self.layers = nn.ModuleList(nn.LSTM(size, config.lstm_size, bidirectional=True) for size in sizes)
         self.language_model = (
@@ -260,7 +212,7 @@ class BiLSTMEncoder(TextEncoder):
 
     def make_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""
-        return SentenceHead(spec, self.config) if spec.reads_sequence_state else None
+        return SentenceHead(spec, self.config, self.config.hidden_size) if spec.reads_sequence_state else None
 
     def forward(self, batch: WordBatch, positions: Tensor | None = None) -> Tensor:
         """Compute the last layer's states, T × H or, with `positions`, R × H."""
@@ -306,10 +258,10 @@ class SentenceHead(TaskHead):
     reads_all_tokens: ClassVar[bool] = True
     is_standard: ClassVar[bool] = True
 
-    def __init__(self, spec: HeadSpec, config: BiLSTMConfig) -> None:
+    def __init__(self, spec: HeadSpec, config: WordConfig, hidden_size: int) -> None:
         super().__init__(spec)
         self.texts = config.texts
-        self.dense = Linear(config.hidden_size * (1 if self.texts == 1 else 4), config.classifier_size)
+        self.dense = Linear(hidden_size * (1 if self.texts == 1 else 4), config.classifier_size)
         self.classifier = Linear(config.classifier_size, spec.outputs)
 
     def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:

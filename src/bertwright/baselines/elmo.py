@@ -25,7 +25,7 @@ from bertwright.models.initialization import parameter_rng
 from bertwright.models.packed_lstm import Clips, ProjectedLSTM
 from bertwright.models.packing import WordBatch
 from bertwright.models.rnn import TimeMajor
-from bertwright.models.text_encoder import TextEncoder
+from bertwright.models.text_encoder import TextEncoder, count_parameters
 from bertwright.settings import check_limit, check_minimum
 from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES, mark_rows
 from bertwright.vocabulary.word_tokenizer import BEGIN, END
@@ -111,8 +111,7 @@ class ElmoConfig:
 
     @property
     def num_parameters(self) -> int:
-        with torch.device("meta"):
-            return sum(parameter.numel() for parameter in ElmoEncoder(self).parameters())
+        return count_parameters(lambda: ElmoEncoder(self))
 
     def with_dropout(self, rate: float) -> ElmoConfig:
         return replace(self, hidden_dropout=rate)

@@ -10,14 +10,15 @@ N words of all texts, D size of a word's vectors, K words in a window, H size of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.baselines.bilstm_crf import BiLSTMConfig, CharacterModel, SentenceHead, Texts, WordEmbeddings
+from bertwright.baselines.bilstm_crf import SentenceHead, Texts, WordEmbeddings
+from bertwright.baselines.word_config import WordConfig
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.encoder import Linear, make_dropout
@@ -25,86 +26,37 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskHead
 from bertwright.models.initialization import parameter_rng
 from bertwright.models.packing import WordBatch
-from bertwright.models.text_encoder import TextEncoder
-from bertwright.settings import check_limit, check_minimum
+from bertwright.models.text_encoder import TextEncoder, count_parameters
+from bertwright.settings import check_minimum
 
 
 @dataclass(frozen=True)
-class WindowConfig:
-    """Sizes of a `WindowEncoder`; the defaults are the paper's for tagging (table 5)."""
+class WindowConfig(WordConfig):
+    """Sizes of a `WindowEncoder`; the defaults are the paper's for tagging (table 5), which has no dropout."""
 
-    SHARED: ClassVar[tuple[str, ...]] = (
-        *("vocab_size", "num_characters", "word_size", "char_model", "char_size", "char_features"),
-        *("freeze_words", "texts"),
-    )
-    """Fields that a `BiLSTMConfig` has with the same meaning."""
-
-    vocab_size: int
-    """Rows of the table of word vectors."""
-    num_characters: int
-    """Rows of the table of character vectors."""
     word_size: int = 50
-    """Numbers per word vector."""
-    char_model: CharacterModel = "cnn"
-    """Model of a word's characters, as in `BiLSTMConfig`."""
-    char_size: int = 30
-    """Numbers per character vector."""
-    char_features: int = 30
-    """Numbers that the character model gives a word."""
+    hidden_dropout: float = 0.0
     reach: int = 2
     """Words on each side of a word in its window."""
     hidden_size: int = 300
     """H; an even number."""
-    hidden_dropout: float = 0.0
-    """Dropout of character vectors and of windows; the paper has none."""
-    freeze_words: bool = False
-    """True if the word vectors keep their first values."""
-    texts: int = 1
-    """Texts per sequence in sentence-level tasks: 2 for pairs."""
-    classifier_size: int = 512
-    """Size of the hidden layer in sentence-level heads."""
-    initializer_range: float = 0.07
-    """σ of the head's initial weights."""
-    max_positions: int = 100_000
-    """Longest sequence; the model has no positions, so that this bounds memory only."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_minimum(self, 1, "reach", "hidden_size")
-        check_limit(self, "above 0", "initializer_range")
         if self.hidden_size % 2:
             raise ValueError(f"hidden_size = {self.hidden_size}: expected an even number")
-        _ = self.parts  # checks the other sizes
 
     def __str__(self) -> str:
-        characters = "no characters" if self.char_model == "none" else f"characters by {self.char_model.upper()}"
-        return f"window of {2 * self.reach + 1} words, H{self.hidden_size}, words {self.word_size}, {characters}"
+        return f"window of {2 * self.reach + 1} words, H{self.hidden_size}, {self.describe_words()}"
 
     @property
     def num_layers(self) -> int:
         return 1
 
     @property
-    def type_vocab_size(self) -> int:
-        return 2
-
-    @property
-    def is_causal(self) -> bool:
-        return False
-
-    @property
-    def parts(self) -> BiLSTMConfig:
-        """Configuration of the parts that are a BiLSTM's as well: embeddings and sentence-level head."""
-        shared = {name: getattr(self, name) for name in self.SHARED}
-        shared |= {"lstm_size": self.hidden_size // 2, "classifier_size": self.classifier_size}
-        return BiLSTMConfig(**shared, hidden_dropout=self.hidden_dropout)
-
-    @property
     def num_parameters(self) -> int:
-        with torch.device("meta"):
-            return sum(parameter.numel() for parameter in WindowEncoder(self).parameters())
-
-    def with_dropout(self, rate: float) -> WindowConfig:
-        return replace(self, hidden_dropout=rate)
+        return count_parameters(lambda: WindowEncoder(self))
 
 
 class WindowLayer(nn.Module):
@@ -136,8 +88,8 @@ class WindowEncoder(TextEncoder):
 
     def __init__(self, config: WindowConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         super().__init__(config, compute_dtype)
-        self.embeddings = WordEmbeddings(config.parts)
-        self.layers = nn.ModuleList([WindowLayer(config.parts.input_size, config.reach, config.hidden_size)])
+        self.embeddings = WordEmbeddings(config)
+        self.layers = nn.ModuleList([WindowLayer(config.input_size, config.reach, config.hidden_size)])
         self.initialize(seed)
 
     @torch.no_grad()
@@ -161,7 +113,7 @@ class WindowEncoder(TextEncoder):
 
     def make_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""
-        return SentenceHead(spec, self.config.parts) if spec.reads_sequence_state else None
+        return SentenceHead(spec, self.config, self.config.hidden_size) if spec.reads_sequence_state else None
 
     def forward(self, batch: WordBatch, positions: Tensor | None = None) -> Tensor:
         """Compute the states, T × H or, with `positions`, R × H."""

@@ -47,40 +47,40 @@ def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequenc
     known = vectors.words if vectors is not None and words.unknown_words in ("pretrained", "random") else ()
     tokenizer = WordTokenizer.learn(task.texts(examples), rules, words.min_word_count, known)
     char_size, char_features = CHARACTER_SIZES[words.char_model]
-    config = BiLSTMConfig(
-        vocab_size=tokenizer.vocab_size,
-        num_characters=NUM_LETTERS if language_model else tokenizer.num_characters,
-        word_size=words.word_size if vectors is None else vectors.width,
-        char_model=words.char_model,
-        char_size=char_size,
-        char_features=char_features,
-        lstm_size=words.lstm_size,
-        num_layers=words.lstm_layers,
-        freeze_words=words.freeze_vectors,
-        texts=task.num_segments,
-        language_model=language_model.config if language_model else None,
-        lm_layers=words.lm_layers,
-        lm_places=words.lm_places,
-    )
-    encoder = make_encoder(settings, config)
+    shared: dict[str, Any] = {
+        "vocab_size": tokenizer.vocab_size,
+        "num_characters": NUM_LETTERS if language_model else tokenizer.num_characters,
+        "word_size": words.word_size if vectors is None else vectors.width,
+        "char_model": words.char_model,
+        "char_size": char_size,
+        "char_features": char_features,
+        "freeze_words": words.freeze_vectors,
+        "texts": task.num_segments,
+    }
+    if settings.tuning.dropout is not None:
+        shared["hidden_dropout"] = settings.tuning.dropout
+    encoder: WindowEncoder | BiLSTMEncoder
+    if settings.architecture == "window":
+        encoder = WindowEncoder(WindowConfig(**shared), seed=settings.seed)
+    else:
+        config = BiLSTMConfig(
+            **shared,
+            lstm_size=words.lstm_size,
+            num_layers=words.lstm_layers,
+            language_model=language_model.config if language_model else None,
+            lm_layers=words.lm_layers,
+            lm_places=words.lm_places,
+        )
+        encoder = BiLSTMEncoder(config, seed=settings.seed)
+        if encoder.language_model and language_model:
+            encoder.language_model.model.load_state_dict(language_model.state_dict())
     if vectors is not None:
         found = vectors.lookup(tokenizer.tokens[tokenizer.num_special :])
         rows = tokenizer.num_special + np.flatnonzero(found.has_vector)
         with torch.no_grad():
             encoder.embeddings.word.weight[rows] = torch.from_numpy(found.vectors[found.has_vector])
-    if isinstance(encoder, BiLSTMEncoder) and encoder.language_model and language_model:
-        encoder.language_model.model.load_state_dict(language_model.state_dict())
     head = task.make_head(encoder) if task.make_head else task.head
     return NewModel(EncoderForTask(encoder, head, settings.seed), tokenizer)
-
-
-def make_encoder(settings: FinetuneSettings, config: BiLSTMConfig) -> BiLSTMEncoder | WindowEncoder:
-    """Build the encoder of --architecture; a window network has the same words and characters as a BiLSTM."""
-    dropout = settings.tuning.dropout
-    if settings.architecture == "window":
-        shared = {name: getattr(config, name) for name in WindowConfig.SHARED}
-        return WindowEncoder(WindowConfig(**shared, hidden_dropout=dropout or 0.0), seed=settings.seed)
-    return BiLSTMEncoder(config if dropout is None else config.with_dropout(dropout), seed=settings.seed)
 
 
 def load_language_model(name: str) -> ElmoEncoder:

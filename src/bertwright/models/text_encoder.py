@@ -6,7 +6,7 @@ T tokens of the batch, B sequences, R positions whose states are read, L layers,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import torch
@@ -57,6 +57,12 @@ class EncoderConfig(Protocol):
 
     def with_dropout(self, rate: float) -> Self:
         """Return a copy with all dropout rates set to `rate`."""
+
+
+def count_parameters(build: Callable[[], nn.Module]) -> int:
+    """Count the parameters of the module that a function builds, without memory for them."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in build().parameters())
 
 
 class TextEncoder(nn.Module, ABC):
