@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
-from bertwright.models.packed_lstm import run_bilstm
+from bertwright.models.packed_lstm import run_bilstm, run_directions
 from bertwright.models.rnn import TimeMajor
 
 
@@ -27,6 +27,27 @@ def test_states_and_gradients_equal_those_of_nn_lstm(lengths: list[int]) -> None
     gradients = [torch.autograd.grad((states * weights).sum(), wanted) for states in (own, reference)]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_last_states_and_cells_and_their_gradients_equal_those_of_nn_lstm() -> None:
+    torch.manual_seed(0)
+    lengths = [3, 7, 1]
+    layer = nn.LSTM(5, 4, bidirectional=True, dtype=torch.float64)
+    words = torch.randn(sum(lengths), 5, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(2, 2, len(lengths), 4, dtype=torch.float64)
+    order = TimeMajor.of(np.array(lengths))
+    last = order.inverse[torch.tensor(lengths).cumsum(0) - 1]
+    own = torch.stack([values[:, last] for values in run_directions(layer, order.pack(words), order)])
+    reference = torch.stack(layer(pack_sequence([*torch.split(words, lengths)], enforce_sorted=False))[1])
+    torch.testing.assert_close(own, reference)
+    # The first ones have gradients of states and cells, the last ones of cells alone.
+    for part in (slice(0, 2), slice(1, 2)):
+        gradients = [
+            torch.autograd.grad((values * weights)[part].sum(), [words, *layer.parameters()], retain_graph=True)
+            for values in (own, reference)
+        ]
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other)
 
 
 def test_time_major_order_by_hand() -> None:

@@ -16,12 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bertwright.kernels.ffi import apply
 from bertwright.models.rnn import TimeMajor
 
 
 def run_bilstm(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> Tensor:
     """Compute the states of a bidirectional layer of `nn.LSTM`, R × D → R × 2H, in `order`."""
+    return order.join_directions(run_directions(layer, words, order)[0])
+
+
+def run_directions(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> tuple[Tensor, Tensor]:
+    """Compute states and cells of a bidirectional layer of `nn.LSTM`, R × D → 2 × R × H each.
+
+    Row r of either direction belongs to its own step of `order`, so that a sequence's last step has one row in both.
+    """
     suffixes = ("l0", "l0_reverse")
     inputs, hidden, bias, more_bias = (
         torch.stack([getattr(layer, f"{name}_{suffix}") for suffix in suffixes])
@@ -29,7 +36,7 @@ def run_bilstm(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> Tensor:
     )
     both = order.both_directions(words)
     gates = torch.baddbmm((bias + more_bias)[:, None], both, inputs.transpose(1, 2))  # 2 R 4C
-    return order.join_directions(apply(LstmSteps, gates, hidden, None, order.batch_sizes.tolist(), NO_CLIPS))
+    return run_steps(gates, hidden, None, order.batch_sizes.tolist(), NO_CLIPS)
 
 
 class Clips(NamedTuple):
@@ -56,8 +63,17 @@ class ProjectedLSTM(nn.Module):
     def forward(self, inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
         """Read words, 2 × R × D → 2 × R × H; `batch_sizes`: words per step."""
         gates = torch.baddbmm(self.bias[:, None], inputs, self.weight_ih.transpose(1, 2))  # 2 R 4C
-        states: Tensor = apply(LstmSteps, gates, self.weight_hh, self.weight_hr, batch_sizes, self.clips)
-        return states
+        return run_steps(gates, self.weight_hh, self.weight_hr, batch_sizes, self.clips)[0]
+
+
+def run_steps(
+    gates: Tensor, hidden: Tensor, project: Tensor | None, batch_sizes: Sequence[int], clips: Clips
+) -> tuple[Tensor, Tensor]:
+    """Compute states and cells by `LstmSteps`, with the return type that torch does not declare."""
+    results: tuple[Tensor, Tensor] = LstmSteps.apply(  # type: ignore[no-untyped-call]
+        gates, hidden, project, batch_sizes, clips
+    )
+    return results
 
 
 class LstmSteps(torch.autograd.Function):
@@ -66,8 +82,8 @@ class LstmSteps(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, gates: Tensor, hidden: Tensor, project: Tensor | None, batch_sizes: Sequence[int], clips: Clips
-    ) -> Tensor:
-        """Compute states, 2 × R × H.
+    ) -> tuple[Tensor, Tensor]:
+        """Compute states, 2 × R × H, and cells, 2 × R × C.
 
         `gates`: the inputs' share in them, 2 × R × 4C; `hidden`: weights of the states, 2 × 4C × H; `project`: weights
         from cells to states, 2 × H × C, or None for an LSTM without, where H is C.
@@ -98,11 +114,12 @@ class LstmSteps(torch.autograd.Function):
             before, begin = begin, begin + n
         ctx.save_for_backward(gates, cells, states, hidden, project)
         ctx.batch_sizes, ctx.clips = batch_sizes, clips
-        return states
+        ctx.set_materialize_grads(False)
+        return states, cells
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, by_states: Tensor | None, by_cells: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return the gradients of gates and weights; a value at its limit has none."""
         saved: tuple[Tensor, ...] = ctx.saved_tensors
         gates, cells, states, hidden, project = saved
@@ -118,7 +135,7 @@ class LstmSteps(torch.autograd.Function):
             inside = cells.abs() < ctx.clips.cell
             of_cell, f = of_cell * inside[:, :, None], f * inside
         d_gates = gates.new_empty(*cells.shape[:2], 4, size)
-        d_states = gradient.clone()
+        d_states = torch.zeros_like(states) if by_states is None else by_states.clone()
         d_state, d_cell = states.new_zeros(2, 0, states.shape[2]), cells.new_zeros(2, 0, size)
         end = cells.shape[1]
         for n in reversed(batch_sizes):
@@ -130,6 +147,8 @@ class LstmSteps(torch.autograd.Function):
             d_output = total if project is None else torch.bmm(total, project)  # 2 n C
             d_total = d_output * by_cell[:, rows]
             d_total[:, : d_cell.shape[1]] += d_cell
+            if by_cells is not None:
+                d_total += by_cells[:, rows]
             torch.mul(d_total[:, :, None], of_cell[:, rows], out=d_gates[:, rows, :3])
             torch.mul(d_output, by_gate[:, rows], out=d_gates[:, rows, 3])
             d_cell = d_total * f[:, rows]
