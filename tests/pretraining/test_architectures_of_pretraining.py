@@ -49,6 +49,7 @@ def test_bert_is_the_default_and_keeps_its_settings() -> None:
         ({"model": {"architecture": "lstmm"}}, ("architecture", "'lstmm'", "bert", "toy")),
         ({"model": {"architecture": "toy"}, "data": {"objective": "mlm"}}, ("objective", "'mlm'", "toy-lm", "toy")),
         ({"model": {"architecture": "toy", "num_heads": 4, "size": "tiny"}}, ("size, num_heads", "toy")),
+        ({"model": {"architecture": "elmo", "hidden_size": 64, "num_layers": 1}}, ("hidden_size:", "elmo")),
     ],
 )
 def test_what_does_not_fit_the_architecture_is_named(tables: dict[str, Any], words: tuple[str, ...]) -> None:

@@ -6,21 +6,21 @@ H hidden size.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from bertwright.kernels.cpu import available_memory
 from bertwright.pretraining.data import StepTexts, StoreObjective
 from bertwright.pretraining.masking import Masked
-from bertwright.pretraining.objectives.objective import Column, ShownExample
+from bertwright.pretraining.objectives.language_model import language_model_scores, load_first_model
+from bertwright.pretraining.objectives.objective import ShownExample
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -78,15 +78,6 @@ class BertBatch:
             mlm_labels=self.mlm_labels.to(device, non_blocking=True),
             nsp_labels=self.nsp_labels.to(device, non_blocking=True),
         )
-
-
-def language_model_columns(label: str) -> tuple[Column, ...]:
-    """Return the columns of a language model; `label`: its name for people."""
-    return (
-        Column("mlm_loss", f"{label} loss (nats)", "{:.3f}", f"{label} loss {{:.3f}}", "loss {:.3f}", True),
-        Column("perplexity", f"{label} perplexity", "{:,.1f}"),  # the figure of the paper's table 6
-        Column("mlm_accuracy", f"{label} accuracy", "{:.1%}", "accuracy {:.1%}", is_plotted=True),
-    )
 
 
 class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
@@ -149,15 +140,10 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
     def load_model(
         self, folder: Path, settings: ModelSettings, tokenizer: TextTokenizer, is_checkpoint: bool
     ) -> tuple[BertForPretraining, list[str]]:
-        from bertwright.interop import huggingface
         from bertwright.models.heads import BertForPretraining
 
-        loaded = huggingface.load_model(folder, "required" if is_checkpoint else "optional", **settings.dropouts)
-        model = loaded.model
-        if not isinstance(model, BertForPretraining):
-            raise ValueError(
-                f"{folder}: expected a BERT, got model_type {model.encoder.model_type}; give another --init"
-            )
+        heads: Literal["required", "optional"] = "required" if is_checkpoint else "optional"
+        model, loaded = load_first_model(folder, BertForPretraining, "a BERT", settings, tokenizer, heads)
         if model.config.direction != self.direction:
             raise ValueError(f"{folder}: a {model.config.direction} model does not fit --objective {self.name}")
         if self.has_next_sentence and model.config.type_vocab_size < 2:
@@ -165,13 +151,7 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
                 f"type_vocab_size = 1: the model has one segment type, and --objective {self.name} reads pairs; choose "
                 "--objective mlm"
             )
-        huggingface.check_vocabulary(tokenizer, model.config, folder)
         return model, [f"{folder} has no {head} head: it starts from random weights" for head in loaded.missing_heads]
-
-    def write_model(self, folder: Path, model: BertForPretraining, tokenizer: TextTokenizer) -> None:
-        from bertwright.interop import huggingface
-
-        huggingface.write_model(folder, model, tokenizer)
 
     def describe_initialization(self, settings: ModelSettings, model: BertForPretraining) -> str:
         config = model.config
@@ -245,14 +225,9 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
 
     def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Compute means over all predictions and answers, losses in nats; without predictions or answers they are 0."""
-        mlm_loss = sums["mlm_sum"] / max(sums["mlm_count"], 1)
-        return {
-            "mlm_loss": mlm_loss,
-            "perplexity": math.exp(min(mlm_loss, 700.0)),
-            "mlm_accuracy": sums["mlm_correct"] / max(sums["mlm_count"], 1),
-            "nsp_loss": sums["nsp_sum"] / max(sums["nsp_count"], 1),
-            "nsp_accuracy": sums["nsp_correct"] / max(sums["nsp_count"], 1),
-        }
+        answers = max(sums["nsp_count"], 1)
+        next_sentence = {"nsp_loss": sums["nsp_sum"] / answers, "nsp_accuracy": sums["nsp_correct"] / answers}
+        return language_model_scores(sums) | next_sentence
 
 
 def new_bert(settings: ModelSettings, config: BertConfig, seed: int) -> BertForPretraining:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from bertwright.pretraining import masking
-from bertwright.pretraining.objectives.bert_objective import BertObjective, language_model_columns
+from bertwright.pretraining.objectives.bert_objective import BertObjective
+from bertwright.pretraining.objectives.language_model import language_model_columns
 
 if TYPE_CHECKING:
     from bertwright.pretraining.data import StepTexts

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bertwright.pretraining.objectives.bert_objective import BertBatch, check_memory, language_model_columns
+from bertwright.pretraining.objectives.bert_objective import BertBatch, check_memory
 from bertwright.pretraining.objectives.causal import LeftToRightLM
+from bertwright.pretraining.objectives.language_model import language_model_columns, load_first_model
 
 if TYPE_CHECKING:
     from bertwright.baselines.gpt import GptLanguageModel
@@ -58,14 +59,9 @@ class GptObjective(LeftToRightLM):
         self, folder: Path, settings: ModelSettings, tokenizer: TextTokenizer, is_checkpoint: bool
     ) -> tuple[GptLanguageModel, list[str]]:
         from bertwright.baselines.gpt import GptLanguageModel
-        from bertwright.interop import huggingface
 
-        loaded = huggingface.load_model(folder, "required" if is_checkpoint else "optional", **settings.dropouts)
-        if not isinstance(loaded.model, GptLanguageModel):
-            model_type = loaded.model.encoder.model_type
-            raise ValueError(f"{folder}: expected a GPT, got model_type {model_type}; give another --init")
-        huggingface.check_vocabulary(tokenizer, loaded.model.config, folder)
-        return loaded.model, []
+        heads: Literal["required", "optional"] = "required" if is_checkpoint else "optional"
+        return load_first_model(folder, GptLanguageModel, "a GPT", settings, tokenizer, heads)[0], []
 
     def initialization(self, settings: ModelSettings) -> str:
         """Return how a new model's weights are drawn: by default independently, N(0, 0.02) at the size of the paper."""

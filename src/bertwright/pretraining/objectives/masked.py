@@ -8,7 +8,8 @@ import numpy as np
 
 from bertwright.permutation import uniform
 from bertwright.pretraining import masking
-from bertwright.pretraining.objectives.bert_objective import BertObjective, language_model_columns
+from bertwright.pretraining.objectives.bert_objective import BertObjective
+from bertwright.pretraining.objectives.language_model import language_model_columns
 from bertwright.pretraining.objectives.objective import Column
 from bertwright.seeding import derive_key
 

@@ -171,9 +171,11 @@ class Objective(ABC, Generic[B, M]):
         Raises ValueError for a folder whose model does not fit the objective.
         """
 
-    @abstractmethod
     def write_model(self, folder: Path, model: M, tokenizer: TextTokenizer) -> None:
         """Write the model with its tokenizer into a folder, for a checkpoint or as the result."""
+        from bertwright.interop import huggingface
+
+        huggingface.write_model(folder, model, tokenizer)
 
     def describe_initialization(self, settings: ModelSettings, model: M) -> str:
         """Describe the weights of a new model."""

@@ -5,8 +5,8 @@ An architecture is pre-trained by the objectives that name it (`Objective.archit
 
 from __future__ import annotations
 
-from bertwright.pretraining.objectives.bidirectional import BidirectionalLanguageModel
 from bertwright.pretraining.objectives.causal import LeftToRightLM, RightToLeftLM
+from bertwright.pretraining.objectives.elmo_objective import BidirectionalLanguageModel
 from bertwright.pretraining.objectives.gpt_objective import GptObjective
 from bertwright.pretraining.objectives.masked import MaskedLM, MaskedLMWithNextSentence
 from bertwright.pretraining.objectives.objective import AnyObjective

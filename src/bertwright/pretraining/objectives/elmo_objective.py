@@ -17,7 +17,11 @@ import numpy as np
 from bertwright.permutation import uniform
 from bertwright.pretraining.data import StepTexts, StoreExamples, StoreObjective
 from bertwright.pretraining.masking import causal_lm_targets
-from bertwright.pretraining.objectives.bert_objective import language_model_columns
+from bertwright.pretraining.objectives.language_model import (
+    language_model_columns,
+    language_model_scores,
+    load_first_model,
+)
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -103,6 +107,7 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
 
     name: ClassVar[str] = "bilm"
     architecture: ClassVar[str] = "elmo"
+    model_options = ("size", "num_layers", "hidden_dropout")
     columns = language_model_columns("bidirectional LM")
     token_rows: np.ndarray
     """V × (1 + W), id and bytes of each word of the vocabulary; set on the copy that `open_examples` makes."""
@@ -160,18 +165,8 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
         self, folder: Path, settings: ModelSettings, tokenizer: TextTokenizer, is_checkpoint: bool
     ) -> tuple[BidirectionalLM, list[str]]:
         from bertwright.baselines.elmo import BidirectionalLM
-        from bertwright.interop import huggingface
 
-        loaded = huggingface.load_model(folder, "required", **settings.dropouts)
-        if not isinstance(loaded.model, BidirectionalLM):
-            raise ValueError(f"{folder}: expected an ELMo, got {loaded.model.encoder.model_type}; give another --init")
-        huggingface.check_vocabulary(tokenizer, loaded.model.config, folder)
-        return loaded.model, []
-
-    def write_model(self, folder: Path, model: BidirectionalLM, tokenizer: TextTokenizer) -> None:
-        from bertwright.interop import huggingface
-
-        huggingface.write_model(folder, model, tokenizer)
+        return load_first_model(folder, BidirectionalLM, "an ELMo", settings, tokenizer, "required")[0], []
 
     def loss(self, model: BidirectionalLM, batch: BidirectionalBatch) -> LossOutput:
         """Compute the mean cross entropy of both directions, in nats.
@@ -198,12 +193,7 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
 
     def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Compute means over all predictions, in nats; the loss of training steps is the sampled softmax's."""
-        loss, count = sums["mlm_sum"], max(sums["mlm_count"], 1)
-        return {
-            "mlm_loss": loss / count,
-            "perplexity": math.exp(min(loss / count, 700.0)),
-            "mlm_accuracy": sums["mlm_correct"] / count,
-        }
+        return language_model_scores(sums)
 
 
 def sampled_cross_entropy(

@@ -15,8 +15,8 @@ import torch
 from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.pretraining.data_settings import DataSettings
-from bertwright.pretraining.objectives import bidirectional
-from bertwright.pretraining.objectives.bidirectional import (
+from bertwright.pretraining.objectives import elmo_objective
+from bertwright.pretraining.objectives.elmo_objective import (
     BidirectionalLanguageModel,
     SampledWords,
     sampled_cross_entropy,
@@ -82,8 +82,8 @@ def test_a_vocabulary_without_a_frequent_word_is_an_error_that_leaves_no_folder(
 def test_both_directions_learn_the_grammar(
     tmp_path: Path, make_elmo: Make, monkeypatch: pytest.MonkeyPatch, min_sampled: int
 ) -> None:
-    monkeypatch.setattr(bidirectional, "MIN_SAMPLED", min_sampled)  # 1: the softmax has 14 of the 28 words
-    monkeypatch.setattr(bidirectional, "SAMPLED_SHARE", 2)
+    monkeypatch.setattr(elmo_objective, "MIN_SAMPLED", min_sampled)  # 1: the softmax has 14 of the 28 words
+    monkeypatch.setattr(elmo_objective, "SAMPLED_SHARE", 2)
     run_pretrain(make_elmo(tmp_path / "run", steps=60, eval_every=30))
     losses = [record["mlm_loss"] for record in read_metrics(tmp_path / "run") if record["kind"] == "held_out"]
     assert losses[0] == pytest.approx(math.log(open_tokenizer(tmp_path / "run" / "model").vocab_size), rel=0.15)

@@ -1,0 +1,60 @@
+"""What the objectives of language models have in common: columns, scores, and the check of the model to start from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from bertwright.pretraining.objectives.objective import Column
+
+if TYPE_CHECKING:
+    from bertwright.interop.huggingface import LoadResult
+    from bertwright.models.heads import EncoderModel
+    from bertwright.pretraining.settings import ModelSettings
+    from bertwright.vocabulary.text_tokenizer import TextTokenizer
+
+M = TypeVar("M", bound="EncoderModel")
+
+
+def language_model_columns(label: str) -> tuple[Column, ...]:
+    """Return the columns of a language model; `label`: its name for people."""
+    return (
+        Column("mlm_loss", f"{label} loss (nats)", "{:.3f}", f"{label} loss {{:.3f}}", "loss {:.3f}", True),
+        Column("perplexity", f"{label} perplexity", "{:,.1f}"),  # the figure of the paper's table 6
+        Column("mlm_accuracy", f"{label} accuracy", "{:.1%}", "accuracy {:.1%}", is_plotted=True),
+    )
+
+
+def language_model_scores(sums: Mapping[str, float]) -> dict[str, float]:
+    """Compute means over all predictions, losses in nats; without predictions they are 0."""
+    count = max(sums["mlm_count"], 1)
+    loss = sums["mlm_sum"] / count
+    return {
+        "mlm_loss": loss,
+        "perplexity": math.exp(min(loss, 700.0)),
+        "mlm_accuracy": sums["mlm_correct"] / count,
+    }
+
+
+def load_first_model(
+    folder: Path,
+    kind: type[M],
+    name: str,
+    settings: ModelSettings,
+    tokenizer: TextTokenizer,
+    heads: Literal["required", "optional"],
+) -> tuple[M, LoadResult]:
+    """Load the model of a checkpoint or of --init, with the dropouts of the settings.
+
+    `name`: of `kind`, for people. Raises ValueError for another kind of model, and for another vocabulary.
+    """
+    from bertwright.interop import huggingface
+
+    loaded = huggingface.load_model(folder, heads, **settings.dropouts)
+    if not isinstance(loaded.model, kind):
+        model_type = loaded.model.encoder.model_type
+        raise ValueError(f"{folder}: expected {name}, got model_type {model_type}; give another --init")
+    huggingface.check_vocabulary(tokenizer, loaded.model.config, folder)
+    return loaded.model, loaded
