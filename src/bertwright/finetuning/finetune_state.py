@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches
 from bertwright.tasks.task import POOLINGS, AnyTask, describe_pooling
 from bertwright.tasks.task_data import SplitData, read_splits, within_positions
-from bertwright.tasks.task_io import continue_task, load_task, load_to_continue
+from bertwright.tasks.task_io import TaskModel, continue_task, load_task, load_to_continue
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import TrainingSpec
@@ -79,8 +79,6 @@ def open_run(
     latest = checkpoint.verify_latest(settings.run / "checkpoints")
     finished = settings.run / "model"
     own = latest or (finished if finished.is_dir() else None)
-    is_new = own is None and settings.architecture is not None
-    source = None if is_new else own or model_folder(settings.model)
     task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
     if settings.tuning.patience is not None and "dev" not in examples:
         raise ValueError(
@@ -88,46 +86,69 @@ def open_run(
             "none; give --dev files or --validation-fraction 0.1"
         )
     resumed = load_task(own) if own else None
-    if source is None:
-        model, tokenizer = make_word_model(settings, task, examples["train"])
-    else:
-        tokenizer = open_tokenizer(source)
-        if settings.tuning.keep_head:
-            task = continue_task(source, task)
-        task = choose_pooling(settings.tuning, task, source)
-        model = resumed.model if resumed else _initial_model(settings, task, source, console)
-        check_vocabulary(tokenizer, model.config, source)
+    opened = _open_model(settings, task, examples["train"], own, resumed, console)
+    task, model, tokenizer = opened.task, opened.model, opened.tokenizer
     if settings.tuning.class_weights is not None and own is None:
         task = with_class_weights(task, settings.tuning.class_weights, examples["train"])
     check_finite_weights(model, 0)
     task = within_positions(task, settings.task.overrides, model.config.max_positions)
     splits = _encode(task, examples, tokenizer, model)
-    train, is_new = splits["train"].encoded, resumed is None and not settings.tuning.keep_head
-    if is_new:
+    prepare_head = resumed is None and not settings.tuning.keep_head
+    if prepare_head:
+        first = np.arange(min(splits["train"].encoded.num_items, SCALED_ITEMS))
         with evaluation_mode(model):
-            model.scale_pooled_head(collate(train, np.arange(min(train.num_items, SCALED_ITEMS))))
+            model.scale_pooled_head(collate(splits["train"].encoded, first))
     prepare_model(model, context)
     fit = None
-    if is_new and settings.tuning.head_init == "fit":
-        fit = fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing)
+    if prepare_head and settings.tuning.head_init == "fit":
+        fit = fit_head(model, task, splits["train"].encoded, settings.seed, settings.tuning.label_smoothing)
     lr_scales = layerwise_lr_scales(model, settings.tuning.freeze_layers, settings.tuning.layerwise_lr_decay)
     lr_scales |= own_lr_scales(model.encoder, settings.optimizer.learning_rate)
     optimizer = make_optimizer(model, settings.optimizer, lr_scales)  # freezes parameters of scale 0
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
-    if resumed is not None:
-        task = resumed.task  # with its choices on dev, such as a threshold
     return FinetuneState(
-        task=task,
+        task=resumed.task if resumed else task,  # a saved task has its choices on dev, such as a threshold
         tokenizer=tokenizer,
         model=model,
         optimizer=optimizer,
         train=splits["train"],
         dev=splits.get("dev"),
         test=splits.get("test"),
-        source_config=None if own or source is None else load_config(source),
+        source_config=opened.source_config,
         head_fit=fit,
     )
+
+
+class _OpenedModel(NamedTuple):
+    """A run's model with its tokenizer, and the task that its head is made for."""
+
+    task: AnyTask
+    model: EncoderForTask
+    tokenizer: TextTokenizer
+    source_config: EncoderConfig | None
+    """As in `FinetuneState`."""
+
+
+def _open_model(
+    settings: FinetuneSettings,
+    task: AnyTask,
+    train: Sequence[Any],
+    own: Path | None,
+    resumed: TaskModel | None,
+    console: Console,
+) -> _OpenedModel:
+    """Return a new model for the task or the run's own; `own`: its folder, `resumed`: what that folder has."""
+    if own is None and settings.architecture is not None:
+        return _OpenedModel(task, *make_word_model(settings, task, train), None)
+    source = own or model_folder(settings.model)
+    tokenizer = open_tokenizer(source)
+    if settings.tuning.keep_head:
+        task = continue_task(source, task)
+    task = choose_pooling(settings.tuning, task, source)
+    model = resumed.model if resumed else _initial_model(settings, task, source, console)
+    check_vocabulary(tokenizer, model.config, source)
+    return _OpenedModel(task, model, tokenizer, None if own else load_config(source))
 
 
 def choose_pooling(tuning: TuningSettings, task: AnyTask, source: Path) -> AnyTask:

@@ -79,19 +79,20 @@ def ladder(settings: LadderSettings, console: Console | None = None) -> Path:
                 f"{len(results)} of {len(runs)} runs are finished; resume with: bertwright ladder --run {folder} "
                 "--resume"
             ) from None
-    report(settings, results, console)
+    print_table(settings, results, console)
     return settings.run
 
 
 def train_rung(settings: LadderSettings, rung: Rung, seed: int) -> RungResult:
-    """Train one system, or continue to; its weights are deleted."""
+    """Train one system with one seed, or resume its run; return its scores and delete its weights."""
     given = settings.finetune_settings(rung, seed)
     started = time.process_time()
     finetune(replace(given, resume=(given.run / "settings.toml").is_file()), silent_console())
-    found = read_json(given.run / "report.json")
-    scores = {split: values[found["metric"]] for split, values in found["scores"].items()}
+    report = read_json(given.run / "report.json")
+    metric = str(report["metric"])
+    scores = {split: values[metric] for split, values in report["scores"].items()}
     delete_weights(given.run, with_model=True)
-    return RungResult(RungRun(rung.name, seed), found["metric"], scores, time.process_time() - started)
+    return RungResult(RungRun(rung.name, seed), metric, scores, time.process_time() - started)
 
 
 def score_floor(settings: LadderSettings) -> RungResult:
@@ -109,7 +110,7 @@ def score_floor(settings: LadderSettings) -> RungResult:
     return RungResult(RungRun(FLOOR, 0), task.metric, scores, time.process_time() - started)
 
 
-def report(settings: LadderSettings, results: Sequence[RungResult], console: Console) -> None:
+def print_table(settings: LadderSettings, results: Sequence[RungResult], console: Console) -> None:
     """Print the table and write it."""
     rows, records = [], []
     before: list[RungResult] = []

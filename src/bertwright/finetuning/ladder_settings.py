@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertwright.files import read_json
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.interop.model_files import check_model
+from bertwright.interop.model_files import check_model, locate_config, model_folder
 from bertwright.settings import check_limit, check_minimum, from_table, to_table
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.tagging import Tagging
@@ -27,6 +28,8 @@ class Rung(NamedTuple):
     """F1 on the test set of CoNLL-2003, in percent, of the paper that introduced it."""
     table: Mapping[str, Any]
     """Its own settings, as a TOML table of fine-tuning."""
+    is_frozen: bool = False
+    """True if all layers of the model keep their weights, so that only the head is trained."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +96,18 @@ class LadderSettings:
         if self.gpt is not None:
             rungs.append(Rung("GPT, fine-tuned", None, {"model": self.gpt}))
         if self.bert is not None:
-            frozen = {"freeze_layers": 10_000}
             rungs += [
                 Rung("BERT, random weights", None, {"model": self.bert, "tuning": {"from_scratch": True}}),
-                Rung("BERT, frozen", None, {"model": self.bert, "tuning": frozen}),
+                Rung("BERT, frozen", None, {"model": self.bert}, is_frozen=True),
                 Rung("BERT, fine-tuned", 92.4, {"model": self.bert}),
             ]
         return rungs
 
     def finetune_settings(self, rung: Rung, seed: int) -> FinetuneSettings:
-        """Return the settings of one run, which are the system's own where the ladder's do not say otherwise."""
+        """Return the settings of one run: the system's own, with the ladder's folder, task, seed, device and limits.
+
+        Where both set an option of the task, or the validation fraction, the system's counts.
+        """
         from_words = "architecture" in rung.table
         epochs = self.word_epochs if from_words else self.epochs
         task = {name: value for name, value in to_table(self.task).items() if name != "overrides"}
@@ -111,8 +116,8 @@ class LadderSettings:
         task["overrides"] = overrides | table.pop("overrides", {})
         tuning = {"validation_fraction": self.validation_fraction, **table.pop("tuning", {})}
         tuning |= {} if self.limit is None else {"limit": self.limit}
-        if tuning.get("freeze_layers") is not None:
-            tuning["freeze_layers"] = count_layers(str(table["model"]))
+        if rung.is_frozen:
+            tuning["freeze_layers"] = count_layers(table["model"])
         table |= {"run": str(self.run / "runs" / f"{slug(rung.name)}-seed{seed}"), "task": task, "tuning": tuning}
         table |= {"seed": seed, "device": to_table(self.device)} | ({} if epochs is None else {"epochs": epochs})
         return from_table(FinetuneSettings, table, "ladder")
@@ -133,9 +138,6 @@ def slug(name: str) -> str:
 
 def count_layers(model: str) -> int:
     """Return the layers of a model by its config.json, without torch."""
-    from bertwright.files import read_json
-    from bertwright.interop.model_files import locate_config, model_folder
-
     values = read_json(locate_config(model_folder(model)))
     return int(values.get("num_hidden_layers", values.get("num_layers", 12)))
 
