@@ -56,7 +56,7 @@ def test_budget_scales_steps_and_examples(make: Make, tmp_path: Path) -> None:
     """Eight pre-trainings of 3 + 100 s and 28 fine-tunings of 2 + 10 s in 10.4 minutes: 312 s for each kind."""
     settings = make(tmp_path / "work", **FREE, budget=10.4)
     level, fitted = choose_level(settings), fit(settings)
-    assert (level.steps, level.limit, level.word_task_limit) == (1_000, 1_000, 1_500)
+    assert (level.steps, level.limit, level.word_task_limit) == (2_000, 1_000, 1_500)
     assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (360, 930, 1_300)
 
 

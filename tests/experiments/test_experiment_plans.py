@@ -13,11 +13,14 @@ from small_experiments import Make, output, plan_of
 
 from bertwright.experiments.composed_models import ComposeJob
 from bertwright.experiments.experiment import choose_level, experiment
-from bertwright.experiments.jobs import FinetuneJob, PretrainJob, ProbeJob, all_jobs
+from bertwright.experiments.job_runner import JobRunner
+from bertwright.experiments.jobs import BestRateJob, FinetuneJob, PretrainJob, ProbeJob, SameRateJob, all_jobs
 from bertwright.experiments.levels import TaskRecipe
+from bertwright.experiments.table_plan import FLOORS
 from bertwright.experiments.tables.figure5 import list_checkpoint_steps
 from bertwright.finetuning.finetune_state import open_run as open_finetuning
 from bertwright.finetuning.probe import open_probe
+from bertwright.settings import read_toml
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.training.context import execution_context
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -57,6 +60,35 @@ def test_all_objectives_read_the_same_pairs(make: Make, tmp_path: Path, store: P
             types = batch.input.token_type_ids.tolist()
             read[job.settings.data.objective] = ids.tolist(), batch.packing.cu_seqlens.tolist(), types
     assert read["mlm+nsp"] == read["mlm"] == read["ltr"] == read["rtl"]
+
+
+def test_the_first_seed_chooses_the_rate_of_all_seeds(make: Make, tmp_path: Path) -> None:
+    settings = make(tmp_path / "work", "table7", pretraining_seeds=2)
+    jobs = all_jobs(plan_of(settings).jobs)
+    (choice,) = [job for job in jobs if isinstance(job, BestRateJob)]
+    (repeated,) = [job for job in jobs if isinstance(job, SameRateJob)]
+    assert [job.settings.data.seed for job in (*choice.parents, repeated)] == [0, 0, 1]
+    assert len({job.key for job in jobs}) == len(jobs)
+    runner = JobRunner(settings.work)
+    runner.run_all([repeated], Console(quiet=True))
+    chosen, scored = runner.result(choice), runner.result(repeated)
+    assert chosen is not None
+    assert scored is not None
+    assert scored.scores["learning_rate"] == chosen.scores["learning_rate"]
+    trained = read_toml(runner.run_folder(repeated) / "settings.toml")
+    assert trained["optimizer"]["learning_rate"] == chosen.scores["learning_rate"]
+    assert trained["data"]["seed"] == 1
+
+
+def test_jobs_fill_each_cell_once_with_floors_first(make: Make, tmp_path: Path) -> None:
+    plan = plan_of(make(tmp_path, pretraining_seeds=2, tasks=("conll2003",)))
+    order = {job.key: number for number, job in reversed([*enumerate(plan.jobs)])}
+    first, later = [], []
+    for trial in plan.trials:
+        (later if trial.seed or trial.pretraining else first).append(order[trial.job.key])
+    assert max(first) < min(later)
+    floors = [order[trial.job.key] for trial in plan.trials if trial.row in FLOORS and not trial.pretraining]
+    assert sorted(floors)[:2] == [0, 1]
 
 
 def test_fine_tuning_and_heads_on_features_read_the_same_examples(make: Make, tmp_path: Path, tiny_bert: Path) -> None:

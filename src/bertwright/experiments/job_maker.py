@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertwright.experiments.floor_jobs import FrequentAnswerJob, InitialModelJob
-from bertwright.experiments.jobs import BestRateJob, FinetuneJob, Job, PretrainJob, ProbeJob, digest_task_inputs
+from bertwright.experiments.jobs import (
+    BestRateJob,
+    FinetuneJob,
+    Job,
+    PretrainJob,
+    ProbeJob,
+    SameRateJob,
+    digest_task_inputs,
+    with_rate,
+)
 from bertwright.experiments.levels import ExperimentLevel, Shape
 from bertwright.experiments.table_plan import FREQUENT, RANDOM, Trial
 from bertwright.experiments.task_files import FoundTask, find_task
@@ -143,41 +152,36 @@ class JobMaker:
     ) -> tuple[Job, ...]:
         """Return the pre-trainings of a row, one per seed; all rows have the same store, steps, batch and pairs.
 
-        If the level has several peak rates, each is the best of them on held-out loss. `data`, `model`: settings of the
-        examples and of the model in which the row differs.
+        If the level has several peak rates, the row has the best of them on the held-out loss of its first seed.
+        `data`, `model`: settings of the examples and of the model in which the row differs.
         """
-        return tuple(self._best_rate(name, objective, seed, shape, data or {}, model or {}) for seed in self.seeds)
+        level, is_variant = self.level, bool(data or model or (shape or self.level.shape) != self.level.shape)
+        jobs = list[Job]()
+        for seed in self.seeds:
+            described = f"pre-train {name}" + (f", seed {seed}" if len(self.seeds) > 1 else "")
+            settings = self._pretrain_settings(objective, seed, shape or level.shape, is_variant)
+            data_settings, shaped = replace(settings.data, **(data or {})), replace(settings.model, **(model or {}))
+            settings = replace(settings, data=data_settings, model=shaped)
+            jobs.append(self._repeat(described, settings, jobs[0]) if jobs else self._best_rate(described, settings))
+        return tuple(jobs)
 
     @property
     def seeds(self) -> range:
         """Seeds of pre-training."""
         return range(self.level.pretraining_seeds)
 
-    def _best_rate(
-        self,
-        name: str,
-        objective: Objective,
-        seed: int,
-        shape: Shape | None,
-        data: Mapping[str, Any],
-        model: Mapping[str, Any],
-    ) -> Job:
-        """Return the pre-training of a row for one seed, at the best of the level's rates."""
-        level, digests = self.level, (("store", self.inputs.store_digest),)
-        is_variant = bool(data or model or (shape or level.shape) != level.shape)
-        described = f"pre-train {name}" + (f", seed {seed}" if level.pretraining_seeds > 1 else "")
-        settings = self._pretrain_settings(objective, seed, shape or level.shape, is_variant)
-        settings = replace(settings, data=replace(settings.data, **data), model=replace(settings.model, **model))
-        jobs = [
-            PretrainJob(
-                f"{described}, rate {rate:g}",
-                digests,
-                (),
-                replace(settings, optimizer=replace(level.optimizer, learning_rate=rate)),
-            )
-            for rate in level.pretraining_rates
-        ]
+    def _best_rate(self, described: str, settings: PretrainSettings) -> Job:
+        """Return a pre-training at the best of the level's rates."""
+        rates, digests = self.level.pretraining_rates, (("store", self.inputs.store_digest),)
+        jobs = [PretrainJob(f"{described}, rate {rate:g}", digests, (), with_rate(settings, rate)) for rate in rates]
         return jobs[0] if len(jobs) == 1 else BestRateJob(described, (), tuple(jobs), jobs[0].settings)
+
+    def _repeat(self, described: str, settings: PretrainSettings, first: Job) -> Job:
+        """Return a pre-training with another seed at the rate of the first one."""
+        digests = (("store", self.inputs.store_digest),)
+        if isinstance(first, BestRateJob):
+            return SameRateJob(described, digests, (first,), settings)
+        return PretrainJob(described, digests, (), with_rate(settings, self.level.pretraining_rates[0]))
 
     def _pretrain_settings(self, objective: Objective, seed: int, shape: Shape, is_variant: bool) -> PretrainSettings:
         """Return what all pre-trainings share. The checkpoints of a variant are deleted."""
@@ -189,7 +193,7 @@ class JobMaker:
             steps=level.steps,
             save_every=every,
             keep_last=1 if is_variant else 2 * CURVE_CHECKPOINTS,  # up to 19 checkpoints if there are few steps
-            eval_every=every,
+            eval_every=level.steps,
             model=level.model(shape),
             data=DataSettings(level.max_length, level.batch_size, objective, "pair", seed=seed),
             long=level.long,

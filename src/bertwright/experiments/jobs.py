@@ -194,6 +194,17 @@ class BestRateJob(Job):
 
 
 @dataclass(frozen=True)
+class SameRateJob(PretrainJob):
+    """Pre-training with another seed at the peak rate that its parent, a `BestRateJob`, chose."""
+
+    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Pre-train; return the scores of the pre-training, and its rate."""
+        rate = read_json(parents[0].parent / RESULT)["scores"][CHOSEN_RATE]
+        job = PretrainJob(self.name, self.digests, (), with_rate(self.settings, rate))
+        return {**job.execute(run, (), console), CHOSEN_RATE: rate}
+
+
+@dataclass(frozen=True)
 class TaskJob(Job):
     """A job on a task's files, with the model of its parent or a model folder."""
 
@@ -277,6 +288,11 @@ class ProbeJob(TaskJob):
 
 S = TypeVar("S", FinetuneSettings, ProbeSettings)
 R = TypeVar("R", PretrainSettings, FinetuneSettings, ProbeSettings)
+
+
+def with_rate(settings: PretrainSettings, rate: float) -> PretrainSettings:
+    """Return the settings of a pre-training with another peak rate."""
+    return replace(settings, optimizer=replace(settings.optimizer, learning_rate=rate))
 
 
 def with_model_of(settings: S, parents: Sequence[Path], step: int | None = None) -> S:

@@ -71,8 +71,9 @@ class TablePlan:
 
     @property
     def jobs(self) -> list[Job]:
-        """Jobs of all trials by seed, so that all cells of a table fill at the same time."""
-        return [trial.job for trial in sorted(self.trials, key=lambda trial: trial.seed)]
+        """Jobs of all trials, one per cell first, floors before the others, so that a table fills evenly."""
+        ordered = sorted(self.trials, key=lambda trial: (trial.pretraining, trial.seed, trial.row not in FLOORS))
+        return [trial.job for trial in ordered]
 
     @property
     def key(self) -> str:
