@@ -85,6 +85,22 @@ def test_dump_yields_the_running_text_of_articles(tmp_path: Path) -> None:
     assert stats.empty_documents == 1  # the article that is only a list
 
 
+def test_each_section_of_an_article_is_a_document(tmp_path: Path) -> None:
+    path, town = tmp_path / "wiki.xml", "A town.\n== History ==\nOld.\n== See also ==\n* a list"
+    path.write_text(HEAD + make_page("Seoul", SEOUL) + make_page("Town", town) + "</mediawiki>", encoding="utf-8")
+    by_section = [(document.text, document.source) for document in read(CorpusSettings((f"section={path}",)))]
+    by_article = [(document.text, document.source) for document in read(CorpusSettings((str(path),)))]
+    first, second = (source for _, source in by_article)
+    seoul, later = SEOUL_TEXT.rsplit("\n\n", 1)
+    assert by_section == [(seoul, first), (later, first), ("A town.", second), ("Old.", second)]
+
+
+def test_sections_of_plain_text_are_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A town.")
+    with pytest.raises(ValueError, match=r"a\.txt: expected a Wikipedia dump .*got \.txt; use file=, line= or"):
+        list(read(CorpusSettings((f"section={tmp_path / 'a.txt'}",))))
+
+
 @pytest.mark.parametrize("name", ["wiki.xml.bz2", "wiki1.xml-p1p41242.bz2"])
 def test_compressed_dump_in_several_streams_equals_the_plain_one(tmp_path: Path, name: str) -> None:
     plain, packed = tmp_path / "plain.xml", tmp_path / name

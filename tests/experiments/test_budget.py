@@ -57,7 +57,7 @@ def test_budget_scales_steps_and_examples(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work", **FREE, budget=10.4)
     level, fitted = choose_level(settings), fit(settings)
     assert (level.steps, level.limit, level.word_task_limit) == (2_000, 1_000, 1_500)
-    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (360, 930, 1_300)
+    assert (fitted.steps, fitted.limit, fitted.word_task_limit) == (720, 930, 1_300)
 
 
 def test_budget_scales_heads_on_frozen_features(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
@@ -96,11 +96,11 @@ def test_budget_is_measured_once_for_the_same_inputs(
         level = command.apply_budget(changed, choose_level(changed), plan_of(changed), Console(quiet=True))
         return level.steps, level.limit
 
-    assert sizes() == sizes() == sizes(report_only=True) == (360, 930)
+    assert sizes() == sizes() == sizes(report_only=True) == (720, 930)
     assert measured == [28]
-    assert sizes(tasks=("sst2",)) == (360, 1_700)
-    assert sizes(seeds=1) == (360, 2_000)
-    assert sizes(budget=20.4) == (730, 1_900)
+    assert sizes(tasks=("sst2",)) == (720, 1_700)
+    assert sizes(seeds=1) == (720, 2_000)
+    assert sizes(budget=20.4) == (1_400, 1_900)
     assert measured == [28, 16, 14, 28]
     sizes(experiment="table7", model=str(tiny_bert), store=None)
     sizes(experiment="table7")

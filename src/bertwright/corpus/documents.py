@@ -49,7 +49,8 @@ class CorpusFormat:
 
     document_unit: DocumentUnit = "blank-line"
     """Extent of a document in .txt input: the text between blank lines, a whole file, or a line. Next-sentence
-    prediction needs documents of several sentences (paper, section 3.1: "document-level corpus")."""
+    prediction needs documents of several sentences (paper, section 3.1: "document-level corpus"). A document of a
+    Wikipedia dump is an article or, with "section", a section of an article."""
 
     document_start: str | None = None
     """Regular expression of Python. A line that matches it from its start begins a new document within the extent of
@@ -99,7 +100,7 @@ class CorpusSettings(CorpusFormat):
     hf://datasets/NAME/... paths: .txt, .jsonl, .csv, .tsv, .parquet, .conllu, .conll, .xml (Wikipedia dumps such as
     pages-articles.xml.bz2: the running text of each article), all but .parquet also as .gz, .zst, .bz2, .xz or
     .zip. `file=`,
-    `line=` or `blank-line=` before an input overrides --document-unit for it, as in file=books/."""
+    `line=`, `blank-line=` or `section=` before an input overrides --document-unit for it, as in file=books/."""
 
     format: str | None = None
     """Format of all inputs, whatever their suffixes: txt, jsonl, csv, tsv, parquet, conllu, conll or xml."""
@@ -306,7 +307,9 @@ def _read_units(file: InputFile, settings: CorpusSettings, stats: ReadStats, spa
     if file.format == DUMP_FORMAT:
         is_complete = span.end in (None, file.size)
         namespaces = read_namespaces(next(iter(decode_blocks(file, settings.codec, ReadStats())), ""))
-        return _tidy(file, stats, read_articles(file.path, blocks, span.line, is_complete, namespaces))
+        by_section = file.document_unit == "section"
+        articles = read_articles(file.path, blocks, span.line, is_complete, namespaces, by_section)
+        return _tidy(file, stats, articles)
     if file.format in CONLL_FORMATS:
         return _tidy(file, stats, _conll_documents(file, split_lines(file.path, blocks, span.line)))
     if file.document_unit == "line":

@@ -32,8 +32,10 @@ INLINE_TAGS = frozenset(
 )  # their content belongs to the running text; other tags are dropped with their content, such as ref and table
 FORMULA_TAGS = frozenset("math chem ce score hiero".split())
 LIST_ITEMS = frozenset("li dd dt".split())
-# Private-use characters: the mark of a list item; the place of a template or formula that cannot be read.
-LIST_MARK, GAP = "\ue000", "\ue001"
+# Private-use characters: the mark of a list item; the place of a template or formula that cannot be read; the start of
+# a section.
+LIST_MARK, GAP, SECTION_MARK = "\ue000", "\ue001", "\ue002"
+SECTION_LEVEL = 2  # level of a section's heading, as in "== History =="; deeper headings divide a section
 
 # Templates that show one of their values: its number from 0 or, negative, from the last.
 SHOWN_VALUE = {
@@ -108,8 +110,11 @@ def read_articles(
     line: int = 1,
     is_complete: bool = True,
     namespaces: Mapping[str, str] | None = None,
+    by_section: bool = False,
 ) -> Iterator[tuple[int, str]]:
     """Yield line and text of each article of a dump, or of a slice of one that starts and ends between pages.
+
+    `by_section`: yield the text before the first section, and the text of each section, with the line of the article.
 
     Redirects and pages of other namespaces (talk, files, categories, templates) are skipped; in dumps without `<ns>`
     the prefix of a title tells, by the `namespaces` of the dump. `line` is the number of the first line; if it is not
@@ -137,7 +142,9 @@ def read_articles(
                     f"{MAX_SILENT:,} characters; is this a Wikipedia dump?"
                 )
             for number, wikitext in pages.take():
-                yield number, extract_text(wikitext, hidden)
+                sections = extract_sections(wikitext, hidden)
+                texts = sections if by_section and sections else ["\n\n".join(sections)]
+                yield from ((number, text) for text in texts)
             if pages.size > MAX_CHARACTERS:
                 raise ValueError(
                     f"{path}: a page of more than {MAX_CHARACTERS:,} characters; is this a Wikipedia dump?"
@@ -227,15 +234,24 @@ HIDDEN = frozenset(name for name, key in NAMESPACES.items() if key in (FILE, CAT
 
 
 def extract_text(wikitext: str, hidden: frozenset[str] = HIDDEN) -> str:
-    r"""Extract the running text of a page: paragraphs, with a blank line between them.
+    r"""Extract the running text of a page as `extract_sections` does: paragraphs, with a blank line between them.
+
+    >>> extract_text("'''Seoul''' ({{lang|ko|서울}}) is the [[capital city|capital]].<ref>x</ref>\n* a list")
+    'Seoul (서울) is the capital.'
+    """
+    return "\n\n".join(extract_sections(wikitext, hidden))
+
+
+def extract_sections(wikitext: str, hidden: frozenset[str] = HIDDEN) -> list[str]:
+    r"""Extract the running text before the first section of a page, and of each section; empty texts are left out.
 
     Dropped are headings, lists, tables, references, images and links to other languages; lines that end with a colon,
     which usually introduce a list; and sentences with a formula or a template whose words are not known. `hidden`:
     names of namespaces, in lower case, whose links show nothing. A page with so much unclosed markup that the parser
     would take minutes has no text.
 
-    >>> extract_text("'''Seoul''' ({{lang|ko|서울}}) is the [[capital city|capital]].<ref>x</ref>\n* a list")
-    'Seoul (서울) is the capital.'
+    >>> extract_sections("A city.\n== History ==\nOld.\n=== Later ===\nA town.\n== Notes ==\n== Sights ==\nHills.")
+    ['A city.', 'Old.\n\nA town.', 'Hills.']
     """
     import mwparserfromhell  # used by this format only
 
@@ -244,14 +260,17 @@ def extract_text(wikitext: str, hidden: frozenset[str] = HIDDEN) -> str:
     wikitext = REFERENCE.sub("", wikitext[:last]) + wikitext[last:]
     wikitext = STYLE.sub(lambda match: "'" * max(len(match[0]) - 5, len(match[0]) == 4), wikitext)
     if _unfinished(wikitext) > MAX_UNFINISHED:
-        return ""
+        return []
     try:
         code = mwparserfromhell.parse(wikitext)
     except mwparserfromhell.parser.ParserError:  # a defect of the parser: the article counts as an empty document
-        return ""
+        return []
     rendered = BEHAVIOUR_SWITCH.sub("", _render(code, hidden))
-    paragraphs = (_tidy(line) for line in rendered.split("\n") if LIST_MARK not in line)
-    return "\n\n".join(line for line in paragraphs if _is_running_text(line))
+    texts = []
+    for section in rendered.split(SECTION_MARK):
+        paragraphs = (_tidy(line) for line in section.split("\n") if LIST_MARK not in line)
+        texts.append("\n\n".join(line for line in paragraphs if _is_running_text(line)))
+    return [text for text in texts if text]
 
 
 def _unfinished(wikitext: str) -> int:
@@ -295,7 +314,7 @@ def _render(code: Any, hidden: frozenset[str]) -> str:
         elif isinstance(node, nodes.ExternalLink):
             texts.append(_render(node.title, hidden) if node.brackets and node.title else "")
         elif isinstance(node, nodes.Heading):
-            texts.append("\n")
+            texts.append(f"\n{SECTION_MARK}" if node.level <= SECTION_LEVEL else "\n")
         elif isinstance(node, nodes.Tag):
             texts.append(_render_tag(node, hidden))
         elif isinstance(node, nodes.Template):

@@ -195,11 +195,13 @@ def print_plan(plan: TablePlan, common: Mapping[str, str], runner: JobRunner, co
     heading(console, plan.title)
     table = make_table("", "jobs", "finished", "time of the others")
     total = 0.0
-    for kind in dict.fromkeys(job.kind for job in jobs):
+    for kind, described in KINDS.items():
         chosen = [job for job in jobs if job.kind == kind]
+        if not chosen:
+            continue
         pending = [job for job in chosen if not runner.result(job)]
         seconds = sum(costs[job.key].seconds for job in pending)
-        table.add_row(KINDS[kind], str(len(chosen)), str(len(chosen) - len(pending)), format_duration(seconds))
+        table.add_row(described, str(len(chosen)), str(len(chosen) - len(pending)), format_duration(seconds))
         total += seconds
     console.print(table)
     console.print(key_value_table(common))
@@ -212,6 +214,9 @@ def print_plan(plan: TablePlan, common: Mapping[str, str], runner: JobRunner, co
 def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:
     """Return what the models of an experiment have in common, for people; `model`: the folder that the user gave."""
     rates = " or ".join(f"{rate:g}" for rate in level.pretraining_rates)
+    rule = ""
+    if len(level.pretraining_rates) > 1:
+        rule = ", the better one on held-out loss" + (" of the first seed" if level.pretraining_seeds > 1 else "")
     lengths = f"length {level.max_length}" + (
         f", the last tenth {level.max_positions}" if level.long.long_ratio else ""
     )
@@ -222,7 +227,7 @@ def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:
         "model": f"{format_shape(*level.shape)} unless stated; the same initial weights ({level.init_scheme} "
         "initialization) for all objectives",
         "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}, "
-        f"peak rate {rates}" + (", the better one on held-out loss" if len(level.pretraining_rates) > 1 else ""),
+        f"peak rate {rates}{rule}",
         "optimizer": format_optimizer(level.optimizer, without="learning_rate"),
     }
     return (trained if model is None else {"model": model}) | {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, cast, get_args
 
-DocumentUnit = Literal["blank-line", "file", "line"]
+DocumentUnit = Literal["blank-line", "file", "line", "section"]
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
@@ -30,7 +30,7 @@ class InputFile:
     size: int  # bytes on disk
     format: str  # suffix, such as ".txt"
     compression: str  # one of COMPRESSIONS, or ""
-    document_unit: DocumentUnit  # used for .txt files
+    document_unit: DocumentUnit  # used for .txt files; "section" for Wikipedia dumps
     modified_ns: int = 0  # time of its last change when it was listed; 0 if unknown
 
     def download(self) -> Path:
@@ -167,6 +167,11 @@ def _check_file(path: str, unit: DocumentUnit, formats: Sequence[str], suffix: s
             f"{path}: unknown suffix {file.format or '(none)'}; known are {', '.join(formats)}, each but .parquet also "
             f"with {', '.join(COMPRESSIONS)}; name the format of such files, as in --format txt (a glob such as "
             "folder/**/*.txt excludes other files)"
+        )
+    if unit == "section" and file.format == ".txt":
+        raise ValueError(
+            f"{path}: expected a Wikipedia dump (.xml) for documents of one section, got .txt; use file=, line= or "
+            "blank-line="
         )
     if file.compression and file.format == ".parquet":
         raise ValueError(f"{path}: Parquet is compressed inside; unpack this {file.compression} first")

@@ -270,7 +270,7 @@ def _choose_held_out(digests: np.ndarray, num_corpus: int, plan: _Plan, settings
     if len(distinct) < 2:
         raise ValueError(
             f"{inputs}: expected at least two different documents, got 1; use --held-out-inputs, --held-out 0, or "
-            "another --document-unit (blank-line, file, line)"
+            "another --document-unit (blank-line, file, line, section)"
         )
     min_documents = 2 if len(distinct) >= 4 else 1
     below = int(np.searchsorted(distinct, np.uint64(settings.held_out * 2.0**64)))
