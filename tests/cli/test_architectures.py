@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 import bertwright
-from bertwright.finetuning.finetune_state import layerwise_lr_scales
 from bertwright.finetuning.probe import ProbeSettings, probe
 from bertwright.finetuning.run import finetune
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
@@ -36,6 +35,7 @@ from bertwright.models.text_encoder import TextEncoder
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.layer_rates import layerwise_lr_scales
 from bertwright.vocabulary.tokenizer import Tokenizer
 from harness import run_and_capture
 

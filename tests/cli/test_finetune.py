@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 
 import bertwright
 from bertwright.files import read_json
-from bertwright.finetuning.finetune_state import layerwise_lr_scales, open_run
+from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.grid_settings import GridSettings
 from bertwright.finetuning.run import FinetuneRun, finetune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -43,6 +43,7 @@ from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.fit import train_until_stopped
+from bertwright.training.layer_rates import layerwise_lr_scales
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import OptimizerSettings

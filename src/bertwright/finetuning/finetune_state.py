@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from bertwright.tasks.task_io import TaskModel, continue_task, load_task, load_t
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import TrainingSpec
+from bertwright.training.layer_rates import layerwise_lr_scales, unfreeze_gradually
 from bertwright.training.loop import LossOutput, check_finite_weights, evaluation_mode
 from bertwright.training.optimizer import Optimizer, make_optimizer
 from bertwright.training.run_folder import prepare_model
@@ -104,7 +106,9 @@ def open_run(
         fit = fit_head(model, task, splits["train"].encoded, settings.seed, settings.tuning.label_smoothing)
     lr_scales = layerwise_lr_scales(model, settings.tuning.freeze_layers, settings.tuning.layerwise_lr_decay)
     lr_scales |= own_lr_scales(model.encoder, settings.optimizer.learning_rate)
-    optimizer = make_optimizer(model, settings.optimizer, lr_scales)  # freezes parameters of scale 0
+    epoch_steps = math.ceil(train.num_items / settings.batch_size) if settings.tuning.unfreeze == "gradual" else 0
+    rates = unfreeze_gradually(model, lr_scales, epoch_steps)
+    optimizer = make_optimizer(model, settings.optimizer, rates)  # freezes parameters of scale 0
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     return FinetuneState(
@@ -207,20 +211,6 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
             )
     task.initialize_head(model.head)
     return model
-
-
-def layerwise_lr_scales(model: EncoderForTask, freeze_layers: int | None, decay: float) -> dict[str, float]:
-    """Return the factor of each parameter's learning rate: 0 if frozen, else one `decay` for each layer above it."""
-    head = model.encoder.head_depth
-    frozen = -1 if freeze_layers is None else freeze_layers
-    if frozen >= head:
-        raise ValueError(f"freeze_layers = {freeze_layers}: this model has {head - 1} layers")
-    scales = {}
-    for name, parameter in model.named_parameters():
-        inside = name.removeprefix("encoder.")
-        depth = model.encoder.depth_of(inside) if inside != name else head
-        scales[name] = 0.0 if depth <= frozen or not parameter.requires_grad else decay ** (head - depth)
-    return scales
 
 
 def own_lr_scales(encoder: TextEncoder, learning_rate: float) -> dict[str, float]:

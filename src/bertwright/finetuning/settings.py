@@ -16,7 +16,7 @@ from bertwright.baselines.word_settings import (
 )
 from bertwright.files import read_json
 from bertwright.interop.model_files import check_model, locate_config, model_folder
-from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_minimum, check_range
+from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_choice, check_limit, check_minimum, check_range
 from bertwright.tasks.presets import PRESETS, TaskSettings, paper_settings
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import POOLINGS
@@ -42,6 +42,7 @@ RESUME_OVERRIDES = (
 
 HeadInit = Literal["random", "fit"]
 BASE_HIDDEN_SIZE = 768
+ULMFIT_TYPE, ULMFIT_RATE, ULMFIT_DECAY = "awd-lstm", 0.01, 0.385  # Howard & Ruder 2018, sections 3.2 and 4.1
 GPT_TYPE, GPT_RATE = "openai-gpt", 6.25e-5  # its `model_type`, and the rate of fine-tuning in its paper, section 4.1
 SIMILARITY_TASKS = ("mrpc", "qqp", "stsb")  # their pairs have no order: GPT reads both
 MAX_DEFAULT_RATE = 3e-4  # the highest of the rates for small BERTs of Turc et al. 2019 (google-research/bert)
@@ -88,6 +89,23 @@ def gpt_defaults(table: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
     return settings | ({"task": {"overrides": {"both_orders": True}}} if name in SIMILARITY_TASKS else {})
 
 
+def ulmfit_defaults() -> dict[str, Any]:
+    """Return the settings with which ULMFiT is fine-tuned (Howard & Ruder 2018, sections 3.2, 3.3, 4.1)."""
+    optimizer = {
+        "schedule": "slanted-triangular",
+        "warmup_ratio": 0.1,
+        "beta1": 0.7,
+        "beta2": 0.99,
+        "weight_decay": 0.0,
+    }
+    return {
+        "epochs": 10.0,
+        "batch_size": 64,
+        "optimizer": optimizer | {"learning_rate": ULMFIT_RATE},
+        "tuning": {"layerwise_lr_decay": ULMFIT_DECAY, "unfreeze": "gradual"},
+    }
+
+
 def paper_optimizer() -> OptimizerSettings:
     """Return the settings of section A.3, with Adam's bias correction: without it, small data sets often fail."""
     return OptimizerSettings(learning_rate=3e-5, warmup_ratio=0.1, bias_correction=True)
@@ -129,6 +147,9 @@ class TuningSettings:
     layerwise_lr_decay: float = 1.0
     """A layer's learning rate as a multiple of the rate of the layer above it; below 1, lower layers change less
     (ULMFiT)."""
+    unfreeze: Literal["all", "gradual"] = "all"
+    """all: train every layer from the first step. gradual: the head alone in the first epoch, and one more layer in
+    each epoch after it, from the top; layers beyond the number of epochs keep their weights (ULMFiT)."""
     patience: int | None = None
     """Stop early, after this many evaluations in a row without a better dev score. The learning rate still falls over
     all epochs. Unset: train to the end."""
@@ -143,6 +164,7 @@ class TuningSettings:
             raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {self.pooling!r}")
         if self.from_scratch and self.keep_head:
             raise ValueError("from_scratch and keep_head: random weights include a random head; set only one of them")
+        check_choice(self, "unfreeze")
         if self.head_init not in get_args(HeadInit):
             raise ValueError(f"head_init: expected random or fit, got {self.head_init!r}")
         if self.head_init == "fit" and (self.from_scratch or self.keep_head):
@@ -238,7 +260,10 @@ class FinetuneSettings:
             preset = PRESETS[name].task if name in PRESETS else None
             is_tagging = isinstance(preset, Tagging) or TASK_TYPES.get(name) is Tagging
             return default_settings(str(architecture), is_tagging, getattr(preset, "context", False))
-        if read_model_config(table.get("model")).get("model_type") == GPT_TYPE:
+        model_type = read_model_config(table.get("model")).get("model_type")
+        if model_type == ULMFIT_TYPE:
+            return ulmfit_defaults()
+        if model_type == GPT_TYPE:
             return gpt_defaults(table, read_hidden_size(table.get("model")))
         paper = paper_settings(table)
         base = paper.learning_rate if paper else paper_optimizer().learning_rate
@@ -252,9 +277,10 @@ class FinetuneSettings:
         own = (self.optimizer.learning_rate, self.batch_size, self.epochs)
         epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
         text = f"batch size {self.batch_size}, {epochs}, learning rate {self.optimizer.learning_rate:g}"
-        is_gpt = read_model_config(self.model).get("model_type") == GPT_TYPE
-        paper = None if is_gpt else paper_settings({"task": {"task": self.task.task}})
-        base = GPT_RATE if is_gpt else paper.learning_rate if paper else paper_optimizer().learning_rate
+        own_rates = {GPT_TYPE: GPT_RATE, ULMFIT_TYPE: ULMFIT_RATE}
+        rate = own_rates.get(str(read_model_config(self.model).get("model_type")))
+        paper = paper_settings({"task": {"task": self.task.task}}) if rate is None else None
+        base = rate or (paper.learning_rate if paper else paper_optimizer().learning_rate)
         if base < own[0] == default_learning_rate(base, hidden_size):
             text += f" (chosen by the hidden size, {hidden_size}; BASE: {base:g})"
         if paper is None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bertwright.baselines.awd_lstm import AwdLstmConfig, AwdLstmEncoder, AwdLstmLanguageModel
 from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
 from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
 from bertwright.baselines.window import WindowConfig, WindowEncoder
@@ -142,6 +143,16 @@ class ElmoArchitecture(Architecture):
         return BidirectionalLM(config)
 
 
+class AwdLstmArchitecture(Architecture):
+    """ULMFiT's language model in our own names."""
+
+    optional_heads: ClassVar[tuple[str, ...]] = ("softmax_bias",)
+
+    def build_model(self, config: Any) -> AwdLstmLanguageModel:
+        """Build the language model."""
+        return AwdLstmLanguageModel(config)
+
+
 BERT = BertArchitecture(BertEncoder, BertConfig, "Bert")
 
 
@@ -153,6 +164,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     BERT.encoder.model_type: BERT,
     REVERSED: BERT,
     READS_LAST: BERT,
+    AwdLstmEncoder.model_type: AwdLstmArchitecture(AwdLstmEncoder, AwdLstmConfig, "AwdLstm"),
     ElmoEncoder.model_type: ElmoArchitecture(ElmoEncoder, ElmoConfig, "Elmo"),
     GPT.encoder.model_type: GPT,
 }

@@ -272,7 +272,8 @@ def load_weights(
     model.load_state_dict(state, strict=False, assign=True)
     for name in new:  # Module.to_empty would import sympy, for a second
         owner, _, leaf = name.rpartition(".")
-        setattr(model.get_submodule(owner), leaf, torch.nn.Parameter(torch.empty(parameters[name].shape)))
+        fresh = torch.nn.Parameter(torch.zeros(parameters[name].shape), parameters[name].requires_grad)
+        setattr(model.get_submodule(owner), leaf, fresh)
     heads = model.head if isinstance(model, EncoderForTask) else model
     only = tuple(name.removeprefix(HEAD_PREFIX) for name in new)
     initialize(heads, model.config.initializer_range, seed, only=only)

@@ -42,6 +42,11 @@ class EncoderModel(nn.Module):
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
+    def depth_of(self, parameter: str) -> int:
+        """Return the depth of a parameter by its name, as `TextEncoder.depth_of` does; a head is above all layers."""
+        inside = parameter.removeprefix("encoder.")
+        return self.encoder.depth_of(inside) if inside != parameter else self.encoder.head_depth
+
 
 def is_untrained(layer: nn.Linear) -> bool:
     """Return whether a dense layer has its initial weights: its bias is initially 0, and only training changes it."""

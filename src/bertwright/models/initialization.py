@@ -8,16 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from bertwright import seeding
+from bertwright.models.batch_norm import BatchNorm
 
 
 @torch.no_grad()
 def initialize(model: nn.Module, std: float, seed: int, only: tuple[str, ...] = ("",), prefix: str = "") -> None:
-    """Draw weights from a normal distribution truncated at 2 σ; set biases to 0, LayerNorm to 1 and 0 (Google's code).
+    """Draw weights from a normal distribution truncated at 2 σ; set biases to 0, norms to 1 and 0 (Google's code).
 
     Every parameter's numbers are a function of (seed, prefix + name), whatever other parameters the model has.
     `only`: prefixes of the names to initialize. Parameters on the meta device, and fixed ones, are skipped.
     """
-    norms = {id(module.weight) for module in model.modules() if isinstance(module, nn.LayerNorm)}
+    norms = {id(module.weight) for module in model.modules() if isinstance(module, nn.LayerNorm | BatchNorm)}
     for name, parameter in model.named_parameters():
         if parameter.is_meta or not parameter.requires_grad or not name.startswith(only):
             continue

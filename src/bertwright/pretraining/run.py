@@ -39,9 +39,10 @@ from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.cost import CostEstimate, describe_cost, peak_memory, time_steps
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
+from bertwright.training.layer_rates import layerwise_lr_scales
 from bertwright.training.loop import check_finite_weights
 from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metrics
-from bertwright.training.optimizer import Optimizer
+from bertwright.training.optimizer import Optimizer, make_optimizer
 from bertwright.training.run_folder import find_changed_data, format_resume_command, prepare_model, record_run
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
 from bertwright.training.train_run import train_run
@@ -96,8 +97,7 @@ def open_run(
     if latest is None and settings.model.init is None and (text := _describe_untrained_positions(settings, model)):
         notice(console, text)
     prepare_model(model, context)
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    optimizer = Optimizer(trained, settings.optimizer)
+    optimizer = make_optimizer(model, settings.optimizer, layerwise_lr_scales(model, None, settings.layerwise_lr_decay))
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     peak = measure_peak_flops(context, model.config.hidden_size) * context.world_size if measures_peak else 1.0
@@ -134,7 +134,7 @@ def _initial_model(
         model = settings.objective.new_model(settings.model, tokenizer.vocab_size, settings.data.seed)
         return model
     folder = latest or model_folder(str(settings.model.init))
-    if open_tokenizer(folder).digest != tokenizer.digest:
+    if not settings.objective.adapts_vocabulary and open_tokenizer(folder).digest != tokenizer.digest:
         raise ValueError(
             f"{folder}: expected the vocabulary of {settings.store}, got another; prepare the text again with "
             f"--vocabulary {folder}"
@@ -170,7 +170,8 @@ def _check_lengths(settings: PretrainSettings, model: EncoderModel) -> None:
 def _describe_untrained_positions(settings: PretrainSettings, model: EncoderModel) -> str | None:
     """Return a notice if a new model has learned positions that no step reads; else None."""
     longest, positions = max(phase.data.max_length for phase in settings.phases), model.config.max_positions
-    if longest >= positions or getattr(model.config, "sinusoidal_positions", False):
+    learned = any("position" in name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    if longest >= positions or not learned:
         return None
     return (
         f"the model has {positions:,} positions, but the longest sequences of this run have {longest:,} tokens, so "
@@ -282,6 +283,7 @@ class PretrainRun:
             format_scores=self.objective.format_evaluation,
             diagnose=self.make_diagnosis() if self.context.is_main_process else None,
             find_unused_parameters=not self.objective.trains_all_parameters,
+            carried=self.objective.carried_state(self.model),
         )
 
     def batches(self, first_step: int) -> Iterator[list[MicroBatch]]:

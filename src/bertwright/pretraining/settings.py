@@ -71,8 +71,9 @@ class ModelSettings:
     earlier; normal: all weights are independent draws (Google's code). Unset: mimetic below a hidden size of 768, else
     normal, for every objective."""
     architecture: str = "bert"
-    """Kind of model: bert, gpt (Radford et al. 2018; a store of byte pairs) or elmo (Peters et al. 2018). The others
-    have an objective of their own, and their paper's settings as defaults: --architecture NAME --help shows them."""
+    """Kind of model: bert, gpt (Radford et al. 2018; a store of byte pairs), elmo (Peters et al. 2018) or ulmfit
+    (Howard & Ruder 2018; an AWD-LSTM on words). The others have an objective of their own, and their paper's settings
+    as defaults: --architecture NAME --help shows them."""
 
     def __post_init__(self) -> None:
         objectives_of(self.architecture)  # raises for an unknown name
@@ -164,6 +165,9 @@ class PretrainSettings:
     track: TrackerName | None = None
     """Also send each record of metrics.jsonl to Weights & Biases or MLflow, which their environment variables configure
     (WANDB_PROJECT, MLFLOW_TRACKING_URI). Needs `pip install "bertwright[tracking]"`. Unset: nothing is sent."""
+    layerwise_lr_decay: float = 1.0
+    """A layer's learning rate as a multiple of the rate of the layer above it: the discriminative rates with which
+    ULMFiT is fine-tuned on a task's text (with --init; 1 / 2.6 = 0.385)."""
     show_examples: int = 0
     """Print this many examples of the first step, with what is masked, replaced or kept, and whether B follows A; with
     --dry-run, only look at them."""
@@ -180,6 +184,7 @@ class PretrainSettings:
         names = ("steps", "save_every", "keep_last", "log_every", "eval_every", "eval_sequences", "micro_batch_size")
         check_minimum(self, 1, *names, "keep_every")
         check_minimum(self, 0, "show_examples")
+        check_limit(self, "above 0 and up to 1", "layerwise_lr_decay")
         self._check_architecture()
         if self.store is None and not self.resume:
             raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")

@@ -6,6 +6,7 @@ Decay is decoupled and acts on matrices only; gradients are clipped by their glo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,20 @@ from bertwright.kernels.fused_ops import adamw_, adamw_rows_, gradient_norm, opt
 from bertwright.kernels.half_linear import keep_copies
 from bertwright.kernels.reference import AdamStep
 from bertwright.training.optimizer_settings import OptimizerSettings as OptimizerSettings
+
+
+@dataclass(frozen=True)
+class Unfreezing:
+    """The factor of a learning rate that is 0 before a step."""
+
+    scale: float
+    first_step: int
+    """Number of steps for which the parameters stay frozen."""
+
+    def __call__(self, step: int) -> float:
+        """Return the factor in a step, from 0."""
+        return self.scale if step >= self.first_step else 0.0
+
 
 LRScale = float | Callable[[int], float]  # factor of a learning rate, or a function from the step (from 0) to it
 
@@ -26,7 +41,7 @@ class Optimizer:
         self,
         parameters: Mapping[str, nn.Parameter],
         settings: OptimizerSettings,
-        lr_scales: Mapping[str, LRScale] | None = None,
+        lr_scales: Mapping[str, LRScale] | Mapping[str, float] | None = None,
     ) -> None:
         """Start with zero moments.
 
@@ -84,6 +99,8 @@ class Optimizer:
         corrected = settings.bias_correction
         for (lr_scale, decay), names in self.param_groups.items():
             scale = lr_scale(self.steps - 1) if callable(lr_scale) else lr_scale
+            # Moments start when their parameters are unfrozen, and so does the correction of their bias.
+            steps = self.steps - (lr_scale.first_step if isinstance(lr_scale, Unfreezing) else 0)
             update = AdamStep(
                 lr=learning_rate * scale,
                 beta1=settings.beta1,
@@ -91,8 +108,8 @@ class Optimizer:
                 eps=settings.eps,
                 weight_decay=decay,
                 clip_scale=clip_scale,
-                correction1=1.0 - settings.beta1**self.steps if corrected else 1.0,
-                correction2=1.0 - settings.beta2**self.steps if corrected else 1.0,
+                correction1=1.0 - settings.beta1**steps if corrected and steps > 0 else 1.0,
+                correction2=1.0 - settings.beta2**steps if corrected and steps > 0 else 1.0,
             )
             dense: dict[str, Tensor] = {}  # gradients by name
             for name in names:
@@ -145,7 +162,9 @@ class Optimizer:
         self.steps = int(state["steps"])
 
 
-def make_optimizer(model: nn.Module, settings: OptimizerSettings, lr_scales: Mapping[str, LRScale]) -> Optimizer:
+def make_optimizer(
+    model: nn.Module, settings: OptimizerSettings, lr_scales: Mapping[str, LRScale] | Mapping[str, float]
+) -> Optimizer:
     """Return the optimizer of a model's parameters; freeze each parameter whose rate has the factor 0."""
     trained = {}
     for name, parameter in model.named_parameters():

@@ -26,7 +26,7 @@ from bertwright.vocabulary.trainer import (
     write_vocabulary,
 )
 from bertwright.vocabulary.word_counts import WordCounts
-from bertwright.vocabulary.word_tokenizer import ELMO_RULES, SPECIAL_TOKENS, WordTokenizer
+from bertwright.vocabulary.word_tokenizer import ELMO_RULES, LOWERCASE_RULES, SPECIAL_TOKENS, WordTokenizer
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
     """
     console = console or make_console()
     check_absent(settings.output)
-    if settings.vocabulary.algorithm == "words":
+    if settings.vocabulary.algorithm in ("words", "lowercase-words"):
         return learn_words(settings, console)
     with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
         with byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance:
@@ -88,16 +88,17 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
 def learn_words(settings: LearnSettings, console: Console) -> WordTokenizer:
     """Make a vocabulary of the most frequent words and write its folder atomically. Errors: see `learn_vocabulary`."""
     counts = Counter[str]()
+    rules = ELMO_RULES if settings.vocabulary.algorithm == "words" else LOWERCASE_RULES
     with atomic_folder(settings.output) as folder:
         with byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance:
             for document in read(settings.corpus):
-                counts.update(ELMO_RULES.pattern.findall(document.text))
+                counts.update(rules.pattern.findall(document.text.lower() if rules.lowercase else document.text))
                 advance(len(document.text.encode(errors="replace")))
         limit, least = settings.vocabulary.size - len(SPECIAL_TOKENS), settings.vocabulary.min_frequency
         frequent = sorted((-count, word) for word, count in counts.items() if count >= least)
         if not frequent:
             raise ValueError(f"min_frequency = {least}: no word of the text is so frequent; use more text, or lower it")
-        tokenizer = WordTokenizer([word for _, word in frequent[:limit]], "", ELMO_RULES)
+        tokenizer = WordTokenizer([word for _, word in frequent[:limit]], "", rules)
         tokenizer.save(folder)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
     heading(console, f"Vocabulary {settings.output}")

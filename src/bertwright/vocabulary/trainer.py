@@ -44,10 +44,11 @@ class VocabularySettings:
     """Remove accents (é becomes e). Unset, it follows `lowercase` as in BERT. Korean, Japanese, Indic and Thai letters
     would be taken apart, and Vietnamese words would lose their tones: for such text the setting is required."""
 
-    algorithm: Literal["wordpiece", "byte-pair", "words"] = "wordpiece"
+    algorithm: Literal["wordpiece", "byte-pair", "words", "lowercase-words"] = "wordpiece"
     """wordpiece: BERT's; byte-pair: GPT's, with </w> at the end of a word (Sennrich et al. 2016), which lowercases and
     strips accents, and merges by --criterion bpe; words: ELMo's, the most frequent words, at least --min-frequency
-    times, which its language model predicts; it reads all words by their bytes, with capitals and accents."""
+    times, which its language model predicts; it reads all words by their bytes, with capitals and accents;
+    lowercase-words: ULMFiT's, the same in lower case, whose model reads words by their ids alone."""
 
     criterion: Rule = "gain"
     """Rule by which the next pair of tokens is merged. gain: f(ab) log[f(ab) N / (f(a) f(b))], the pair that raises the

@@ -76,6 +76,7 @@ class WordRules:
 
 
 ELMO_RULES = WordRules(lowercase=False, zero_digits=False, split_punctuation=True, bytes=True)
+LOWERCASE_RULES = WordRules(zero_digits=False, split_punctuation=True, max_characters=0)  # of ULMFiT
 
 
 class WordTokenizer(TextTokenizer):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bertwright.models.packing import Packing
     from bertwright.pretraining.data_settings import DataSettings
     from bertwright.pretraining.settings import ModelSettings
+    from bertwright.training.fit import CarriedState
     from bertwright.training.loop import LossOutput
     from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
@@ -135,6 +136,8 @@ class Objective(ABC, Generic[B, M]):
     """Metrics to print and to plot. The first is the loss, which notices and comparisons of runs read."""
     trains_all_parameters: ClassVar[bool] = True
     """Every parameter of the model has a gradient in every step."""
+    adapts_vocabulary: ClassVar[bool] = False
+    """`load_model` gives a model of --init the store's vocabulary, if it has another one."""
 
     @property
     def loss_metric(self) -> str:
@@ -187,6 +190,10 @@ class Objective(ABC, Generic[B, M]):
 
         The sums include "tokens" and "flops", the operations of a forward and a backward pass.
         """
+
+    def carried_state(self, model: M) -> CarriedState | None:
+        """Return the state that the steps of a run hand on; None if there is none."""
+        return None
 
     @abstractmethod
     def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:

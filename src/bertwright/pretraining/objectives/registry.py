@@ -10,6 +10,7 @@ from bertwright.pretraining.objectives.elmo_objective import BidirectionalLangua
 from bertwright.pretraining.objectives.gpt_objective import GptObjective
 from bertwright.pretraining.objectives.masked import MaskedLM, MaskedLMWithNextSentence
 from bertwright.pretraining.objectives.objective import AnyObjective
+from bertwright.pretraining.objectives.recurrent import RecurrentLanguageModel
 
 OBJECTIVES: dict[str, AnyObjective] = {
     objective.name: objective
@@ -20,6 +21,7 @@ OBJECTIVES: dict[str, AnyObjective] = {
         RightToLeftLM(),
         GptObjective(),
         BidirectionalLanguageModel(),
+        RecurrentLanguageModel(),
     )
 }
 

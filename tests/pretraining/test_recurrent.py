@@ -1,0 +1,153 @@
+"""Pre-training of ULMFiT's AWD-LSTM: learning, resuming to the bit, and its parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertwright.baselines.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
+from bertwright.corpus.documents import CorpusSettings
+from bertwright.interop.huggingface import load_model
+from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.evaluation import evaluate
+from bertwright.pretraining.objectives.recurrent import RecurrentLanguageModel, make_batch
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
+from bertwright.pretraining.streams import StreamText
+from bertwright.settings import from_table
+from bertwright.tokenstore.build import BuildSettings, build
+from bertwright.training.metrics_log import read_metrics
+from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.trainer import VocabularySettings
+from harness import interrupt_at_step, load_weights, read_untimed, run_and_capture, same_weights
+from small_runs import grammar
+
+Make = Callable[..., PretrainSettings]
+run_pretrain = partial(run_and_capture, pretrain)
+OBJECTIVE = RecurrentLanguageModel()
+
+
+def make_word_store(folder: Path, text: str) -> Path:
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    corpus = CorpusSettings((str(folder / "text.txt"),))
+    vocabulary = VocabularySettings(algorithm="lowercase-words", min_frequency=2)
+    run_and_capture(learn_vocabulary, LearnSettings(corpus, folder / "vocabulary", vocabulary))
+    tokenizer = open_tokenizer(folder / "vocabulary")
+    build(folder / "store", corpus, tokenizer, BuildSettings(held_out=0.1, workers=1))
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def word_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_word_store(tmp_path_factory.mktemp("words"), grammar(200))
+
+
+@pytest.fixture
+def make_lm(make_settings: Make, word_store: Path) -> Make:
+    """Return a function from changed fields to the settings of a run of a tiny AWD-LSTM."""
+    changes = {
+        "store": word_store,
+        "model": ModelSettings(size="tiny", hidden_dropout=0.1, architecture="ulmfit"),
+        "data": DataSettings(max_length=16, batch_size=8, objective="recurrent"),
+        "long": LongPhase(long_ratio=0.0),
+    }
+    return lambda run, **more: make_settings(run, **changes | more)
+
+
+def test_words_are_learned_in_lower_case(word_store: Path) -> None:
+    tokens = open_tokenizer(word_store / "tokenizer").tokens
+    assert tokens[:4] == ("<S>", "</S>", "<UNK>", "the")
+    assert not any(token != token.lower() for token in tokens[3:])
+
+
+def test_the_model_learns_the_grammar(tmp_path: Path, make_lm: Make) -> None:
+    printed = run_pretrain(make_lm(tmp_path / "run", steps=40, eval_every=40))
+    losses = [record["mlm_loss"] for record in read_metrics(tmp_path / "run") if record["kind"] == "held_out"]
+    assert losses[0] == pytest.approx(math.log(open_tokenizer(tmp_path / "run" / "model").vocab_size), rel=0.05)
+    assert losses[-1] < 0.6 * losses[0]
+    assert "LM perplexity" in printed
+    assert "positions" not in printed
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 3])
+def test_interrupted_run_resumes_to_the_same_bits(
+    tmp_path: Path, make_lm: Make, monkeypatch: pytest.MonkeyPatch, micro_batch_size: int | None
+) -> None:
+    whole, broken = (make_lm(tmp_path / name, micro_batch_size=micro_batch_size) for name in ("whole", "broken"))
+    run_pretrain(whole)
+    with interrupt_at_step(6, monkeypatch):
+        run_pretrain(broken)
+    run_pretrain(replace(broken, resume=True))
+    assert same_weights(whole.run / "model", broken.run / "model")
+    last, last_again = (read_untimed(settings.run)[-1] for settings in (whole, broken))
+    assert last == last_again
+
+
+def test_another_text_s_vocabulary_is_adapted_with_lower_rates_of_lower_layers(tmp_path: Path, make_lm: Make) -> None:
+    run_pretrain(make_lm(tmp_path / "general"))
+    store = make_word_store(tmp_path, grammar(60).replace("bear", "panda"))
+    target = make_lm(
+        tmp_path / "target", store=store, steps=1, layerwise_lr_decay=0.1,
+        model=ModelSettings(init=str(tmp_path / "general"), architecture="ulmfit"),
+    )  # fmt: skip
+    printed = run_pretrain(target)
+    size = open_tokenizer(store / "tokenizer").vocab_size
+    assert f"{size - 1} of the {size} words" in " ".join(printed.split())
+    model = load_model(tmp_path / "target" / "model").model
+    assert isinstance(model, AwdLstmLanguageModel)
+    assert (model.config.vocab_size, model.config.hidden_dropout) == (size, 0.1)
+    before, after = (load_weights(tmp_path / name / "model") for name in ("general", "target"))
+    changes = [(after[name] - before[name]).abs().max() for name in before if "weight_ih" in name]
+    assert changes[0] / changes[1] == pytest.approx(0.1, rel=0.05)  # of Adam's first step
+
+
+def test_the_loss_has_both_penalties_and_micro_batches_share_it(word_store: Path) -> None:
+    """α · mean(h²) + β · mean((h_t − h_t+1)²) beside the mean cross entropy, over all streams of a step."""
+    model = AwdLstmLanguageModel(AwdLstmConfig.from_size("tiny", 40).with_dropout(0.0), seed=0).train()
+    ids = np.random.default_rng(0).integers(0, 40, (5, 8))
+    whole = make_batch(StreamText(ids, slice(0, 5), 5, True, 3))
+    loss = OBJECTIVE.loss(model, whole).loss
+    states = model.encoder(whole.input)
+    logits = states @ model.encoder.embeddings.word.weight.T + model.softmax_bias
+    steps = states.view(5, 7, -1)
+    expected = F.cross_entropy(logits, whole.labels) + 2 * states.square().mean() + steps.diff(dim=1).square().mean()
+    torch.testing.assert_close(loss, expected)
+    parts = [make_batch(StreamText(ids[rows], rows, 5, True, 3)) for rows in (slice(0, 2), slice(2, 5))]
+    torch.testing.assert_close(torch.stack([OBJECTIVE.loss(model, part).loss for part in parts]).sum(), expected)
+
+
+def test_an_evaluation_starts_from_zero_and_leaves_the_training_state(word_store: Path) -> None:
+    tokenizer = open_tokenizer(word_store / "tokenizer")
+    (examples,) = OBJECTIVE.open_examples(word_store / "train", tokenizer, [DataSettings(16, 8, "recurrent")])
+    model = AwdLstmLanguageModel(AwdLstmConfig.from_size("tiny", tokenizer.vocab_size), seed=0).train()
+    scores = evaluate(OBJECTIVE, model, examples.validation_batches(32))
+    OBJECTIVE.loss(model, examples.batches_for_step(0)[0])
+    carried = {name: values.clone() for name, values in model.carried.state().items()}
+    assert evaluate(OBJECTIVE, model, examples.validation_batches(32)) == scores
+    assert all(torch.equal(values, carried[name]) for name, values in model.carried.state().items())
+    assert all(values.abs().sum() > 0 for values in carried.values())
+
+
+def test_ulmfit_s_settings_are_the_defaults_and_pairs_are_refused() -> None:
+    table = {"run": "run", "store": "store", "model": {"architecture": "ulmfit"}}
+    settings = from_table(PretrainSettings, table, "")
+    assert (settings.data.objective, settings.data.max_length, settings.optimizer.beta1) == ("recurrent", 70, 0.7)
+    assert settings.optimizer.schedule == "slanted-triangular"
+    with pytest.raises(ValueError, match="'pair'"):
+        from_table(PretrainSettings, table | {"data": {"segments": "pair"}}, "")
+    with pytest.raises(ValueError, match="num_heads"):
+        from_table(PretrainSettings, table | {"model": {"architecture": "ulmfit", "num_heads": 2}}, "")
+
+
+def test_another_architecture_is_no_start(tmp_path: Path, make_lm: Make, tiny_bert: Path) -> None:
+    with pytest.raises(ValueError, match="expected an AWD-LSTM, got bert"):
+        pretrain(make_lm(tmp_path / "run", model=ModelSettings(init=str(tiny_bert), architecture="ulmfit")))
