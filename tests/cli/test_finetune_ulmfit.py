@@ -84,7 +84,7 @@ def test_one_more_layer_is_trained_in_each_epoch(language_model: Path, reviews: 
         after[epochs] = load_weights(tmp_path / str(epochs) / "model")
     names = ["encoder.layers.1.weight_hh_l0", "encoder.layers.0.weight_hh_l0", "encoder.embeddings.word.weight"]
     changed = {
-        epochs: [not torch.equal(weights[name], initial[name]) for name in names] for epochs, weights in before.items()
+        epochs: [not torch.equal(weights[name], initial[name]) for name in names] for epochs, weights in after.items()
     }
     assert changed == {1: [False] * 3, 2: [True, False, False], 3: [True, True, False]}
 

@@ -29,9 +29,7 @@ def read_epoch(streams: Streams, epoch: int) -> np.ndarray:
     return np.concatenate([streams.read_step(step, range(3)).ids[:, :-1] for step in steps], 1)
 
 
-def test_documents_stand_between_their_marks(
-    make_store: Maker, tokenizer: Tokenizer
-) -> None:
+def test_documents_stand_between_their_marks(make_store: Maker, tokenizer: Tokenizer) -> None:
     streams = Streams(make_store([[[11, 12], [13]], [[21]]]), tokenizer, SETTINGS)
     begin, end = tokenizer.layout.first, tokenizer.layout.last
     circle = [begin, 11, 12, 13, end, begin, 21, end]

@@ -106,8 +106,8 @@ def open_run(
         fit = fit_head(model, task, splits["train"].encoded, settings.seed, settings.tuning.label_smoothing)
     lr_scales = layerwise_lr_scales(model, settings.tuning.freeze_layers, settings.tuning.layerwise_lr_decay)
     lr_scales |= own_lr_scales(model.encoder, settings.optimizer.learning_rate)
-    epoch_steps = math.ceil(train.num_items / settings.batch_size) if settings.tuning.unfreeze == "gradual" else 0
-    rates = unfreeze_gradually(model, lr_scales, epoch_steps)
+    epoch_steps = math.ceil(splits["train"].encoded.num_items / settings.batch_size)
+    rates = unfreeze_gradually(model, lr_scales, epoch_steps if settings.tuning.unfreeze == "gradual" else 0)
     optimizer = make_optimizer(model, settings.optimizer, rates)  # freezes parameters of scale 0
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))

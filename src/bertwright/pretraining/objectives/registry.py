@@ -10,7 +10,7 @@ from bertwright.pretraining.objectives.elmo_objective import BidirectionalLangua
 from bertwright.pretraining.objectives.gpt_objective import GptObjective
 from bertwright.pretraining.objectives.masked import MaskedLM, MaskedLMWithNextSentence
 from bertwright.pretraining.objectives.objective import AnyObjective
-from bertwright.pretraining.objectives.recurrent import RecurrentLanguageModel
+from bertwright.pretraining.objectives.ulmfit_objective import RecurrentLanguageModel
 
 OBJECTIVES: dict[str, AnyObjective] = {
     objective.name: objective

@@ -18,7 +18,7 @@ from bertwright.corpus.documents import CorpusSettings
 from bertwright.interop.huggingface import load_model
 from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.pretraining.objectives.recurrent import RecurrentLanguageModel, make_batch
+from bertwright.pretraining.objectives.ulmfit_objective import RecurrentLanguageModel, make_batch
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.pretraining.streams import StreamText
@@ -149,5 +149,5 @@ def test_ulmfit_s_settings_are_the_defaults_and_pairs_are_refused() -> None:
 
 
 def test_another_architecture_is_no_start(tmp_path: Path, make_lm: Make, tiny_bert: Path) -> None:
-    with pytest.raises(ValueError, match="expected an AWD-LSTM, got bert"):
+    with pytest.raises(ValueError, match="expected an AWD-LSTM, got model_type bert"):
         pretrain(make_lm(tmp_path / "run", model=ModelSettings(init=str(tiny_bert), architecture="ulmfit")))

@@ -6,7 +6,6 @@ micro-batch, N tokens of each.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bertwright.pretraining.objectives.bert_objective import language_model_columns
+from bertwright.pretraining.objectives.language_model import language_model_columns, language_model_scores
 from bertwright.pretraining.objectives.objective import Objective
 from bertwright.pretraining.streams import Streams, StreamText
 from bertwright.tokenstore.store import TokenStore
@@ -142,7 +141,9 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
 
         model = huggingface.load_model(folder, "required").model
         if not isinstance(model, AwdLstmLanguageModel):
-            raise ValueError(f"{folder}: expected an AWD-LSTM, got {model.encoder.model_type}; give another --init")
+            raise ValueError(
+                f"{folder}: expected an AWD-LSTM, got model_type {model.encoder.model_type}; give another --init"
+            )
         notices = list[str]()
         own = open_tokenizer(folder)
         if own.digest != tokenizer.digest:
@@ -196,12 +197,7 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
 
     def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Compute means over all predictions, in nats, without the penalties."""
-        loss, count = sums["mlm_sum"], max(sums["mlm_count"], 1)
-        return {
-            "mlm_loss": loss / count,
-            "perplexity": math.exp(min(loss / count, 700.0)),
-            "mlm_accuracy": sums["mlm_correct"] / count,
-        }
+        return language_model_scores(sums)
 
     def suggest_command(self, model: str) -> str:
         return f"bertwright finetune --model {model} --task classification --train train.tsv --run RUN"
