@@ -1,7 +1,7 @@
 """Ids of GPT's tokenizer beside `transformers`' `OpenAIGPTTokenizer`, line by line.
 
     bertwright vocabulary DATA/corpora/english_books --algorithm byte-pair --size 8000 --output bpe
-    python bench/byte_pair_ids.py bpe DATA/corpora/english_books DATA/corpora/english_wikipedia
+    python bench/byte_pair_ids.py bpe DATA/corpora/{english_books,english_wikipedia,korean_wikipedia.txt}
 
 The first argument is a folder with a byte-pair vocabulary, the others are text files, or folders of .txt files. Empty
 lines are left out. Stops at the first line with other ids and prints it.
@@ -10,7 +10,7 @@ lines are left out. Stops at the first line with other ids and prints it.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 from transformers import OpenAIGPTTokenizer
@@ -19,30 +19,30 @@ from bertwright.vocabulary.byte_pair_tokenizer import BytePairTokenizer
 from environment import describe_machine
 
 
-def read_files(paths: Sequence[Path]) -> Iterator[tuple[Path, list[str]]]:
-    """Yield each file with its lines that are not empty."""
-    for path in paths:
-        for file in sorted(path.glob("*.txt")) if path.is_dir() else [path]:
-            yield file, list(filter(str.strip, file.read_text(encoding="utf-8").split("\n")))
+def read_lines(path: Path, limit: int) -> list[str]:
+    """Return the first lines of a file, or of the .txt files of a folder, that are not empty."""
+    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    lines = chain.from_iterable(file.read_text(encoding="utf-8").split("\n") for file in files)
+    return list(islice(filter(str.strip, lines), limit))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("vocabulary", type=Path)
     parser.add_argument("texts", type=Path, nargs="+")
-    chosen = parser.parse_args()
-    ours = BytePairTokenizer.load(chosen.vocabulary)
-    theirs = OpenAIGPTTokenizer.from_pretrained(chosen.vocabulary)
-    num_lines = num_tokens = 0
-    for file, lines in read_files(chosen.texts):
+    parser.add_argument("--limit", type=int, default=20_000, help="lines of each file or folder (default: 20,000)")
+    arguments = parser.parse_args()
+    ours = BytePairTokenizer.load(arguments.vocabulary)
+    theirs = OpenAIGPTTokenizer.from_pretrained(arguments.vocabulary)
+    print(describe_machine())
+    for path in arguments.texts:
+        lines, num_tokens = read_lines(path, arguments.limit), 0
         encodings = zip(lines, ours.encode_raw_batch(lines), theirs(lines)["input_ids"], strict=True)
         for line, own, expected in encodings:
             if own.ids.tolist() != expected:
-                raise SystemExit(f"{file}: {line!r}: expected ids {expected}, got {own.ids.tolist()}")
-            num_lines += 1
+                raise SystemExit(f"{path}: {line!r}: expected ids {expected}, got {own.ids.tolist()}")
             num_tokens += len(expected)
-    print(describe_machine())
-    print(f"{num_lines:,} lines, {num_tokens:,} tokens: all ids equal")
+        print(f"{path.name}: {len(lines):,} lines, {num_tokens:,} tokens, all ids equal", flush=True)
 
 
 if __name__ == "__main__":
