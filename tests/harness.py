@@ -86,11 +86,20 @@ def kill_until_done(command: Callable[[Any], object], settings: Any, wait: Wait,
 
     After `max_kills` the next process is not killed.
     """
+
+    def start() -> BaseProcess:
+        return start_process(command, replace(settings, resume=(settings.run / "settings.toml").exists()))
+
+    return kill_processes(start, lambda process: wait(process, settings.run), max_kills)
+
+
+def kill_processes(start: Callable[[], BaseProcess], wait: Callable[[BaseProcess], None], max_kills: int) -> int:
+    """Start a process and SIGKILL it when `wait` returns, until one ends by itself; returns the number of kills."""
     kills = 0
     while True:
-        process = start_process(command, replace(settings, resume=(settings.run / "settings.toml").exists()))
+        process = start()
         if kills < max_kills:
-            wait(process, settings.run)
+            wait(process)
         else:
             process.join()
         if process.exitcode is None:

@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from bertwright.finetuning.run import finetune
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import to_table
-from harness import same_weights, start_process
+from harness import kill_processes, same_weights, start_process
 
 
 def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[ExperimentSettings, str]) -> None:
@@ -176,25 +177,16 @@ def test_killed_experiments_end_with_the_same_bits(
 ) -> None:
     unbroken, _ = finished_run
     broken = make(tmp_path / "work", seeds=1, tasks=("sst2",))
-    rng, kills = random.Random(0), 0
-    while True:
-        process = start_process(experiment, broken)
-        if kills < 3:
-            before = len(list(broken.work.glob("jobs/*/result.json")))
-            while process.is_alive() and len(list(broken.work.glob("jobs/*/result.json"))) <= before:
-                time.sleep(0.01)
-            process.join(rng.random())
-        else:
-            process.join()
-        if process.exitcode is None:
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        if process.exitcode == 0:
-            break
-        assert process.exitcode == -signal.SIGKILL
-        kills += 1
-    assert kills
+    rng = random.Random(0)
+
+    def wait(process: BaseProcess) -> None:
+        """Wait until one more job is finished, and a part of the next one is done."""
+        before = len(list(broken.work.glob("jobs/*/result.json")))
+        while process.is_alive() and len(list(broken.work.glob("jobs/*/result.json"))) <= before:
+            time.sleep(0.01)
+        process.join(rng.random())
+
+    assert kill_processes(lambda: start_process(experiment, broken), wait, max_kills=3)
     assert results(broken).items() <= results(unbroken).items()
     for job in all_jobs(plan_of(broken).jobs):
         if isinstance(job, PretrainJob):
