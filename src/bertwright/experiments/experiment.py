@@ -27,7 +27,7 @@ from bertwright.console import (
     plain_text,
     say,
 )
-from bertwright.experiments.experiment_settings import BUDGETED, OF_ONE_MODEL, ExperimentSettings
+from bertwright.experiments.experiment_settings import BUDGETED, ExperimentSettings
 from bertwright.experiments.job_cost import estimate_costs, fit_budget
 from bertwright.experiments.job_maker import ExperimentInputs
 from bertwright.experiments.job_runner import WAIT_S, JobRunner, lock_if_free
@@ -116,7 +116,7 @@ def choose_level(settings: ExperimentSettings) -> ExperimentLevel:
     The user's own model is fine-tuned as in the paper, on all examples; below level "paper" with a single rate.
     """
     level, full = LEVELS[settings.level], LEVELS["paper"]
-    if settings.experiment == "figure5":
+    if settings.table.is_curve:
         recipe = replace(level.recipe, learning_rates=level.curve_learning_rates)
         level = replace(level, seeds=level.curve_seeds, recipe=recipe)
     if settings.model is not None:
@@ -151,7 +151,7 @@ def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> Tab
         inputs = ExperimentInputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
         return make_plan(settings.experiment, inputs)
     if settings.store is None:
-        own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.experiment in OF_ONE_MODEL else ""
+        own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.table.takes_model else ""
         raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
     store = settings.store.resolve()
     lowercase = open_tokenizer(store / "tokenizer").lowercase

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertwright.experiments.levels import LevelName
-from bertwright.experiments.tables import describe_tables, table_names
+from bertwright.experiments.tables import TableFacts, describe_tables, read_facts, table_names
 from bertwright.interop.model_files import check_model
 from bertwright.settings import Positional, check_limit, check_minimum, check_not_str, did_you_mean
 from bertwright.tasks.presets import PRESETS
@@ -14,7 +14,6 @@ from bertwright.tokenstore.store import read_header
 from bertwright.training.device_settings import DeviceSettings
 
 BUDGETED = ("steps", "limit", "word_task_limit")  # settings that a budget decides
-OF_ONE_MODEL = ("table1", "table7")  # experiments that take a model of the user instead of a store
 
 
 @dataclass(frozen=True)
@@ -77,16 +76,21 @@ class ExperimentSettings:
         if self.budget is not None and given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise ValueError(f"--budget decides {flags}; omit one or the other")
-        if self.model is not None and self.experiment not in OF_ONE_MODEL:
+        if self.model is not None and not self.table.takes_model:
             raise ValueError(f"--model: {self.experiment} compares pre-trainings, so it needs a --store; omit --model")
         for name in ("store", "steps", "pretraining_seeds"):
             if self.model is not None and getattr(self, name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 raise ValueError(f"{flag}: with --model, nothing is pre-trained; omit {flag} or --model")
-        if self.experiment == "table7" and self.tasks not in ((), ("conll2003",)):
-            raise ValueError(f"--tasks: table7 is about conll2003, got {', '.join(self.tasks)}; omit --tasks")
+        if (only := self.table.only_task) and self.tasks not in ((), (only,)):
+            raise ValueError(f"--tasks: {self.experiment} is about {only}, got {', '.join(self.tasks)}; omit --tasks")
         if self.dry_run and self.report_only:
             raise ValueError("--dry-run and --report-only: choose one")
+
+    @property
+    def table(self) -> TableFacts:
+        """What is known of the experiment before it is planned."""
+        return read_facts(self.experiment)
 
 
 ExperimentSettings.__doc__ = f"{ExperimentSettings.__doc__}\n\n{describe_tables()}"

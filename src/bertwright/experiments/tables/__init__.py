@@ -1,19 +1,34 @@
 """The experiments, one file each: the name of a file is the name of the experiment.
 
-A file has a constant TITLE, a literal, and `make_plan(maker)`, which returns its `TablePlan`. The modules import torch,
-so the names and titles are read without an import of them.
+A file has a constant TITLE, `make_plan(maker)`, which returns its `TablePlan`, and the constants of `TableFacts` that
+differ from their defaults, in capitals. The modules import torch, so these constants, literals, are read from the
+source.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
 import pkgutil
-import re
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from bertwright.experiments.job_maker import ExperimentInputs
     from bertwright.experiments.table_plan import TablePlan
+
+
+class TableFacts(NamedTuple):
+    """What is known of an experiment before it is planned."""
+
+    title: str
+    takes_model: bool = False
+    """Whether a model folder of the user may stand for the pre-trainings."""
+    only_task: str = ""
+    """The task of an experiment that is about one; "": `--tasks` chooses."""
+    is_curve: bool = False
+    """Whether each checkpoint is fine-tuned, for which levels have fewer seeds and rates."""
 
 
 def table_names() -> list[str]:
@@ -21,15 +36,27 @@ def table_names() -> list[str]:
     return [module.name for module in pkgutil.iter_modules(__path__)]
 
 
+@cache
+def read_facts(name: str) -> TableFacts:
+    """Read the constants of an experiment's file, without an import of it."""
+    spec: Any = importlib.util.find_spec(f"{__name__}.{name}")
+    source = spec.loader.get_source(spec.name)
+    if source is None:  # a package of compiled files has none
+        values = vars(importlib.import_module(spec.name))
+    else:
+        values = {
+            target.id: ast.literal_eval(statement.value)
+            for statement in ast.parse(source).body
+            if isinstance(statement, ast.Assign)
+            for target in statement.targets
+            if isinstance(target, ast.Name) and target.id.lower() in TableFacts._fields
+        }
+    return TableFacts(**{field: values[field.upper()] for field in TableFacts._fields if field.upper() in values})
+
+
 def describe_tables() -> str:
     """Return the names and titles of all experiments as one sentence."""
-    described = []
-    for name in table_names():
-        spec: Any = importlib.util.find_spec(f"{__name__}.{name}")
-        source = spec.loader.get_source(spec.name) or ""  # a package of compiled files has none
-        title = re.search(r'^TITLE = "(.*)"$', source, re.MULTILINE)
-        described.append(f"{name} ({title[1]})" if title else name)
-    return f"Experiments: {', '.join(described)}."
+    return f"Experiments: {', '.join(f'{name} ({read_facts(name).title})' for name in table_names())}."
 
 
 def make_plan(name: str, inputs: ExperimentInputs) -> TablePlan:

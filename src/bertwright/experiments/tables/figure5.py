@@ -6,6 +6,7 @@ from bertwright.experiments.job_maker import CURVE_CHECKPOINTS, UNTRAINED_POOLER
 from bertwright.experiments.table_plan import FLOORS, Claim, TablePlan, column_titles
 
 TITLE = "Figure 5: scores against the steps of pre-training"
+IS_CURVE = True
 
 
 def make_plan(maker: JobMaker) -> TablePlan:

@@ -9,6 +9,8 @@ from bertwright.interop.model_files import model_folder
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS
 
 TITLE = "Table 7: features and fine-tuning"
+TAKES_MODEL = True
+ONLY_TASK = "conll2003"
 
 PAPER_FINE_TUNED = 96.4  # BERT BASE on the dev set of CoNLL-2003; its rows on features are in `PAPER_F1`
 FINE_TUNED = "fine-tuned"
