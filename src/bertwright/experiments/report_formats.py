@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertwright.experiments.report import Cell, Contrast, Report, get_interval
+from bertwright.experiments.report import Cell, ClaimResult, Contrast, Report, get_interval
 from bertwright.experiments.table_plan import PERPLEXITY
 from bertwright.files import save_figure
 
@@ -143,41 +143,13 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
         ],
         "finished": report.finished,
         "total": report.total,
-        "cells": [
-            {
-                "row": row,
-                "column": column,
-                "scores": [*cell.scores.values()],
-                "learning_rate": cell.learning_rate,
-                "rates": {f"{rate:g}": score for rate, score in cell.rates.items()},
-                "pretrainings": cell.pretrainings,
-                "one_label": cell.one_label,
-                "at_floor": column in report.at_floor,
-                "diverged": report.diverged[row, column],
-                "paper": plan.figures.get(row, {}).get(column),
-            }
-            | cell.summary._asdict()
-            | {"interval": get_interval(report, row, column)}
-            for (row, column), cell in report.cells.items()
-        ],
+        "cells": [_cell_record(report, row, column) for row, column in report.cells],
         "without_results": [
             {"row": row, "column": column, "diverged": count}
             for (row, column), count in report.diverged.items()
             if (row, column) not in report.cells
         ],
-        "claims": [
-            result.claim._asdict()
-            | {
-                "columns": result.columns,
-                "difference": result.difference.to_record(),
-                "paper": result.paper,
-                "paper_columns": result.paper_columns,
-                "single_seed": result.single_seed,
-                "pretrainings": result.pretrainings,
-                "verdict": result.verdict,
-            }
-            for result in report.claims
-        ],
+        "claims": [_claim_record(result) for result in report.claims],
         "figures": [
             {"row": row, "column": column, "paper": figure, "split": plan.figure_splits.get((row, column))}
             for row, figures in plan.figures.items()
@@ -189,6 +161,40 @@ def to_record(report: Report, setup: Mapping[str, str]) -> dict[str, Any]:
             | contrast.difference.to_record()
             for contrast in report.contrasts
         ],
+    }
+
+
+def _cell_record(report: Report, row: str, column: str) -> dict[str, Any]:
+    """Return a cell as a JSON object."""
+    cell = report.cells[row, column]
+    return {
+        "row": row,
+        "column": column,
+        "scores": [*cell.scores.values()],
+        "learning_rate": cell.learning_rate,
+        "rates": {f"{rate:g}": score for rate, score in cell.rates.items()},
+        "pretrainings": cell.pretrainings,
+        "one_label": cell.one_label,
+        "at_floor": column in report.at_floor,
+        "diverged": report.diverged[row, column],
+        "paper": report.plan.figures.get(row, {}).get(column),
+        **cell.summary._asdict(),
+        "interval": get_interval(report, row, column),
+    }
+
+
+def _claim_record(result: ClaimResult) -> dict[str, Any]:
+    """Return a claim and its verdict as a JSON object, with the sentence that the program prints."""
+    return {
+        **result.claim._asdict(),
+        "columns": result.columns,
+        "difference": result.difference.to_record(),
+        "paper": result.paper,
+        "paper_columns": result.paper_columns,
+        "single_seed": result.single_seed,
+        "pretrainings": result.pretrainings,
+        "verdict": result.verdict,
+        "sentence": str(result),
     }
 
 
