@@ -86,7 +86,7 @@ class FrequentAnswerJob(TaskJob):
             if split not in examples:
                 continue
             encoded = task.encode(examples[split], tokenizer, labeled=False)
-            predictions = task.decode(examples[split], encoded, task.frequent_outputs(train, encoded))
+            predictions = task.frequent_predictions(train, examples[split], encoded)
             scored = task.score(examples[split], predictions)
             if split == "test":
                 scores |= {f"test_{name}": value for name, value in scored.items()}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from bertwright.experiments.floor_jobs import FrequentAnswerJob, InitialModelJob
 from bertwright.experiments.jobs import (
     BestRateJob,
+    Digests,
     FinetuneJob,
     Job,
     PretrainJob,
@@ -170,18 +171,24 @@ class JobMaker:
         """Seeds of pre-training."""
         return range(self.level.pretraining_seeds)
 
+    @property
+    def store_digests(self) -> Digests:
+        """Input digests of a job that reads the store."""
+        return (("store", self.inputs.store_digest),)
+
     def _best_rate(self, described: str, settings: PretrainSettings) -> Job:
         """Return a pre-training at the best of the level's rates."""
-        rates, digests = self.level.pretraining_rates, (("store", self.inputs.store_digest),)
-        jobs = [PretrainJob(f"{described}, rate {rate:g}", digests, (), with_rate(settings, rate)) for rate in rates]
+        jobs = [
+            PretrainJob(f"{described}, rate {rate:g}", self.store_digests, (), with_rate(settings, rate))
+            for rate in self.level.pretraining_rates
+        ]
         return jobs[0] if len(jobs) == 1 else BestRateJob(described, (), tuple(jobs), jobs[0].settings)
 
     def _repeat(self, described: str, settings: PretrainSettings, first: Job) -> Job:
         """Return a pre-training with another seed at the rate of the first one."""
-        digests = (("store", self.inputs.store_digest),)
         if isinstance(first, BestRateJob):
-            return SameRateJob(described, digests, (first,), settings)
-        return PretrainJob(described, digests, (), with_rate(settings, self.level.pretraining_rates[0]))
+            return SameRateJob(described, self.store_digests, (first,), settings)
+        return PretrainJob(described, self.store_digests, (), with_rate(settings, self.level.pretraining_rates[0]))
 
     def _pretrain_settings(self, objective: Objective, seed: int, shape: Shape, is_variant: bool) -> PretrainSettings:
         """Return what all pre-trainings share. The checkpoints of a variant are deleted."""
@@ -210,8 +217,9 @@ class JobMaker:
         if self.inputs.model:
             return (None,)
         settings = [self._pretrain_settings("mlm+nsp", seed, shape or self.level.shape, True) for seed in self.seeds]
-        digests = (("store", self.inputs.store_digest),)
-        return tuple(InitialModelJob(f"initial weights, seed {one.data.seed}", digests, (), one) for one in settings)
+        return tuple(
+            InitialModelJob(f"initial weights, seed {one.data.seed}", self.store_digests, (), one) for one in settings
+        )
 
     def floors(self, tasks: Mapping[str, FoundTask]) -> list[Trial]:
         """Return the trials of both floors in the columns of tasks.

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from bertwright.experiments.jobs import Job
 from bertwright.experiments.task_files import FoundTask
 from bertwright.files import digest_bytes
+from bertwright.finetuning.ladder_settings import FLOOR
 
 PERPLEXITY, FEATURES = "perplexity", "features"  # columns without fine-tuning
-FREQUENT, RANDOM = "most frequent answer", "random weights"  # rows of every table: the floors of its columns
-FLOORS = (FREQUENT, RANDOM)
+FREQUENT, RANDOM = FLOOR, "random weights"
+FLOORS = (FREQUENT, RANDOM)  # rows of every table: the floors of its columns
 
 Figures = dict[str, dict[str, float]]
 """Figures of the paper (Devlin et al. 2018) by row and column, in percent. A column is named as the task's preset, or

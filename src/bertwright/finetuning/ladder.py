@@ -104,8 +104,7 @@ def score_floor(settings: LadderSettings) -> RungResult:
     task, scores = state.task, dict[str, float]()
     for split in filter(None, (state.dev, state.test)):
         if task.has_frequent_answer:
-            outputs = task.frequent_outputs(state.train.encoded, split.encoded)
-            predictions = task.decode(split.examples, split.encoded, outputs)
+            predictions = task.frequent_predictions(state.train.encoded, split.examples, split.encoded)
             scores[split.name] = task.score(split.examples, predictions)[task.metric]
     return RungResult(RungRun(FLOOR, 0), task.metric, scores, time.process_time() - started)
 

@@ -303,6 +303,10 @@ class Task(ABC, Generic[E, P]):
         """
         raise ValueError(f"{self.kind}: answers are texts of the examples, so that none is the most frequent one")
 
+    def frequent_predictions(self, train: Encoded, examples: Sequence[E], encoded: Encoded) -> list[P]:
+        """Return the most frequent answer of `train` as the prediction for each example."""
+        return self.decode(examples, encoded, self.frequent_outputs(train, encoded))
+
     def merge_outputs(self, tasks: Sequence[Self], outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
         """Merge the outputs of several models into outputs R × C; decoding gives the mean of their predictions.
 
