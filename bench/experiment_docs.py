@@ -1,10 +1,11 @@
-"""Check that each cell of the tables in docs/experiments.md is the one of its result file.
+"""Check that the tables and the verdicts in docs/experiments.md are those of their result files.
 
-usage: python bench/experiment_docs.py   (exit code 1 if a cell differs)
+usage: python bench/experiment_docs.py   (exit code 1 if a cell or a verdict differs)
 
 A section names its files as `bench/results/experiment_….json`. A table has a layout of `bertwright experiment`: rows
 and columns of the file, columns as rows ("ours"), or steps and series (figure 5). Other tables are not checked; the
-output names them.
+output names them. A line that begins with "- " and contains "at this budget" is a verdict: it must be a sentence of the
+file, unless the file is older than the sentences.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ DOCS = ROOT / "docs" / "experiments.md"
 RESULTS = re.compile(r"bench/results/(experiment_\w+\.json)")
 NUMBER = re.compile(r"^\*?(\d[\d,.]*(?: ± \d+\.\d)?)")
 STEPS = re.compile(r"^[\d,]+$")
+VERDICT = "at this budget"
 
 
 class Mismatch(NamedTuple):
@@ -40,6 +42,10 @@ class Outcome(NamedTuple):
     mismatches: list[Mismatch]
     unchecked: list[str]
     """Sections and headings of tables without a known layout."""
+    verdicts: int = 0
+    """Verdicts that are sentences of their files."""
+    unknown_verdicts: tuple[str, ...] = ()
+    """Verdicts that are not."""
 
 
 def read_cells(name: str) -> dict[tuple[str, str], dict[str, Any]]:
@@ -47,6 +53,21 @@ def read_cells(name: str) -> dict[tuple[str, str], dict[str, Any]]:
     record = json.loads((ROOT / "bench" / "results" / name).read_text(encoding="utf-8"))
     reports = [record] if "cells" in record else record.values()
     return {(cell["row"], cell["column"]): cell for report in reports for cell in report["cells"]}
+
+
+def read_sentences(name: str) -> set[str]:
+    """Read the verdicts of a result file; empty for a file that has none."""
+    record = json.loads((ROOT / "bench" / "results" / name).read_text(encoding="utf-8"))
+    return {claim["sentence"] for claim in record.get("claims", ()) if "sentence" in claim}
+
+
+def list_verdicts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the last result file named in the section, and the verdict, of each verdict with a file."""
+    file = ""
+    for line in text.split("\n"):
+        file = "" if line.startswith("#") else (RESULTS.findall(line) or [file])[-1]
+        if file and line.startswith("- ") and VERDICT in line:
+            yield file, line.removeprefix("- ")
 
 
 def format_score(cell: dict[str, Any]) -> str:
@@ -120,7 +141,9 @@ def check_docs(text: str) -> Outcome:
             count += bool(docs or file)
             if docs != file:
                 mismatches.append(Mismatch(section, row, column, docs, file))
-    return Outcome(count, mismatches, unchecked)
+    verdicts = [(line, sentences) for file, line in list_verdicts(text) if (sentences := read_sentences(file))]
+    unknown = tuple(line for line, sentences in verdicts if line not in sentences)
+    return Outcome(count, mismatches, unchecked, len(verdicts) - len(unknown), unknown)
 
 
 def main() -> int:
@@ -130,8 +153,10 @@ def main() -> int:
         print(f"{mismatch.section}: {mismatch.row}, {mismatch.column}: docs {mismatch.docs!r}, file {mismatch.file!r}")
     for name in outcome.unchecked:
         print(f"not checked: {name}")
-    print(f"{outcome.cells} cells compared, {len(outcome.mismatches)} differ")
-    return int(bool(outcome.mismatches))
+    for line in outcome.unknown_verdicts:
+        print(f"not a verdict of its file: {line}")
+    print(f"{outcome.cells} cells compared, {len(outcome.mismatches)} differ; {outcome.verdicts} verdicts agree")
+    return int(bool(outcome.mismatches or outcome.unknown_verdicts))
 
 
 if __name__ == "__main__":
