@@ -156,11 +156,6 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
             model.encoder.config = model.config.with_dropout(settings.hidden_dropout)
         return model, notices
 
-    def write_model(self, folder: Path, model: AwdLstmLanguageModel, tokenizer: TextTokenizer) -> None:
-        from bertwright.interop import huggingface
-
-        huggingface.write_model(folder, model, tokenizer)
-
     def describe_initialization(self, settings: ModelSettings, model: AwdLstmLanguageModel) -> str:
         return "random, uniform"
 
