@@ -17,8 +17,8 @@ ROOT = Path(bertwright.__file__).parent
 # from its own room and from the rooms before it. A change of this list is a change of the design: make it on purpose.
 ROOMS = """
 files seeding permutation ragged settings console
-io metrics kernels corpus layouts vocabulary tokenstore models training baselines interop tasks pretraining inference
-finetuning translation planning experiments cli __main__
+io metrics kernels executors corpus layouts vocabulary tokenstore models training baselines interop tasks pretraining
+inference finetuning translation planning experiments cli __main__
 """.split()
 
 SHARED_FILE_NAMES = {"run.py", "settings.py"}

@@ -21,7 +21,7 @@ from tokenizers import normalizers, pre_tokenizers
 import bertwright
 from bertwright.corpus.sentences import make_sentence_splitter
 from bertwright.kernels import native
-from bertwright.vocabulary import word_counts
+from bertwright.vocabulary import chunk_counter, word_counts
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from bertwright.vocabulary.word_counts import count_words
@@ -153,7 +153,7 @@ def test_word_counts_are_those_of_the_tokenizers_components() -> None:
         number += len(batch)
         if index % 10 == 0 and native.load_library("wordpiece") is not None:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(word_counts, "make_chunk_counter", word_counts.PythonChunkCounter)
+                patch.setattr(word_counts, "make_chunk_counter", chunk_counter.PythonChunkCounter)
                 assert count_words(batch, lowercase=lowercase, strip_accents=strip) == counts
     summarize(f"strings: word counts: {number:,} strings, equal to those of `tokenizers`' components")
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
@@ -17,10 +17,11 @@ import pytest
 
 from bertwright import files
 from bertwright.corpus.documents import CorpusSettings
+from bertwright.executors.executor import SerialExecutor
+from bertwright.executors.open_executor import make_local_executor
+from bertwright.executors.processes import ProcessExecutor
 from bertwright.tokenstore import build as build_module
 from bertwright.tokenstore.build import BuildSettings, Progress, build
-from bertwright.tokenstore.executor import ProcessExecutor, SerialExecutor, make_executor
-from bertwright.tokenstore.shard import ShardSpec
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 
@@ -127,15 +128,15 @@ class RecordingExecutor(SerialExecutor):
     def __init__(self) -> None:
         self.numbers: list[int] = []
 
-    def run(self, tasks: Sequence[ShardSpec], tokenizer: Tokenizer) -> Generator[ShardSpec]:
+    def run(self, function: Any, shared: Any, tasks: Any) -> Generator[tuple[int, Any]]:
         self.numbers = [task.number for task in tasks]
-        yield from super().run(tasks, tokenizer)
+        yield from super().run(function, shared, tasks)
 
 
 def test_executor_on_windows_is_serial(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(make_executor(3), ProcessExecutor)
+    assert isinstance(make_local_executor(3), ProcessExecutor)
     monkeypatch.setattr(sys, "platform", "win32")
-    assert isinstance(make_executor(3), SerialExecutor)
+    assert isinstance(make_local_executor(3), SerialExecutor)
 
 
 def test_resumed_build_requests_missing_shards_only(
@@ -428,21 +429,21 @@ import os, subprocess, sys
 from multiprocessing import Pipe
 from pathlib import Path
 from bertwright.corpus.documents import CorpusSettings, shard_corpus
-from bertwright.tokenstore.shard import ShardSpec
+from bertwright.tokenstore.shard import ShardSpec, write_shard
 from bertwright.vocabulary.tokenizer import Tokenizer
 
 folder, corpus, vocabulary, wait = sys.argv[1:]
 ours, theirs = Pipe()
-late = f"import time; time.sleep({wait}); from bertwright.tokenstore.worker import worker_main; "
+late = f"import time; time.sleep({wait}); from bertwright.executors.worker import worker_main; "
 code = late + f"worker_main({theirs.fileno()}, {os.getpid()})"
 worker = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 theirs.close()
 settings = CorpusSettings(inputs=(corpus,), sentence_splitter="line")
-ours.send(Tokenizer.load(vocabulary))
+ours.send((write_shard, Tokenizer.load(vocabulary)))
 ours.send(ShardSpec(Path(folder), 0, settings, shard_corpus(settings, 3000)[0]))
 if float(wait):
     os._exit(0)  # as a kill ends it
-assert ours.recv() is None
+assert ours.recv() == (None, None)
 """
 
 

@@ -14,7 +14,7 @@ import random, re, resource
 from types import SimpleNamespace
 from bertwright.kernels import native
 from bertwright.vocabulary.merges import Criterion, NativeMergeTrainer, make_trainer
-from bertwright.vocabulary.word_counts import make_chunk_counter
+from bertwright.vocabulary.chunk_counter import make_chunk_counter
 letters, chance = "abcdefghijklmnopqrstuvwxyz", random.Random(0)
 words = {"".join(chance.choices(letters, k=12)): 3 for _ in range(40_000)}
 text, criterion = " ".join(words).encode(), Criterion("bpe", 2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers
 
 from bertwright.kernels import native
-from bertwright.vocabulary import word_counts
+from bertwright.vocabulary import chunk_counter, word_counts
 from bertwright.vocabulary.word_counts import WordCounts, count_words
 
 FRAGMENTS = st.sampled_from(
@@ -27,7 +27,7 @@ def counter(request: pytest.FixtureRequest) -> Iterator[None]:
     """Use each chunk counter in turn; the native one if there is a compiler."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
-            patch.setattr(word_counts, "make_chunk_counter", word_counts.PythonChunkCounter)
+            patch.setattr(word_counts, "make_chunk_counter", chunk_counter.PythonChunkCounter)
         elif native.load_library("wordpiece") is None:
             pytest.skip("no C++ compiler")
         yield
@@ -80,7 +80,7 @@ def test_table_of_text_without_spaces_is_cleared_by_its_bytes(counter: None, mon
     sizes: list[int] = []
     make = word_counts.make_chunk_counter
 
-    def make_recorder() -> word_counts.PythonChunkCounter | word_counts.NativeChunkCounter:
+    def make_recorder() -> chunk_counter.PythonChunkCounter | chunk_counter.NativeChunkCounter:
         chunks = make()
         add = chunks.add
         monkeypatch.setattr(chunks, "add", lambda text: (sizes.append(add(text)), sizes[-1])[1], raising=False)
@@ -98,7 +98,7 @@ def test_table_of_text_without_spaces_is_cleared_by_its_bytes(counter: None, mon
 def test_chunk_counter_returns_its_memory_and_its_chunks_in_order(
     counter: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(word_counts, "CHUNKS_PER_READ", 3)
+    monkeypatch.setattr(chunk_counter, "CHUNKS_PER_READ", 3)
     chunks = word_counts.make_chunk_counter()
     words = [f"w{number}" for number in range(10)]
     first = chunks.add(" ".join(words).encode())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from bertwright.corpus.documents import (
     CorpusSettings,
+    CorpusShard,
     Document,
     describe_empty_corpus,
     list_readable_corpus_files,
@@ -27,11 +29,14 @@ from bertwright.corpus.sketches import (
     mark_shares,
     script_shares,
 )
+from bertwright.executors.executor import Executor, SerialExecutor, run_in_order
 from bertwright.io.decoding import ReadStats
 from bertwright.io.sources import InputFile
 
 SHARD_BYTES = 1 << 22  # between two reports of progress
+FILES_PER_TASK = 200  # small ones, which a worker measures together
 LONG_LINE = 100_000  # characters
+MAX_REPEATED_LINE = 200  # characters of a line that may be listed as a frequent one
 LONG_WORD = 120  # characters
 BLOB = re.compile(rf"[A-Za-z0-9+/=_-]{{{LONG_WORD},}}")  # base64, hashes, minified code
 TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|&(?:[a-z]{2,6}|#\d{1,5});")
@@ -113,26 +118,26 @@ class Survey:
 class _Totals:
     """Sums and sketches of one pass."""
 
-    split: Callable[[Document], list[str]]
     documents: LengthHistogram = field(default_factory=LengthHistogram)
     sentences: LengthHistogram = field(default_factory=LengthHistogram)
     per_document: LengthHistogram = field(default_factory=LengthHistogram)
     lines: DistinctCounter = field(default_factory=DistinctCounter)
     texts: DistinctCounter = field(default_factory=DistinctCounter)
-    frequent: LossyCounter = field(default_factory=LossyCounter)
+    lines_by_document: list[list[str]] = field(default_factory=list)
+    """Lines that the most frequent ones are chosen from, which depends on the order of documents."""
     characters: CharacterCounter = field(default_factory=CharacterCounter)
     oddities: Counter[str] = field(default_factory=Counter)
 
-    def add(self, document: Document) -> None:
-        """Add a document."""
-        text, sentences = document.text, self.split(document)
+    def add(self, document: Document, sentences: list[str]) -> None:
+        """Add a document and its sentences."""
+        text = document.text
         lines = [tidy for line in text.split("\n") if (tidy := line.strip())]
         self.documents.add([len(text)])
         self.sentences.add(map(len, sentences))
         self.per_document.add([len(sentences)])
         self.lines.add(lines)
         self.texts.add([text])
-        self.frequent.add(line for line in lines if len(line) <= 200)
+        self.lines_by_document.append([line for line in lines if len(line) <= MAX_REPEATED_LINE])
         self.characters.add(text)
         words = text.split()
         if not unicodedata.is_normalized("NFC", text):
@@ -148,7 +153,17 @@ class _Totals:
         self.oddities["blobs"] += sum(BLOB.search(word) is not None for word in long)
         self.oddities["tags"] += len(TAG.findall(text)) if "<" in text or "&" in text else 0
 
-    def summarize(self, read: Sequence[InputFile], unreadable: Sequence[Unreadable], stats: ReadStats) -> Survey:
+    def merge(self, later: _Totals, frequent: LossyCounter) -> None:
+        """Add the documents of a shard that follows; its lines go into a counter of the most frequent ones."""
+        for name in ("documents", "sentences", "per_document", "lines", "texts", "characters"):
+            getattr(self, name).merge(getattr(later, name))
+        self.oddities.update(later.oddities)
+        for lines in later.lines_by_document:
+            frequent.add(lines)
+
+    def summarize(
+        self, read: Sequence[InputFile], unreadable: Sequence[Unreadable], stats: ReadStats, frequent: LossyCounter
+    ) -> Survey:
         """Return the figures of all documents added."""
         characters = self.characters.to_dict()
         letters = {char: count for char, count in characters.items() if char.isalpha()}
@@ -172,7 +187,7 @@ class _Totals:
             lines=self.lines.total,
             duplicate_lines=self.lines.duplicate_share(),
             duplicate_documents=self.texts.duplicate_share(),
-            frequent_lines=self.frequent.top(),
+            frequent_lines=frequent.top(),
             bad_bytes=stats.invalid_sequences,
             first_bad_bytes=stats.first_invalid,
             null_values=stats.null_values,
@@ -191,39 +206,120 @@ class _Totals:
         )
 
 
-def measure_corpus(settings: CorpusSettings, progress: Callable[[int], None] | None = None) -> Survey:
+class _FilePart(NamedTuple):
+    """A shard of one file, or the reason why the file has none."""
+
+    file: InputFile
+    shard: CorpusShard | None
+    is_last: bool
+    """Whether the file ends here."""
+    reason: str = ""
+
+
+class _SurveyTask(NamedTuple):
+    """Parts that one worker measures."""
+
+    parts: tuple[_FilePart, ...]
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        first, *more = self.parts
+        return first.file.path + (f" and {len(more):,} more files" if more else "")
+
+
+class _Measured(NamedTuple):
+    """Figures of the documents of a part before the error, if there is one."""
+
+    totals: _Totals
+    stats: ReadStats
+    reason: str
+    """Message of the error; "" for none."""
+
+
+def measure_corpus(
+    settings: CorpusSettings, progress: Callable[[int], None] | None = None, executor: Executor | None = None
+) -> Survey:
     """Measure a corpus in one pass; invalid bytes are counted and do not stop it.
 
     A file that cannot be read (a binary one, a broken row) is listed; the figures include its documents before the
-    error. `progress` receives the number of bytes on disk read since its last call.
+    error. `progress` receives the number of bytes on disk read since its last call. `executor`: measures shards; None:
+    this process does.
     Raises ValueError for inputs that name no file, or a file twice, and for a corpus without documents:
     UnreadableCorpusError if that is because files cannot be read.
     """
     lenient = replace(settings, encoding_errors="replace")
     inputs, failed = list_readable_corpus_files(settings)
     unreadable = [Unreadable(path, _reason(path, error), 0) for path, error in failed.items()]
-    stats = ReadStats()
-    totals = _Totals(make_document_splitter(settings.sentence_splitter))
+    totals, stats, frequent = _Totals(), ReadStats(), LossyCounter()
     read: list[InputFile] = []
-    for file in inputs:
-        before, done = totals.texts.total, 0
-        try:
-            for shard in shard_corpus(settings, SHARD_BYTES, [file]):
-                for document in read_shard(lenient, shard, stats):
-                    totals.add(document)
-                done += shard.size
-                if progress:
-                    progress(shard.size)
-            read.append(file)
-        except (ValueError, OSError) as error:
-            documents = totals.texts.total - before
-            unreadable.append(Unreadable(file.path, _reason(file.path, error), documents))
-            read += [file] if documents else []
+    broken: set[str] = set()
+    before = done = 0
+    tasks = _group_parts(_list_parts(settings, inputs, broken))
+    for task, results in run_in_order(executor or SerialExecutor(), _measure, lenient, tasks):
+        for part, measured in zip(task.parts, results, strict=True):
+            file = part.file
+            if file.path in broken:
+                continue
+            totals.merge(measured.totals, frequent)
+            stats.add(measured.stats)
+            size = part.shard.size if part.shard and not measured.reason else file.size - done
             if progress:
-                progress(file.size - done)
+                progress(size)
+            done += size
+            if measured.reason:
+                broken.add(file.path)
+                unreadable.append(Unreadable(file.path, measured.reason, totals.texts.total - before))
+            if measured.reason or part.is_last:
+                read += [file] if not measured.reason or totals.texts.total > before else []
+                before, done = totals.texts.total, 0
     if not totals.texts.total:
         raise _nothing(settings, stats, unreadable)
-    return totals.summarize(read, unreadable, stats)
+    return totals.summarize(read, unreadable, stats, frequent)
+
+
+def _list_parts(settings: CorpusSettings, inputs: Sequence[InputFile], broken: Collection[str]) -> Iterator[_FilePart]:
+    """Yield the shards of all files; the rest of a file that turns out to be broken is left out."""
+    for file in inputs:
+        try:
+            shards = shard_corpus(settings, SHARD_BYTES, [file])
+        except (ValueError, OSError) as error:
+            yield _FilePart(file, None, True, _reason(file.path, error))
+            continue
+        for number, shard in enumerate(shards, 1):
+            if file.path not in broken:
+                yield _FilePart(file, shard, number == len(shards))
+
+
+def _group_parts(parts: Iterable[_FilePart]) -> Iterator[_SurveyTask]:
+    """Yield tasks of one shard, or of small files of together at most a shard's size."""
+    group: list[_FilePart] = []
+    size = 0
+    for part in parts:
+        new = part.shard.size if part.shard else 0
+        if group and (size + new > SHARD_BYTES or len(group) == FILES_PER_TASK):
+            yield _SurveyTask(tuple(group))
+            group, size = [], 0
+        group.append(part)
+        size += new
+    if group:
+        yield _SurveyTask(tuple(group))
+
+
+def _measure(task: _SurveyTask, settings: CorpusSettings) -> list[_Measured]:
+    """Measure the parts of a task; an error ends its part only."""
+    split = make_document_splitter(settings.sentence_splitter)
+    results: list[_Measured] = []
+    for part in task.parts:
+        totals, stats, reason = _Totals(), ReadStats(), part.reason
+        try:
+            for document in read_shard(settings, part.shard, stats) if part.shard else ():
+                totals.add(document, split(document))
+        except (ValueError, OSError) as error:
+            reason = _reason(part.file.path, error)
+        totals.characters.trim()
+        results.append(_Measured(totals, stats, reason))
+    return results
 
 
 def _reason(path: str, error: ValueError | OSError) -> str:

@@ -145,6 +145,12 @@ class CorpusShard(NamedTuple):
     span: ByteRange  # a part of the only file; the default if there are several
 
     @property
+    def name(self) -> str:
+        """Name in messages."""
+        first, *more_files = (file.path for file in self.files)
+        return first + (f" and {len(more_files):,} more files" if more_files else "")
+
+    @property
     def size(self) -> int:
         """Bytes on disk, for progress."""
         if self.span.end is not None:

@@ -47,6 +47,12 @@ class LengthHistogram:
                 size -= size % step
             self.counts[size] += 1
 
+    def merge(self, other: LengthHistogram) -> None:
+        """Add the lengths of another histogram."""
+        self.counts.update(other.counts)
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+
     def summarize(self) -> LengthSummary:
         """Return mean and quantiles."""
         ordered, number = sorted(self.counts), self.counts.total()
@@ -76,6 +82,18 @@ class DistinctCounter:
             key = int.from_bytes(hashlib.blake2b(string.encode(), digest_size=8).digest(), "little")
             if not key & self.mask:
                 self.seen.add(key)
+        self._thin()
+
+    def merge(self, other: DistinctCounter) -> None:
+        """Add the strings of another counter; the estimate does not depend on how strings are divided."""
+        self.total += other.total
+        self.mask |= other.mask
+        self.seen = (
+            {key for key in self.seen | other.seen if not key & self.mask} if self.mask else self.seen | other.seen
+        )
+        self._thin()
+
+    def _thin(self) -> None:
         while len(self.seen) > self.limit:
             self.mask = 2 * self.mask + 1
             self.seen = {key for key in self.seen if not key & self.mask}
@@ -118,6 +136,15 @@ class CharacterCounter:
         self.size += len(text)
         if self.size >= BUFFER:
             self._flush()
+
+    def merge(self, other: CharacterCounter) -> None:
+        """Add the characters of another counter, which has been trimmed."""
+        self.counts[: len(other.counts)] += other.counts
+
+    def trim(self) -> None:
+        """Drop the characters after the last one that occurs, so that little is sent; no more texts can be added."""
+        self._flush()
+        self.counts = self.counts[: int(np.flatnonzero(self.counts).max(initial=-1)) + 1]
 
     def _flush(self) -> None:
         text = "".join(self.waiting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from bertwright.console import TextTable, byte_progress, heading, make_console, 
 from bertwright.corpus.corpus_figures import Survey, Unreadable, UnreadableCorpusError, measure_corpus
 from bertwright.corpus.diagnosis import diagnose
 from bertwright.corpus.documents import CorpusSettings, list_readable_corpus_files
+from bertwright.executors.executor import ExecutorSettings, SerialExecutor
+from bertwright.executors.open_executor import open_executor
 from bertwright.files import new_file
 
 MAX_FILES = 20  # unreadable ones that are listed
@@ -32,6 +34,7 @@ class SurveySettings:
     corpus: CorpusSettings
     json: Path | None = None
     """Also write all figures to this new file."""
+    execution: ExecutorSettings = field(default_factory=ExecutorSettings)
 
 
 def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
@@ -48,8 +51,11 @@ def survey(settings: SurveySettings, console: Console | None = None) -> Survey:
 def _survey(settings: SurveySettings, file: Path | None, console: Console) -> Survey:
     files, _ = list_readable_corpus_files(settings.corpus)
     try:
-        with byte_progress(console, "surveying", sum(file.size for file in files)) as advance:
-            figures = measure_corpus(settings.corpus, advance)
+        with (
+            open_executor(settings.execution, SerialExecutor()) as executor,
+            byte_progress(console, "surveying", sum(file.size for file in files)) as advance,
+        ):
+            figures = measure_corpus(settings.corpus, advance, executor)
     except UnreadableCorpusError as error:
         if len(error.unreadable) > 1:  # the message names a single one
             console.print(render_unreadable(error.unreadable))

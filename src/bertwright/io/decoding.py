@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, BinaryIO, Literal, NamedTuple
 
@@ -88,6 +88,12 @@ class ReadStats:
     empty_documents: int = 0  # skipped rows or lines of white space
     short_rows: int = 0  # skipped rows with too few columns
     first_short_row: str = ""  # location of the first of them
+
+    def add(self, later: ReadStats) -> None:
+        """Add the counts of what was read after this."""
+        for field in fields(self):
+            value, more = getattr(self, field.name), getattr(later, field.name)
+            setattr(self, field.name, value + more if isinstance(value, int) else value or more)
 
 
 def is_splittable(encoding: str) -> bool:

@@ -28,6 +28,7 @@ from bertwright.console import (
     say,
     silent_console,
 )
+from bertwright.executors.processes import python_command
 from bertwright.files import new_file
 from bertwright.planning.candidates import SHORT_RUNS, Candidate, Planner
 from bertwright.planning.gpus import UTILIZATION
@@ -36,7 +37,6 @@ from bertwright.planning.scaling_law import ShortRun, has_left_plateau
 from bertwright.pretraining.prepare import PrepareSettings, prepare
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import to_arguments, to_table
-from bertwright.tokenstore.executor import python_command
 from bertwright.training.context import execution_context
 from bertwright.training.cost import estimate_disk_space, format_bytes
 from bertwright.training.distributed import check_single_process

@@ -15,7 +15,7 @@ import errno
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,27 +25,30 @@ import numpy as np
 from bertwright import files
 from bertwright.corpus.documents import CONLL_FORMATS, CONLL_VERSION, CorpusSettings, shard_corpus
 from bertwright.corpus.sentences import RULES_VERSION
-from bertwright.settings import check_limit, check_range
-from bertwright.tokenstore.executor import Executor, make_executor
+from bertwright.executors.executor import Executor, ExecutorSettings
+from bertwright.executors.open_executor import open_executor
+from bertwright.settings import check_limit
 from bertwright.tokenstore.shard import (
     ShardSpec,
     ShardSummary,
+    check_written,
     is_finished,
     read_chunks,
     read_summary,
     select_documents,
+    write_shard,
 )
 from bertwright.tokenstore.store import FORMAT_VERSION, DocumentChunk, Provenance, StoreHeader, TokenStore, write_store
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 # input bytes per shard: about half a second of work, the most that each worker loses if it is killed
 SHARD_BYTES = 4 << 20
+RESUME_HINT = "finished shards are saved: run the same command again to resume"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-MAX_WORKERS = 1_024
 
 
 @dataclass(frozen=True)
-class BuildSettings:
+class BuildSettings(ExecutorSettings):
     """Settings of a token store build."""
 
     held_out: float = 0.01
@@ -54,13 +57,10 @@ class BuildSettings:
     least two different documents (one, if there are fewer than four)."""
     held_out_inputs: tuple[str, ...] = ()
     """Inputs that are held out instead of a share of the documents; they are read like the others."""
-    workers: int | None = None
-    """Worker processes. Unset: one per CPU that this process may use (`OMP_NUM_THREADS` if set). Ignored on Windows.
-    The result does not depend on it."""
 
     def __post_init__(self) -> None:
         check_limit(self, "from 0 to below 1", "held_out")
-        check_range(self, 1, MAX_WORKERS, "workers")
+        super().__post_init__()
 
 
 class Progress(NamedTuple):
@@ -98,8 +98,8 @@ def build(
     """Build the token stores in `folder`, or resume an interrupted build of the same inputs and settings.
 
     The stores are bit-equal whatever the number of workers and interruptions. A finished folder is left as it is.
-    Inputs are identified by name, size and modification time. `executor` writes the shards; by default,
-    `settings.workers` local processes do.
+    Inputs are identified by name, size and modification time. `executor` writes the shards; None: the one that the
+    settings choose.
 
     Raises ValueError if the folder holds a finished store of other inputs, if the build would overwrite files, if
     another process is building there, or if the text cannot be read or tokenized. Raises OSError if the disk is full
@@ -112,7 +112,8 @@ def build(
         if (folder / "train").exists():
             return _read_result(folder, plan, settings)
         _check_overwrites_nothing(folder)
-        _write_shards(plan, tokenizer, executor or make_executor(settings.workers), progress)
+        with nullcontext(executor) if executor else open_executor(settings) as workers:
+            _write_shards(plan, tokenizer, workers, progress)
         return _publish(folder, plan, tokenizer, settings)
 
 
@@ -205,10 +206,14 @@ def _write_shards(
     if finished := len(plan.shards) - len(missing):
         notice = f"resuming an interrupted build: {finished} of {len(plan.shards)} shards are finished"
     progress(Progress(done, notice))
-    with closing(executor.run(missing, tokenizer)) as finished_shards:
-        for shard in finished_shards:
-            done += shard.source.size
-            progress(Progress(done))
+    try:
+        with closing(executor.run(write_shard, tokenizer, missing)) as finished_shards:
+            for number, _ in finished_shards:
+                check_written(missing[number])
+                done += missing[number].source.size
+                progress(Progress(done))
+    except ChildProcessError as error:
+        raise ChildProcessError(f"{error}; {RESUME_HINT}") from None
 
 
 def _remove_other_builds(folder: Path, plan: _Plan | None) -> bool:

@@ -34,6 +34,11 @@ class ShardSpec(NamedTuple):
     corpus: CorpusSettings
     source: CorpusShard
 
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return self.source.name
+
 
 class ShardSummary(NamedTuple):
     """Digests and counts of a shard, from which held-out documents are chosen without reading the shard."""
@@ -97,6 +102,15 @@ def is_finished(folder: Path, number: int) -> bool:
         return _chunks_path(folder, number).stat().st_size == read_summary(folder, number).bytes
     except (OSError, EOFError, ValueError, KeyError, NotImplementedError, BadZipFile):
         return False
+
+
+def check_written(shard: ShardSpec) -> None:
+    """Raise ValueError if a shard that a worker has written is not in the folder: the worker's machine has another."""
+    if not _summary_path(shard.folder, shard.number).exists():
+        raise ValueError(
+            f"{shard.folder.parent}: a worker on another machine has written to a folder of its own; choose a folder "
+            "on a disk that all machines of the cluster share, or on object storage such as s3://BUCKET/store"
+        )
 
 
 def read_summary(folder: Path, number: int) -> ShardSummary:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +11,12 @@ from rich.console import Console
 
 from bertwright.console import byte_progress, heading, item_progress, key_value_table, make_console, notice
 from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read, text_size
+from bertwright.executors.executor import ExecutorSettings, SerialExecutor
+from bertwright.executors.open_executor import open_executor
 from bertwright.files import atomic_folder, check_absent
 from bertwright.settings import write_settings
 from bertwright.vocabulary.byte_pairs import learn_byte_pairs
+from bertwright.vocabulary.shard_counts import count_in_shards, count_whole_words
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 from bertwright.vocabulary.trainer import (
     MAX_DIACRITIC_SHARE,
@@ -37,6 +39,7 @@ class LearnSettings:
     output: Path
     """New folder for the vocabulary."""
     vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
+    execution: ExecutorSettings = field(default_factory=ExecutorSettings)
 
     @classmethod
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,10 +58,7 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
     if settings.vocabulary.algorithm in ("words", "lowercase-words"):
         return learn_words(settings, console)
     with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
-        with byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance:
-            counts = count_corpus_words(
-                (document.text for document in read(settings.corpus)), settings.vocabulary, advance
-            )
+        counts = count(settings, console)
         with item_progress(console, "learning tokens", settings.vocabulary.size) as advance:
             tokenizer = learn_and_write(folder, counts, settings.vocabulary, advance)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
@@ -85,15 +85,25 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
     return tokenizer
 
 
+def count(settings: LearnSettings, console: Console) -> WordCounts:
+    """Count the words of the corpus, in this process or by workers."""
+    size, rules = text_size(list_corpus_files(settings.corpus)), settings.vocabulary
+    if settings.execution.is_alone:
+        with byte_progress(console, "counting words", size) as advance:
+            return count_corpus_words((document.text for document in read(settings.corpus)), rules, advance)
+    with open_executor(settings.execution) as executor, byte_progress(console, "counting words", size) as advance:
+        return count_in_shards(settings.corpus, rules, executor, advance)
+
+
 def learn_words(settings: LearnSettings, console: Console) -> WordTokenizer:
     """Make a vocabulary of the most frequent words and write its folder atomically. Errors: see `learn_vocabulary`."""
-    counts = Counter[str]()
     rules = ELMO_RULES if settings.vocabulary.algorithm == "words" else LOWERCASE_RULES
     with atomic_folder(settings.output) as folder:
-        with byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance:
-            for document in read(settings.corpus):
-                counts.update(rules.pattern.findall(document.text.lower() if rules.lowercase else document.text))
-                advance(len(document.text.encode(errors="replace")))
+        with (
+            open_executor(settings.execution, SerialExecutor()) as executor,
+            byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance,
+        ):
+            counts = count_whole_words(settings.corpus, rules, executor, advance)
         limit, least = settings.vocabulary.size - len(SPECIAL_TOKENS), settings.vocabulary.min_frequency
         frequent = sorted((-count, word) for word, count in counts.items() if count >= least)
         if not frequent:

@@ -28,8 +28,9 @@ from typing import Literal, NamedTuple, Protocol, get_args
 import numpy as np
 
 from bertwright.kernels import native
+from bertwright.vocabulary.chunk_counter import NO_MEMORY
 from bertwright.vocabulary.tokenizer_io import CONTINUATION
-from bertwright.vocabulary.word_counts import NO_MEMORY, code_points
+from bertwright.vocabulary.word_counts import code_points
 
 WORD_END: Literal["</w>"] = "</w>"  # marks a token that ends a word
 Mark = Literal["##", "</w>"]

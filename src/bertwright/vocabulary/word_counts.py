@@ -7,7 +7,6 @@ through Unicode normalization.
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -20,17 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import normalizers, pre_tokenizers
 
-from bertwright.kernels import native
+from bertwright.vocabulary.chunk_counter import ChunkTable, make_chunk_counter
 from bertwright.vocabulary.tokenizer_io import MAX_WORD_LENGTH
 
 # Bytes of distinct chunks in memory before they are split into words: over two million chunks of English. A limit on
 # their number would not bound memory: in text without spaces a chunk is a whole paragraph.
 CHUNK_LIMIT = 128 << 20
-CHUNKS_PER_READ = 4096  # chunks copied out of the native table in one call
-CHUNK_COST = 140  # bytes per chunk in a Counter besides its text
 CHARACTERS_PER_CALL = 1 << 17  # limit of a call of the normalizer, which takes 100 bytes per character
 PROGRESS_EVERY = 1 << 22  # bytes between two calls of `progress`
-NO_MEMORY = "not enough memory for the distinct words of the texts; use fewer texts"
 
 # Characters that str.split() takes for spaces; BERT deletes them and joins the text on both sides.
 DELETED = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
@@ -165,9 +161,7 @@ def count_words(
 
     Raises ValueError for a text with a lone surrogate.
     """
-    rules = WordRules(lowercase, strip_accents)
-    counts = WordCounts()
-    chunks = make_chunk_counter()
+    counter = WordCounter(lowercase=lowercase, strip_accents=strip_accents, max_words=max_words)
     pending = 0
     for number, text in enumerate(texts):
         try:
@@ -175,16 +169,49 @@ def count_words(
         except UnicodeEncodeError as error:
             raise ValueError(f"text {number}: lone surrogate at character {error.start}") from None
         pending += len(data)
-        if chunks.add(data) > CHUNK_LIMIT:
-            _add_chunks(counts, chunks.take(), rules, max_words)
+        counter.add(data)
         if progress is not None and pending >= PROGRESS_EVERY:
             progress(pending)
             pending = 0
-    _add_chunks(counts, chunks.take(), rules, max_words)
-    _measure_merges(counts, rules, WordRules(lowercase, strip_accents=False))
+    counts = counter.finish()
     if progress is not None:
         progress(pending)
     return counts
+
+
+class WordCounter:
+    """Counter of the words of texts, in memory for distinct words alone."""
+
+    def __init__(self, *, lowercase: bool, strip_accents: bool | None, max_words: int) -> None:
+        self._rules = WordRules(lowercase, strip_accents)
+        self._keeping = WordRules(lowercase, strip_accents=False)
+        self._max_words = max_words
+        self._counts = WordCounts()
+        self._chunks = make_chunk_counter()
+
+    def add(self, text: bytes) -> None:
+        """Count the words of a UTF-8 text."""
+        if self._chunks.add(text) > CHUNK_LIMIT:
+            self._add_chunks()
+
+    def merge(self, table: ChunkTable) -> bool:
+        """Count the words of the texts of a table as `add` would; return False if that takes the texts one by one.
+
+        It does where chunks have to be split into words between two of the texts, to bound memory.
+        """
+        if self._chunks.bytes_with(table) > CHUNK_LIMIT:
+            return False
+        self._chunks.merge(table)
+        return True
+
+    def finish(self) -> WordCounts:
+        """Return the counts of all texts."""
+        self._add_chunks()
+        _measure_merges(self._counts, self._rules, self._keeping)
+        return self._counts
+
+    def _add_chunks(self) -> None:
+        _add_chunks(self._counts, self._chunks.take(), self._rules, self._max_words)
 
 
 def _add_chunks(counts: WordCounts, chunks: Iterator[tuple[str, int]], rules: WordRules, max_words: int) -> None:
@@ -282,78 +309,3 @@ def _split_chunk(chunk: str) -> Iterator[str]:
         yield chunk[first : found.start()]
         first = found.start()
     yield chunk[first:]
-
-
-class PythonChunkCounter:
-    """Counter of the strings between spaces, tabs and line ends; reference implementation."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[bytes] = Counter()
-        self._bytes = 0
-
-    def add(self, text: bytes) -> int:
-        """Count the chunks of a UTF-8 text; returns the memory of all distinct ones in bytes."""
-        # BERT deletes these two, and bytes.split() would divide at them.
-        chunks = text.translate(None, b"\x0b\x0c").split()
-        self._bytes += sum(len(chunk) + CHUNK_COST for chunk in set(chunks).difference(self._counts))
-        self._counts.update(chunks)
-        return self._bytes
-
-    def take(self) -> Iterator[tuple[str, int]]:
-        """Yield each chunk with its count, in order of first occurrence, and clear the counter."""
-        taken, self._counts, self._bytes = self._counts, Counter(), 0
-        for chunk, count in taken.items():
-            yield chunk.decode(), count
-
-
-class NativeChunkCounter:
-    """The same in C++, several times as fast."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
-        self._table = library.chunks_new()
-        if self._table is None:
-            raise MemoryError(NO_MEMORY)
-
-    def __del__(self) -> None:
-        self._library.chunks_free(self._table)
-
-    def add(self, text: bytes) -> int:
-        """Count the chunks of a UTF-8 text; returns the memory of all distinct ones in bytes."""
-        size: int = self._library.chunks_add(self._table, text, len(text))
-        if size < 0:
-            raise MemoryError(NO_MEMORY)
-        return size
-
-    def take(self) -> Iterator[tuple[str, int]]:
-        """Yield each chunk with its count, in order of first occurrence, and clear the counter."""
-        counts = np.empty(CHUNKS_PER_READ, dtype=np.int64)
-        text, size = ctypes.c_void_p(), ctypes.c_int64()
-        outputs = counts.ctypes.data_as(ctypes.c_void_p), ctypes.byref(text), ctypes.byref(size)
-        first = 0
-        while number := self._library.chunks_read(self._table, first, CHUNKS_PER_READ, *outputs):
-            chunks = ctypes.string_at(text, size.value).decode().split("\n")[:-1]
-            yield from zip(chunks, counts[:number].tolist(), strict=True)
-            first += number
-        self._library.chunks_clear(self._table)
-
-
-def make_chunk_counter() -> PythonChunkCounter | NativeChunkCounter:
-    """Create the native counter, or the one in Python if there is no native library."""
-    library = native.load_library("wordpiece")
-    if library is None:
-        return PythonChunkCounter()
-    pointer, integer = ctypes.c_void_p, ctypes.c_int64
-    library.chunks_new.restype = pointer
-    library.chunks_free.argtypes = library.chunks_clear.argtypes = [pointer]
-    library.chunks_add.argtypes, library.chunks_add.restype = [pointer, ctypes.c_char_p, integer], integer
-    library.chunks_read.argtypes = [
-        pointer,
-        integer,
-        integer,
-        pointer,
-        ctypes.POINTER(pointer),
-        ctypes.POINTER(integer),
-    ]
-    library.chunks_read.restype = integer
-    return NativeChunkCounter(library)

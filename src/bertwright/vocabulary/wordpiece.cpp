@@ -49,14 +49,31 @@ class Chunks {
             while (text < end && is_space(*text)) ++text;
             const char* start = text;
             while (text < end && !is_space(*text)) ++text;
-            if (text > start) count(start, static_cast<size_t>(text - start));
+            if (text > start) count(start, static_cast<size_t>(text - start), 1);
         }
         return bytes();
     }
 
-    int64_t bytes() const {
-        return static_cast<int64_t>(texts_.size() + chunks_.size() * sizeof(Chunk) + slots_.size() * sizeof(uint32_t));
+    // Adds chunks with their counts; each chunk ends with a line end, as in the texts of `read`.
+    int64_t merge(const char* text, int64_t size, const int64_t* counts) {
+        for_each(text, size, [&](const char* chunk, size_t length) { count(chunk, length, *counts++); });
+        return bytes();
     }
+
+    // Returns the most that `bytes` can be after the texts with these chunks have been added, in any order.
+    int64_t bytes_with(const char* text, int64_t size) const {
+        size_t number = chunks_.size(), characters = texts_.size(), slots = slots_.size();
+        for_each(text, size, [&](const char* chunk, size_t length) {
+            if (slots_.empty() || slots_[find(hash_of(chunk, length), chunk, length)] == empty) {
+                ++number;
+                characters += length + 1;
+            }
+        });
+        while (2 * number >= slots) slots = std::max<size_t>(1024, slots * 2);
+        return bytes_of(characters, number, slots);
+    }
+
+    int64_t bytes() const { return bytes_of(texts_.size(), chunks_.size(), slots_.size()); }
 
     // Reads the counts of at most `number` chunks from `first` on, and where their texts are. Returns their number.
     int64_t read(int64_t first, int64_t number, int64_t* counts, const char** text, int64_t* size) const {
@@ -79,19 +96,37 @@ class Chunks {
 
     static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-    void count(const char* text, size_t size) {
-        if (2 * chunks_.size() >= slots_.size()) grow();
-        uint64_t hash = hash_of(text, size);
+    static int64_t bytes_of(size_t characters, size_t chunks, size_t slots) {
+        return static_cast<int64_t>(characters + chunks * sizeof(Chunk) + slots * sizeof(uint32_t));
+    }
+
+    template <class Function>
+    static void for_each(const char* text, int64_t size, Function function) {
+        for (const char *end = text + size, *start = text; text < end; start = ++text) {
+            while (*text != '\n') ++text;
+            function(start, static_cast<size_t>(text - start));
+        }
+    }
+
+    // The slot of a chunk: the empty one where it would be added if it is not there.
+    uint64_t find(uint64_t hash, const char* text, size_t size) const {
         uint64_t mask = slots_.size() - 1, slot = hash & mask;
         for (; slots_[slot] != empty; slot = (slot + 1) & mask) {
-            Chunk& chunk = chunks_[slots_[slot]];
-            if (chunk.hash == hash && chunk.size == size && !std::memcmp(texts_.data() + chunk.start, text, size)) {
-                ++chunk.count;
-                return;
-            }
+            const Chunk& chunk = chunks_[slots_[slot]];
+            if (chunk.hash == hash && chunk.size == size && !std::memcmp(texts_.data() + chunk.start, text, size)) break;
+        }
+        return slot;
+    }
+
+    void count(const char* text, size_t size, int64_t number) {
+        if (2 * chunks_.size() >= slots_.size()) grow();
+        uint64_t hash = hash_of(text, size), slot = find(hash, text, size);
+        if (slots_[slot] != empty) {
+            chunks_[slots_[slot]].count += number;
+            return;
         }
         slots_[slot] = static_cast<uint32_t>(chunks_.size());
-        chunks_.push_back({hash, texts_.size(), size, 1});
+        chunks_.push_back({hash, texts_.size(), size, number});
         texts_.insert(texts_.end(), text, text + size);
         texts_.push_back('\n');
     }
@@ -372,7 +407,7 @@ class Learner {
 
 extern "C" {
 
-// Without memory, `chunks_new` and `learner_new` return null, `chunks_add` and `learner_advance` -1.
+// Without memory, `chunks_new` and `learner_new` return null, `chunks_add`, `chunks_merge` and `learner_advance` -1.
 
 void* chunks_new() { return new (std::nothrow) Chunks(); }
 void chunks_free(void* table) { delete static_cast<Chunks*>(table); }
@@ -381,6 +416,15 @@ int64_t chunks_add(void* table, const char* text, int64_t size) {
     const int64_t bytes = catching(int64_t{-1}, [&] { return chunks->add(text, size); });
     if (bytes < 0) chunks->clear();  // the last chunk is incomplete
     return bytes;
+}
+int64_t chunks_merge(void* table, const char* text, int64_t size, const int64_t* counts) {
+    Chunks* chunks = static_cast<Chunks*>(table);
+    const int64_t bytes = catching(int64_t{-1}, [&] { return chunks->merge(text, size, counts); });
+    if (bytes < 0) chunks->clear();  // the last chunk is incomplete
+    return bytes;
+}
+int64_t chunks_bytes_with(void* table, const char* text, int64_t size) {
+    return static_cast<Chunks*>(table)->bytes_with(text, size);
 }
 int64_t chunks_read(void* table, int64_t first, int64_t number, int64_t* counts, const char** text, int64_t* size) {
     return static_cast<Chunks*>(table)->read(first, number, counts, text, size);

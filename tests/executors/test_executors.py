@@ -1,0 +1,253 @@
+"""Executors: order and bounds of results, errors, dead workers; and commands on Ray, which give the local results."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bertwright.corpus import corpus_figures
+from bertwright.corpus.corpus_figures import measure_corpus
+from bertwright.corpus.documents import CorpusSettings
+from bertwright.executors.executor import LEAD, Executor, ExecutorSettings, SerialExecutor, run_in_order
+from bertwright.executors.open_executor import open_executor
+from bertwright.executors.processes import ProcessExecutor
+from bertwright.tokenstore import build as build_module
+from bertwright.tokenstore.build import BuildSettings, Progress, build
+from bertwright.vocabulary import shard_counts, word_counts
+from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
+from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.trainer import VocabularySettings
+from helpers import text_console
+
+ON_RAY = ExecutorSettings(executor="ray")
+WORDS = "the a cat dog sat ran on under mat tree red big old and then it was there again far Élan mañana zebra".split()
+
+
+class Count(NamedTuple):
+    """A task of the tests."""
+
+    number: int
+    marker: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"count {self.number}"
+
+
+def square(task: Count, shift: int) -> tuple[int, int]:
+    if task.number == 13:
+        raise ValueError("13: expected a lucky number")
+    return task.number**2 + shift, os.getpid()
+
+
+def die_once(task: Count, shift: int) -> int:
+    """Kill this worker with SIGKILL, unless the marker shows that a worker has died."""
+    if task.number == 3 and not Path(task.marker).exists():
+        Path(task.marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task.number + shift
+
+
+def die(task: Count, shift: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+@pytest.fixture(params=["serial", "processes", "ray"])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    match request.param:
+        case "serial":
+            yield SerialExecutor()
+        case "processes":
+            yield ProcessExecutor(2)
+        case _:
+            request.getfixturevalue("ray_cluster")
+            with open_executor(ON_RAY) as opened:
+                yield opened
+
+
+def test_results_come_in_the_order_of_tasks_and_of_all_workers(executor: Executor) -> None:
+    pulled: list[int] = []
+
+    def tasks() -> Iterator[Count]:
+        for number in range(14, 44):
+            pulled.append(number)
+            yield Count(number)
+
+    results = []
+    for task, (result, _) in run_in_order(executor, square, 5, tasks()):
+        results.append((task.number, result))
+        assert len(pulled) - len(results) <= LEAD * executor.workers
+    assert results == [(number, number**2 + 5) for number in range(14, 44)]
+
+
+def test_number_of_a_result_is_that_of_its_task_and_an_error_of_a_task_is_raised(executor: Executor) -> None:
+    squares = dict(executor.run(square, 0, map(Count, range(5))))
+    assert {number: result for number, (result, _) in squares.items()} == {0: 0, 1: 1, 2: 4, 3: 9, 4: 16}
+    with pytest.raises(ValueError, match=r"^13: expected a lucky number$"):
+        list(executor.run(square, 0, map(Count, range(10, 20))))
+
+
+def test_calls_run_in_several_processes(ray_cluster: Any) -> None:
+    for settings in (ExecutorSettings(workers=2), ON_RAY):
+        with open_executor(settings) as executor:
+            assert executor.workers == 2
+            processes = {process for _, (_, process) in executor.run(square, 0, map(Count, range(14, 60)))}
+        assert os.getpid() not in processes
+        assert len(processes) >= 2
+
+
+def test_task_after_none_waits_until_a_call_has_finished(executor: Executor) -> None:
+    finished: list[int] = []
+
+    def tasks() -> Iterator[Count | None]:
+        yield Count(0)
+        while not finished:
+            yield None
+        yield Count(1)
+
+    for number, _ in executor.run(square, 0, tasks()):
+        finished.append(number)
+    assert finished == [0, 1]
+
+
+def test_killed_ray_worker_is_replaced_and_its_call_repeated(ray_cluster: Any, tmp_path: Path) -> None:
+    tasks = [Count(number, str(tmp_path / "died")) for number in range(8)]
+    with open_executor(ON_RAY) as executor:
+        assert [result for _, result in run_in_order(executor, die_once, 1, tasks)] == list(range(1, 9))
+    assert (tmp_path / "died").exists()
+
+
+def test_call_that_always_kills_its_worker_is_reported(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertwright.executors.ray_executor.MAX_RETRIES", 1)
+    with open_executor(ON_RAY) as executor, pytest.raises(ChildProcessError, match=r"^count 7: its Ray worker died 2 "):
+        list(executor.run(die, 0, [Count(7)]))
+    with pytest.raises(ChildProcessError, match=r"^count 7: a worker process died \(exit code -9: killed, .* memory"):
+        list(ProcessExecutor(1).run(die, 0, [Count(7)]))
+
+
+# --- commands
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> CorpusSettings:
+    """Text files of about 100 kB, one of them compressed, a broken one, and lines that repeat."""
+    rng = random.Random(1)
+    folder = tmp_path_factory.mktemp("corpus")
+    for name in ("a", "b", "c"):
+        documents = []
+        for _ in range(40):
+            lines = [" ".join(rng.choices(WORDS, k=rng.randint(2, 20))) + "." for _ in range(rng.randint(1, 12))]
+            lines += ["Subscribe now!"] * rng.randint(0, 2) + [f"word{rng.randrange(999)} new{rng.randrange(999)}"]
+            documents.append("\n".join(lines))
+        (folder / f"{name}.txt").write_text("\n\n".join(documents) + "\n")
+    return CorpusSettings((str(folder),))
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (build_module, corpus_figures, shard_counts):
+        monkeypatch.setattr(module, "SHARD_BYTES", 8_000)
+    monkeypatch.setattr(shard_counts, "TABLE_BYTES", 3_000)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return the content of the files below a folder, without the settings, which name the executor."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "settings.toml")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files if not path.name.startswith(".")}
+
+
+def learn(corpus: CorpusSettings, folder: Path, execution: ExecutorSettings, **options: Any) -> dict[str, bytes]:
+    """Learn a vocabulary; return its files, and what was printed without the folder's name."""
+    console = text_console()
+    vocabulary = VocabularySettings(**{"size": 400, "min_frequency": 1, **options})
+    learn_vocabulary(LearnSettings(corpus, folder, vocabulary, execution), console)
+    printed = console.file.getvalue().replace(folder.name, "")  # type: ignore[attr-defined]
+    return content(folder) | {"printed": printed.encode()}
+
+
+@pytest.mark.parametrize("options", [{}, {"max_words": 300}, {"algorithm": "words"}])
+def test_vocabulary_of_workers_has_the_bytes_of_one_process(
+    ray_cluster: Any,
+    corpus: CorpusSettings,
+    tmp_path: Path,
+    small_shards: None,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+) -> None:
+    """Also where rare words are dropped to bound memory, which depends on the moment."""
+    monkeypatch.setattr(word_counts, "CHUNK_LIMIT", 40_000)
+    expected = learn(corpus, tmp_path / "alone", ExecutorSettings(), **options)
+    assert learn(corpus, tmp_path / "local", ExecutorSettings(workers=2), **options) == expected
+    assert learn(corpus, tmp_path / "ray", ON_RAY, **options) == expected
+
+
+def test_survey_of_workers_equals_that_of_one_process(
+    ray_cluster: Any, corpus: CorpusSettings, tmp_path: Path, small_shards: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertwright.corpus.sketches.MAX_CANDIDATES", 300)  # the order of documents then matters
+    (tmp_path / "bad.jsonl").write_text('{"text": "One."}\n' * 999 + "{broken\n" + '{"text": "Two."}\n' * 999)
+    (tmp_path / "empty.csv").write_text("other\n1\n")
+    corpus = replace(corpus, inputs=(*corpus.inputs, str(tmp_path / "bad.jsonl"), str(tmp_path / "empty.csv")))
+    progress: list[int] = []
+    expected = measure_corpus(corpus, progress.append)
+    assert sum(progress) == sum(Path(path).stat().st_size for path in map(str, tmp_path.iterdir())) + sum(
+        path.stat().st_size for path in Path(corpus.inputs[0]).iterdir()
+    )
+    assert [item.path for item in expected.unreadable] == [str(tmp_path / "bad.jsonl"), str(tmp_path / "empty.csv")]
+    assert expected.unreadable[0].documents == 999
+    for settings in (ExecutorSettings(workers=2), ON_RAY):
+        with open_executor(settings) as executor:
+            assert measure_corpus(corpus, executor=executor) == expected
+
+
+def ray_workers(ray: Any) -> list[int]:
+    """Return the process ids of the workers of this process's cluster."""
+    raylets, workers = [], []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            command = (stat.parent / "cmdline").read_text()
+        except OSError:  # it has just ended
+            continue
+        if parent == os.getpid() and "raylet" in command.split("\0")[0]:
+            raylets.append(int(stat.parent.name))
+        if command.startswith("ray::") and "Agent" not in command:  # without an agent, the node dies
+            workers.append((parent, int(stat.parent.name)))
+    return [worker for parent, worker in workers if parent in raylets]
+
+
+def test_store_of_ray_has_the_bytes_of_local_workers_though_workers_are_killed(
+    ray_cluster: Any, corpus: CorpusSettings, tmp_path: Path, small_shards: None
+) -> None:
+    tokenizer = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS[:-3]], lowercase=True)
+    build(tmp_path / "local", corpus, tokenizer, BuildSettings(0.2, workers=1))
+    killed: list[int] = []
+
+    def kill_a_worker(progress: Progress) -> None:
+        if progress.bytes_done and len(killed) < 2:
+            worker, *_ = ray_workers(ray_cluster)
+            os.kill(worker, signal.SIGKILL)
+            killed.append(worker)
+
+    build(tmp_path / "ray", corpus, tokenizer, BuildSettings(0.2, executor="ray"), kill_a_worker)
+    assert len({*killed}) == 2
+    assert content(tmp_path / "ray") == content(tmp_path / "local")
+
+
+def test_command_connects_to_a_cluster_by_its_address(ray_cluster: Any, corpus: CorpusSettings, tmp_path: Path) -> None:
+    address = ray_cluster.get_runtime_context().gcs_address
+    command = ["survey", *corpus.inputs, "--executor", "ray", "--ray-address", address, "--workers", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bertwright", *command, "--json", str(tmp_path / "f.json")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"documents": 120' in (tmp_path / "f.json").read_text()
