@@ -94,7 +94,12 @@ def can_fuse(hidden: Tensor, shape: EncoderShape) -> bool:
 
 
 def are_fusable(parameters: Sequence[Tensor]) -> bool:
-    """Return whether all are float32, and each layer is trained or frozen as a whole, as `fused_encoder` requires."""
+    """Return whether all are float32, and each layer is trained or frozen as a whole, as `fused_encoder` requires.
+
+    Parameters that ranks divide are no plain tensors: only their layers can gather them.
+    """
+    if not all(type(parameter) in (Tensor, torch.nn.Parameter) for parameter in parameters):
+        return False
     trained = [parameter.requires_grad for parameter in parameters]
     firsts = range(0, len(trained), PARAMS_PER_LAYER)
     return all(parameter.dtype == torch.float32 and parameter.is_contiguous() for parameter in parameters) and all(

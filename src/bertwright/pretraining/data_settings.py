@@ -60,6 +60,14 @@ class DataSettings:
                 f"batch_size is {self.batch_size}, less than the {world_size} ranks; raise it to at least {world_size}"
             )
 
+    def check_shards(self, shards: int) -> None:
+        """Raise ValueError unless the ranks that divide a model have equally many sequences, so equally many passes."""
+        if self.batch_size % shards:
+            raise ValueError(
+                f"shard, batch_size = {self.batch_size}: expected a multiple of the {shards} ranks; change the "
+                "number of processes or --batch-size, or use --no-shard"
+            )
+
     @property
     def max_predictions(self) -> int:
         """`max_predictions_per_seq` with its default filled in."""

@@ -11,12 +11,14 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -88,20 +90,27 @@ def open_run(
     tokenizer = open_tokenizer(settings.store / "tokenizer")
     phases = [phase.data for phase in settings.phases]
     train = settings.objective.open_examples(settings.store / "train", tokenizer, phases, not settings.resume)
+    shards = context.world_size if settings.shard else 1
     for data in phases:
         data.check_world_size(context.world_size)
+        data.check_shards(shards)
     held_out = _open_held_out(settings, tokenizer, console)
     model = _initial_model(settings, tokenizer, latest, console)
     check_finite_weights(model, 0)
     _check_lengths(settings, model)
     if latest is None and settings.model.init is None and (text := _describe_untrained_positions(settings, model)):
         notice(console, text)
-    prepare_model(model, context)
-    optimizer = make_optimizer(model, settings.optimizer, layerwise_lr_scales(model, None, settings.layerwise_lr_decay))
+    # What the ranks divide waits on the CPU, so that no GPU ever has the moments of the whole model.
+    prepare_model(model, replace(context, device=torch.device("cpu")) if shards > 1 else context)
+    divided = deepcopy(model) if shards > 1 else None
+    lr_scales = layerwise_lr_scales(model, None, settings.layerwise_lr_decay)
+    optimizer = make_optimizer(divided or model, settings.optimizer, lr_scales)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
+    if context.is_main_process:
+        model.to(context.device)
     peak = measure_peak_flops(context, model.config.hidden_size) * context.world_size if measures_peak else 1.0
-    return PretrainRun(settings, context, console, tokenizer, model, optimizer, train, held_out, peak)
+    return PretrainRun(settings, context, console, tokenizer, model, optimizer, train, held_out, peak, divided)
 
 
 def _open_held_out(settings: PretrainSettings, tokenizer: TextTokenizer, console: Console) -> Sequence[Examples[Any]]:
@@ -196,6 +205,8 @@ class PretrainRun:
     """Held-out examples of each phase; empty if the store has none."""
     peak_flops: float
     """Measured peak speed of matrix products in FLOP/s, of all ranks together."""
+    divided: EncoderModel | None = None
+    """The copy of the model whose weights the ranks divide; see `TrainingSpec.divided`."""
 
     @property
     def objective(self) -> AnyObjective:
@@ -218,13 +229,14 @@ class PretrainRun:
     def print_summary(self) -> None:
         """Print the model, its initial weights, the objective, the device, and the data of each phase."""
         config, settings = self.model.config, self.settings
+        device = f"{self.context}{' that divide the weights' if self.divided else ''}"
         self.console.print(
             key_value_table(
                 {
                     "model": f"{config}, {config.num_parameters:,} parameters, vocabulary {config.vocab_size:,}",
                     "weights": self.describe_initial_weights(),
                     "objective": self.objective.name,
-                    "device": f"{self.context}; matrix products reach {self.peak_flops / 1e9:,.0f} GFLOP/s",
+                    "device": f"{device}; matrix products reach {self.peak_flops / 1e9:,.0f} GFLOP/s",
                 }
             )
         )
@@ -275,7 +287,7 @@ class PretrainRun:
             self.optimizer,
             self.settings.optimizer.make_schedule(self.settings.steps),
             self.batches,
-            partial(self.objective.loss, self.model),
+            partial(self.objective.loss, self.divided or self.model),
             evaluate=self.evaluate if self.held_out else None,
             write_model=lambda folder: self.objective.write_model(folder, self.model, self.tokenizer),
             summarize=self.summarize,
@@ -284,11 +296,13 @@ class PretrainRun:
             diagnose=self.make_diagnosis() if self.context.is_main_process else None,
             find_unused_parameters=not self.objective.trains_all_parameters,
             carried=self.objective.carried_state(self.model),
+            divided=self.divided,
         )
 
     def batches(self, first_step: int) -> Iterator[list[MicroBatch]]:
         """Yield this rank's micro-batches of each step, on the device."""
-        tokens = default_micro_batch_tokens(self.context, self.model.config)
+        shards = self.context.world_size if self.divided else 1
+        tokens = default_micro_batch_tokens(self.context, self.model.config, shards)
         for phase, examples in zip(self.settings.phases, self.train, strict=True):
             size = self.settings.micro_batch_size or max(1, tokens // phase.data.max_length)
             if self.settings.pad_batches:

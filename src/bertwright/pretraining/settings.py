@@ -30,8 +30,8 @@ PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which are not in the paper, 
 # Settings that may change on resume: they decide where to compute, and how often to save and report. They change
 # results by rounding at most. The store may have another path, because its content is compared by digest.
 RESUME_OVERRIDES = (
-    "run", "store", "resume", "dry_run", "micro_batch_size", "pad_batches", "save_every", "keep_last", "keep_every",
-    "log_every", "eval_every", "eval_sequences", "show_examples", "device", "track",
+    "run", "store", "resume", "dry_run", "micro_batch_size", "pad_batches", "shard", "save_every", "keep_last",
+    "keep_every", "log_every", "eval_every", "eval_sequences", "show_examples", "device", "track",
 )  # fmt: skip
 
 
@@ -149,6 +149,9 @@ class PretrainSettings:
     pad_batches: bool = False
     """Pad each micro-batch to the same number of tokens, sequences and predictions, so that one compiled program or
     CUDA graph serves all steps of a phase. For GPUs: on a CPU it makes steps slower. It changes only rounding."""
+    shard: bool = False
+    """Under torchrun, divide weights, gradients and the optimizer's moments among the processes, for a model that does
+    not fit on one GPU; slower than a copy per process. It changes only rounding, and no file."""
     save_every: int = 1_000
     """Steps between checkpoints."""
     keep_last: int = 2

@@ -1,13 +1,15 @@
 """Several processes as one run: the process group, gradients over all ranks, and decisions of all ranks together.
 
-Gradients are exchanged by DistributedDataParallel. Sharded weights (FSDP2) are not implemented. They would change
-`wrap`, `no_sync` and the functions that read a state dict.
+Gradients are exchanged by DistributedDataParallel while the backward pass still computes or, with divided weights,
+by FSDP2 (`shards.py`).
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 TIMEOUT = timedelta(days=7)  # ranks wait while rank 0 evaluates; torchrun notices a dead rank
@@ -31,11 +34,42 @@ def process_group(world_size: int, device: torch.device) -> Iterator[None]:
     # gloo's threads, which can abort a process at its exit. Here, no group exists yet.
     importlib.import_module("torch.distributed.nn.functional")
     on_gpu = device.type == "cuda"
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT, device_id=device if on_gpu else None)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        timeout=TIMEOUT,
+        device_id=device if on_gpu else None,
+        rank=int(os.environ["RANK"]),
+        world_size=world_size,
+        store=open_own_store() if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else None,
+    )
     try:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def open_own_store() -> Store:
+    """Return a part of torchrun's key-value store that only the processes of this attempt know.
+
+    Ranks find each other by addresses in the store. After a restart, those of dead processes are still there, and
+    PyTorch would connect to them (https://github.com/pytorch/pytorch/issues/135712). So rank 0 draws a name, and gives
+    it to each rank in reply to a word that this rank has drawn.
+    """
+    environment = os.environ
+    rank, ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    store = TCPStore(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), is_master=False)
+    word = name = uuid.uuid4().hex
+    if rank > 0:
+        store.set(f"word of {rank}", word)
+        name = store.get(f"reply to {word}").decode()  # waits for rank 0
+        store.set(f"{name} {rank}", "")
+    while rank == 0 and not store.check([f"{name} {other}" for other in range(1, ranks)]):
+        for key in (f"word of {other}" for other in range(1, ranks)):
+            if store.check([key]):  # the word may still be one of a dead process, whose reply nobody reads
+                store.set(f"reply to {store.get(key).decode()}", name)
+        time.sleep(0.01)
+    store.set_timeout(TIMEOUT)
+    return PrefixStore(name, store)
 
 
 @contextmanager
@@ -64,7 +98,8 @@ def world_size() -> int:
 def wrap(module: nn.Module, find_unused_parameters: bool = False) -> nn.Module:
     """Return a module whose backward pass averages gradients over all ranks; a single process gets the module itself.
 
-    `find_unused_parameters`: a step may use only some of the parameters; the ranks then search for unused ones.
+    The exchange of a gradient begins as soon as it is computed, in groups of about 25 MB, while the backward pass goes
+    on. `find_unused_parameters`: a step may use only some of the parameters; the ranks then search for unused ones.
     """
     if world_size() == 1:
         return module

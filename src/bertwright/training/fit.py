@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Generator, Iterator, Mapping, S
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from rich.console import Console
 from safetensors.torch import load_file
@@ -29,7 +29,11 @@ from bertwright.training.optimizer import Optimizer
 from bertwright.training.prefetch import prefetch
 from bertwright.training.recorder import Recorder, find_best_step, open_recorder
 from bertwright.training.schedules import LRSchedule
+from bertwright.training.shards import copy_weights, shard
 from bertwright.training.tracking import TrackerName
+
+if TYPE_CHECKING:
+    from bertwright.models.heads import EncoderModel
 
 M = TypeVar("M")
 PRINT_EVERY_S = 30  # seconds between progress lines if there is no live display
@@ -70,6 +74,14 @@ class FitSettings:
     """Write checkpoints to resume from. False: only the best checkpoint, because the caller deletes the run folder."""
     resume_command: str = "the same command"
     """Command that resumes the run."""
+
+    def saves(self, step: int) -> bool:
+        """Return whether a checkpoint is written after a step."""
+        return step == self.steps or step in self.save_steps
+
+    def evaluates(self, step: int) -> bool:
+        """Return whether the model is evaluated after a step."""
+        return step == self.steps or step in self.eval_steps
 
 
 class MetricWindow(NamedTuple):
@@ -127,6 +139,9 @@ class TrainingSpec(Generic[M]):
     """From a step and its metrics: a notice for the user, if one is due."""
     find_unused_parameters: bool = False
     """A step may use only some of the parameters."""
+    divided: EncoderModel | None = None
+    """A copy of `model` on the CPU, if the ranks divide its weights (`shards.py`): `loss` and `optimizer` use the copy,
+    and rank 0 copies its weights into `model` to evaluate and to write them. None: each rank has all weights."""
     carried: CarriedState | None = None
     """State that `batches` and `loss` may use and change. Batches are then not made ahead, and there is one rank."""
 
@@ -169,9 +184,21 @@ def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext,
         if opened:
             return _Fit(settings, spec, context, console, opened[0]).run()
         with graceful_shutdown() as stop_signals:  # Ctrl-C reaches all ranks, which must stop after the same step
-            for _ in train_until_stopped(spec, context, stop_signals):
-                pass
+            for result in train_until_stopped(spec, context, stop_signals):
+                if settings.saves(result.step) or settings.evaluates(result.step):
+                    gather_weights(spec)
+                if settings.saves(result.step) and result.step < settings.steps and settings.resumable:
+                    spec.optimizer.state()  # with rank 0, in Recorder.save
+        gather_weights(spec)
+        if settings.resumable:
+            spec.optimizer.state()
         return FitResult({}, spec.optimizer.steps)
+
+
+def gather_weights(spec: TrainingSpec[Any]) -> None:
+    """Update `spec.model` on rank 0, if the ranks divide its weights. All ranks must call this together."""
+    if spec.divided is not None:
+        copy_weights(spec.divided, spec.model)
 
 
 def train_until_stopped(
@@ -186,7 +213,12 @@ def train_until_stopped(
     """
     if any_rank(is_over(), context.device):
         return
-    loss: Any = wrap(LossModule(spec.model, spec.loss), spec.find_unused_parameters)
+    loss: Any = LossModule(spec.divided or spec.model, spec.loss)
+    if spec.divided is None:
+        loss = wrap(loss, spec.find_unused_parameters)
+    else:
+        loss = shard(loss, cast(nn.ModuleList, spec.divided.encoder.layers), context.device)
+        spec.optimizer.divide(spec.divided)
     made = spec.batches(spec.optimizer.steps)
     # Batches that are made ahead would change the state before a checkpoint saves it.
     ahead: AbstractContextManager[Any] = closing(prefetch(made)) if spec.carried is None else nullcontext(made)
@@ -253,7 +285,7 @@ class _Fit(Generic[M]):
             line = progress.add_task("", total=settings.steps, completed=first, metrics="")
             for result in train_until_stopped(self.spec, self.context, stop_signals, self.is_over):
                 step, last = result.step, result.step == settings.steps
-                saving = last or step in settings.save_steps
+                saving, evaluating = settings.saves(step), settings.evaluates(step)
                 window.append(result)
                 if saving or step % settings.log_every == 0:
                     text = self.write_metrics(window)
@@ -264,12 +296,15 @@ class _Fit(Generic[M]):
                         say(self.console, f"step {step:,} of {settings.steps:,}: {text}, {left} left")
                         last_print = now
                 progress.update(line, completed=step)
-                if last or step in settings.eval_steps:
+                if saving or evaluating:
+                    gather_weights(self.spec)
+                if evaluating:
                     self.evaluate()
                 if saving and not last:
                     self.recorder.save()
         if window:  # after an interruption: the checkpoint must contain a record of all its steps
             self.write_metrics(window)
+        gather_weights(self.spec)
         self.recorder.save()
 
     def write_metrics(self, results: Sequence[StepResult]) -> str:

@@ -15,7 +15,9 @@ from bertwright.kernels.ffi import use_triton
 from bertwright.kernels.fused_ops import adamw_, adamw_rows_, gradient_norm, optimizer_works
 from bertwright.kernels.half_linear import keep_copies
 from bertwright.kernels.reference import AdamStep
+from bertwright.training.distributed import sum_over_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings as OptimizerSettings
+from bertwright.training.shards import divide_like, gather, own_part
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,26 @@ class Optimizer:
         """For embeddings with sparse gradients, one uint8 per vector: 1 if it had a gradient in any step so far."""
         self.exp_avg = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         self.exp_avg_sq = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
+        self.is_divided = False
+        """True if this rank has only parts of the parameters and moments."""
         keep_copies(self.parameters.values())
+
+    def divide(self, model: nn.Module) -> None:
+        """Continue with the parameters of a model that `shard` has divided, and with this rank's part of the moments.
+
+        `model`: has parameters of the same names and values.
+        """
+        self.is_divided = True
+        for name, parameter in model.named_parameters():
+            if name in self.parameters:
+                self.parameters[name] = parameter
+                self.exp_avg[name] = divide_like(self.exp_avg[name], parameter)
+                self.exp_avg_sq[name] = divide_like(self.exp_avg_sq[name], parameter)
 
     @property
     def checks_on_gpu(self) -> bool:
         """True if a step with a norm of NaN changes nothing, so that a step need not wait for its norm."""
-        parameters = list(self.parameters.values())
+        parameters = [own_part(parameter) for parameter in self.parameters.values()]
         return bool(parameters) and use_triton(*parameters) and optimizer_works(parameters[0])
 
     def gradient_norm(self) -> Tensor:
@@ -84,8 +100,11 @@ class Optimizer:
                 gradient = parameter.grad = gradient.coalesce()  # once for the norm and the step
                 gradient = gradient.values()
             if gradient is not None:
-                gradients.append(gradient)
-        return gradient_norm(gradients)
+                gradients.append(own_part(gradient))
+        if not self.is_divided:
+            return gradient_norm(gradients)
+        device = next(iter(self.exp_avg.values())).device
+        return sum_over_ranks(gradient_norm(gradients).to(device).square()).sqrt()
 
     def step(self, learning_rate: float, norm: float | Tensor) -> None:
         """Update all parameters that have a gradient, and clear the gradients; `norm` is `gradient_norm()`."""
@@ -119,11 +138,11 @@ class Optimizer:
                     continue
                 if gradient.is_sparse:
                     self._update_sparse(name, gradient, update)
-                else:
-                    dense[name] = gradient
+                elif (own := own_part(gradient)).numel():  # a rank may have no row of a small parameter
+                    dense[name] = own
                     self.active_vectors.pop(name, None)
             adamw_(
-                [self.parameters[name] for name in dense],
+                [own_part(self.parameters[name]) for name in dense],
                 list(dense.values()),
                 [self.exp_avg[name] for name in dense],
                 [self.exp_avg_sq[name] for name in dense],
@@ -137,9 +156,16 @@ class Optimizer:
         adamw_rows_(self.parameters[name], gradient, *moments, self.active_vectors[name], update)
 
     def state(self) -> dict[str, Tensor]:
-        """Return everything that a resumed run needs, as named tensors."""
-        moments = {f"exp_avg.{name}": tensor for name, tensor in self.exp_avg.items()}
-        moments |= {f"exp_avg_sq.{name}": tensor for name, tensor in self.exp_avg_sq.items()}
+        """Return everything that a resumed run needs, as named tensors.
+
+        Divided moments are gathered on rank 0; all ranks must call this together, and get empty tensors there.
+        """
+        kinds = {"exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq}
+        moments = {
+            f"{kind}.{name}": gather(tensor, self.parameters[name]) if self.is_divided else tensor
+            for kind, tensors in kinds.items()
+            for name, tensor in tensors.items()
+        }
         return moments | {"steps": torch.tensor(self.steps)}
 
     @torch.no_grad()

@@ -84,6 +84,18 @@ def find_changed_settings(settings: Resumable, resume_overrides: tuple[str, ...]
     return {name: both for name, both in changed.items() if name.partition(".")[0] not in resume_overrides}
 
 
+def resume_restarted(settings: S) -> S:
+    """Return the settings with `resume` set if `torchrun --max-restarts` started this process and the run has begun.
+
+    A job whose ranks have been restarted, after a failure or because machines left or joined, gets the same arguments
+    again. It continues after its newest checkpoint, if its settings are those of the folder's run.
+    """
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+    if restarts and not settings.resume and (settings.run / "settings.toml").is_file():
+        return replace(settings, resume=True)  # type: ignore[type-var]
+    return settings
+
+
 @contextmanager
 def locked_run(
     settings: Resumable, resume_overrides: tuple[str, ...], distributed: bool = True

@@ -18,22 +18,29 @@ ACTIVATIONS_PER_TOKEN = 50  # values saved per token and layer, in hidden sizes 
 GPU_SHARE = 0.6  # usable share of a GPU's memory; the rest is for gradients of weights and for fragmentation
 
 
-def default_micro_batch_tokens(context: ExecutionContext, config: EncoderConfig) -> int:
-    """Return the default number of tokens per forward pass in training. It depends on GPU, dtype and model."""
+def default_micro_batch_tokens(context: ExecutionContext, config: EncoderConfig, shards: int = 1) -> int:
+    """Return the default number of tokens per forward pass in training. It depends on GPU, dtype and model.
+
+    `shards`: number of ranks that divide weights, gradients and moments.
+    """
     if context.device.type != "cuda":
         return CPU_TOKENS
-    return count_tokens_that_fit(torch.cuda.get_device_properties(context.device).total_memory, context.dtype, config)
+    memory = torch.cuda.get_device_properties(context.device).total_memory
+    return count_tokens_that_fit(memory, context.dtype, config, shards)
 
 
-def count_tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig) -> int:
+def count_tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig, shards: int = 1) -> int:
     """Return the tokens per forward pass that fit in a GPU's memory (bytes) with float32 weights, gradients, moments.
+
+    `shards`: number of ranks that divide these four; rank 0 then has all weights as well.
 
     >>> from bertwright.models.config import BertConfig
     >>> base = BertConfig.from_size("base", vocab_size=30_522)
     >>> [count_tokens_that_fit(gigabytes * 10**9, torch.bfloat16, base) for gigabytes in (8, 24, 80)]
     [3296, 13713, 50171]
     """
-    free = GPU_SHARE * memory - 4 * 4 * config.num_parameters
+    weights = 4 * config.num_parameters
+    free = GPU_SHARE * memory - 4 * weights / shards - (weights if shards > 1 else 0)
     bytes_per_token = ACTIVATIONS_PER_TOKEN * dtype.itemsize * config.hidden_size * config.num_layers
     return min(max(int(free / bytes_per_token), 512), GPU_TOKENS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bertwright.cli.verbs import importing_torch
 from bertwright.finetuning.settings import FinetuneSettings, check_inputs
+from bertwright.training.run_folder import resume_restarted
 
 SETTINGS = FinetuneSettings
 ORDER = 6
@@ -12,6 +13,7 @@ EXAMPLE = "bertwright finetune --task classification --train train.tsv --dev dev
 
 
 def run(settings: FinetuneSettings) -> None:
+    settings = resume_restarted(settings)
     check_inputs(settings)
     with importing_torch():
         from bertwright.finetuning.run import finetune

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bertwright.cli.verbs import importing_torch
 from bertwright.pretraining.settings import PretrainSettings, check_inputs
+from bertwright.training.run_folder import resume_restarted
 
 SETTINGS = PretrainSettings
 ORDER = 5
@@ -12,6 +13,7 @@ EXAMPLE = "bertwright pretrain --config mini --store store --run runs/mini"
 
 
 def run(settings: PretrainSettings) -> None:
+    settings = resume_restarted(settings)
     check_inputs(settings)
     with importing_torch():
         from bertwright.pretraining.run import pretrain
