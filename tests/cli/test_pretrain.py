@@ -471,6 +471,7 @@ def test_ctrl_c_stops_all_ranks_and_the_printed_command_resumes_them(tmp_path: P
             run.send_signal(signal.SIGINT)
             printed, _ = run.communicate(timeout=60)
         step, resume = re.search(r"interrupted: step ([\d,]+) is saved; resume with: torchrun (.*)", printed).groups()  # type: ignore[union-attr]
+        assert printed.count("parameters, vocabulary") == 1  # only rank 0 prints
         saved.append(int(step.replace(",", "")))
         command = shlex.split(resume)
     names = sorted(path.name for path in (settings.run / "checkpoints").iterdir())
@@ -493,31 +494,6 @@ def test_each_rank_reports_its_failure_in_one_line(tmp_path: Path, make_settings
     assert "another process is writing there" in next(line for line in ours if line.startswith("bertwright: error: "))
     assert f"bertwright, rank 1: error: {settings.run}: rejected by rank 0; see its message" in ours
     assert "Error: " not in second.stderr.replace("ChildFailedError: ", "")  # no traceback of ours
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {
-            "data": DataSettings(max_length=32, batch_size=7, objective="mlm", whole_word_mask=True),
-            "micro_batch_size": 2,
-        },
-    ],
-)
-def test_two_ranks_compute_the_same_as_one(tmp_path: Path, make_settings: Make, changes: dict[str, Any]) -> None:
-    alone = make_settings(tmp_path / "alone", log_every=1, **changes)
-    run_pretrain(alone)
-    together = make_settings(tmp_path / "together", log_every=1, **changes)
-    write_settings(tmp_path / "recipe.toml", together, "test")
-    command = ["--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
-    done = subprocess.run([*TORCHRUN, *command], capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("parameters, vocabulary") == 1  # only rank 0 prints
-    for one, two in zip(read_metrics(alone.run), read_metrics(together.run), strict=True):
-        assert two["mlm_loss"] == pytest.approx(one["mlm_loss"], rel=1e-4)
-        assert two["nsp_loss"] == pytest.approx(one["nsp_loss"], rel=1e-3)
-        assert two.get("gradient_norm", 0.0) == pytest.approx(one.get("gradient_norm", 0.0), rel=1e-3)
 
 
 # Misuse and faults

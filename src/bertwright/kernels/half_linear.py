@@ -90,7 +90,8 @@ class HalfLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         copy = half(weight, x.dtype)
-        ctx.save_for_backward(x, copy)
+        # A new copy would last until the backward pass; a weight that ranks divide (FSDP2) takes no memory meanwhile.
+        ctx.save_for_backward(x, copy if weight in _copies else weight)
         ctx.bias_dtype = None if bias is None else bias.dtype
         return F.linear(x, copy, None if bias is None else half(bias, x.dtype))
 
@@ -100,7 +101,7 @@ class HalfLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         for_x, for_weight, for_bias = ctx.needs_input_grad
         rows = dy.flatten(0, -2)
-        dx = F.linear(dy, weight.T) if for_x else None
+        dx = F.linear(dy, half(weight, dy.dtype).T) if for_x else None
         dweight = multiply(rows.T, x.flatten(0, -2)) if for_weight else None
         return dx, dweight, sum_rows(rows).to(ctx.bias_dtype) if for_bias else None
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 TIMEOUT = timedelta(days=7)  # ranks wait while rank 0 evaluates; torchrun notices a dead rank
@@ -48,7 +47,7 @@ def process_group(world_size: int, device: torch.device) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def open_own_store() -> Store:
+def open_own_store() -> Any:
     """Return a part of torchrun's key-value store that only the processes of this attempt know.
 
     Ranks find each other by addresses in the store. After a restart, those of dead processes are still there, and
@@ -57,7 +56,8 @@ def open_own_store() -> Store:
     """
     environment = os.environ
     rank, ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-    store = TCPStore(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), is_master=False)
+    torch_distributed: Any = dist  # its types lack the stores
+    store = torch_distributed.TCPStore(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), is_master=False)
     word = name = uuid.uuid4().hex
     if rank > 0:
         store.set(f"word of {rank}", word)
@@ -69,7 +69,7 @@ def open_own_store() -> Store:
                 store.set(f"reply to {store.get(key).decode()}", name)
         time.sleep(0.01)
     store.set_timeout(TIMEOUT)
-    return PrefixStore(name, store)
+    return torch_distributed.PrefixStore(name, store)
 
 
 @contextmanager
