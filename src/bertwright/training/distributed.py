@@ -50,9 +50,9 @@ def process_group(world_size: int, device: torch.device) -> Iterator[None]:
 def open_own_store() -> Any:
     """Return a part of torchrun's key-value store that only the processes of this attempt know.
 
-    Ranks find each other by addresses in the store. After a restart, those of dead processes are still there, and
-    PyTorch would connect to them (https://github.com/pytorch/pytorch/issues/135712). So rank 0 draws a name, and gives
-    it to each rank in reply to a word that this rank has drawn.
+    Ranks find each other by addresses in the store. After a restart, it still has the addresses of dead processes, to
+    which PyTorch would connect (https://github.com/pytorch/pytorch/issues/135712). So rank 0 draws a name, and sends it
+    to each rank in reply to a word that this rank has drawn.
     """
     environment = os.environ
     rank, ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])
