@@ -1,0 +1,321 @@
+"""ULMFiT: perplexity beside an AWD-LSTM in plain PyTorch, and TREC-6 with and without pre-training.
+
+    python bench/ulmfit.py perplexity STORE --results FILE.jsonl [--steps 200] [--size tiny] [--dropout 0.15]
+    python bench/ulmfit.py trec GENERAL --data shared/data/trec --work WORK --results FILE.jsonl [--seeds 3]
+
+`perplexity` trains both models from the same first weights on the same text, with the same rates, dropouts and
+penalties; only the dropout masks differ, and with --dropout 0 nothing does. `trec` takes a run of
+`pretrain --architecture ulmfit`, fine-tunes it on the questions of TREC's training set (target LM), and trains
+classifiers on 50, 200, 1,000 and all labels; the error is measured on the whole test set. Fixed before any result: the
+settings below, the same for all three ways; the weights of the last step count; the labels of a seed are the first ones
+of its shuffle. Results are appended as they come, and what the file has is not run again; seeds come one after the
+other, so that an early stop leaves whole rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertwright.baselines.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
+from bertwright.console import silent_console
+from bertwright.corpus.documents import CorpusSettings
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.metrics.seed_summary import summarize_seeds
+from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.evaluation import evaluate
+from bertwright.pretraining.objectives.ulmfit_objective import RecurrentLanguageModel, StreamBatch
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.settings import from_table
+from bertwright.tokenstore.build import BuildSettings, build
+from bertwright.training.loop import train_steps
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
+from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.trainer import VocabularySettings
+from environment import describe_machine, use_threads
+
+OBJECTIVE = RecurrentLanguageModel()
+CPU = {"device": "cpu", "dtype": "float32", "threads": 1}
+LM_RATE, EVALUATED = 0.012, 300
+TARGET_EPOCHS, TARGET_RATE = 6, 0.004
+LABELS: dict[str, tuple[int, int, float]] = {  # labels, batch size, epochs
+    "50": (50, 16, 40.0),
+    "200": (200, 16, 30.0),
+    "1000": (1000, 32, 12.0),
+    "all": (5452, 64, 6.0),
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "no pre-training": {"from_scratch": True, "unfreeze": "all", "layerwise_lr_decay": 1.0},
+    "pre-trained, last layer only": {"freeze_layers": 2, "unfreeze": "all", "layerwise_lr_decay": 1.0},
+    "pre-trained, all tricks": {},
+}
+
+
+class PlainAwdLstm(nn.Module):
+    """AWD-LSTM of `nn.LSTM` layers on B × N tokens."""
+
+    def __init__(self, source: AwdLstmLanguageModel) -> None:
+        super().__init__()
+        self.config = source.config
+        self.word = nn.Parameter(source.encoder.embeddings.word.weight.detach().clone())
+        self.bias = nn.Parameter(source.softmax_bias.detach().clone())
+        sizes = self.config.layer_sizes()
+        self.lstms = nn.ModuleList(nn.LSTM(size, state, batch_first=True) for size, state in sizes)
+        for own, given in zip(self.lstms, source.encoder.layers, strict=True):
+            own.load_state_dict(given.state_dict())
+
+    def forward(self, ids: Tensor, hidden: Sequence[Any]) -> tuple[Tensor, Tensor, list[Any]]:
+        """Return the last states after and before dropout, B × N × H, and the layers' hidden states."""
+        config, keep = self.config, self.training
+        rows = F.dropout(torch.ones(len(self.word), 1), config.embedding_dropout, keep)
+        states, last = locked(F.embedding(ids, self.word * rows), config.input_dropout, keep), []
+        for number, (lstm, before) in enumerate(zip(self.lstms, hidden, strict=True)):
+            dropped = F.dropout(lstm.get_parameter("weight_hh_l0"), config.weight_dropout, keep)
+            raw, after = torch.func.functional_call(lstm, {"weight_hh_l0": dropped}, (states, before))
+            last.append(tuple(values.detach() for values in after))
+            is_last = number + 1 == len(self.lstms)
+            states = locked(raw, config.output_dropout if is_last else config.hidden_dropout, keep)
+        return states, raw, last
+
+
+def locked(states: Tensor, rate: float, is_training: bool) -> Tensor:
+    return states * F.dropout(torch.ones(len(states), 1, states.shape[2]), rate, is_training)
+
+
+def train_plain(
+    model: PlainAwdLstm, settings: OptimizerSettings, steps: Iterator[list[StreamBatch]], number: int
+) -> None:
+    """Train with PyTorch's AdamW and the same schedule."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(), betas=(settings.beta1, settings.beta2), eps=settings.eps, weight_decay=0.0
+    )
+    schedule, hidden = settings.make_schedule(number), zero_state(model, 0)
+    for step, (batch,) in enumerate(steps):
+        ids, labels = (values.view(batch.num_streams, -1) for values in (batch.input.input_ids, batch.labels))
+        hidden = zero_state(model, len(ids)) if batch.is_start else hidden
+        states, raw, hidden = model(ids, hidden)
+        loss = F.cross_entropy((states @ model.word.T + model.bias).flatten(0, 1), labels.flatten())
+        loss = loss + 2 * states.square().mean() + raw.diff(dim=1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+        optimizer.param_groups[0]["lr"] = schedule(step)
+        optimizer.step()
+
+
+def zero_state(model: PlainAwdLstm, streams: int) -> list[Any]:
+    return [tuple(torch.zeros(2, 1, streams, state)) for _, state in model.config.layer_sizes()]
+
+
+@torch.no_grad()
+def evaluate_plain(model: PlainAwdLstm, batches: Iterator[StreamBatch]) -> float:
+    """Compute the perplexity of held-out text."""
+    total, count, hidden = 0.0, 0, zero_state(model.eval(), 0)
+    for batch in batches:
+        ids, labels = (values.view(batch.num_streams, -1) for values in (batch.input.input_ids, batch.labels))
+        hidden = zero_state(model, len(ids)) if batch.is_start else hidden
+        states, _, hidden = model(ids, hidden)
+        total += float(
+            F.cross_entropy((states @ model.word.T + model.bias).flatten(0, 1), labels.flatten(), reduction="sum")
+        )
+        count += labels.numel()
+    return math.exp(total / count)
+
+
+def compare_perplexities(chosen: argparse.Namespace) -> None:
+    """Train both models and print their perplexities."""
+    tokenizer = open_tokenizer(chosen.store / "tokenizer")
+    settings = DataSettings(max_length=70, batch_size=32, objective="recurrent")
+    train, held_out = (
+        OBJECTIVE.open_examples(chosen.store / part, tokenizer, [settings])[0] for part in ("train", "held_out")
+    )
+    table = dict(OBJECTIVE.defaults["optimizer"]) | {"learning_rate": LM_RATE}
+    optimizer = OptimizerSettings(**table)
+    config = AwdLstmConfig.from_size(chosen.size, tokenizer.vocab_size).with_dropout(chosen.dropout)
+    own = AwdLstmLanguageModel(config, seed=0).train()
+    torch.manual_seed(0)
+    plain = PlainAwdLstm(own).train()
+
+    def steps() -> Iterator[list[StreamBatch]]:
+        return (train.batches_for_step(step) for step in range(chosen.steps))
+
+    started = time.process_time()
+    for _ in train_steps(
+        partial(OBJECTIVE.loss, own),
+        steps(),
+        Optimizer(dict(own.named_parameters()), optimizer),
+        optimizer.make_schedule(chosen.steps),
+    ):
+        pass
+    middle = time.process_time()
+    train_plain(plain, optimizer, steps(), chosen.steps)
+    ended = time.process_time()
+    perplexity = evaluate(OBJECTIVE, own, held_out.validation_batches(EVALUATED))["perplexity"]
+    expected = evaluate_plain(plain, held_out.validation_batches(EVALUATED))
+    record = {
+        "kind": "perplexity",
+        "size": chosen.size,
+        "steps": chosen.steps,
+        "dropout": chosen.dropout,
+        "bertwright": perplexity,
+        "plain": expected,
+        "ratio": perplexity / expected,
+        "cpu_seconds": [round(middle - started, 1), round(ended - middle, 1)],
+    }
+    append(chosen, record)
+    print(json.dumps(record, indent=1))
+
+
+def append(chosen: argparse.Namespace, record: dict[str, Any]) -> None:
+    with chosen.results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record | {"machine": describe_machine(1)}) + "\n")
+
+
+def prepare_texts(data: Path, work: Path) -> None:
+    """Write TREC as tables of texts and coarse labels, and the training questions as text, one document each."""
+    work.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "test"):
+        lines = (data / f"TREC.{split}").read_text(encoding="utf-8").splitlines()
+        rows = [line.split(" ", 1) for line in lines]
+        table = [f"{text}\t{label.split(':')[0]}" for label, text in rows]
+        (work / f"{split}.tsv").write_text("\n".join(["text\tlabel", *table]) + "\n", encoding="utf-8")
+        (work / f"{split}.txt").write_text("\n\n".join(text for _, text in rows) + "\n", encoding="utf-8")
+
+
+def tune_language_model(chosen: argparse.Namespace) -> Path:
+    """Fine-tune the general language model on the training questions; return its run."""
+    run, store, vocabulary = (chosen.work / name for name in ("target", "store", "vocabulary"))
+    if (run / "report.json").exists():
+        return run
+    prepare_texts(chosen.data, chosen.work)
+    corpus = CorpusSettings((str(chosen.work / "train.txt"),))
+    learned = VocabularySettings(algorithm="lowercase-words", min_frequency=2)
+    learn_vocabulary(LearnSettings(corpus, vocabulary, learned), silent_console())
+    build(store, corpus, open_tokenizer(vocabulary), BuildSettings(held_out=0.05, workers=1))
+    steps = TARGET_EPOCHS * 60_000 // (32 * 70)
+    table = {
+        "run": str(run),
+        "store": str(store),
+        "steps": steps,
+        "eval_every": steps,
+        "layerwise_lr_decay": 0.385,
+        "model": {"architecture": "ulmfit", "init": str(chosen.general)},
+        "data": {"batch_size": 32},
+        "optimizer": {"learning_rate": TARGET_RATE},
+        "device": CPU,
+    }
+    pretrain(from_table(PretrainSettings, table, "target"), silent_console())
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    perplexities = [report[name]["perplexity"] for name in ("held_out_before", "held_out_after")]
+    append(chosen, {"kind": "target", "perplexity": perplexities})
+    return run
+
+
+def classify(chosen: argparse.Namespace, model: Path, way: str, labels: str, seed: int) -> dict[str, Any]:
+    """Train a classifier; return its record."""
+    number, batch_size, epochs = LABELS[labels]
+    run = chosen.work / "runs" / f"{[*WAYS].index(way)}-{labels}-{seed}"
+    table = {
+        "run": str(run),
+        "model": str(model),
+        "task": {
+            "task": "classification",
+            "train": [str(chosen.work / "train.tsv")],
+            "test": [str(chosen.work / "test.tsv")],
+        },
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "seed": seed,
+        "tuning": WAYS[way],
+        "device": CPU,
+    }
+    settings = from_table(FinetuneSettings, table, way)
+    task = settings.task.build_task()
+    examples = {
+        split: [example for path in settings.task.files(split) for example in task.read(path)]
+        for split in ("train", "test")
+    }
+    random.Random(seed).shuffle(examples["train"])
+    examples["train"] = examples["train"][:number]
+    started = time.process_time()
+    finetune(settings, silent_console(), examples, temporary=True)
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    error = 100 * (1 - report["scores"]["test"]["accuracy"])
+    return {"kind": "trec", "way": way, "labels": labels, "seed": seed, "error": error} | {
+        "rate": settings.optimizer.learning_rate,
+        "cpu_seconds": round(time.process_time() - started, 1),
+    }
+
+
+def compare_classifiers(chosen: argparse.Namespace) -> None:
+    """Run what the results lack, then print the errors."""
+    model = tune_language_model(chosen)
+    records = [record for record in read(chosen) if record["kind"] == "trec"]
+    done = {(record["way"], record["labels"], record["seed"]) for record in records}
+    for seed in range(chosen.seeds):
+        for labels in chosen.labels:
+            for way in WAYS:
+                if (way, labels, seed) not in done:
+                    records.append(record := classify(chosen, model, way, labels, seed))
+                    append(chosen, record)
+                    print(f"seed {seed}, {labels} labels, {way}: error {record['error']:.1f} %", flush=True)
+    answers = Counter(
+        line.split("\t")[1] for line in (chosen.work / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    )
+    print(describe_machine(1))
+    print(f"| TREC-6, error on test (%) | {' | '.join(f'{labels} labels' for labels in chosen.labels)} |")
+    print("|---|" + "---:|" * len(chosen.labels))
+    floor = 100 * (1 - answers.most_common(1)[0][1] / answers.total())
+    print(f"| floor: the most frequent answer of the test set | {' | '.join([f'{floor:.1f}'] * len(chosen.labels))} |")
+    for way in WAYS:
+        cells = []
+        for labels in chosen.labels:
+            errors = [record["error"] for record in records if (record["way"], record["labels"]) == (way, labels)]
+            cells.append(str(summarize_seeds([error / 100 for error in errors])) if errors else "")
+        print(f"| {way} | {' | '.join(cells)} |")
+
+
+def read(chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    lines = chosen.results.read_text(encoding="utf-8").splitlines() if chosen.results.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kinds = parser.add_subparsers(required=True)
+    perplexity, trec = kinds.add_parser("perplexity"), kinds.add_parser("trec")
+    perplexity.add_argument("store", type=Path)
+    perplexity.add_argument("--steps", type=int, default=200)
+    perplexity.add_argument("--size", default="tiny")
+    perplexity.add_argument("--dropout", type=float, default=0.15)
+    perplexity.set_defaults(run=compare_perplexities)
+    trec.add_argument("general", type=Path)
+    trec.add_argument("--data", type=Path, required=True)
+    trec.add_argument("--work", type=Path, required=True)
+    trec.add_argument("--seeds", type=int, default=3)
+    trec.add_argument("--labels", nargs="+", default=[*LABELS], choices=[*LABELS])
+    trec.set_defaults(run=compare_classifiers)
+    for kind in (perplexity, trec):
+        kind.add_argument("--results", type=Path, required=True)
+    chosen = parser.parse_args()
+    use_threads(1)
+    chosen.run(chosen)
+
+
+if __name__ == "__main__":
+    main()
