@@ -15,13 +15,16 @@ import bertwright
 from bertwright.baselines.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.interop.huggingface import save_model
+from bertwright.interop.huggingface import save_model, start_task_model
+from bertwright.models.head_spec import HeadSpec
 from bertwright.settings import from_table
+from bertwright.training.layer_rates import layerwise_lr_scales, unfreeze_gradually
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings, Unfreezing
 from bertwright.vocabulary.word_tokenizer import LOWERCASE_RULES, WordTokenizer
 from harness import interrupt_at_step, load_weights, run_and_capture, same_weights
 
+pytestmark = pytest.mark.usefixtures("without_plots")
 run_finetune = partial(run_and_capture, finetune)
 WORDS = ["good", "bad", "film", "the", "was"]
 
@@ -76,17 +79,20 @@ def test_a_classifier_is_learned_and_its_folder_predicts(language_model: Path, r
 
 
 def test_one_more_layer_is_trained_in_each_epoch(language_model: Path, reviews: Path, tmp_path: Path) -> None:
-    after = {}
-    initial = load_weights(language_model)
-    for epochs in (1, 2, 3):
-        settings = make_settings(tmp_path / str(epochs), language_model, reviews, epochs=float(epochs))
-        run_finetune(replace(settings, optimizer=replace(settings.optimizer, schedule="constant"), eval_every=100))
-        after[epochs] = load_weights(tmp_path / str(epochs) / "model")
-    names = ["encoder.layers.1.weight_hh_l0", "encoder.layers.0.weight_hh_l0", "encoder.embeddings.word.weight"]
-    changed = {
-        epochs: [not torch.equal(weights[name], initial[name]) for name in names] for epochs, weights in after.items()
-    }
-    assert changed == {1: [False] * 3, 2: [True, False, False], 3: [True, True, False]}
+    model = start_task_model(language_model, HeadSpec("sequence", 2), seed=0).model
+    scales = layerwise_lr_scales(model, None, 0.5)
+    rates = unfreeze_gradually(model, scales, epoch_steps=10)
+    layers = {"head.dense.weight": 1.0, "head.pooled_norm.mean": 0.0}
+    assert {name: rates[name] for name in layers} == layers
+    lower = ("encoder.layers.1.weight_hh_l0", "encoder.layers.0.bias_ih_l0", "encoder.embeddings.word.weight")
+    assert [rates[name] for name in lower] == [Unfreezing(0.5, 10), Unfreezing(0.25, 20), Unfreezing(0.125, 30)]
+    assert unfreeze_gradually(model, scales, epoch_steps=0) == scales
+
+    run_finetune(make_settings(tmp_path / "run", language_model, reviews, epochs=2.0, eval_every=99))
+    before, after = load_weights(language_model), load_weights(tmp_path / "run" / "model")
+    encoder = [name for name in before if name.startswith("encoder.")]
+    changed = {name.rpartition(".")[0] for name in encoder if not torch.equal(before[name], after[name])}
+    assert changed == {"encoder.layers.1"}
 
 
 def test_an_interrupted_run_ends_with_the_same_bits(

@@ -75,10 +75,10 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
 
 def test_tagging_has_the_rungs_of_its_papers(tmp_path: Path) -> None:
     task = TaskSettings("conll2003", train=("train.txt",), dev=("dev.txt",))
-    rungs = LadderSettings(tmp_path, task, vectors="v.txt", elmo="lm", gpt="gpt", bert="bert").rungs()
+    rungs = LadderSettings(tmp_path, task, vectors="v.txt", elmo="lm", ulmfit="lm", gpt="gpt", bert="bert").rungs()
     assert [(rung.name, rung.published) for rung in rungs] == [
         ("window network", 81.47), ("BiLSTM, random vectors", None), ("+ characters", None), ("+ CRF", 80.76),
-        ("+ word vectors", 91.21), ("TagLM", 91.93), ("ELMo", 92.22), ("GPT, fine-tuned", None),
+        ("+ word vectors", 91.21), ("TagLM", 91.93), ("ELMo", 92.22), ("ULMFiT", None), ("GPT, fine-tuned", None),
         ("BERT, random weights", None), ("BERT, frozen", None), ("BERT, fine-tuned", 92.4),
     ]  # fmt: skip
 

@@ -49,6 +49,8 @@ class LadderSettings:
     """File of word vectors, or run of word-vectors."""
     elmo: str | None = None
     """Run or folder of pretrain --architecture elmo: for TagLM, and for ELMo."""
+    ulmfit: str | None = None
+    """Run or folder of pretrain --architecture ulmfit, best one that has been fine-tuned on the task's text."""
     gpt: str | None = None
     """Run or folder of pretrain --architecture gpt."""
     bert: str | None = None
@@ -93,6 +95,8 @@ class LadderSettings:
             context = vectors | {"language_model": self.elmo}
             rungs.append(Rung("TagLM", 91.93, _of_words("taglm", context)))
             rungs.append(Rung("ELMo", 92.22, _of_words("elmo", context)))
+        if self.ulmfit is not None:
+            rungs.append(Rung("ULMFiT", None, {"model": self.ulmfit}))
         if self.gpt is not None:
             rungs.append(Rung("GPT, fine-tuned", None, {"model": self.gpt}))
         if self.bert is not None:
@@ -145,7 +149,7 @@ def count_layers(model: str) -> int:
 def check_inputs(settings: LadderSettings) -> None:
     """Check the folder and the models, without torch."""
     check_run_directory(settings, RESUME_OVERRIDES)
-    for model in (settings.elmo, settings.gpt, settings.bert):
+    for model in (settings.elmo, settings.ulmfit, settings.gpt, settings.bert):
         if model is not None:
             check_model(model)
     for rung in settings.rungs():
