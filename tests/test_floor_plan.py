@@ -16,7 +16,7 @@ ROOT = Path(bertwright.__file__).parent
 # A room is a folder or a file of the package. Rooms stand in the order in which the data meets them; a module imports
 # from its own room and from the rooms before it. A change of this list is a change of the design: make it on purpose.
 ROOMS = """
-files seeding permutation ragged settings console
+remote files seeding permutation ragged settings console
 io metrics kernels executors corpus layouts vocabulary tokenstore models training baselines interop tasks pretraining
 inference finetuning translation planning experiments cli __main__
 """.split()

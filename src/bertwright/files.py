@@ -12,9 +12,12 @@ import shutil
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from bertwright import remote
+from bertwright.remote import as_url, display
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,6 +54,8 @@ def sync(path: Path) -> None:
 
 def ensure_folder(path: Path) -> None:
     """Create a folder and its parents unless they exist. Raises NotADirectoryError if one of them is a file."""
+    if as_url(path):  # an object store has no folders
+        return
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -60,6 +65,10 @@ def ensure_folder(path: Path) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path, which becomes `path` when the block ends; after an error nothing is left behind."""
+    if url := as_url(path):
+        with remote.new_object(url) as temporary:
+            yield temporary
+        return
     ensure_folder(path.parent)
     temporary = _temporary(path)
     try:
@@ -93,6 +102,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     Raises ValueError if another process has created `path` in the meantime.
     """
+    if url := as_url(path):
+        with remote.new_folder(url) as temporary:
+            yield temporary
+            check_absent(path)
+        return
     ensure_folder(path.parent)
     temporary = _temporary(path)
     shutil.rmtree(temporary, ignore_errors=True)
@@ -127,6 +141,9 @@ def remove_folder(path: Path) -> None:
 
     An interrupted call leaves a temporary, which `remove_stale_parts` deletes.
     """
+    if url := as_url(path):
+        remote.remove(url)
+        return
     temporary = _temporary(path)
     path.rename(temporary)
     shutil.rmtree(temporary)
@@ -191,7 +208,8 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Parse a JSON file. Raises ValueError with the file, the line and the parser's reason if it is not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with open_binary(path) as file:
+            return json.loads(file.read().decode())
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
     except UnicodeDecodeError as error:
@@ -249,8 +267,12 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder for this process, creating it if it is absent. The lock ends with the process, even a killed one.
 
     A folder that was created and locked here and is still empty in the end is deleted. Raises ValueError if another
-    process has locked the folder, OSError if its file system has no locks.
+    process has locked the folder, OSError if its file system has no locks. Object stores have no locks: processes that
+    write there the same do no harm.
     """
+    if as_url(folder):
+        yield
+        return
     is_new = not folder.exists()
     ensure_folder(folder)
     with ExitStack() as after_closing, (folder / LOCK_FILE).open("w") as file:
@@ -277,10 +299,34 @@ def lock_or_explain(file: IO[Any], folder: Path) -> bool:
         raise OSError(error.errno, reason, str(folder)) from None
 
 
+def exists(path: Path) -> bool:
+    """Return whether there is a file or folder, on this machine or in an object store."""
+    url = as_url(path)
+    return remote.exists(url) if url else path.exists()
+
+
+def open_binary(path: Path) -> IO[bytes]:
+    """Open a file of this machine or an object for reading."""
+    url = as_url(path)
+    return remote.open_stream(url) if url else path.open("rb")
+
+
+def local_folder(path: Path) -> Path:
+    """Return a folder of this machine: the given one, or a copy of an object store's, made once in the user's cache."""
+    if (url := as_url(path)) is None:
+        return path
+    copy = user_cache() / "objects" / remote.digest_names(url) / path.name
+    if not copy.exists():
+        with suppress(ValueError), atomic_folder(copy) as temporary:  # another process may have made it
+            remote.download(url, temporary)
+    return copy
+
+
 def check_absent(path: Path) -> None:
     """Raise ValueError if a result would replace something."""
-    if os.path.lexists(path):
-        raise ValueError(f"{path}: already exists; choose another path, or delete it")
+    url = as_url(path)
+    if remote.exists(url) if url else os.path.lexists(path):
+        raise ValueError(f"{display(path)}: already exists; choose another path, or delete it")
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import tomli_w
 
 from bertwright.files import write_text
+from bertwright.remote import as_url
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -299,7 +300,7 @@ def to_table(settings: Any) -> dict[str, Any]:
         if dataclasses.is_dataclass(value):
             table[field.name] = to_table(value)
         elif isinstance(value, Path):
-            table[field.name] = str(value)
+            table[field.name] = as_url(value) or str(value)
         elif isinstance(value, tuple):
             table[field.name] = [str(item) if isinstance(item, Path) else item for item in value]
         elif value is not None:

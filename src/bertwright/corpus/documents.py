@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import BinaryIO, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 from bertwright.corpus.wikipedia import read_articles, read_namespaces
 from bertwright.io.conll_lines import check_sentence_size, is_comment, split_cells, starts_document
@@ -249,7 +249,7 @@ def _split_file(file: InputFile, target_bytes: int, encoding: str) -> list[ByteR
         return [ByteRange()]
     spans: list[ByteRange] = []
     start, line = 0, 1
-    with file.download().open("rb") as stream:
+    with file.open() as stream:
         while start < file.size:
             end = _next_boundary(stream, start + target_bytes, file.size, boundary)
             spans.append(ByteRange(start, end, line))
@@ -258,7 +258,7 @@ def _split_file(file: InputFile, target_bytes: int, encoding: str) -> list[ByteR
     return spans if len(spans) > 1 else [ByteRange()]
 
 
-def _next_boundary(stream: BinaryIO, start: int, size: int, boundary: re.Pattern[bytes]) -> int:
+def _next_boundary(stream: IO[bytes], start: int, size: int, boundary: re.Pattern[bytes]) -> int:
     """Return the end of the first boundary after `start`; one that crosses two blocks is missed."""
     while start < size:
         stream.seek(start)
@@ -269,7 +269,7 @@ def _next_boundary(stream: BinaryIO, start: int, size: int, boundary: re.Pattern
     return size
 
 
-def _count_lines(stream: BinaryIO, start: int, end: int) -> int:
+def _count_lines(stream: IO[bytes], start: int, end: int) -> int:
     stream.seek(start)
     count = 0
     while start < end and (block := stream.read(min(BLOCK, end - start))):

@@ -46,7 +46,7 @@ from bertwright.experiments.report_formats import (
 from bertwright.experiments.store_provenance import describe_store
 from bertwright.experiments.table_plan import TablePlan
 from bertwright.experiments.tables import make_plan
-from bertwright.files import read_json, write_json, write_text
+from bertwright.files import local_folder, read_json, write_json, write_text
 from bertwright.finetuning.settings import paper_optimizer
 from bertwright.interop.model_files import model_folder
 from bertwright.models.config import format_shape
@@ -153,7 +153,7 @@ def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> Tab
     if settings.store is None:
         own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.table.takes_model else ""
         raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
-    store = settings.store.resolve()
+    store = local_folder(settings.store).resolve()
     lowercase = open_tokenizer(store / "tokenizer").lowercase
     inputs = ExperimentInputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
     return make_plan(settings.experiment, inputs)

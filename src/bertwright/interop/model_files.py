@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bertwright.files import atomic_folder, digest_bytes, digest_file, read_json
+from bertwright.remote import as_url
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -161,4 +162,6 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 def vocabulary_folder(name: str) -> Path:
     """Return a vocabulary's folder; a run or a name on the hub stands for its model's."""
+    if as_url(name):
+        return Path(name)
     return Path(name) if Path(name).exists() and not is_run(Path(name)) else model_folder(name)

@@ -12,14 +12,15 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, BinaryIO, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 import zstandard
 
-from bertwright.io.sources import HF_SCHEME, NOT_SEEKABLE, InputFile, find_file, split_member, zip_member
+from bertwright.io.sources import NOT_SEEKABLE, InputFile, find_file, is_remote, split_member, zip_member
+from bertwright.remote import as_url, explain
 
 BLOCK = 1 << 20  # bytes per read; large enough that Python's overhead is negligible
 ZSTD_WINDOW = 1 << 31  # bytes, as in public dumps made with `zstd --long=31`; smaller windows take less memory
@@ -114,7 +115,7 @@ def read_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
     Raises ValueError if there is no such file, or if it is not in the encoding.
     """
     base, _ = split_member(path)
-    if not path.startswith(HF_SCHEME) and not Path(base).is_file():
+    if not is_remote(path) and not Path(base).is_file():
         if Path(path).is_dir():
             raise ValueError(f"{path}: expected a file, got a folder; give a file in it")
         raise ValueError(f"{path}: {NOT_SEEKABLE if Path(path).exists() else 'no such file'}")
@@ -222,50 +223,48 @@ class _BlockDecoder(NamedTuple):
 
 def _read_blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file in blocks of at most BLOCK bytes."""
-    path = file.download()
-    with _explain_damage(file):
+    url = as_url(file.path)
+    with explain(url) if url else nullcontext(), _explain_damage(file), file.open() as plain:
         if file.compression == ".zst":
-            yield from _read_zstd_blocks(path)
+            yield from _read_zstd_blocks(plain)
         elif file.compression:
-            with _decompress(file) as stream:
+            with _decompress(file, plain) as stream:
                 while block := stream.read(BLOCK):
                     yield block
         else:
-            with path.open("rb", buffering=0) as plain:
-                plain.seek(start)
-                left = (end if end is not None else file.size) - start
-                while left > 0 and (block := plain.read(min(BLOCK, left))):
-                    yield block
-                    left -= len(block)
-                if left > 0:
-                    raise ValueError(f"{file.path}: became shorter while it was read; start again when it is complete")
+            plain.seek(start)
+            left = (end if end is not None else file.size) - start
+            while left > 0 and (block := plain.read(min(BLOCK, left))):
+                yield block
+                left -= len(block)
+            if left > 0:
+                raise ValueError(f"{file.path}: became shorter while it was read; start again when it is complete")
     file.check_unchanged()
 
 
-def _decompress(file: InputFile) -> IO[bytes] | gzip.GzipFile:
-    """Open a file that is compressed with anything but Zstandard."""
-    path = file.download()
+def _decompress(file: InputFile, plain: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
+    """Decompress an open file of any compression but Zstandard."""
     if file.compression == ".zip":
-        return zipfile.ZipFile(path).open(zip_member(str(path), split_member(file.path)[1]))
+        base, member = split_member(file.path)
+        return zipfile.ZipFile(plain).open(zip_member(plain, base, member))
     if file.compression == ".gz":
-        return gzip.open(path)
-    return bz2.open(path) if file.compression == ".bz2" else lzma.open(path)
+        return gzip.open(plain)
+    return bz2.open(plain) if file.compression == ".bz2" else lzma.open(plain)
 
 
-def _read_zstd_blocks(path: Path) -> Iterator[bytes]:
+def _read_zstd_blocks(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the content of all frames of a .zst file; a few bytes can hold gigabytes, so the output is bounded.
 
     zstandard's reader does not report a truncated file, so the frames are checked separately.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
-    with path.open("rb") as file, decompressor.stream_reader(file, read_across_frames=True, closefd=False) as stream:
+    with decompressor.stream_reader(file, read_across_frames=True, closefd=False) as stream:
         while block := stream.read(BLOCK):
             yield block
-    with path.open("rb") as file:
-        _check_zstd_frames(file)
+    _check_zstd_frames(file)
 
 
-def _check_zstd_frames(file: BinaryIO) -> None:
+def _check_zstd_frames(file: IO[bytes]) -> None:
     """Raise EOFError unless the file ends with a whole frame. Reads headers only (RFC 8878, section 3.1)."""
     size = file.seek(0, 2)
     position = 0

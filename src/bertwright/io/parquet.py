@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from bertwright.io.decoding import ReadStats
@@ -23,11 +24,17 @@ def read_parquet_rows(file: InputFile, schema: TableSchema, stats: ReadStats) ->
     A column may be a path such as `labels.label` into a struct column. Raises ValueError for missing columns, for
     columns in `schema.texts` that are not strings, and for labels without a name in a column that has names.
     """
+    with file.local_path() as path:
+        yield from _read_rows(file, path, schema, stats)
+
+
+def _read_rows(file: InputFile, path: Path, schema: TableSchema, stats: ReadStats) -> Iterator[Row]:
+    """Yield the rows of a Parquet file, which is at a path on this machine."""
     import polars  # takes 0.2 s and starts threads; workers that read text files avoid both
 
     names = list(schema.names)
     try:
-        table = polars.scan_parquet(file.download(), glob=False)
+        table = polars.scan_parquet(path, glob=False)
         types = table.collect_schema()
         table = table.with_columns(
             [
@@ -43,7 +50,7 @@ def read_parquet_rows(file: InputFile, schema: TableSchema, stats: ReadStats) ->
             strings = (polars.String, polars.Categorical, polars.Enum, polars.Null)
             if name in schema.texts and types[name] not in strings:
                 raise ValueError(f"{file.path}: expected strings in {name!r}, got {types[name]}")
-        metadata = polars.read_parquet_metadata(file.download()).get(HUB_METADATA, "{}")
+        metadata = polars.read_parquet_metadata(path).get(HUB_METADATA, "{}")
         integers = [name for name in names if _holds_integers(types[name])]
         label_names = {} if schema.keep_label_ids else _label_names(metadata, integers)
         first = 1
@@ -56,7 +63,7 @@ def read_parquet_rows(file: InputFile, schema: TableSchema, stats: ReadStats) ->
                 yield number, values
             first += len(chunk)
         # polars reads in threads, and a chunk that one of them cannot decode may be left out without an error.
-        if (count := polars.scan_parquet(file.download(), glob=False).select(polars.len()).collect().item()) >= first:
+        if (count := polars.scan_parquet(path, glob=False).select(polars.len()).collect().item()) >= first:
             raise ValueError(f"{file.path}: damaged, {first - 1:,} of its {count:,} rows are readable; copy it again")
         file.check_unchanged()
     except (polars.exceptions.PolarsError, polars.exceptions.PanicException) as error:

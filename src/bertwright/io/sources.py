@@ -5,13 +5,18 @@ from __future__ import annotations
 import glob
 import os
 import re
+import shutil
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal, cast, get_args
+from typing import IO, Any, Literal, cast, get_args
+
+from bertwright import remote
+from bertwright.remote import as_url
 
 DocumentUnit = Literal["blank-line", "file", "line", "section"]
 
@@ -26,22 +31,40 @@ NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a fi
 class InputFile:
     """An input file that exists, is not empty and has a known suffix."""
 
-    path: str  # a path on this machine, or hf://…; a member of a .json or .zip file follows after #
+    path: (
+        str  # a path on this machine, hf://…, or the URL of an object; a member of a .json or .zip file follows after #
+    )
     size: int  # bytes on disk
     format: str  # suffix, such as ".txt"
     compression: str  # one of COMPRESSIONS, or ""
     document_unit: DocumentUnit  # used for .txt files; "section" for Wikipedia dumps
     modified_ns: int = 0  # time of its last change when it was listed; 0 if unknown
 
-    def download(self) -> Path:
+    def open(self) -> IO[bytes]:
+        """Open the file: of this machine, of the hub's cache, or an object as a stream."""
+        url = as_url(self.path)
+        return remote.open_stream(url) if url else self._local_path().open("rb", buffering=0)
+
+    @contextmanager
+    def local_path(self) -> Iterator[Path]:
+        """Yield a path on this machine; an object is copied for the time of the block."""
+        if (url := as_url(self.path)) is None:
+            yield self._local_path()
+            return
+        with tempfile.TemporaryDirectory(prefix="bertwright-") as folder, self.open() as source:
+            copy = Path(folder) / PurePath(url).name
+            with copy.open("wb") as target:
+                shutil.copyfileobj(source, target, remote.READ_AHEAD)
+            yield copy
+
+    def _local_path(self) -> Path:
         """Return the path on this machine; download a file of the hub into its cache unless it is already there."""
         return _download(self.path) if self.path.startswith(HF_SCHEME) else Path(split_member(self.path)[0])
 
     def check_unchanged(self) -> None:
         """Raise ValueError if the file is no longer as it was when it was listed."""
         if self.modified_ns:
-            status = self.download().stat()
-            if (status.st_size, status.st_mtime_ns) != (self.size, self.modified_ns):
+            if _file_status(self.path) != (self.size, self.modified_ns):
                 raise ValueError(f"{self.path}: changed while it was read; wait until it is complete, and start again")
 
 
@@ -52,9 +75,23 @@ class EmptyFileError(ValueError):
 def find_file(path: str, unit: DocumentUnit = "blank-line", suffix: str | None = None) -> InputFile:
     """Describe an existing file; `suffix`: see `format_of`."""
     base, _ = split_member(path)
-    status = None if path.startswith(HF_SCHEME) else Path(base).stat()
-    size, modified = (status.st_size, status.st_mtime_ns) if status else (_hub_size(path), 0)
+    size, modified = _file_status(path)
     return InputFile(path, size, format_of(path, suffix), split_suffixes(base)[1], unit, modified)
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path names files that are not on this machine: of the hub, or of an object store."""
+    return path.startswith(HF_SCHEME) or as_url(path) is not None
+
+
+def _file_status(path: str) -> tuple[int, int]:
+    """Return the size of a file and the time of its last change in ns, 0 if unknown."""
+    if path.startswith(HF_SCHEME):
+        return _hub_size(path), 0
+    if url := as_url(path):
+        return remote.status(url)
+    status = Path(split_member(path)[0]).stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def format_of(path: str, suffix: str | None = None) -> str:
@@ -63,7 +100,9 @@ def format_of(path: str, suffix: str | None = None) -> str:
     given, compression = split_suffixes(base)
     if suffix:
         return f".{suffix}"
-    return split_suffixes(zip_member(base, member))[0] if compression == ".zip" and Path(base).is_file() else given
+    return (
+        split_suffixes(zip_member(base, base, member))[0] if compression == ".zip" and Path(base).is_file() else given
+    )
 
 
 def split_member(path: str) -> tuple[str, str]:
@@ -72,10 +111,10 @@ def split_member(path: str) -> tuple[str, str]:
     return (base, member) if base and Path(base).is_file() and not Path(path).exists() else (path, "")
 
 
-def zip_member(path: str, member: str = "") -> str:
-    """Return the name of a file in an archive: the one given, or the only one."""
+def zip_member(file: str | IO[bytes], path: str, member: str = "") -> str:
+    """Return the name of a file in an archive: the one given, or the only one. `path`: its name in messages."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
     except zipfile.BadZipFile as error:
         raise ValueError(f"{path}: not a valid .zip archive ({error}); copy it again") from None
@@ -138,8 +177,8 @@ def list_readable_inputs(
     named: dict[str, str] = {}
     for given in inputs:
         unit, pattern = _split_override(given, document_unit)
-        for path in _hub_files(pattern, formats) if pattern.startswith(HF_SCHEME) else expand_files(pattern):
-            real = path if path.startswith(HF_SCHEME) else os.path.realpath(path)
+        for path in _remote_files(pattern, formats) if is_remote(pattern) else expand_files(pattern):
+            real = path if is_remote(path) else os.path.realpath(path)
             if real in named:
                 raise ValueError(f"{path}: named twice, by {named[real]} and by {given}; its text would count double")
             named[real] = given
@@ -197,15 +236,15 @@ def check_unique(patterns: Iterable[str], origin: str = "") -> None:
 
 
 def check_exist(patterns: Iterable[str]) -> None:
-    """Raise ValueError if a pattern names no file of this machine; the hub is asked when its files are read."""
+    """Raise ValueError if a pattern names no file of this machine; others are looked for when they are read."""
     for pattern in patterns:
-        if not pattern.startswith(HF_SCHEME):
+        if not is_remote(pattern):
             list(expand_files(pattern))
 
 
 def resolve_files(pattern: str) -> list[str]:
-    """Return the real paths of the files that a pattern names; for the hub, the pattern itself."""
-    if pattern.startswith(HF_SCHEME):
+    """Return the real paths of the files that a pattern names; for remote files, the pattern itself."""
+    if is_remote(pattern):
         return [pattern]
     try:
         return [os.path.realpath(path) for path in expand_files(pattern)]
@@ -265,22 +304,26 @@ def _hub() -> Any:
     return HfFileSystem()
 
 
-def _hub_files(location: str, formats: Sequence[str]) -> Iterator[str]:
-    hub, pattern = _hub(), location.removeprefix(HF_SCHEME)
-    with _explain_hub_errors(location):
+def _remote_files(location: str, formats: Sequence[str]) -> Iterator[str]:
+    """Yield the files that a file, folder or glob of the hub or of an object store names."""
+    url = as_url(location)
+    with remote.explain(url) if url else _explain_hub_errors(location):
+        hub, pattern = remote.file_system(url) if url else (_hub(), location.removeprefix(HF_SCHEME))
         if glob.has_magic(pattern):
             names = hub.glob(pattern)
         elif not hub.exists(pattern):
-            raise FileNotFoundError("no such data set, folder or file, or no permission to read it")
+            kind = "bucket" if url else "data set"
+            raise FileNotFoundError(f"no such {kind}, folder or file, or no permission to read it")
         else:
             names = [pattern] if hub.isfile(pattern) else hub.find(pattern)
+    prefix = url[: url.index("://") + 3] if url else HF_SCHEME
     visible = [name for name in sorted(names) if not any(label.startswith(".") for label in name.split("/"))]
     # A data set's folder also holds its card and metadata, which are read only if a glob or a path names them.
     is_exact = glob.has_magic(pattern) or names == [pattern]
     files = visible if is_exact else [name for name in visible if split_suffixes(name)[0] in formats]
     if not files:
         raise ValueError(f"{location}: no file with a known suffix ({', '.join(formats)}) there")
-    yield from (HF_SCHEME + name for name in files)
+    yield from (prefix + name.lstrip("/" if prefix == "memory://" else "") for name in files)
 
 
 def _download(path: str) -> Path:

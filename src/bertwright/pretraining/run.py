@@ -32,6 +32,7 @@ from bertwright.console import (
     say,
     silent_console,
 )
+from bertwright.files import exists
 from bertwright.interop.model_files import model_folder
 from bertwright.models.heads import EncoderModel
 from bertwright.pretraining.evaluation import PlateauDetector, evaluate
@@ -121,7 +122,7 @@ def _open_held_out(settings: PretrainSettings, tokenizer: TextTokenizer, console
     """
     assert settings.store is not None
     folder, phases = settings.store / "held_out", [phase.data for phase in settings.phases]
-    if not folder.is_dir():
+    if not exists(folder):
         return []
     try:
         held_out = settings.objective.open_examples(folder, tokenizer, phases, not settings.resume)

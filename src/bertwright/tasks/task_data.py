@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.files import digest_bytes, digest_file
-from bertwright.io.sources import HF_SCHEME, expand_files, resolve_files, split_member
+from bertwright.io.sources import expand_files, is_remote, resolve_files, split_member
 from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.splits import sample_examples, train_validation_split
@@ -98,7 +98,7 @@ def data_warnings(
     files = {name: {file for pattern in settings.files(name) for file in resolve_files(pattern)} for name in SPLITS}
     if shared := files["train"] & (files["dev"] | files["test"]):
         path = min(shared)
-        path = path if path.startswith(HF_SCHEME) else os.path.relpath(path)
+        path = path if is_remote(path) else os.path.relpath(path)
         warnings.append(f"{path}: used for training and for scoring; its score says little about other examples")
         return warnings
     for split in splits[1:]:
@@ -111,10 +111,10 @@ def data_warnings(
 
 
 def digest_files(task: TaskSettings) -> dict[str, str]:
-    """Return the digest of the content of each file, folder or glob of a task; for a hub data set, of its name."""
+    """Return the digest of the content of each file, folder or glob of a task; for remote ones, of the name."""
     return {path: _digest(path) for split in SPLITS for path in task.files(split)}
 
 
 def _digest(path: str) -> str:
-    files = [] if path.startswith(HF_SCHEME) else expand_files(path)
+    files = [] if is_remote(path) else expand_files(path)
     return digest_bytes(path.encode(), *(digest_file(Path(split_member(file)[0])).encode() for file in files))

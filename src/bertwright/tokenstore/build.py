@@ -22,23 +22,33 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertwright import files
+from bertwright import files, remote
 from bertwright.corpus.documents import CONLL_FORMATS, CONLL_VERSION, CorpusSettings, shard_corpus
 from bertwright.corpus.sentences import RULES_VERSION
 from bertwright.executors.executor import Executor, ExecutorSettings
 from bertwright.executors.open_executor import open_executor
+from bertwright.remote import as_url, display
 from bertwright.settings import check_limit
 from bertwright.tokenstore.shard import (
     ShardSpec,
     ShardSummary,
     check_written,
-    is_finished,
+    list_missing,
     read_chunks,
     read_summary,
     select_documents,
     write_shard,
 )
-from bertwright.tokenstore.store import FORMAT_VERSION, DocumentChunk, Provenance, StoreHeader, TokenStore, write_store
+from bertwright.tokenstore.store import (
+    FORMAT_VERSION,
+    HEADER,
+    DocumentChunk,
+    Provenance,
+    StoreHeader,
+    TokenStore,
+    read_header,
+    write_store,
+)
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 # input bytes per shard: about half a second of work, the most that each worker loses if it is killed
@@ -109,7 +119,8 @@ def build(
     plan = _make_plan(folder, list_corpora(corpus, settings), tokenizer)
     with _explain_disk_full(folder), files.lock_folder(folder):
         files.remove_stale_parts(folder)
-        if (folder / "train").exists():
+        # The header is written last; on this machine the folder appears with it.
+        if files.exists(folder / "train" / HEADER if as_url(folder) else folder / "train"):
             return _read_result(folder, plan, settings)
         _check_overwrites_nothing(folder)
         with nullcontext(executor) if executor else open_executor(settings) as workers:
@@ -165,7 +176,7 @@ def _explain_disk_full(folder: Path) -> Iterator[None]:
 
 def _read_result(folder: Path, plan: _Plan, settings: BuildSettings) -> BuildResult:
     """Return the result of a build that is already finished."""
-    if not (folder / "build.json").is_file():
+    if not files.exists(folder / "build.json"):
         raise ValueError(f"{folder}: not a token store (it has train/, but no build.json); choose another folder")
     record = files.read_json(folder / "build.json")
     if not isinstance(record, dict) or (record.get("plan"), record.get("held_out")) != (plan.digest, settings.held_out):
@@ -174,18 +185,27 @@ def _read_result(folder: Path, plan: _Plan, settings: BuildSettings) -> BuildRes
             "delete the folder, or choose another"
         )
     _remove_other_builds(folder, plan=None)
-    train = TokenStore.open(folder / "train").header
-    held_out = TokenStore.open(folder / "held_out").header if (folder / "held_out").exists() else None
+    train = _read_header(folder / "train")
+    held_out = _read_header(folder / "held_out") if files.exists(folder / "held_out") else None
     return BuildResult(train, held_out, **record["counts"])
+
+
+def _read_header(store: Path) -> StoreHeader:
+    """Return the header of a finished store, and check its files unless that takes a copy of them."""
+    return read_header(store) if as_url(store) else TokenStore.open(store).header
 
 
 def _check_overwrites_nothing(folder: Path) -> None:
     """Raise ValueError if a folder has content that no interrupted build has left, such as a vocabulary or a run."""
-    if any(folder.glob(".unfinished-*")):
+    url = as_url(folder)
+    paths = [folder / name for name in remote.list_names(url)] if url else sorted(folder.iterdir())
+    if _list_unfinished(folder):
         return
-    for path in sorted(folder.iterdir()):
+    for path in paths:
         if path.name != files.LOCK_FILE:
-            raise ValueError(f"{path}: already exists and is not from an interrupted build; choose another folder")
+            raise ValueError(
+                f"{display(path)}: already exists and is not from an interrupted build; choose another folder"
+            )
 
 
 def _write_shards(
@@ -193,7 +213,7 @@ def _write_shards(
 ) -> None:
     """Write all shards that are not finished."""
     # created before other builds' shards are deleted, so that `_check_overwrites_nothing` finds an interrupted build
-    plan.folder.mkdir(exist_ok=True)
+    files.ensure_folder(plan.folder)
     notice = ""
     if _remove_other_builds(plan.folder.parent, plan):
         notice = (
@@ -201,7 +221,7 @@ def _write_shards(
             "interrupted build"
         )
     files.remove_stale_parts(plan.folder)
-    missing = [shard for shard in plan.shards if not is_finished(plan.folder, shard.number)]
+    missing = list_missing(plan.shards)
     done = sum(shard.source.size for shard in plan.shards) - sum(shard.source.size for shard in missing)
     if finished := len(plan.shards) - len(missing):
         notice = f"resuming an interrupted build: {finished} of {len(plan.shards)} shards are finished"
@@ -218,10 +238,26 @@ def _write_shards(
 
 def _remove_other_builds(folder: Path, plan: _Plan | None) -> bool:
     """Delete the shards of all builds but `plan`; return whether there were any."""
-    stale_folders = [stale for stale in folder.glob(".unfinished-*") if plan is None or stale != plan.folder]
+    stale_folders = [stale for stale in _list_unfinished(folder) if plan is None or stale != plan.folder]
     for stale in stale_folders:
-        shutil.rmtree(stale, ignore_errors=True)  # a dying worker may still write there; the next build deletes that
+        _discard(stale)
     return bool(stale_folders)
+
+
+def _list_unfinished(folder: Path) -> list[Path]:
+    """Return the folders of interrupted builds."""
+    if (url := as_url(folder)) is None:
+        return list(folder.glob(".unfinished-*"))
+    parts = {name.partition("/")[0] for name in remote.list_names(url)}
+    return [folder / name for name in sorted(parts) if name.startswith(".unfinished-")]
+
+
+def _discard(folder: Path) -> None:
+    """Delete the shards of a build. A dying worker may still write there; the next build deletes that."""
+    if url := as_url(folder):
+        remote.remove(url)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _publish(folder: Path, plan: _Plan, tokenizer: TextTokenizer, settings: BuildSettings) -> BuildResult:
@@ -253,7 +289,7 @@ def _publish(folder: Path, plan: _Plan, tokenizer: TextTokenizer, settings: Buil
         with files.atomic_folder(folder / split) as temporary:
             chunks = _read_chosen(plan, summaries, chosen_by_shard)
             headers[split] = write_store(temporary, chunks, provenance, corpus_digest)
-    shutil.rmtree(plan.folder, ignore_errors=True)
+    _discard(plan.folder)
     return BuildResult(headers["train"], headers.get("held_out"), **counts)
 
 
@@ -300,5 +336,5 @@ def _read_chosen(
 
 
 def _remove_if_exists(folder: Path) -> None:
-    if folder.exists():
+    if files.exists(folder):
         files.remove_folder(folder)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 
-from bertwright import files
+from bertwright import files, remote
 from bertwright.corpus.documents import CorpusSettings, CorpusShard, Document, read_shard
 from bertwright.corpus.sentences import make_document_splitter
+from bertwright.remote import as_url
 from bertwright.tokenstore.store import DocumentChunk
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
@@ -96,17 +97,32 @@ def write_shard(shard: ShardSpec, tokenizer: TextTokenizer) -> None:
         np.savez(file, allow_pickle=False, **{name: np.asarray(value) for name, value in summary._asdict().items()})
 
 
+def list_missing(shards: Sequence[ShardSpec]) -> list[ShardSpec]:
+    """Return the shards that are not finished; an object store is asked once for all names."""
+    url = as_url(shards[0].folder) if shards else None
+    names = {*remote.list_names(url)} if url else set()
+    return [
+        shard
+        for shard in shards
+        if (url and _summary_path(shard.folder, shard.number).name not in names)
+        or not is_finished(shard.folder, shard.number)
+    ]
+
+
 def is_finished(folder: Path, number: int) -> bool:
     """Return whether a shard is complete on disk; one with a damaged summary or a truncated file is written again."""
     try:
-        return _chunks_path(folder, number).stat().st_size == read_summary(folder, number).bytes
+        path = _chunks_path(folder, number)
+        url = as_url(path)
+        size = remote.status(url)[0] if url else path.stat().st_size
+        return size == read_summary(folder, number).bytes
     except (OSError, EOFError, ValueError, KeyError, NotImplementedError, BadZipFile):
         return False
 
 
 def check_written(shard: ShardSpec) -> None:
     """Raise ValueError if a shard that a worker has written is not in the folder: the worker's machine has another."""
-    if not _summary_path(shard.folder, shard.number).exists():
+    if not files.exists(_summary_path(shard.folder, shard.number)):
         raise ValueError(
             f"{shard.folder.parent}: a worker on another machine has written to a folder of its own; choose a folder "
             "on a disk that all machines of the cluster share, or on object storage such as s3://BUCKET/store"
@@ -115,14 +131,17 @@ def check_written(shard: ShardSpec) -> None:
 
 def read_summary(folder: Path, number: int) -> ShardSummary:
     """Read the summary of a finished shard."""
-    with np.load(_summary_path(folder, number), allow_pickle=False) as arrays:
+    with (
+        files.open_binary(_summary_path(folder, number)) as file,
+        np.load(file, allow_pickle=False) as arrays,
+    ):
         digests, *counts = (arrays[name] for name in ShardSummary._fields)
         return ShardSummary(digests, *(int(count) for count in counts))
 
 
 def read_chunks(folder: Path, number: int, count: int) -> Iterator[DocumentChunk]:
     """Yield the documents of a finished shard of `count` chunks."""
-    with _chunks_path(folder, number).open("rb") as file:
+    with files.open_binary(_chunks_path(folder, number)) as file:
         for _ in range(count):
             yield DocumentChunk(*(np.load(file, allow_pickle=False) for _ in DocumentChunk._fields))
 

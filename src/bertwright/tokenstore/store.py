@@ -24,8 +24,10 @@ import numpy as np
 
 from bertwright import files
 from bertwright.io.npy import NpyWriter
+from bertwright.remote import as_url
 
 FORMAT_VERSION = 2
+HEADER = "header.json"  # the last file of a store that is written
 FILE_TOKENS = 1 << 28  # per file: 512 MB of uint16, so that a large corpus is a few dozen files
 SAMPLE_BLOCKS = 64  # per file, compared when a store is opened
 SAMPLE_BYTES = 4096
@@ -107,7 +109,7 @@ class TokenStore:
         and a sample of 64 blocks of each file, which covers files of up to 256 kB completely. With `verify`, compares
         every byte, at the speed of the disk. Raises ValueError if anything differs.
         """
-        folder = Path(folder)
+        folder = files.local_folder(Path(folder))
         header = read_header(folder)
         if vocabulary_digest not in (None, header.provenance.vocabulary_digest):
             raise ValueError(
@@ -205,7 +207,7 @@ def write_store(
         files=tuple(map(_describe, arrays)),
     )
     described = asdict(header) | {"files": [file._asdict() for file in header.files]}
-    files.write_json(folder / "header.json", described | {"digest": _digest_of(described)})
+    files.write_json(folder / HEADER, described | {"digest": _digest_of(described)})
     return header
 
 
@@ -248,9 +250,11 @@ class _TokenFiles:
 
 def read_header(folder: Path) -> StoreHeader:
     """Read and check `header.json` of a store. Raises ValueError for a folder that holds no intact store."""
-    path = folder / "header.json"
-    if not path.is_file():
-        raise ValueError(f"{folder}: no token store (header.json is missing); build one with `bertwright prepare`")
+    path = folder / HEADER
+    if not files.exists(path):
+        raise ValueError(
+            f"{as_url(folder) or folder}: no token store (header.json is missing); build one with `bertwright prepare`"
+        )
     value = files.read_json(path)
     version = value.get("format_version") if isinstance(value, dict) else None
     if version != FORMAT_VERSION:
@@ -360,7 +364,7 @@ def open_held_out(store: Path, tokenizer_digest: str) -> TokenStore:
 
     Raises ValueError if there are none, or a single sentence.
     """
-    if not (store / "held_out").is_dir():
+    if not files.exists(store / "held_out"):
         raise ValueError(f"{store}: no held-out documents; prepare the text again with --held-out 0.01")
     held_out = TokenStore.open(store / "held_out", tokenizer_digest, verify=False)
     if held_out.num_sentences < 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bertwright.files import read_json
+from bertwright.files import local_folder, read_json
 from bertwright.vocabulary.byte_pair_tokenizer import TOKENIZER_CLASS, BytePairTokenizer
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ def open_tokenizer(folder_or_file: Path | str, lowercase: bool | None = None) ->
 
     `lowercase` overrides the files of a WordPiece tokenizer. Errors: see `Tokenizer.load`.
     """
-    path = Path(folder_or_file)
+    path = local_folder(Path(folder_or_file))
     kind = None
     for name, field in (("tokenizer_config.json", "tokenizer_class"), ("config.json", "model_type")):
         values = read_json(path / name) if (path / name).is_file() else {}

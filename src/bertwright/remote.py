@@ -1,0 +1,183 @@
+"""Object stores such as s3:// and gs://, through fsspec: streamed reads, and writes that are whole or not at all.
+
+A `Path` of a setting may hold a URL: it joins the two slashes of s3://, and `as_url` restores them.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+READ_AHEAD = 8 << 20  # bytes per request of a stream
+SCHEMES = "file://, s3:// and gs://"
+URL = re.compile(r"(?!hf:)([a-z][a-z0-9+.-]+):/+(?=[^/])", re.IGNORECASE)  # hf:// is the hub; one letter, a drive
+CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`; gcloud auth for gs://"
+
+
+def as_url(path: Path | str) -> str | None:
+    """Return the URL that a path holds; None for a path on this machine.
+
+    >>> as_url(Path("s3://bucket/store")), as_url("file:///tmp/a.txt"), as_url("a.txt"), as_url("hf://datasets/a")
+    ('s3://bucket/store', 'file:///tmp/a.txt', None, None)
+    """
+    text = path.as_posix() if isinstance(path, Path) else path
+    if (match := URL.match(text)) is None:
+        return None
+    slashes = ":///" if match[1] == "file" else "://"
+    return match[1] + slashes + text[match.end() :]
+
+
+def display(path: Path) -> str:
+    """Return a path, or the URL that it holds, for people."""
+    return as_url(path) or str(path)
+
+
+@contextmanager
+def explain(url: str) -> Iterator[None]:
+    """Turn the errors of fsspec and of the stores' clients into a ValueError or OSError of one line with a way out."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(
+            f"{url}: expected a package for this scheme, which is not installed ({error}); "
+            "pip install 'bertwright[scale]'"
+        ) from None
+    except FileNotFoundError as error:
+        raise ValueError(f"{url}: no such bucket, folder or file ({_reason(error)}); check the name") from None
+    except PermissionError as error:
+        raise ValueError(f"{url}: access denied ({_reason(error)}); {CREDENTIALS}") from None
+    except ValueError as error:
+        if "Protocol not known" not in str(error):
+            raise
+        raise ValueError(f"{url}: unknown scheme; known are {SCHEMES}") from None
+    except Exception as error:
+        if type(error).__name__ in ("NoCredentialsError", "DefaultCredentialsError", "RefreshError"):
+            raise ValueError(f"{url}: no credentials ({_reason(error)}); {CREDENTIALS}") from None
+        if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+            raise
+        reason = f"the object store failed ({type(error).__name__}: {_reason(error)}); try again"
+        raise OSError(errno.EIO, reason, url) from error
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error)
+    return str(text).strip().splitlines()[0] if str(text).strip() else type(error).__name__
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL and the path in it; call it and its methods inside `explain`."""
+    import fsspec  # takes 0.1 s, which files on this machine do not need
+
+    return fsspec.core.url_to_fs(url, use_listings_cache=False)  # type: ignore[no-any-return]
+
+
+def open_stream(url: str) -> IO[bytes]:
+    """Open an object for reading; it is read ahead in blocks, and can be read from any position."""
+    with explain(url):
+        system, path = file_system(url)
+        stream: IO[bytes] = system.open(path, "rb", block_size=READ_AHEAD, cache_type="readahead")
+        return stream
+
+
+def status(url: str) -> tuple[int, int]:
+    """Return the size of an object and the time of its last change in ns, 0 if the store has none."""
+    with explain(url):
+        system, path = file_system(url)
+        size = int(system.info(path)["size"])
+        with suppress(NotImplementedError, KeyError):
+            return size, int(system.modified(path).timestamp() * 1e6) * 1000
+        return size, 0
+
+
+def exists(url: str) -> bool:
+    """Return whether there is an object or a folder with objects."""
+    with explain(url):
+        system, path = file_system(url)
+        return bool(system.exists(path))
+
+
+def list_names(url: str) -> list[str]:
+    """Return the paths of all objects in a folder, relative to it, in sorted order; none if there is no such folder."""
+    with explain(url):
+        system, path = file_system(url)
+        prefix = path.rstrip("/") + "/"
+        return sorted(name.removeprefix(prefix) for name in system.find(path) if name.startswith(prefix))
+
+
+def remove(url: str) -> None:
+    """Delete an object, or a folder with all its objects, if there is one."""
+    with explain(url):
+        system, path = file_system(url)
+        if system.exists(path):
+            system.rm(path, recursive=True)
+
+
+@contextmanager
+def new_object(url: str) -> Iterator[Path]:
+    """Yield a path on this machine, whose file becomes the object when the block ends; after an error there is none."""
+    with tempfile.TemporaryDirectory(prefix="bertwright-") as folder:
+        temporary = Path(folder) / "object"
+        temporary.touch()
+        yield temporary
+        with explain(url):
+            system, path = file_system(url)
+            _put(system, temporary, path)
+
+
+@contextmanager
+def new_folder(url: str) -> Iterator[Path]:
+    """Yield an empty folder on this machine, whose files become objects when the block ends.
+
+    They appear in the order in which they were written, so that a reader of the last one has all. After an error, the
+    objects that have been written are deleted.
+    """
+    with tempfile.TemporaryDirectory(prefix="bertwright-") as folder:
+        yield Path(folder)
+        files = sorted((path for path in Path(folder).rglob("*") if path.is_file()), key=lambda p: p.stat().st_mtime_ns)
+        with explain(url):
+            system, root = file_system(url)
+            written: list[str] = []
+            try:
+                for file in files:
+                    written.append(f"{root.rstrip('/')}/{file.relative_to(folder).as_posix()}")
+                    _put(system, file, written[-1])
+            except BaseException:
+                for path in written:
+                    with suppress(Exception):
+                        system.rm_file(path)
+                raise
+
+
+def _put(system: Any, file: Path, path: str) -> None:
+    """Upload a file; the object appears when its upload is complete."""
+    with file.open("rb") as source, system.transaction, system.open(path, "wb") as target:
+        shutil.copyfileobj(source, target, READ_AHEAD)
+
+
+def digest_names(url: str) -> str:
+    """Return a digest of the names, sizes and versions of all objects in a folder. Raises ValueError if it has none."""
+    with explain(url):
+        system, path = file_system(url)
+        objects = system.find(path, detail=True)
+        if not objects:
+            raise FileNotFoundError("no objects there")
+        versions = [
+            (name, item["size"], str(item.get("ETag") or item.get("mtime") or item.get("created")))
+            for name, item in sorted(objects.items())
+        ]
+    return hashlib.blake2b(f"{url} {versions}".encode(), digest_size=16).hexdigest()
+
+
+def download(url: str, folder: Path) -> None:
+    """Copy all objects of a folder into a folder of this machine."""
+    for name in list_names(url):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with open_stream(f"{url}/{name}") as source, (folder / name).open("wb") as target:
+            shutil.copyfileobj(source, target, READ_AHEAD)
