@@ -4,8 +4,8 @@
 
 The text is generated: words by Zipf's law from a list of 300,000, in sentences and documents. Every command runs as a
 user starts it. Its fixed cost (Python, Ray, learning of the tokens) is measured on a hundredth of the text; the rate is
-that of the rest: (bytes - bytes of the hundredth) / (seconds - seconds of the hundredth). Memory is sampled every 0.1 s:
-the largest resident set of the command's process and of any of its workers. All results must have the same bytes.
+(bytes - bytes of the hundredth) / (seconds - seconds of the hundredth). Memory is sampled every 0.1 s: the largest
+resident set of the command's process, and of any of its workers. All results must have the same bytes.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ def file_system(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL and the path in it; call it and its methods inside `explain`."""
     import fsspec  # takes 0.1 s, which files on this machine do not need
 
-    return fsspec.core.url_to_fs(url, use_listings_cache=False)  # type: ignore[no-any-return]
+    options = {"auto_mkdir": True} if url.startswith("file:") else {"use_listings_cache": False}
+    return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
 
 
 def open_stream(url: str) -> IO[bytes]:

@@ -31,9 +31,7 @@ NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a fi
 class InputFile:
     """An input file that exists, is not empty and has a known suffix."""
 
-    path: (
-        str  # a path on this machine, hf://…, or the URL of an object; a member of a .json or .zip file follows after #
-    )
+    path: str  # a path on this machine, hf://… or another URL; a member of a .json or .zip file follows after #
     size: int  # bytes on disk
     format: str  # suffix, such as ".txt"
     compression: str  # one of COMPRESSIONS, or ""
@@ -63,9 +61,8 @@ class InputFile:
 
     def check_unchanged(self) -> None:
         """Raise ValueError if the file is no longer as it was when it was listed."""
-        if self.modified_ns:
-            if _file_status(self.path) != (self.size, self.modified_ns):
-                raise ValueError(f"{self.path}: changed while it was read; wait until it is complete, and start again")
+        if self.modified_ns and _file_status(self.path) != (self.size, self.modified_ns):
+            raise ValueError(f"{self.path}: changed while it was read; wait until it is complete, and start again")
 
 
 class EmptyFileError(ValueError):

@@ -12,6 +12,7 @@ from bertwright.console import byte_progress, heading, make_console, make_table,
 from bertwright.corpus.documents import CorpusSettings, list_corpus_files
 from bertwright.corpus.limits import MIN_PREDICTIONS, PREDICTED_SHARE, loss_error
 from bertwright.interop.model_files import vocabulary_folder
+from bertwright.remote import display
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build, list_corpora
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
@@ -59,7 +60,7 @@ def prepare(settings: PrepareSettings, console: Console | None = None) -> BuildR
         except KeyboardInterrupt:
             raise KeyboardInterrupt("finished shards are saved; run the same command again to continue") from None
     write_settings(settings.store / "settings.toml", settings, "bertwright prepare: all settings, defaults included")
-    heading(console, f"Token store {settings.store}, {time.perf_counter() - started:,.1f} s")
+    heading(console, f"Token store {display(settings.store)}, {time.perf_counter() - started:,.1f} s")
     _print_result(console, result)
     return result
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from bertwright import files
 from bertwright.io.npy import NpyWriter
-from bertwright.remote import as_url
+from bertwright.remote import display
 
 FORMAT_VERSION = 2
 HEADER = "header.json"  # the last file of a store that is written
@@ -253,7 +253,7 @@ def read_header(folder: Path) -> StoreHeader:
     path = folder / HEADER
     if not files.exists(path):
         raise ValueError(
-            f"{as_url(folder) or folder}: no token store (header.json is missing); build one with `bertwright prepare`"
+            f"{display(folder)}: no token store (header.json is missing); build one with `bertwright prepare`"
         )
     value = files.read_json(path)
     version = value.get("format_version") if isinstance(value, dict) else None

@@ -14,6 +14,7 @@ from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read,
 from bertwright.executors.executor import ExecutorSettings, SerialExecutor
 from bertwright.executors.open_executor import open_executor
 from bertwright.files import atomic_folder, check_absent
+from bertwright.remote import display
 from bertwright.settings import write_settings
 from bertwright.vocabulary.byte_pairs import learn_byte_pairs
 from bertwright.vocabulary.shard_counts import count_in_shards, count_whole_words
@@ -62,7 +63,7 @@ def learn_vocabulary(settings: LearnSettings, console: Console | None = None) ->
         with item_progress(console, "learning tokens", settings.vocabulary.size) as advance:
             tokenizer = learn_and_write(folder, counts, settings.vocabulary, advance)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
-    heading(console, f"Vocabulary {settings.output}")
+    heading(console, f"Vocabulary {display(settings.output)}")
     console.print(key_value_table(_report_fields(vocabulary_stats(tokenizer, counts)) | _merge_fields(counts)))
     if settings.vocabulary.strip_accents is None and counts.stripped.changed > MAX_DIACRITIC_SHARE:
         notice(
@@ -111,7 +112,7 @@ def learn_words(settings: LearnSettings, console: Console) -> WordTokenizer:
         tokenizer = WordTokenizer([word for _, word in frequent[:limit]], "", rules)
         tokenizer.save(folder)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
-    heading(console, f"Vocabulary {settings.output}")
+    heading(console, f"Vocabulary {display(settings.output)}")
     covered = sum(counts[token] for token in tokenizer.tokens)
     rows = {
         "words": f"{tokenizer.vocab_size:,}, of {len(counts):,} distinct ones",
