@@ -67,7 +67,7 @@ def main() -> None:
     texts = options.text.read_text(encoding="utf-8").splitlines()[: options.sentences]
     dtype = getattr(torch, options.dtype)
     ours = load_translator(options.model, options.beam_size, batch_size=options.batch_size)
-    ours.model.compute_dtype = dtype
+    ours.system.model.compute_dtype = dtype
     contenders: dict[str, Translate] = {
         "bertwright": ours.translate,
         "transformers": load_generate(options.model, options.beam_size, options.batch_size, dtype),

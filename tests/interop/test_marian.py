@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, MarianMTModel
 
 from bertwright.baselines.transformer import Transformer, TransformerConfig
 from bertwright.interop.marian import load_translation_model, write_translation_model
+from bertwright.interop.translation_models import TranslationSystem
 from bertwright.models.packing import PairBatch, pack
 from bertwright.seeding import make_rng
 from bertwright.translation.translator import Translator, load_translator
@@ -60,9 +61,10 @@ def test_transformers_translates_as_we_do(folder: Path, beam_size: int) -> None:
     )  # fmt: skip
     expected = tokenizer.batch_decode(found, skip_special_tokens=True)
     loaded = load_translation_model(folder)
+    system = TranslationSystem(*loaded, loaded.tokenizer)
     lengths = encoded.attention_mask.sum(1)
     for text, length, translation in zip(TEXT[:3], lengths.tolist(), expected, strict=True):
-        [ours] = Translator(*loaded, beam_size, 0.0, extra_length=12 - length).translate([text])
+        [ours] = Translator(system, beam_size, 0.0, extra_length=12 - length).translate([text])
         assert ours.split() == translation.split()
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertwright.baselines.transformer import Transformer, TransformerConfig
+from bertwright.interop.translation_models import TranslationSystem
 from bertwright.ragged import Ragged, offsets_from_lengths
 from bertwright.seeding import make_rng
 from bertwright.translation.parallel_text import EncodedPairs, ParallelText, encode_pairs, read_parallel
@@ -93,7 +95,8 @@ def test_micro_batches_are_the_step_with_one_dropout_key_and_consecutive_tokens(
 
 def test_the_decoder_reads_a_target_shifted_by_one() -> None:
     tokenizer = learn_joint_vocabulary(["a b c", "x y"], 60)
-    pairs = encode_pairs(ParallelText(["a b c"], ["x y"]), tokenizer)
+    model = Transformer(TransformerConfig.from_size("tiny", tokenizer.vocab_size))
+    pairs = encode_pairs(ParallelText(["a b c"], ["x y"]), TranslationSystem(model, tokenizer, tokenizer))
     batch, labels = pairs.collate(np.array([0]))
     x, y = (tokenizer.id(token) for token in "xy")
     assert batch.source.input_ids.tolist() == [2, *(tokenizer.id(token) for token in "abc"), 3]

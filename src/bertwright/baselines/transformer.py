@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,9 @@ from bertwright.models.encoder import Linear, layer_norm_params, make_dropout
 from bertwright.models.initialization import parameter_rng, sinusoidal_positions
 from bertwright.models.packing import Packing, PairBatch, TokenBatch
 from bertwright.settings import check_limit, check_minimum
+
+if TYPE_CHECKING:
+    from bertwright.baselines.mt_lstm import MtLstm
 
 # Name: layers of each side, hidden size, heads, feed-forward size, dropout.
 # base and big: table 3 of the paper. tiny: the Multi30k model of Wu et al. 2021 (arXiv 2105.14462).
@@ -262,6 +265,11 @@ class Transformer(nn.Module):
         """Compute the logits of the next token, T × H → T × V."""
         return linear(states, self.words.weight)
 
+    def softmax_weights(self) -> tuple[Tensor, Tensor]:
+        """Return the matrix and the biases of the next token's logits, V × H and V; the biases are 0."""
+        weight = self.words.weight
+        return weight, torch.zeros(len(weight), device=weight.device)
+
     @property
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
@@ -277,21 +285,21 @@ class TranslationLoss(NamedTuple):
 
 
 def smoothed_loss(
-    model: Transformer, batch: PairBatch, labels: Tensor, smoothing: float, scale: float
+    model: Transformer | MtLstm, batch: PairBatch, labels: Tensor, smoothing: float, scale: float
 ) -> TranslationLoss:
     """Compute the cross entropy with smoothed labels (section 5.4): 1 - ε on the label, and ε spread over all tokens.
 
     The loss of logits z with label y is logsumexp(z) - (1 - ε) z_y - ε mean(z) = CE + ε (z_y - mean(z)). The second
-    term needs two vectors per token instead of V logits, since z_y - mean(z) = h · (w_y - mean of all w).
+    term needs two vectors per token instead of V logits, since z_y - mean(z) = h · (w_y - mean of all w), and the
+    same difference of the biases.
     `labels`: T int64, the token after each target token.
     """
-    states, weight = model(batch), model.words.weight
-    no_bias = torch.zeros(len(weight), device=weight.device)
-    cross_entropy, _ = linear_cross_entropy(states, weight, no_bias, labels, scale)
+    states, (weight, bias) = model(batch), model.softmax_weights()
+    cross_entropy, _ = linear_cross_entropy(states, weight, bias, labels, scale)
     if not smoothing:
         return TranslationLoss(cross_entropy, cross_entropy.detach())
     centered = F.embedding(labels, weight) - weight.mean(0)  # T H
-    excess = (states.float() * centered).sum()
+    excess = (states.float() * centered).sum() + (bias[labels] - bias.mean()).sum()
     return TranslationLoss(cross_entropy + smoothing * scale * excess, cross_entropy.detach())
 
 

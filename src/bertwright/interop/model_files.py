@@ -17,8 +17,10 @@ SHARDS = "model.safetensors.index.json"
 MODULES = "modules.json"  # see interop/sentence_modules.py
 CHECKSUMS = "checksums.json"  # see interop/checksums.py
 CLASSES = "classes.json"  # the values of y behind the label names, for a classifier of `estimators`
+SOURCE_WORDS = "source_words.txt"  # see interop/translation_models.py
 DOWNLOADED = [
     CONFIG,
+    SOURCE_WORDS,
     WEIGHTS,
     "model-*.safetensors",
     SHARDS,

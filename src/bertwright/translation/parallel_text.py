@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertwright.baselines.mt_lstm import MtLstm
+from bertwright.interop.translation_models import TranslationSystem
 from bertwright.io.decoding import read_text
 from bertwright.io.lines import split_lines
 from bertwright.models.packing import PairBatch, TokenBatch, from_flat
@@ -66,7 +68,7 @@ def read_parallel(sources: Sequence[str], targets: Sequence[str], encoding: str 
 
 
 def encode_lines(lines: Sequence[str], tokenizer: TextTokenizer) -> Ragged:
-    """Encode texts with the special tokens before and after, as sources and as targets."""
+    """Encode texts with the special tokens before and after."""
     encoded = tokenizer.encode_raw(lines)
     placed = tokenizer.layout.place([np.diff(encoded.offsets)])
     ids = placed.ids.astype(np.uint32)
@@ -74,9 +76,20 @@ def encode_lines(lines: Sequence[str], tokenizer: TextTokenizer) -> Ragged:
     return Ragged(ids, offsets_from_lengths(placed.lengths))
 
 
-def encode_pairs(text: ParallelText, tokenizer: TextTokenizer, seed: int = 0) -> EncodedPairs:
+def encode_sources(lines: Sequence[str], system: TranslationSystem) -> tuple[Ragged, int]:
+    """Encode sources as a model reads them; also return the number of special tokens in each.
+
+    An MT-LSTM reads the words alone, as where its states are features of a task (CoVe).
+    """
+    tokenizer = system.source
+    if isinstance(system.model, MtLstm):
+        return tokenizer.encode_numbers(lines), 0
+    return encode_lines(lines, tokenizer), tokenizer.layout.num_specials(1)
+
+
+def encode_pairs(text: ParallelText, system: TranslationSystem, seed: int = 0) -> EncodedPairs:
     """Encode sentences and their translations; `seed`: of their order in training."""
-    return EncodedPairs(encode_lines(text.source, tokenizer), encode_lines(text.target, tokenizer), seed)
+    return EncodedPairs(encode_sources(text.source, system)[0], encode_lines(text.target, system.target), seed)
 
 
 def select_texts(texts: Ragged, chosen: Ints) -> Ragged:

@@ -2,7 +2,7 @@
 
 RUN/settings.toml    all settings                   RUN/metrics.jsonl, tensorboard/, loss.png
 RUN/checkpoints/     the newest checkpoints, deleted when the run has finished, unless --keep-checkpoints
-RUN/model/           the result, the mean of the newest checkpoints: a folder of MarianMTModel
+RUN/model/           the result, the mean of the newest checkpoints; a Transformer's is a folder of MarianMTModel
 RUN/report.json      loss and BLEU on the held-out sentences
 """
 
@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from bertwright.baselines.mt_lstm import SIZES as MT_LSTM_SIZES
+from bertwright.baselines.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
 from bertwright.baselines.transformer import Transformer, TransformerConfig, smoothed_loss
 from bertwright.console import (
     filled_table,
@@ -31,8 +33,14 @@ from bertwright.console import (
     say,
 )
 from bertwright.files import digest_file
-from bertwright.interop.marian import load_translation_model, write_translation_model
 from bertwright.interop.model_files import vocabulary_folder
+from bertwright.interop.translation_models import (
+    SOURCE_RULES,
+    TranslationSystem,
+    load_translation_system,
+    write_translation_system,
+)
+from bertwright.io.vector_file import load_vectors
 from bertwright.metrics.bleu import Bleu, corpus_bleu
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
@@ -49,10 +57,11 @@ from bertwright.translation.settings import RESUME_OVERRIDES, TrainTranslationSe
 from bertwright.translation.translator import Translator
 from bertwright.vocabulary.joint_vocabulary import learn_joint_vocabulary
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.word_tokenizer import WordTokenizer
 
 PLOT = "loss.png"
 MAX_LOSS = 100.0  # of a perplexity that is reported; exp of more could overflow
+MIN_WORD_COUNT = 2  # of a source word with a vector of its own: rarer words train the vector of unknown ones
 MICRO_TOKENS = {"cpu": 8_192, "cuda": 32_768}  # source and target tokens per forward pass
 
 
@@ -81,23 +90,38 @@ def open_run(settings: TrainTranslationSettings, context: ExecutionContext, cons
     if settings.dev_source or settings.dev_target:
         dev = read_parallel(settings.dev_source, settings.dev_target, settings.encoding)
     latest = checkpoint.verify_latest(settings.run / "checkpoints")
-    if latest is not None:
-        model, tokenizer = load_translation_model(latest)
-    else:
-        if settings.vocabulary is None:
-            tokenizer = learn_joint_vocabulary([*text.source, *text.target], settings.vocab_size)
-        else:
-            tokenizer = open_tokenizer(vocabulary_folder(settings.vocabulary))
-        changes = {} if settings.dropout is None else {"dropout": settings.dropout}
-        config = TransformerConfig.from_size(settings.size, tokenizer.vocab_size, **changes)
-        model = Transformer(config, seed=settings.seed)
+    system = make_system(settings, text) if latest is None else load_translation_system(latest)
+    model = system.model
     model.compute_dtype = context.dtype
     model.to(context.device).train()
-    optimizer = Optimizer(dict(model.named_parameters()), settings.optimizer)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    optimizer = Optimizer(trained, settings.optimizer)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
-    pairs = _within_length(encode_pairs(text, tokenizer, settings.seed), settings, console)
-    return TranslationRun(settings, context, console, tokenizer, model, optimizer, pairs, dev)
+    pairs = _within_length(encode_pairs(text, system, settings.seed), settings, console)
+    return TranslationRun(settings, context, console, system, optimizer, pairs, dev)
+
+
+def make_system(settings: TrainTranslationSettings, text: ParallelText) -> TranslationSystem:
+    """Return a new model and its vocabularies, which are learned from the training text if none is given."""
+    if settings.vocabulary is not None:
+        target = open_tokenizer(vocabulary_folder(settings.vocabulary))
+    else:
+        sides = [*text.target] if settings.architecture == "mt-lstm" else [*text.source, *text.target]
+        target = learn_joint_vocabulary(sides, settings.vocab_size)
+    changes = {} if settings.dropout is None else {"dropout": settings.dropout}
+    if settings.architecture == "transformer":
+        config = TransformerConfig.from_size(settings.size, target.vocab_size, **changes)
+        return TranslationSystem(Transformer(config, seed=settings.seed), target, target)
+    vectors = None if settings.vectors is None else load_vectors(settings.vectors)
+    source = WordTokenizer.learn(text.source, SOURCE_RULES, MIN_WORD_COUNT, () if vectors is None else vectors.words)
+    word_size, hidden_size = MT_LSTM_SIZES[settings.size]
+    encoder = CoveConfig(source.vocab_size, vectors.width if vectors else word_size, hidden_size)
+    fixed = vectors is not None
+    model = MtLstm(MtLstmConfig(encoder, target.vocab_size, freeze_words=fixed, **changes), settings.seed)
+    if vectors is not None:
+        model.encoder.words.weight.data = torch.from_numpy(vectors.lookup(source.tokens).vectors.copy())
+    return TranslationSystem(model, source, target)
 
 
 def _within_length(pairs: EncodedPairs, settings: TrainTranslationSettings, console: Console) -> EncodedPairs:
@@ -125,17 +149,22 @@ class TranslationRun:
     settings: TrainTranslationSettings
     context: ExecutionContext
     console: Console
-    tokenizer: TextTokenizer
-    model: Transformer
+    system: TranslationSystem
     optimizer: Optimizer
     pairs: EncodedPairs
     dev: ParallelText | None
+
+    @property
+    def model(self) -> Transformer | MtLstm:
+        return self.system.model
 
     def record_start(self) -> None:
         """Write settings and digests of the text. Raises ValueError if the files of a resumed run have changed."""
         settings = self.settings
         files = (*settings.train_source, *settings.train_target, *settings.dev_source, *settings.dev_target)
         data = {path: digest_file(Path(path)) for path in files}
+        if settings.vectors is not None and settings.vectors.is_file():
+            data |= {str(settings.vectors): digest_file(settings.vectors)}
         if settings.resume:
             check_data_unchanged(settings.run, data)
         record_run(settings, "train-translation", data)
@@ -187,7 +216,7 @@ class TranslationRun:
             self.batches,
             self.loss,
             evaluate=self.evaluate if self.dev else None,
-            write_model=lambda folder: write_translation_model(folder, self.model, self.tokenizer),
+            write_model=lambda folder: write_translation_system(folder, self.system),
             summarize=summarize,
             format_metrics=lambda metrics: f"loss {metrics['loss']:.3f} {metrics['tokens_per_second']:,.0f} tok/s",
         )
@@ -218,7 +247,7 @@ class TranslationRun:
     @torch.no_grad()
     def held_out_loss(self, text: ParallelText) -> float:
         """Return the cross entropy per target token in nats, without smoothing and without dropout."""
-        pairs = encode_pairs(text, self.tokenizer)
+        pairs = encode_pairs(text, self.system)
         labels = int(np.diff(pairs.target.offsets).sum()) - len(pairs)
         total = 0.0
         with evaluation_mode(self.model):
@@ -233,7 +262,7 @@ class TranslationRun:
     def bleu(self, text: ParallelText, beam_size: int) -> Bleu:
         """Translate the sources with the current weights, and score the translations."""
         with item_progress(self.console, "translating", len(text.source)) as advance:
-            translations = Translator(self.model, self.tokenizer, beam_size).translate(text.source, advance)
+            translations = Translator(self.system, beam_size).translate(text.source, advance)
         return corpus_bleu(translations, text.target, self.settings.bleu_tokenize)
 
     def make_report(self, result: FitResult) -> dict[str, Any]:
@@ -273,9 +302,9 @@ class TranslationRun:
 
 
 @torch.no_grad()
-def average_checkpoints(model: Transformer, folders: Sequence[Path]) -> None:
+def average_checkpoints(model: Transformer | MtLstm, folders: Sequence[Path]) -> None:
     """Give a model the mean of the weights in several checkpoints (section 6.1), summed in double precision."""
-    states = [load_translation_model(folder).model.state_dict() for folder in folders]
+    states = [load_translation_system(folder).model.state_dict() for folder in folders]
     for name, parameter in model.named_parameters():
         total = torch.stack([state[name].double() for state in states]).mean(0)
         parameter.copy_(total)

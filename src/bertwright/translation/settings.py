@@ -38,16 +38,34 @@ def paper_optimizer() -> OptimizerSettings:
     )  # fmt: skip
 
 
+MT_LSTM_DEFAULTS: dict[str, Any] = {
+    "batch_tokens": 2_000,
+    "label_smoothing": 0.0,
+    "average": 1,
+    "optimizer": {
+        "learning_rate": 2e-3,
+        "warmup_ratio": 0.02,
+        "schedule": "linear",
+        "beta2": 0.999,
+        "max_grad_norm": 5.0,
+    },
+}
+
+
 @dataclass(frozen=True)
 class TrainTranslationSettings:
-    """Train a Transformer on sentences and their translations; with --resume, continue an interrupted run.
+    """Train a translation model on sentences and their translations; with --resume, continue an interrupted run.
 
-    Vaswani et al. 2017, "Attention is all you need". The paper's learning rate is the default: (hidden size · warm-up
-    steps)^-0.5.
+    Transformer: Vaswani et al. 2017, "Attention is all you need", whose sections the options name; its learning rate is
+    the default: (hidden size · warm-up steps)^-0.5. MT-LSTM: the attentional sequence to sequence model of McCann et
+    al. 2017, "Learned in translation", whose encoder's states are features of words (CoVe).
     """
 
     run: Path
     """Run folder, to be created; with --resume, one that exists."""
+    architecture: Literal["transformer", "mt-lstm"] = "transformer"
+    """transformer; or mt-lstm: two bidirectional LSTM layers over the words of the source, an LSTM decoder with
+    attention; trained by Adam with 2e-3, linear, 2,000 tokens per step, clipping at 5, without label smoothing."""
     train_source: tuple[str, ...] = ()
     """Files of sentences, one per line. Required, except with --resume."""
     train_target: tuple[str, ...] = ()
@@ -64,14 +82,19 @@ class TrainTranslationSettings:
     threads and the dtype are the same."""
     vocabulary: str | None = None
     """Folder of a vocabulary or of a model with one. Unset: a joint vocabulary of --vocab-size pieces is learned from
-    both sides of the training text, whose words are split at spaces."""
+    both sides of the training text, whose words are split at spaces. For mt-lstm, the vocabulary of the targets alone;
+    it reads whole words of the sources."""
     vocab_size: int = 37_000
-    """Pieces of the joint vocabulary (section 5.1: 37,000 for English and German)."""
+    """Pieces of the vocabulary that is learned (section 5.1: 37,000 for English and German)."""
+    vectors: Path | None = None
+    """For mt-lstm: file of word vectors, or run of word-vectors, for the words of the source. They are not trained, and
+    words without one have a vector of zeros, as in the paper. Unset: vectors are trained."""
     size: Literal["tiny", "base", "big"] = "base"
     """Layers of encoder and decoder, hidden size, heads, feed-forward size, dropout. tiny: 4, 128, 4, 256, 0.3 (Wu et
-    al. 2021, for Multi30k); base: 6, 512, 8, 2048, 0.1; big: 6, 1024, 16, 4096, 0.3 (table 3)."""
+    al. 2021, for Multi30k); base: 6, 512, 8, 2048, 0.1; big: 6, 1024, 16, 4096, 0.3 (table 3). For mt-lstm, numbers per
+    word vector, and per state of both directions: tiny: 100, 256; base: 300, 600 (the paper's)."""
     dropout: float | None = None
-    """Dropout of embeddings and of each sub-layer's output; unset: the size's."""
+    """Dropout of embeddings and of each sub-layer's output; unset: the size's; mt-lstm: 0.2."""
     label_smoothing: float = 0.1
     """Share of each label's probability that is spread over all tokens (section 5.4: 0.1)."""
     steps: int = 100_000
@@ -108,13 +131,22 @@ class TrainTranslationSettings:
         check_minimum(self, 3, "max_length")
         check_range(self, 0, MAX_SEED, "seed")
         check_limit(self, "from 0 to below 1", "dropout", "label_smoothing")
-        check_choice(self, "size", "bleu_tokenize")
+        check_choice(self, "architecture", "size", "bleu_tokenize")
+        if self.architecture == "mt-lstm" and self.size == "big":
+            raise ValueError("size = 'big': expected tiny or base for architecture = 'mt-lstm'")
+        if self.architecture != "mt-lstm" and self.vectors is not None:
+            raise ValueError("vectors: expected architecture = 'mt-lstm', whose source has word vectors; omit them")
         if not self.resume and not (self.train_source and self.train_target):
             raise ValueError("no training text: give --train-source FILE and --train-target FILE")
 
     @classmethod
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the paper's learning rate for the size, the steps and the warm-up that a TOML table names."""
+        """Return the paper's learning rate for the size, the steps and the warm-up that a TOML table names.
+
+        For mt-lstm, its own settings.
+        """
+        if table.get("architecture") == "mt-lstm":
+            return MT_LSTM_DEFAULTS
         optimizer, ours = table.get("optimizer", {}), paper_optimizer()
         try:
             steps = int(table.get("steps", cls.steps)) * float(optimizer.get("warmup_ratio", ours.warmup_ratio))
@@ -174,6 +206,8 @@ def check_training_inputs(settings: TrainTranslationSettings) -> None:
     check_run_directory(settings, RESUME_OVERRIDES)
     if not settings.resume:
         check_exist((*settings.train_source, *settings.train_target, *settings.dev_source, *settings.dev_target))
+        if settings.vectors is not None:
+            check_exist((str(settings.vectors),))
 
 
 def check_translation_inputs(settings: TranslateSettings) -> None:

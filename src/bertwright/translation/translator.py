@@ -11,28 +11,28 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from bertwright.baselines.beam_search import CachedDecoder, beam_search
+from bertwright.baselines.beam_search import CachedDecoder, StepDecoder, beam_search
+from bertwright.baselines.mt_lstm import MtLstm, MtLstmSteps
 from bertwright.baselines.transformer import Transformer
 from bertwright.console import ProgressCallback, item_progress, make_console, say
 from bertwright.files import new_file
-from bertwright.interop.marian import load_translation_model
 from bertwright.interop.model_files import model_folder
+from bertwright.interop.translation_models import TranslationSystem, load_translation_system
 from bertwright.io.decoding import STDIN, ReadStats, TextCodec, read_stdin
 from bertwright.io.lines import split_lines
 from bertwright.metrics.bleu import corpus_bleu
+from bertwright.models.packing import TokenBatch
 from bertwright.training.context import execution_context
 from bertwright.training.loop import evaluation_mode
-from bertwright.translation.parallel_text import encode_lines, pack_texts, read_lines
+from bertwright.translation.parallel_text import encode_sources, pack_texts, read_lines
 from bertwright.translation.settings import TranslateSettings
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True)
 class Translator:
-    """A model with its tokenizer and the settings of decoding (section 6.1)."""
+    """A model with its tokenizers and the settings of decoding (section 6.1)."""
 
-    model: Transformer
-    tokenizer: TextTokenizer
+    system: TranslationSystem
     beam_size: int = 4
     length_penalty: float = 0.6
     extra_length: int = 50
@@ -43,31 +43,37 @@ class Translator:
 
         Texts of similar length are translated together. `advance` receives the number of finished ones.
         """
-        sources = encode_lines(texts, self.tokenizer)
+        model, _, target = self.system
+        sources, specials = encode_sources(texts, self.system)
         lengths = np.diff(sources.offsets)
         order = np.argsort(-lengths, kind="stable")
-        first, last = self.tokenizer.layout.first, self.tokenizer.layout.last
         translations = [""] * len(texts)
-        order = order[lengths[order] > self.tokenizer.layout.num_specials(1)]
+        order = order[lengths[order] > specials]
         advance(len(texts) - len(order))
-        with evaluation_mode(self.model), torch.inference_mode():
+        device, first, last = next(model.parameters()).device, target.layout.first, target.layout.last
+        with evaluation_mode(model), torch.inference_mode():
             for begin in range(0, len(order), self.batch_size):
                 chosen = order[begin : begin + self.batch_size]
-                decoder = CachedDecoder(self.model, pack_texts(sources, chosen).to(self.model.words.weight.device))
+                decoder = start_decoding(model, pack_texts(sources, chosen).to(device))
                 longest = lengths[chosen] + self.extra_length
                 best = beam_search(decoder, longest, self.beam_size, self.length_penalty, first, last)
                 for number, hypothesis in zip(chosen.tolist(), best, strict=True):
-                    translations[number] = self.tokenizer.decode(hypothesis.tokens)
+                    translations[number] = target.decode(hypothesis.tokens)
                 advance(len(chosen))
         return translations
+
+
+def start_decoding(model: Transformer | MtLstm, source: TokenBatch) -> StepDecoder:
+    """Encode sources; return the decoder that continues their hypotheses."""
+    return CachedDecoder(model, source) if isinstance(model, Transformer) else MtLstmSteps(model, source)
 
 
 def load_translator(
     folder: Path | str, beam_size: int = 4, length_penalty: float = 0.6, extra_length: int = 50, batch_size: int = 32
 ) -> Translator:
     """Open the folder of a translation model, or its run. Raises ValueError for another kind of folder."""
-    loaded = load_translation_model(model_folder(folder))
-    return Translator(*loaded, beam_size, length_penalty, extra_length, batch_size)
+    system = load_translation_system(model_folder(folder))
+    return Translator(system, beam_size, length_penalty, extra_length, batch_size)
 
 
 def translate(settings: TranslateSettings, console: Console | None = None) -> None:
@@ -87,8 +93,8 @@ def translate(settings: TranslateSettings, console: Console | None = None) -> No
     with execution_context(settings.device) as context:
         decoding = (settings.beam_size, settings.length_penalty, settings.extra_length, settings.batch_size)
         translator = load_translator(settings.model, *decoding)
-        translator.model.compute_dtype = context.dtype
-        translator.model.to(context.device)
+        translator.system.model.compute_dtype = context.dtype
+        translator.system.model.to(context.device)
         started = time.perf_counter()
         with item_progress(console, "translating", len(texts)) as advance:
             translations = translator.translate(texts, advance)
