@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from bertwright.console import silent_console
 from bertwright.interop.marian import load_translation_model, write_translation_model
 from bertwright.seeding import make_rng
+from bertwright.settings import from_table
 from bertwright.training import checkpoint
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.metrics_log import read_metrics
@@ -54,9 +55,20 @@ def make_settings(folder: Path, run: str = "run", **changes: object) -> TrainTra
     return replace(settings, **changes)  # type: ignore[arg-type]
 
 
+def write_vectors(folder: Path, left_out: str = "six") -> Path:
+    """Write vectors of all words of the toy but one, and of a word that it lacks."""
+    words = [word for word in (*WORDS, "uno") if word != left_out]
+    vectors = make_rng(3, 3).normal(size=(len(words), 8))
+    vectors[-1] = vectors[0]  # uno has the vector of one
+    lines = [" ".join([word, *(f"{x:.4f}" for x in row)]) for word, row in zip(words, vectors, strict=True)]
+    (folder / "vectors.txt").write_text("\n".join(lines) + "\n")
+    return folder / "vectors.txt"
+
+
 @pytest.fixture
 def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes "tiny" one layer of 32 dimensions."""
+    """Makes "tiny" one layer of 32 dimensions, and for mt-lstm states of 64."""
+    monkeypatch.setitem(translation_run.MT_LSTM_SIZES, "tiny", (16, 64))
     monkeypatch.setitem(translation_run.TransformerConfig.from_size.__globals__["SIZES"], "tiny", (1, 32, 2, 64, 0.1))
 
 
@@ -87,8 +99,31 @@ def test_a_toy_language_is_learned_and_translated(tmp_path: Path, console: Conso
     assert "fünf vier" in read_output(console)
 
 
+@pytest.mark.usefixtures("small_model")
+def test_an_mt_lstm_learns_the_toy_language_and_reads_new_words_by_their_vectors(tmp_path: Path) -> None:
+    vectors = write_vectors(tmp_path)
+    settings = make_settings(
+        tmp_path, architecture="mt-lstm", vectors=vectors, steps=120, eval_every=1000, save_every=1000, average=1,
+        batch_tokens=1000, dropout=0.0, label_smoothing=0.0,
+        optimizer=OptimizerSettings(0.02, bias_correction=True, max_grad_norm=5.0),
+    )  # fmt: skip
+    train_translation(settings, silent_console())
+    report = json.loads((settings.run / "report.json").read_text())
+    assert report["scores"]["last checkpoint, beam 4"]["bleu"] > 80
+    for beam in (1, 4):
+        translator = load_translator(settings.run, beam)
+        assert translator.translate(["one two three", "", "UNO two"]) == ["drei zwei eins", "", "zwei eins"]
+    system = translator.system
+    words = load_file(settings.run / "model" / "model.safetensors")["encoder.words.weight"]
+    given = [[float(x) for x in line.split()[1:]] for line in vectors.read_text().splitlines()]
+    row = system.source.tokens.index("two")
+    torch.testing.assert_close(words[row], torch.tensor(given[1]))  # not trained
+    assert not words[system.source.tokens.index("six")].any()
+
+
 def train_and_kill(settings: TrainTranslationSettings, kill_at: int) -> None:
     """Train until the loss of step `kill_at`, then end this process with SIGKILL."""
+    translation_run.MT_LSTM_SIZES["tiny"] = (16, 64)
     translation_run.TransformerConfig.from_size.__globals__["SIZES"]["tiny"] = (1, 32, 2, 64, 0.1)
     original = translation_run.TranslationRun.loss
 
@@ -102,8 +137,12 @@ def train_and_kill(settings: TrainTranslationSettings, kill_at: int) -> None:
 
 
 @pytest.mark.usefixtures("small_model")
-def test_a_killed_run_resumes_to_the_bit(tmp_path: Path) -> None:
-    unbroken, killed = (make_settings(tmp_path, name, keep_checkpoints=True) for name in ("unbroken", "killed"))
+@pytest.mark.parametrize("architecture", ["transformer", "mt-lstm"])
+def test_a_killed_run_resumes_to_the_bit(tmp_path: Path, architecture: str) -> None:
+    changes: dict[str, object] = {"architecture": architecture, "keep_checkpoints": True}
+    if architecture == "mt-lstm":
+        changes["vectors"] = write_vectors(tmp_path)
+    unbroken, killed = (make_settings(tmp_path, name, **changes) for name in ("unbroken", "killed"))
     train_translation(unbroken, silent_console())
     context = multiprocessing.get_context("forkserver")
     for settings, kill_at in ((killed, 5), (replace(killed, resume=True), 9)):
@@ -167,6 +206,28 @@ def test_changed_text_and_wrong_folders_are_errors(tmp_path: Path) -> None:
     Path(target[0]).write_text("eins\n")
     with pytest.raises(ValueError, match=r"text.de: expected 3 lines.*, got 1"):
         translate(TranslateSettings("model", (), source, references=target, device=CPU), silent_console())
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"architecture": "mt-lstm", "size": "big"}, "size = 'big': expected tiny or base"),
+        ({"vectors": Path("v.txt")}, "vectors: expected architecture = 'mt-lstm'"),
+    ],
+)
+def test_settings_of_the_other_architecture_are_errors(
+    tmp_path: Path, changes: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(ValueError, match=expected):
+        make_settings(tmp_path, **changes)
+
+
+def test_an_mt_lstm_has_defaults_of_its_own() -> None:
+    table = {"run": "r", "architecture": "mt-lstm", "train_source": ["a"], "train_target": ["b"]}
+    settings = from_table(TrainTranslationSettings, table | {"optimizer": {"learning_rate": 1e-3}}, "test")
+    assert (settings.batch_tokens, settings.average, settings.label_smoothing) == (2_000, 1, 0.0)
+    assert (settings.optimizer.learning_rate, settings.optimizer.max_grad_norm) == (1e-3, 5.0)
+    assert settings.optimizer.bias_correction
 
 
 def test_the_default_rate_is_the_papers() -> None:

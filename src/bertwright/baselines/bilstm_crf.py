@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bertwright.baselines.elmo import ElmoConfig
 from bertwright.baselines.language_model_states import NUM_LETTERS, LanguageModelStates, LmLayers
+from bertwright.baselines.mt_lstm import CoveConfig
 from bertwright.baselines.word_config import WordConfig
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
@@ -31,7 +33,7 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.initialization import parameter_rng
 from bertwright.models.packed_lstm import run_bilstm
-from bertwright.models.packing import WordBatch
+from bertwright.models.packing import Packing, WordBatch
 from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder, count_parameters
 from bertwright.ragged import Ints, offsets_from_lengths
@@ -49,10 +51,11 @@ class BiLSTMConfig(WordConfig):
     """Size of each direction's state."""
     num_layers: int = 1
     """LSTM layers."""
-    language_model: ElmoConfig | None = None
-    """A frozen bidirectional language model whose states are joined to the words'."""
+    language_model: ElmoConfig | CoveConfig | None = None
+    """A frozen bidirectional language model, or encoder of a translation model, whose states are joined to the
+    words'."""
     lm_layers: LmLayers = "mix"
-    """mix: a learned mean of its layers (ELMo); top: its last one (TagLM)."""
+    """mix: a learned mean of its layers (ELMo); top: its last one (TagLM, CoVe)."""
     lm_places: tuple[int, ...] = (0,)
     """Where its states are joined: 0, to the vectors of the words; n, to the states of LSTM layer n."""
 
@@ -167,6 +170,33 @@ class Texts(NamedTuple):
         ends = torch.cat([(~is_word).nonzero()[:, 0].cpu(), torch.tensor([len(is_word)])]).numpy()
         return cls(is_word.nonzero()[:, 0], np.diff(ends) - 1)
 
+    def ends_text(self, packing: Packing) -> npt.NDArray[np.bool_]:
+        """Return which places are texts: not those between two sequences, where the first token ends none."""
+        ends_text = np.ones(len(self.lengths), dtype=bool)
+        specials = offsets_from_lengths(self.lengths + 1)[:-1]
+        ends_text[np.flatnonzero(np.isin(specials, packing.last_positions.cpu().numpy()))] = False
+        return ends_text
+
+
+@torch.no_grad()
+def initialize_word_model(model: TextEncoder, seed: int) -> None:
+    """Draw weights uniformly in ±√(3 / size) for embeddings and ±√(6 / (rows + columns)) for matrices.
+
+    Biases are 0, and 1 for the forget gates (section 3.2). Every parameter is a function of (seed, name).
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta or name.startswith("language_model."):
+            continue
+        if parameter.ndim == 1:
+            parameter.zero_()
+            if name.startswith("layers.") and "bias_ih" in name:
+                parameter[len(parameter) // 4 : len(parameter) // 2] = 1.0
+            continue
+        gates = 4 if "_ih_" in name or "_hh_" in name else 1  # an LSTM's matrix has four, one per gate
+        rows, columns = len(parameter) // gates, parameter.shape[1]
+        bound = (3 / columns) ** 0.5 if "embedding." in name or "word." in name else (6 / (rows + columns)) ** 0.5
+        parameter.uniform_(-bound, bound, generator=parameter_rng(seed, f"encoder.{name}"))
+
 
 class BiLSTMEncoder(TextEncoder):
     """Words with characters, read by bidirectional LSTMs, text by text; the states of special tokens are 0."""
@@ -176,7 +206,7 @@ class BiLSTMEncoder(TextEncoder):
 
     def __init__(self, config: BiLSTMConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         super().__init__(config, compute_dtype)
-        self.embeddings = WordEmbeddings(config, reads_bytes=config.language_model is not None)
+        self.embeddings = WordEmbeddings(config, reads_bytes=isinstance(config.language_model, ElmoConfig))
         sizes = [config.state_size(number) for number in range(config.num_layers)]
         self.layers = nn.ModuleList(nn.LSTM(size, config.lstm_size, bidirectional=True) for size in sizes)
         self.language_model = (
@@ -186,24 +216,9 @@ class BiLSTMEncoder(TextEncoder):
         )
         self.initialize(seed)
 
-    @torch.no_grad()
     def initialize(self, seed: int) -> None:
-        """Draw weights uniformly in ±√(3 / size) for embeddings and ±√(6 / (rows + columns)) for matrices.
-
-        Biases are 0, and 1 for the forget gates (section 3.2). Every parameter is a function of (seed, name).
-        """
-        for name, parameter in self.named_parameters():
-            if parameter.is_meta or name.startswith("language_model."):
-                continue
-            if parameter.ndim == 1:
-                parameter.zero_()
-                if name.startswith("layers.") and "bias_ih" in name:
-                    parameter[self.config.lstm_size : 2 * self.config.lstm_size] = 1.0
-                continue
-            gates = 4 if "_ih_" in name or "_hh_" in name else 1  # an LSTM's matrix has four, one per gate
-            rows, columns = len(parameter) // gates, parameter.shape[1]
-            bound = (3 / columns) ** 0.5 if "embedding." in name or "word." in name else (6 / (rows + columns)) ** 0.5
-            parameter.uniform_(-bound, bound, generator=parameter_rng(seed, f"encoder.{name}"))
+        """Draw weights by `initialize_word_model`."""
+        initialize_word_model(self, seed)
 
     @property
     def num_dropout_sites(self) -> int:
@@ -238,7 +253,7 @@ class BiLSTMEncoder(TextEncoder):
         drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
         order = TimeMajor.of(texts.lengths[texts.lengths > 0], batch.rows.device)
         words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
-        joined = self.language_model(batch, texts.words) if self.language_model else {}  # by place, N H'
+        joined = self.language_model(batch, texts) if self.language_model else {}  # by place, N H'
         packed, drop = order.pack(words), drop and drop.select(texts.words[order.order])
         states = []
         for number in range(layers[-1] + 1):
@@ -285,10 +300,7 @@ class SentenceHead(TaskHead):
         """Return the maximum of each text's states; 0 for an empty text."""
         assert isinstance(batch.input, WordBatch)
         texts = Texts.of(batch.input)
-        # The first token of a sequence ends no text: between two sequences, its place is an empty text to leave out.
-        ends_text = np.ones(len(texts.lengths), dtype=bool)
-        specials = offsets_from_lengths(texts.lengths + 1)[:-1]
-        ends_text[np.flatnonzero(np.isin(specials, batch.packing.last_positions.cpu().numpy()))] = False
         offsets = torch.from_numpy(offsets_from_lengths(texts.lengths)).to(states.device)
         pooled = torch.segment_reduce(states[texts.words], "max", offsets=offsets, axis=0)
-        return pooled.masked_fill(torch.isinf(pooled), 0.0)[torch.from_numpy(ends_text).to(states.device)]
+        is_text = torch.from_numpy(texts.ends_text(batch.packing)).to(states.device)
+        return pooled.masked_fill(torch.isinf(pooled), 0.0)[is_text]

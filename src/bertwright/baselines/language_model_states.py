@@ -1,30 +1,42 @@
-"""Context from a frozen bidirectional language model, for the words of a task's model.
+"""Context from a frozen model, for the words of a task's model.
 
-TagLM (Peters et al. 2017) joins the model's last states to those between two task layers; ELMo (Peters et al. 2018,
-section 3.3) joins a learned mean of all layers to the words' vectors. T rows of the batch, N words, H states' size.
+TagLM (Peters et al. 2017) joins the last states of a bidirectional language model to those between two task layers;
+ELMo (Peters et al. 2018, section 3.3) joins a learned mean of all its layers to the words' vectors; CoVe (McCann et al.
+2017, section 4) joins the last states of a translation model's encoder to them. N words, H size of the states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from bertwright.baselines.elmo import ElmoConfig, ElmoEncoder, ScalarMix
+from bertwright.baselines.mt_lstm import CoveConfig, CoveEncoder
 from bertwright.models.packing import WordBatch
+from bertwright.vocabulary.word_tokenizer import UNKNOWN
+
+if TYPE_CHECKING:
+    from bertwright.baselines.bilstm_crf import Texts
 
 LmLayers = Literal["mix", "top"]
 NUM_LETTERS = 257  # rows of a table of letters for models that read bytes: one per byte, and 0, which fills up
 
 
 class LanguageModelStates(nn.Module):
-    """A language model that is neither trained nor dropped out, and how its layers are joined at each place."""
+    """A model that is neither trained nor dropped out, and how its layers are joined at each place.
 
-    def __init__(self, config: ElmoConfig, layers: LmLayers, places: Sequence[int]) -> None:
+    A language model reads the bytes of words; a translation model reads their ids, by vectors for the task's words.
+    """
+
+    def __init__(self, config: ElmoConfig | CoveConfig, layers: LmLayers, places: Sequence[int]) -> None:
         super().__init__()
-        self.model = ElmoEncoder(config).requires_grad_(False)
+        if isinstance(config, CoveConfig) and layers != "top":
+            raise ValueError(f"lm_layers = {layers!r}: expected top for a translation model; set it")
+        model = CoveEncoder(config) if isinstance(config, CoveConfig) else ElmoEncoder(config)
+        self.model = model.requires_grad_(False)
         self.mixes = nn.ModuleDict(
             {str(n): ScalarMix(config.num_layers + 1) for n in places} if layers == "mix" else {}
         )
@@ -36,9 +48,14 @@ class LanguageModelStates(nn.Module):
         self.model.eval()
         return self
 
-    def forward(self, batch: WordBatch, words: Tensor) -> dict[int, Tensor]:
-        """Return the states to join at each place, N × H; `words`: N int64, rows of the batch."""
+    def forward(self, batch: WordBatch, texts: Texts) -> dict[int, Tensor]:
+        """Return the states of the batch's words to join at each place, N × H."""
         with torch.no_grad():
-            layers = None if self.mixes else [self.model.config.num_layers]
-            states = self.model.hidden_states(batch, layers, words)
+            if isinstance(self.model, CoveEncoder):
+                ids = batch.rows[texts.words, 0]
+                ids = ids.masked_fill(ids < 0, UNKNOWN)  # words that determine their vectors themselves
+                states = self.model(ids, texts.lengths[texts.lengths > 0]).layers[-1:]
+            else:
+                layers = None if self.mixes else [self.model.config.num_layers]
+                states = self.model.hidden_states(batch, layers, texts.words)
         return {place: self.mixes[str(place)](states) if self.mixes else states[0] for place in self.places}

@@ -9,11 +9,11 @@ for each of n sources (in training K = 1). D size of word vectors, H of states, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.kernels.dropout import Dropout
@@ -119,20 +119,16 @@ class Memory(NamedTuple):
     is_padding: Tensor  # B W
 
     @classmethod
-    def of(cls, states: Tensor, source: TokenBatch) -> Memory:
-        """Pad the states S × H of packed sources."""
-        lengths, starts = source.packing.cu_seqlens.diff(), source.packing.first_positions
-        places = torch.arange(source.packing.max_seqlen, device=states.device)
-        is_padding = places >= lengths[:, None]
-        return cls(states[(starts[:, None] + places).masked_fill(is_padding, 0)], is_padding)
+    def of(cls, states: Tensor, lengths: Ints) -> Memory:
+        """Pad the states S × H of packed sources with 0; `lengths`: B, words of each source."""
+        places = torch.arange(int(lengths.max(initial=1)), device=states.device)
+        is_padding = places >= torch.from_numpy(lengths).to(states.device)[:, None]
+        padded = states.new_zeros(*is_padding.shape, states.shape[1])
+        return cls(padded.masked_scatter(~is_padding[:, :, None], states), is_padding)
 
-    def select(self, sources: Tensor) -> Memory:
+    def select(self, sources: Tensor | slice) -> Memory:
         """Return the states of some of the sources."""
         return Memory(self.states[sources], self.is_padding[sources])
-
-    def first(self, count: int) -> Memory:
-        """Return the states of the first sources."""
-        return Memory(self.states[:count], self.is_padding[:count])
 
     def attend(self, queries: Tensor) -> Tensor:
         """Compute the context Hᵀα with α = softmax(H q) of each query: N × H, K for each source → N × H."""
@@ -161,9 +157,10 @@ class Decoder(nn.Module):
         super().__init__()
         word_size, hidden, layers = config.encoder.word_size, config.encoder.hidden_size, config.encoder.num_layers
         self.words = nn.Embedding(config.vocab_size, word_size)
-        # Gates i, f, g, o of each layer from its input and its last state; the first one's input is [z; h̃].
-        sizes = [word_size + 2 * hidden, *[2 * hidden] * (layers - 1)]
-        self.gates = nn.ModuleList(Linear(size, 4 * hidden) for size in sizes)
+        # Gates i, f, g, o of each layer from its input and its last state. The first one's input is [z; h̃]; the part
+        # of z does not wait for earlier steps.
+        self.word_gates = Linear(word_size, 4 * hidden, bias=False)
+        self.gates = nn.ModuleList(Linear(2 * hidden, 4 * hidden) for _ in range(layers))
         self.query = Linear(hidden, hidden)  # W₁, b₁
         self.combine = Linear(2 * hidden, hidden)  # W₂, b₂
         self.output = Linear(hidden, config.vocab_size)  # W_out, b_out
@@ -173,21 +170,19 @@ class Decoder(nn.Module):
         hidden = list(source.last_states)
         return DecoderState(hidden, list(source.last_cells), torch.zeros_like(hidden[0]))
 
-    def word_gates(self, ids: Tensor, drop: Dropout | None, site: int) -> Tensor:
+    def embed(self, ids: Tensor, drop: Dropout | None, site: int) -> Tensor:
         """Compute the part of the first layer's gates that depends on the tokens alone, T → T × 4H."""
-        first = cast(Linear, self.gates[0])
-        words = dropout(self.words(ids), drop, site)
-        return F.linear(words, first.weight[:, : words.shape[1]], first.bias)
+        gates: Tensor = self.word_gates(dropout(self.words(ids), drop, site))
+        return gates
 
     def step(
-        self, gates: Tensor, state: DecoderState, memory: Memory, masks: list[Tensor] | None = None
+        self, embedded: Tensor, state: DecoderState, memory: Memory, masks: Sequence[Tensor] | None = None
     ) -> DecoderState:
-        """Read one token in each row; `gates`: their `word_gates`, N × 4H; `masks`: dropout factors of each output."""
+        """Read one token in each row, N × 4H of `embed`; `masks`: dropout factors of each output, N × H."""
         inputs, hidden, cells = state.attended, [], []
         for number, (layer, last, cell) in enumerate(zip(self.gates, state.hidden, state.cells, strict=True)):
-            both = torch.cat([inputs, last], 1)
-            weight = cast(Linear, layer).weight[:, -both.shape[1] :]
-            gates = F.linear(both, weight, cast(Linear, layer).bias) if number else gates + F.linear(both, weight)
+            gates = layer(torch.cat([inputs, last], 1))
+            gates = gates if number else gates + embedded
             i, f, g, o = gates.chunk(4, 1)
             cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
             inputs = o.sigmoid() * cell.tanh()
@@ -227,14 +222,16 @@ class MtLstm(nn.Module):
         memory, state = memory.select(order.sequences), decoder.start(encoded).select(order.sequences)
         drop = make_dropout(self, self.config.dropout, target.packing)
         drop, site = drop and drop.select(order.order), self.config.encoder.num_layers + 1
-        gates = decoder.word_gates(order.pack(target.input_ids), drop, site)
-        ones = torch.ones(len(gates), gates.shape[1] // 4, device=gates.device)
-        masks = [dropout(ones, drop, site + number) for number in range(1, len(decoder.gates) + 2)] if drop else None
-        states, begin = [], 0
-        for count in order.batch_sizes.tolist():
-            rows = slice(begin, begin := begin + count)
-            own = masks and [mask[rows] for mask in masks]
-            state = decoder.step(gates[rows], state.select(slice(count)), memory.first(count), own)
+        embedded, counts = decoder.embed(order.pack(target.input_ids), drop, site), order.batch_sizes.tolist()
+        ones = torch.ones(len(embedded), embedded.shape[1] // 4, device=embedded.device)
+        sites = range(site + 1, site + len(decoder.gates) + 2)
+        masks = [torch.split(dropout(ones, drop, number), counts) for number in sites]
+        states = []
+        # Slices whose gradients would fill whole tensors with zeros at each step are taken once, or when counts change.
+        for words, *step_masks in zip(torch.split(embedded, counts), *masks, strict=True):
+            if (count := len(words)) < len(state.attended):
+                state, memory = state.select(slice(count)), memory.select(slice(count))
+            state = decoder.step(words, state, memory, step_masks if drop else None)
             states.append(state.attended)
         return order.unpack(torch.cat(states)).to(self.compute_dtype)
 
@@ -242,7 +239,7 @@ class MtLstm(nn.Module):
         """Read the sources."""
         drop = make_dropout(self, self.config.dropout, source.packing)
         encoded = self.encoder(source.input_ids, source.packing.lengths, drop)
-        return encoded, Memory.of(encoded.layers[-1], source)
+        return encoded, Memory.of(encoded.layers[-1], source.packing.lengths)
 
     def softmax_weights(self) -> tuple[Tensor, Tensor]:
         """Return the matrix and the biases of the next token's logits, V × H and V."""
@@ -265,7 +262,7 @@ class MtLstmSteps:
     def advance(self, tokens: Tensor, parents: Tensor, sources: Tensor) -> Tensor:
         """Compute the logits after one more token of each hypothesis, N × V."""
         decoder, device = self.model.decoder, self.memory.states.device
-        gates = decoder.word_gates(tokens.to(device), None, 0)
+        embedded = decoder.embed(tokens.to(device), None, 0)
         memory = self.memory.select(sources.to(device))
-        self.state = decoder.step(gates, self.state.select(parents.to(device)), memory)
+        self.state = decoder.step(embedded, self.state.select(parents.to(device)), memory)
         return cast(Tensor, decoder.output(self.state.attended)).cpu()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bertwright.baselines.awd_lstm import AwdLstmConfig, AwdLstmEncoder, AwdLstmLanguageModel
+from bertwright.baselines.bcn import BcnConfig, BcnEncoder
 from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
 from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
 from bertwright.baselines.window import WindowConfig, WindowEncoder
@@ -161,6 +162,7 @@ BILSTM = Architecture(BiLSTMEncoder, BiLSTMConfig, "BiLSTM")
 ARCHITECTURES: dict[str, Architecture] = {
     BILSTM.encoder.model_type: BILSTM,
     WindowEncoder.model_type: Architecture(WindowEncoder, WindowConfig, "Window"),
+    BcnEncoder.model_type: Architecture(BcnEncoder, BcnConfig, "Bcn"),
     BERT.encoder.model_type: BERT,
     REVERSED: BERT,
     READS_LAST: BERT,

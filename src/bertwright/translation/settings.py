@@ -63,9 +63,6 @@ class TrainTranslationSettings:
 
     run: Path
     """Run folder, to be created; with --resume, one that exists."""
-    architecture: Literal["transformer", "mt-lstm"] = "transformer"
-    """transformer; or mt-lstm: two bidirectional LSTM layers over the words of the source, an LSTM decoder with
-    attention; trained by Adam with 2e-3, linear, 2,000 tokens per step, clipping at 5, without label smoothing."""
     train_source: tuple[str, ...] = ()
     """Files of sentences, one per line. Required, except with --resume."""
     train_target: tuple[str, ...] = ()
@@ -86,6 +83,9 @@ class TrainTranslationSettings:
     it reads whole words of the sources."""
     vocab_size: int = 37_000
     """Pieces of the vocabulary that is learned (section 5.1: 37,000 for English and German)."""
+    architecture: Literal["transformer", "mt-lstm"] = "transformer"
+    """transformer; or mt-lstm: two bidirectional LSTM layers over the words of the source, an LSTM decoder with
+    attention; trained by Adam with 2e-3, linear, 2,000 tokens per step, clipping at 5, without label smoothing."""
     vectors: Path | None = None
     """For mt-lstm: file of word vectors, or run of word-vectors, for the words of the source. They are not trained, and
     words without one have a vector of zeros, as in the paper. Unset: vectors are trained."""
