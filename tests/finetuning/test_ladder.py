@@ -75,12 +75,24 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
 
 def test_tagging_has_the_rungs_of_its_papers(tmp_path: Path) -> None:
     task = TaskSettings("conll2003", train=("train.txt",), dev=("dev.txt",))
-    rungs = LadderSettings(tmp_path, task, vectors="v.txt", elmo="lm", ulmfit="lm", gpt="gpt", bert="bert").rungs()
+    files = {"vectors": "v.txt", "elmo": "lm", "cove": "mt", "ulmfit": "lm", "gpt": "gpt", "bert": "bert"}
+    rungs = LadderSettings(tmp_path, task, **files).rungs()  # type: ignore[arg-type]
     assert [(rung.name, rung.published) for rung in rungs] == [
         ("window network", 81.47), ("BiLSTM, random vectors", None), ("+ characters", None), ("+ CRF", 80.76),
-        ("+ word vectors", 91.21), ("TagLM", 91.93), ("ELMo", 92.22), ("ULMFiT", None), ("GPT, fine-tuned", None),
+        ("+ word vectors", 91.21), ("TagLM", 91.93), ("CoVe", None), ("ELMo", 92.22), ("ULMFiT", None),
+        ("GPT, fine-tuned", None),
         ("BERT, random weights", None), ("BERT, frozen", None), ("BERT, fine-tuned", 92.4),
     ]  # fmt: skip
+
+
+def test_texts_have_the_classifier_of_cove_with_and_without_it(tmp_path: Path) -> None:
+    task = TaskSettings("classification", train=("train.tsv",))
+    settings = LadderSettings(tmp_path, task, vectors="v.txt", cove="mt")
+    rungs = {rung.name: settings.finetune_settings(rung, 0).words for rung in settings.rungs()}
+    assert list(rungs)[-4:] == ["+ word vectors", "CoVe", "BCN", "BCN + CoVe"]
+    assert [rungs[name].translation_model for name in list(rungs)[-4:]] == [None, "mt", None, "mt"]
+    assert rungs["BCN"].freeze_vectors
+    assert rungs["BCN"] == replace(rungs["BCN + CoVe"], translation_model=None)
 
 
 def test_rows_next_to_each_other_are_compared_by_their_common_seeds() -> None:

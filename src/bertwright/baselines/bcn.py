@@ -25,6 +25,7 @@ from bertwright.baselines.mt_lstm import CoveConfig, Memory
 from bertwright.baselines.word_config import WordConfig
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
+from bertwright.models.batch_norm import BatchNorm
 from bertwright.models.encoder import Linear, make_dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
@@ -36,8 +37,6 @@ from bertwright.ragged import Ints
 from bertwright.settings import check_minimum
 
 CHANNELS = 4  # linear maps of a maxout layer, of which the largest output counts
-MOMENTUM = 0.1  # share of a batch in the running mean and variance
-EPS = 1e-5
 
 
 @dataclass(frozen=True)
@@ -188,26 +187,6 @@ class BcnEncoder(TextEncoder):
             placed = own.new_zeros(len(batch.rows), own.shape[1]).index_copy(0, texts.words, own)
             results.append(placed if positions is None else placed[positions])
         return results
-
-
-class BatchNorm(nn.Module):
-    """Batch normalization (Ioffe & Szegedy 2015); its statistics are parameters, so that model files have them."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.zeros(size))  # added to 1
-        self.shift = nn.Parameter(torch.zeros(size))
-        self.mean = nn.Parameter(torch.zeros(size), requires_grad=False)
-        self.variance = nn.Parameter(torch.ones(size), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalize B × size by the batch in training, if B > 1, else by the running statistics."""
-        mean, variance = self.mean.detach(), self.variance.detach()
-        if self.training and len(x) > 1:
-            mean, variance = x.mean(0), x.var(0, unbiased=False)
-            self.mean.data.lerp_(mean.detach(), MOMENTUM)
-            self.variance.data.lerp_(variance.detach(), MOMENTUM)
-        return (x - mean) * (variance + EPS).rsqrt() * (1 + self.gain) + self.shift
 
 
 class BcnHead(TaskHead):

@@ -9,12 +9,23 @@ from typing import Any, Literal
 from bertwright.settings import check_choice, check_minimum
 from bertwright.vocabulary.unknown_words import UnknownWords
 
-ArchitectureName = Literal["window", "bilstm", "bilstm-crf", "taglm", "elmo"]
-WITH_LANGUAGE_MODEL = {  # architectures that read a frozen language model's states, and their settings
+ArchitectureName = Literal["window", "bilstm", "bilstm-crf", "taglm", "elmo", "cove", "bcn"]
+# Word-level settings of the architectures that read a frozen language model's states; of all architectures; and their
+# further settings if word vectors are given.
+WITH_LANGUAGE_MODEL: dict[str, dict[str, Any]] = {
     "taglm": {"lstm_layers": 2, "lm_layers": "top", "lm_places": [1]},
     "elmo": {"lstm_layers": 2, "lm_layers": "mix", "lm_places": [0]},
 }
-DEFAULTS = WITH_LANGUAGE_MODEL | {"window": {"word_size": 50}}  # word-level settings of an architecture
+COVE = {"lm_layers": "top", "lm_places": [0]}
+DEFAULTS: dict[str, dict[str, Any]] = WITH_LANGUAGE_MODEL | {
+    "window": {"word_size": 50},
+    "cove": COVE | {"lstm_layers": 2},
+    "bcn": COVE | {"lstm_size": 300, "char_model": "none"},
+}
+WITH_VECTORS: dict[str, dict[str, Any]] = {
+    "cove": {"unknown_words": "pretrained"},
+    "bcn": {"unknown_words": "pretrained", "freeze_vectors": True},
+}
 
 
 @dataclass(frozen=True)
@@ -47,10 +58,13 @@ class WordModelSettings:
     language_model: str | None = None
     """Model folder or run of pretrain --architecture elmo; its states are joined to the words'. For --architecture
     taglm and elmo."""
+    translation_model: str | None = None
+    """Model folder or run of train-translation --architecture mt-lstm; the last states of its encoder (CoVe) are joined
+    to the words'. Required for --architecture cove; for bcn, unset: word vectors alone."""
     lm_layers: Literal["mix", "top"] = "mix"
-    """mix: a learned mean of the language model's layers (ELMo); top: its last layer (TagLM)."""
+    """mix: a learned mean of the language model's layers (ELMo); top: its last layer (TagLM, CoVe)."""
     lm_places: tuple[int, ...] = (0,)
-    """Where its states are joined. 0: to the word vectors (ELMo); n: to the states of LSTM layer n (TagLM: 1)."""
+    """Where its states are joined. 0: to the word vectors (ELMo, CoVe); n: to the states of LSTM layer n (TagLM: 1)."""
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "word_size", "lstm_size", "lstm_layers", "min_word_count")
@@ -61,9 +75,11 @@ class WordModelSettings:
             raise ValueError("unknown_words = 'char': expected char_model = cnn or lstm, got none; choose one")
 
 
-def default_settings(architecture: str, is_tagging: bool, has_context: bool) -> dict[str, Any]:
+def default_settings(architecture: str, is_tagging: bool, has_context: bool, has_vectors: bool) -> dict[str, Any]:
     """Return the settings with which a new word-level model is trained, as a TOML table of fine-tuning.
 
+    `has_vectors`: whether a file of word vectors is given, which CoVe and BCN read as their paper does: also for words
+    that only new texts have, and BCN without training them.
     Adam without decay, at a constant rate and with gradients up to norm 5; tagging reads sentence by sentence, even if
     the preset of the task `has_context`. docs/ladder.md has what they reach.
     """
@@ -74,7 +90,8 @@ def default_settings(architecture: str, is_tagging: bool, has_context: bool) -> 
         "weight_decay": 0.0,
         "max_grad_norm": 5.0,
     }
-    words = {"optimizer": optimizer, "words": DEFAULTS.get(architecture, {})}
+    own = DEFAULTS.get(architecture, {}) | (WITH_VECTORS.get(architecture, {}) if has_vectors else {})
+    words = {"optimizer": optimizer, "words": own}
     if not is_tagging:
         return {"epochs": 10.0, "batch_size": 32} | words
     overrides = ({"context": False} if has_context else {}) | ({"crf": True} if architecture != "bilstm" else {})

@@ -49,6 +49,8 @@ class LadderSettings:
     """File of word vectors, or run of word-vectors."""
     elmo: str | None = None
     """Run or folder of pretrain --architecture elmo: for TagLM, and for ELMo."""
+    cove: str | None = None
+    """Run or folder of train-translation --architecture mt-lstm: for CoVe and, on texts, for BCN."""
     ulmfit: str | None = None
     """Run or folder of pretrain --architecture ulmfit, best one that has been fine-tuned on the task's text."""
     gpt: str | None = None
@@ -94,6 +96,14 @@ class LadderSettings:
         if self.elmo is not None:
             context = vectors | {"language_model": self.elmo}
             rungs.append(Rung("TagLM", 91.93, _of_words("taglm", context)))
+        if self.cove is not None:
+            context = vectors | {"translation_model": self.cove}
+            rungs.append(Rung("CoVe", None, _of_words("cove", context)))
+            if not is_tagging:
+                rungs.append(Rung("BCN", None, _of_words("bcn", vectors)))
+                rungs.append(Rung("BCN + CoVe", None, _of_words("bcn", context)))
+        if self.elmo is not None:
+            context = vectors | {"language_model": self.elmo}
             rungs.append(Rung("ELMo", 92.22, _of_words("elmo", context)))
         if self.ulmfit is not None:
             rungs.append(Rung("ULMFiT", None, {"model": self.ulmfit}))
@@ -149,7 +159,7 @@ def count_layers(model: str) -> int:
 def check_inputs(settings: LadderSettings) -> None:
     """Check the folder and the models, without torch."""
     check_run_directory(settings, RESUME_OVERRIDES)
-    for model in (settings.elmo, settings.ulmfit, settings.gpt, settings.bert):
+    for model in (settings.cove, settings.elmo, settings.ulmfit, settings.gpt, settings.bert):
         if model is not None:
             check_model(model)
     for rung in settings.rungs():

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from bertwright.baselines.bcn import BcnConfig, BcnEncoder
 from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
 from bertwright.baselines.elmo import ElmoEncoder
 from bertwright.baselines.language_model_states import NUM_LETTERS
+from bertwright.baselines.mt_lstm import CoveEncoder, MtLstm
 from bertwright.baselines.window import WindowConfig, WindowEncoder
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import load_model
 from bertwright.interop.model_files import model_folder
+from bertwright.interop.translation_models import load_translation_system
 from bertwright.io.vector_file import load_vectors
 from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.task import AnyTask
@@ -35,10 +39,11 @@ def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequenc
     """Build the model; `examples`: the training examples. Raises ValueError for a task type without such a model."""
     words = settings.words
     language_model = None if words.language_model is None else load_language_model(words.language_model)
+    translation = None if words.translation_model is None else load_translation_encoder(words.translation_model)
     vectors = None if words.vectors is None else load_vectors(words.vectors)
     rules = WordRules(
         lowercase=words.lowercase_words,
-        zero_digits=vectors is None,
+        zero_digits=vectors is None and translation is None,
         split_punctuation=not task.reads_words,
         max_characters=0 if words.char_model == "none" else WordRules.max_characters,
         unknown_words=words.unknown_words,
@@ -59,21 +64,24 @@ def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequenc
     }
     if settings.tuning.dropout is not None:
         shared["hidden_dropout"] = settings.tuning.dropout
-    encoder: WindowEncoder | BiLSTMEncoder
+    context = translation.encoder_of(tokenizer) if translation else language_model
+    of_context: dict[str, Any] = {"language_model": context.config if context else None, "lm_layers": words.lm_layers}
+    encoder: WindowEncoder | BiLSTMEncoder | BcnEncoder
     if settings.architecture == "window":
         encoder = WindowEncoder(WindowConfig(**shared), seed=settings.seed)
+    elif settings.architecture == "bcn":
+        encoder = BcnEncoder(BcnConfig(**shared, **of_context, lstm_size=words.lstm_size), seed=settings.seed)
     else:
         config = BiLSTMConfig(
             **shared,
+            **of_context,
+            lm_places=words.lm_places,
             lstm_size=words.lstm_size,
             num_layers=words.lstm_layers,
-            language_model=language_model.config if language_model else None,
-            lm_layers=words.lm_layers,
-            lm_places=words.lm_places,
         )
         encoder = BiLSTMEncoder(config, seed=settings.seed)
-        if encoder.language_model and language_model:
-            encoder.language_model.model.load_state_dict(language_model.state_dict())
+    if context is not None and not isinstance(encoder, WindowEncoder) and encoder.language_model is not None:
+        encoder.language_model.model.load_state_dict(context.state_dict())
     if vectors is not None:
         found = vectors.lookup(tokenizer.tokens[tokenizer.num_special :])
         rows = tokenizer.num_special + np.flatnonzero(found.has_vector)
@@ -81,6 +89,33 @@ def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequenc
             encoder.embeddings.word.weight[rows] = torch.from_numpy(found.vectors[found.has_vector])
     head = task.make_head(encoder) if task.make_head else task.head
     return NewModel(EncoderForTask(encoder, head, settings.seed), tokenizer)
+
+
+class TranslationEncoder(NamedTuple):
+    """The encoder of a translation model, and the words that it knows."""
+
+    encoder: CoveEncoder
+    tokenizer: TextTokenizer
+
+    def encoder_of(self, tokenizer: TextTokenizer) -> CoveEncoder:
+        """Return the encoder with vectors for the words of another vocabulary, those of unknown words included."""
+        unknown = self.tokenizer.unk_id
+        rows = [unknown if (row := self.tokenizer.id(word)) is None else row for word in tokenizer.tokens]
+        encoder = CoveEncoder(replace(self.encoder.config, vocab_size=len(rows)))
+        words = {"words.weight": self.encoder.words.weight[rows]}
+        encoder.load_state_dict(self.encoder.state_dict() | words)
+        return encoder
+
+
+def load_translation_encoder(name: str) -> TranslationEncoder:
+    """Load the encoder of an MT-LSTM. Raises ValueError for a folder with another model."""
+    system = load_translation_system(model_folder(name))
+    if not isinstance(system.model, MtLstm):
+        raise ValueError(
+            f"{name}: expected a model of train-translation --architecture mt-lstm, got a Transformer; name another as "
+            "translation_model"
+        )
+    return TranslationEncoder(system.model.encoder, system.source)
 
 
 def load_language_model(name: str) -> ElmoEncoder:

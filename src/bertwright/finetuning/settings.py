@@ -243,6 +243,12 @@ class FinetuneSettings:
                 f"architecture = {self.architecture!r}, language_model = {self.words.language_model!r}: expected a "
                 f"language model with {' or '.join(WITH_LANGUAGE_MODEL)}, and only there; see pretrain --architecture"
             )
+        may, must = self.architecture in ("cove", "bcn"), self.architecture == "cove"
+        if (self.words.translation_model is None and must) or (self.words.translation_model is not None and not may):
+            raise ValueError(
+                f"architecture = {self.architecture!r}, translation_model = {self.words.translation_model!r}: expected "
+                "a translation model with cove, and elsewhere only with bcn; see train-translation --architecture"
+            )
         if self.architecture == "bilstm-crf" and not getattr(task, "crf", False):
             raise ValueError(
                 f"architecture = 'bilstm-crf': expected tagging with crf = True, got {task.kind}; set it to bilstm"
@@ -259,7 +265,9 @@ class FinetuneSettings:
             name = str(task.get("task")) if isinstance(task, Mapping) else ""
             preset = PRESETS[name].task if name in PRESETS else None
             is_tagging = isinstance(preset, Tagging) or TASK_TYPES.get(name) is Tagging
-            return default_settings(str(architecture), is_tagging, getattr(preset, "context", False))
+            words = table.get("words")
+            has_vectors = isinstance(words, Mapping) and words.get("vectors") is not None
+            return default_settings(str(architecture), is_tagging, getattr(preset, "context", False), has_vectors)
         model_type = read_model_config(table.get("model")).get("model_type")
         if model_type == ULMFIT_TYPE:
             return ulmfit_defaults()
