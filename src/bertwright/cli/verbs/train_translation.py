@@ -7,7 +7,7 @@ from bertwright.translation.settings import TrainTranslationSettings, check_trai
 
 SETTINGS = TrainTranslationSettings
 ORDER = 19
-SUMMARY = "train a Transformer to translate, or resume a run"
+SUMMARY = "train a translation model, or resume a run"
 EXAMPLE = (
     "bertwright train-translation --train-source train.en --train-target train.de --dev-source dev.en "
     "--dev-target dev.de --run runs/en-de"
