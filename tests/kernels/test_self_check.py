@@ -163,4 +163,5 @@ def test_the_summary_says_which_kernels_run(monkeypatch: pytest.MonkeyPatch) -> 
     context = replace(ExecutionContext(torch.device("cpu"), torch.float32, 1), device=torch.device("cuda"))
     assert "Triton kernels" in str(context)
     native.triton_problems.append("GELU")
-    assert "PyTorch's kernels (Triton's failed their check)" in str(context)
+    assert "PyTorch's kernels, memory-efficient attention" in str(context)
+    assert "(Triton's failed their check)" in str(context)

@@ -78,6 +78,17 @@ def test_bias_gelu_equals_the_reference(tanh: bool) -> None:
     assert_same(with_gradients(ops.BiasGelu.apply, *operands), with_gradients(reference.bias_gelu, *operands))
 
 
+def test_gradient_with_other_strides_is_read_by_rows() -> None:
+    """A kernel writes rows one after another; `empty_like` of a transposed gradient has columns one after another."""
+    x, bias = normal(ROWS, COLUMNS), normal(COLUMNS)
+    upstream = torch.randn(COLUMNS, ROWS, device=DEVICE).T
+    results = [
+        torch.autograd.grad(function(x, bias, False), (x, bias), upstream)
+        for function in (ops.BiasGelu.apply, reference.bias_gelu)
+    ]
+    assert_same(*map(list, results))
+
+
 DROPOUTS = [
     None,
     Dropout(0.3, seed=2**63 + 12345, first_token=2**32 - 30),  # token indices with more than 32 bits

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertwright.kernels.attention import cuda_attention, split
+from bertwright.kernels.attention import cuda_attention, order_gradients, split
 from bertwright.models import encoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
@@ -216,6 +218,41 @@ def test_all_tensors_of_a_task_step_are_on_the_device(head: HeadSpec, monkeypatc
     assert logits.shape == (2, head.outputs)
     logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_warnings_of_torch_about_determinism_are_not_shown() -> None:
+    texts = (
+        "Flash Attention defaults to a non-deterministic algorithm. To explicitly enable determinism call …",
+        "cumsum_cuda_kernel does not have a deterministic implementation, but you set …",
+    )
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        filters = list(warnings.filters)
+        with context._deterministic_algorithms():
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+            for text in (*texts, "of interest"):
+                warnings.warn(text, UserWarning, stacklevel=1)
+        assert warnings.filters == filters
+    assert [str(warning.message) for warning in shown] == ["of interest"]
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_attention_of_torch_computes_gradients_where_determinism_is_strict() -> None:
+    """PyTorch's attention adds up gradients in any order if determinism only warns."""
+    modes: list[tuple[str, bool]] = []
+
+    def record(name: str) -> Callable[..., None]:
+        return lambda *_: modes.append((name, torch.is_deterministic_algorithms_warn_only_enabled()))
+
+    x = torch.ones(3, requires_grad=True)
+    with context._deterministic_algorithms():
+        attended = x.sin()
+        order_gradients(attended)
+        assert attended.grad_fn is not None
+        attended.grad_fn.register_prehook(record("attention"))
+        x.register_hook(record("before it"))
+        attended.sum().backward()
+    assert modes == [("attention", False), ("before it", True)]
 
 
 def test_execution_context_restores_the_defaults_of_malloc(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,9 +189,23 @@ def cuda_attention(
     if q.dtype == torch.float32:
         mask = CAUSAL_FROM_BOTTOM_RIGHT if causal else 0
         batches = (q[None], k[None], v[None])
-        context: Tensor = torch.ops.aten._efficient_attention_forward(
+        outputs = torch.ops.aten._efficient_attention_forward(
             *batches, None, *sequences, rate, mask, compute_log_sumexp=True
-        )[0][0]
-    else:  # its causal mask is always aligned with the last query and key
-        context = torch.ops.aten._flash_attention_forward(q, k, v, *sequences, rate, causal, False)[0]
+        )
+        order_gradients(outputs[0])
+        return outputs[0][0]  # type: ignore[no-any-return]
+    # Its causal mask is always aligned with the last query and key.
+    context: Tensor = torch.ops.aten._flash_attention_forward(q, k, v, *sequences, rate, causal, False)[0]
+    order_gradients(context)
     return context
+
+
+def order_gradients(result: Tensor) -> None:
+    """Let the operation that computed `result` add up gradients in a fixed order, if deterministic ones are wanted.
+
+    PyTorch's attention does so only where an operation that cannot would be an error (`warn_only=False`).
+    """
+    node = result.grad_fn
+    if node is not None and torch.is_deterministic_algorithms_warn_only_enabled():
+        node.register_prehook(lambda *_: torch.use_deterministic_algorithms(True))
+        node.register_hook(lambda *_: torch.use_deterministic_algorithms(True, warn_only=True))

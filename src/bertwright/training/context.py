@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_mal
 from bertwright.kernels.native import triton_available, triton_problems
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.distributed import process_group
+
+DETERMINISM_WARNING = ".*(non-deterministic algorithm|does not have a deterministic implementation)"
+"""Beginning of PyTorch's warnings about operations that may add up in any order."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,12 @@ class ExecutionContext:
         threads = f"{self.threads} thread" + "s" * (self.threads > 1)
         device = f"CPU, {threads}"
         if self.device.type == "cuda":
-            kernels = "PyTorch's kernels"
+            flash = "flash" if self.dtype == torch.bfloat16 else "memory-efficient"
+            kernels = f"PyTorch's kernels, {flash} attention, sums in a fixed order"
             if triton_problems:
-                kernels = "PyTorch's kernels (Triton's failed their check)"
+                kernels += " (Triton's failed their check)"
             elif triton_available():
-                kernels = "Triton kernels, attention included, each checked before its first use"
+                kernels = "Triton kernels, attention included, sums in a fixed order, each checked before its first use"
             device = f"{torch.cuda.get_device_name(self.device)}, {kernels}"
         return f"{device}, {self.dtype_name}" + (f", {self.world_size} ranks" if self.world_size > 1 else "")
 
@@ -128,7 +133,8 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
 def _deterministic_algorithms() -> Iterator[None]:
     """Use deterministic CUDA kernels; with atomics, sums depend on thread order, and a resumed run would differ.
 
-    PyTorch only warns about an operation without a deterministic kernel (its attention, which needs no Triton).
+    An operation without a deterministic kernel runs all the same, and PyTorch's warning about it is not shown: no model
+    of this package needs one in training (`order_gradients` of `kernels/attention.py`).
     """
     options = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -137,7 +143,9 @@ def _deterministic_algorithms() -> Iterator[None]:
     torch.use_deterministic_algorithms(True, warn_only=True)
     options.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it would cost a pass over memory
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", DETERMINISM_WARNING, UserWarning)
+            yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         options.fill_uninitialized_memory = fills_memory  # type: ignore[attr-defined]
