@@ -26,6 +26,7 @@ class TaskStream(IntEnum):
 
     ORDER = 0
     DROPOUT = 1
+    HELD_OUT = 2
 
 
 class ProbeStream(IntEnum):

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import cross_val_score
 
 from bertwright.files import read_json
 from bertwright.finetuning import head_fit
-from bertwright.finetuning.head_fit import LOGIT_VARIANCE, choose_items, fit_head, read_states
+from bertwright.finetuning.head_fit import VARIANCES, choose_items, fit_head, read_states
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
@@ -22,6 +23,8 @@ from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskHead
+from bertwright.permutation import permute
+from bertwright.seeding import TaskStream, derive_key
 from bertwright.settings import from_table
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate
@@ -91,18 +94,18 @@ def test_a_fit_is_the_minimum_of_loss_and_penalty(name: str) -> None:
     by_weight, by_bias = torch.autograd.grad(loss, (weight, bias))
     mean, deviation = states.mean(0), states.std(0, correction=0)
     slope = (by_weight - by_bias[:, None] * mean) / deviation  # by the weights of standardized states
-    penalty = weight * deviation * states.shape[1] / (LOGIT_VARIANCE * batch.num_labels)
-    assert torch.allclose(slope, -penalty, atol=1e-2 * penalty.abs().max().item())
+    penalty = weight * deviation * states.shape[1] / (fit.variance * batch.num_labels)
+    assert torch.allclose(slope, -penalty, atol=3e-2 * penalty.abs().max().item())
 
 
 def test_a_fit_equals_logistic_regression_of_scikit_learn() -> None:
     task, model, encoded = make_case("pooled")
     states = read_states(model, encoded, np.arange(60)).double().numpy()
     standard = (states - states.mean(0)) / states.std(0)
+    fit = fit_head(model, task, encoded, seed=0)
     # Two outputs share what is one weight vector there: half the penalty.
-    expected = LogisticRegression(C=2 * LOGIT_VARIANCE / standard.shape[1], tol=1e-8, max_iter=1000)
+    expected = LogisticRegression(C=2 * fit.variance / standard.shape[1], tol=1e-8, max_iter=1000)
     expected.fit(standard, encoded.labels)
-    fit_head(model, task, encoded, seed=0)
     logits = model.eval()(collate(encoded, np.arange(60))).detach()
     assert torch.allclose(
         logits[:, 1] - logits[:, 0], torch.tensor(expected.decision_function(standard)).float(), atol=0.02
@@ -113,10 +116,32 @@ def test_a_fit_of_a_regression_equals_ridge_regression() -> None:
     task, model, encoded = make_case("regression")
     states = read_states(model, encoded, np.arange(60)).double().numpy()
     standard = (states - states.mean(0)) / states.std(0)
-    expected = Ridge(alpha=standard.shape[1] / (2 * LOGIT_VARIANCE)).fit(standard, encoded.labels)
-    fit_head(model, task, encoded, seed=0)
+    fit = fit_head(model, task, encoded, seed=0)
+    expected = Ridge(alpha=standard.shape[1] / (2 * fit.variance)).fit(standard, encoded.labels)
     numbers = model.eval()(collate(encoded, np.arange(60))).detach()[:, 0].numpy()
     assert numbers == pytest.approx(expected.predict(standard), abs=0.01)
+
+
+def test_the_prior_is_narrow_where_the_states_say_nothing_of_the_labels() -> None:
+    task, model, encoded = make_case("classification")
+    states = read_states(model, encoded, np.arange(60))[:, 0]
+    told = replace(encoded, labels=(states > states.median()).long().numpy())
+    assert fit_head(model, task, told, seed=0).variance >= 3.0
+    noise = [replace(encoded, labels=np.random.default_rng(n).integers(2, size=60)) for n in range(9)]
+    assert np.median([fit_head(model, task, labels, seed=0).variance for labels in noise]) == VARIANCES[0]
+
+
+def test_the_chosen_prior_has_the_lowest_loss_in_cross_validation_of_scikit_learn() -> None:
+    task, model, encoded = make_case("pooled")
+    states = read_states(model, encoded, np.arange(60)).double().numpy()
+    standard = (states - states.mean(0)) / states.std(0)
+    order = permute(np.arange(60), 60, derive_key(0, TaskStream.HELD_OUT))
+    losses = []
+    for variance in VARIANCES:
+        regression = LogisticRegression(C=2 * variance / standard.shape[1], tol=1e-8, max_iter=1000)
+        folds = [(np.setdiff1d(order, fold), fold) for fold in np.array_split(order, 5)]
+        losses.append(-cross_val_score(regression, standard, encoded.labels, cv=folds, scoring="neg_log_loss").mean())
+    assert fit_head(model, task, encoded, seed=0).variance == VARIANCES[int(np.argmin(losses))]
 
 
 def test_constant_states_get_no_weight() -> None:

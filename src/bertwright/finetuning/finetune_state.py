@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from bertwright.console import notice
-from bertwright.finetuning.head_fit import HeadFit, fit_head
+from bertwright.console import item_progress, notice
+from bertwright.finetuning.head_fit import MAX_ITEMS, HeadFit, fit_head
 from bertwright.finetuning.new_word_model import make_word_model
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import (
@@ -102,8 +102,10 @@ def open_run(
             model.scale_pooled_head(collate(splits["train"].encoded, first))
     prepare_model(model, context)
     fit = None
-    if prepare_head and settings.tuning.head_init == "fit":
-        fit = fit_head(model, task, splits["train"].encoded, settings.seed, settings.tuning.label_smoothing)
+    train = splits["train"].encoded
+    if prepare_head and settings.tuning.head_init == "fit" and not settings.dry_run:
+        with item_progress(console, "fitting the head", min(train.num_items, MAX_ITEMS)) as advance:
+            fit = fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing, advance)
     lr_scales = layerwise_lr_scales(model, settings.tuning.freeze_layers, settings.tuning.layerwise_lr_decay)
     lr_scales |= own_lr_scales(model.encoder, settings.optimizer.learning_rate)
     epoch_steps = math.ceil(splits["train"].encoded.num_items / settings.batch_size)

@@ -194,12 +194,12 @@ class FinetuneRun:
         tuning = self.settings.tuning
         modes = getattr(self.state.task, "pooling", ())
         source = f"from {self.settings.model}" if tuning.keep_head else "new"
-        source += f", {self.state.head_fit}" if self.state.head_fit else ""
+        fit = f", {self.state.head_fit}" if self.state.head_fit else ""
         if not modes:
-            return source
+            return f"{source}{fit}"
         is_own = tuning.pooling is None and not tuning.keep_head
         own = f" (modules.json of {self.settings.model}; --pooling overrides it)" if is_own else ""
-        return f"{source}, {describe_pooling(modes)}{own}"
+        return f"{source}, {describe_pooling(modes)}{own}{fit}"
 
     def describe_weights(self) -> dict[str, str]:
         """Describe the class weights, if there are any; of many, the smallest and the largest ones."""
