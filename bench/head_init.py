@@ -75,12 +75,12 @@ class Work:
 _CONLL = TaskSettings("conll2003", overrides=TaskOptions(context=False, max_length=128))
 _SQUAD = TaskSettings("squad", overrides=TaskOptions(max_length=256))
 WORKS = {
-    "trec": Work(TaskSettings("classification"), "trec/TREC.train", "trec/TREC.test", 600, 300, "accuracy"),
-    "sst2": Work(TaskSettings("sst2"), "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", 600, 300, "accuracy"),
-    "mrpc": Work(TaskSettings("mrpc"), "glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", 300, 300, "accuracy"),
-    "stsb": Work(TaskSettings("stsb"), "glue/STS-B/train.tsv", "glue/STS-B/dev.tsv", 400, 300, "spearman"),
-    "conll2003": Work(_CONLL, "conll2003/train.txt", "conll2003/valid.txt", 400, 300, "f1"),
-    "squad": Work(_SQUAD, "squad/train-v1.1.json", "squad/dev-v1.1.json", 240, 120, "f1"),
+    "trec": Work(TaskSettings("classification"), "trec/TREC.train", "trec/TREC.test", 400, 200, "accuracy"),
+    "sst2": Work(TaskSettings("sst2"), "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", 400, 200, "accuracy"),
+    "mrpc": Work(TaskSettings("mrpc"), "glue/MRPC/train.tsv", "glue/MRPC/dev.tsv", 240, 200, "accuracy"),
+    "stsb": Work(TaskSettings("stsb"), "glue/STS-B/train.tsv", "glue/STS-B/dev.tsv", 320, 200, "spearman"),
+    "conll2003": Work(_CONLL, "conll2003/train.txt", "conll2003/valid.txt", 320, 200, "f1"),
+    "squad": Work(_SQUAD, "squad/train-v1.1.json", "squad/dev-v1.1.json", 160, 80, "f1"),
 }
 
 
