@@ -215,9 +215,11 @@ def test_a_run_starts_from_the_fit_and_resumes_to_the_same_bits(
 ) -> None:
     settings, console = make_settings(tmp_path, "whole"), text_console(200)
     model = finetune(settings, console)
-    assert "head new, fitted to the encoder's states of 60 training items (loss 0.6" in " ".join(
-        read_output(console).split()
+    printed = " ".join(read_output(console).split())
+    assert (
+        f"head new, mean pooling (an untrained pooler in {settings.model}; --pooling overrides it), fitted" in printed
     )
+    assert "fitted to the encoder's states of 60 training items (loss 0.6" in printed
     fitted = read_json(settings.run / "report.json")["scores"]["dev"]["accuracy"]
     finetune(replace(settings, run=tmp_path / "random", tuning=TuningSettings()), text_console())
     assert fitted > read_json(tmp_path / "random/report.json")["scores"]["dev"]["accuracy"] + 0.1  # at a rate of 1e-6

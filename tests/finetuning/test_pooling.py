@@ -11,9 +11,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 import bertwright
-from bertwright.finetuning.finetune_state import choose_pooling
+from bertwright.experiments.jobs import with_model_of
+from bertwright.finetuning.estimators import BertClassifier
+from bertwright.finetuning.pooling_choice import choose_pooling
+from bertwright.finetuning.probe import probe
+from bertwright.finetuning.probe_settings import ProbeSettings
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, default_learning_rate
 from bertwright.interop.huggingface import save_model
@@ -24,7 +29,12 @@ from bertwright.models.heads import BertForPretraining, EncoderForTask, PooledHe
 from bertwright.settings import from_table
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate, micro_batches
+from bertwright.tasks.multi_label import MultiLabel
+from bertwright.tasks.multiple_choice import MultipleChoice
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task import AnyTask
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -161,15 +171,114 @@ def test_the_folder_of_a_sentence_embedding_model_chooses_its_pooling(folder: Pa
     settings = make_settings(folder, tmp_path / "run", model=str(folder / "sentences"), epochs=0.1)
     console = text_console(200)
     model = finetune(settings, console)
-    assert "new, mean pooling (modules.json of" in read_output(console)
+    assert f"new, mean pooling (modules.json in {folder}/sentences; --pooling overrides it)" in read_output(console)
     assert json.loads((model / "task.json").read_text())["pooling"] == ["mean"]
-    paper = choose_pooling(TuningSettings(pooling="cls"), Classification(), folder / "sentences")
-    assert paper == Classification()
-    assert choose_pooling(TuningSettings(), Classification(), folder / "bert") == Classification()
+    assert choose_pooling(TuningSettings(pooling="cls"), Classification(), folder / "sentences").modes == ()
+
+
+TEXT_TASKS = (Classification(), MultiLabel(), Regression(), MultipleChoice())
+
+
+@pytest.fixture(scope="module")
+def poolers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return folders of a model whose pooler was trained, was never trained, or is absent, the last also sharded."""
+    folders = {name: tmp_path_factory.mktemp(name) / "bert" for name in ("trained", "untrained", "absent", "shards")}
+    model = BertForPretraining(CONFIG, seed=1)
+    for name, path in folders.items():
+        if name == "trained":
+            torch.nn.init.constant_(model.pooler.dense.bias, 1e-3)
+        else:
+            torch.nn.init.zeros_(model.pooler.dense.bias)
+        lacking = ("pooler", "next_sentence") if name in ("absent", "shards") else ()
+        save_model(path, model, TOKENIZER, missing_heads=lacking)
+    shards = folders["shards"]
+    (shards / "checksums.json").unlink()
+    names = list(load_file(shards / "model.safetensors"))
+    (shards / "model.safetensors").rename(shards / "part.safetensors")
+    index = {"weight_map": dict.fromkeys(names, "part.safetensors")}
+    write_file(shards, json.dumps(index), "model.safetensors.index.json")
+    return folders
+
+
+@pytest.mark.parametrize("task", TEXT_TASKS, ids=lambda task: task.kind)
+def test_an_untrained_or_missing_pooler_gives_way_to_the_mean(task: AnyTask, poolers: dict[str, Path]) -> None:
+    chosen = {name: choose_pooling(TuningSettings(), task, path) for name, path in poolers.items()}
+    assert chosen == {
+        "trained": ((), ""),
+        "untrained": (("mean",), "an untrained pooler"),
+        "absent": (("mean",), "no pooler"),
+        "shards": (("mean",), "no pooler"),
+    }
+    assert choose_pooling(TuningSettings(pooling="cls"), task, poolers["absent"]) == ((), "")
+    assert choose_pooling(TuningSettings(from_scratch=True), task, poolers["absent"]) == ((), "")
+
+
+def test_a_head_of_both_orders_keeps_the_pooler(poolers: dict[str, Path]) -> None:
+    similarity = Classification(text_pair="b", both_orders=True)
+    assert choose_pooling(TuningSettings(), similarity, poolers["absent"]) == ((), "")
+
+
+@pytest.mark.parametrize("kind", ["classification", "multiple-choice"])
+def test_the_summary_says_why_a_head_reads_the_mean(
+    kind: str, folder: Path, poolers: dict[str, Path], tmp_path: Path
+) -> None:
+    model, console = poolers["absent"], text_console(200)
+    written = finetune(make_settings(folder, tmp_path / "run", kind, model=str(model), epochs=0.1), console)
+    printed = read_output(console)
+    assert f"new, mean pooling (no pooler in {model}; --pooling overrides it)" in printed
+    assert "random weights" not in printed
+    assert json.loads((written / "task.json").read_text())["pooling"] == ["mean"]
+    console, tuning = text_console(200), TuningSettings(pooling="cls")
+    settings = make_settings(folder, tmp_path / "cls", kind, tuning=tuning, model=str(model), epochs=0.1)
+    written = finetune(settings, console)
+    assert f"{model} has no pooler: a new one starts from random weights" in read_output(console)
+    assert json.loads((written / "task.json").read_text())["pooling"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling", "expected"),
+    [("trained", None, ""), ("untrained", None, "mean pooling (an untrained pooler in "), ("absent", "cls", ""),
+     ("trained", "concat", "cls, max, mean pooling")],
+)  # fmt: skip
+def test_a_probe_reads_what_fine_tuning_reads(
+    name: str, pooling: Any, expected: str, folder: Path, poolers: dict[str, Path], tmp_path: Path
+) -> None:
+    finetuning, console = make_settings(folder, tmp_path / "run", model=str(poolers[name])), text_console(200)
+    settings = ProbeSettings(
+        tmp_path / "probe", finetuning.task, str(poolers[name]), limit=20, representations=("last",), seeds=(0,),
+        epochs=1, pooling=pooling, device=CPU,
+    )  # fmt: skip
+    probe(settings, console)
+    printed = read_output(console)
+    assert expected in printed
+    assert ("text vector" in printed) == bool(expected)
+    assert np.load(tmp_path / "probe/features/train/layer-02.npy").shape[1] == (96 if pooling == "concat" else 32)
+    with pytest.raises(ValueError, match="pooling: expected one of cls, mean, max, concat, got 'sum'"):
+        replace(settings, pooling="sum")  # type: ignore[arg-type]
+
+
+def test_an_estimator_reads_the_mean_where_the_pooler_is_untrained(poolers: dict[str, Path]) -> None:
+    labels = ["yes" if "cat" in text else "no" for text in TEXTS[:40]]
+    options: dict[str, Any] = {"epochs": 1, "device": "cpu", "dtype": "float32", "threads": 1}
+    for name, modes in (("trained", ()), ("untrained", ("mean",)), ("absent", ("mean",))):
+        fitted = BertClassifier(poolers[name], **options).fit(TEXTS[:40], labels)
+        assert fitted.model_.task.pooling == modes
+    fitted = BertClassifier(poolers["absent"], pooling="max", **options).fit(TEXTS[:40], labels)
+    assert fitted.model_.task.pooling == ("max",)
+
+
+def test_experiments_keep_the_head_of_the_paper(folder: Path, tmp_path: Path) -> None:
+    finetuning = make_settings(folder, tmp_path / "run")
+    assert with_model_of(finetuning, [folder]).tuning.pooling == "cls"
+    assert with_model_of(replace(finetuning, tuning=TuningSettings(pooling="mean")), [folder]).tuning.pooling == "mean"
+    assert with_model_of(finetuning, []).tuning.pooling is None
+    assert with_model_of(ProbeSettings(tmp_path / "probe", finetuning.task), [folder]).pooling == "cls"
+    tagging = replace(finetuning, task=from_table(TaskSettings, {"task": "tagging"}, ""))
+    assert with_model_of(tagging, [folder]).tuning.pooling is None
 
 
 def test_a_task_without_a_sentence_head_has_no_pooling(folder: Path) -> None:
-    assert choose_pooling(TuningSettings(), Tagging(), folder / "sentences") == Tagging()
+    assert choose_pooling(TuningSettings(), Tagging(), folder / "sentences") == ((), "")
     with pytest.raises(ValueError, match="pooling = 'mean': a head for tagging"):
         choose_pooling(TuningSettings(pooling="mean"), Tagging(), folder / "bert")
     with pytest.raises(ValueError, match="pooling: expected one of cls, mean, max, concat, got 'sum'"):

@@ -30,11 +30,11 @@ from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.task import PoolingName
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
 
 Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl"]
-Pooling = Literal["cls", "mean", "max", "concat"]
 Mix = tuple[float, float, float]
 Starts = tuple[Job | None, ...]
 """The models that a row starts from, one per seed of pre-training; None: the model folder that the user gave."""
@@ -248,7 +248,7 @@ class JobMaker:
         task: FoundTask,
         starts: Starts | Sequence[Mapping[int, Job]],
         step: int | None = None,
-        pooling: Pooling | None = None,
+        pooling: PoolingName | None = None,
     ) -> list[Trial]:
         """Return the fine-tunings of a cell, one for each pre-training, seed and learning rate.
 
@@ -272,7 +272,7 @@ class JobMaker:
         return trials
 
     def _finetune_settings(
-        self, task: FoundTask, seed: int, rate: float, from_scratch: bool, pooling: Pooling | None
+        self, task: FoundTask, seed: int, rate: float, from_scratch: bool, pooling: PoolingName | None
     ) -> FinetuneSettings:
         """Return the settings of a fine-tuning; its model is set when it starts, unless the user gave a folder."""
         name = task.settings.task

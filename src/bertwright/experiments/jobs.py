@@ -296,11 +296,19 @@ def with_rate(settings: PretrainSettings, rate: float) -> PretrainSettings:
 
 
 def with_model_of(settings: S, parents: Sequence[Path], step: int | None = None) -> S:
-    """Return the settings with the model of the parent, or its checkpoint after a step; unchanged without a parent."""
+    """Return the settings with the model of the parent, or its checkpoint after a step; unchanged without a parent.
+
+    A head reads [CLS] as in the paper unless the settings say otherwise, also where pre-training left out the pooler.
+    """
     if not parents:
         return settings
     model = parents[0] / "model" if step is None else checkpoint.path_of(parents[0] / "checkpoints", step)
-    return replace(settings, model=str(model))
+    settings = replace(settings, model=str(model))
+    if not hasattr(settings.task.build_task(), "pooling"):
+        return settings
+    if isinstance(settings, ProbeSettings):
+        return replace(settings, pooling=settings.pooling or "cls")
+    return replace(settings, tuning=replace(settings.tuning, pooling=settings.tuning.pooling or "cls"))
 
 
 def start_or_resume(settings: R, run: Path, resume_overrides: tuple[str, ...]) -> R:

@@ -15,7 +15,8 @@ from rich.console import Console
 from bertwright.console import item_progress, notice
 from bertwright.finetuning.head_fit import MAX_ITEMS, HeadFit, fit_head
 from bertwright.finetuning.new_word_model import make_word_model
-from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
+from bertwright.finetuning.pooling_choice import choose_pooling
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import (
     check_vocabulary,
     load_config,
@@ -24,12 +25,11 @@ from bertwright.interop.huggingface import (
     start_task_model,
 )
 from bertwright.interop.model_files import model_folder
-from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches
-from bertwright.tasks.task import POOLINGS, AnyTask, describe_pooling
+from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, read_splits, within_positions
 from bertwright.tasks.task_io import TaskModel, continue_task, load_task, load_to_continue
 from bertwright.training import checkpoint
@@ -61,6 +61,8 @@ class FinetuneState:
     """Configuration of the model that a new run starts from, with its own dropout."""
     head_fit: HeadFit | None = None
     """Account of the fit of a new head, if it was fitted."""
+    pooling_reason: str = ""
+    """What in the model folder decided the pooling of a new head; empty if nothing did."""
 
 
 def open_run(
@@ -123,6 +125,7 @@ def open_run(
         test=splits.get("test"),
         source_config=opened.source_config,
         head_fit=fit,
+        pooling_reason=opened.pooling_reason,
     )
 
 
@@ -133,6 +136,8 @@ class _OpenedModel(NamedTuple):
     model: EncoderForTask
     tokenizer: TextTokenizer
     source_config: EncoderConfig | None
+    """As in `FinetuneState`."""
+    pooling_reason: str = ""
     """As in `FinetuneState`."""
 
 
@@ -151,29 +156,14 @@ def _open_model(
     tokenizer = open_tokenizer(source)
     if settings.tuning.keep_head:
         task = continue_task(source, task)
-    task = choose_pooling(settings.tuning, task, source)
-    model = resumed.model if resumed else _initial_model(settings, task, source, console)
+    if resumed:
+        check_vocabulary(tokenizer, resumed.model.config, source)
+        return _OpenedModel(task, resumed.model, tokenizer, None)
+    choice = choose_pooling(settings.tuning, task, source)
+    task = replace(task, pooling=choice.modes) if choice.modes else task  # type: ignore[type-var]
+    model = _initial_model(settings, task, source, console)
     check_vocabulary(tokenizer, model.config, source)
-    return _OpenedModel(task, model, tokenizer, None if own else load_config(source))
-
-
-def choose_pooling(tuning: TuningSettings, task: AnyTask, source: Path) -> AnyTask:
-    """Return the task with the pooling of the settings or, if unset, of the modules in the folder `source`.
-
-    A head that is continued keeps its own. Raises ValueError for a pooling that the task or this head does not have.
-    """
-    own: tuple[str, ...] | None = getattr(task, "pooling", None)
-    if tuning.pooling is not None and (own is None or (tuning.keep_head and POOLINGS[tuning.pooling] != own)):
-        reason = f"a head for {task.kind}" if own is None else f"the head of {source}, with {describe_pooling(own)},"
-        raise ValueError(f"pooling = {tuning.pooling!r}: {reason} does not have it; omit it")
-    if own is None or tuning.keep_head:
-        return task
-    if tuning.pooling is not None:
-        modes = POOLINGS[tuning.pooling]
-    else:
-        modules = read_sentence_modules(source)
-        modes = modules.modes if modules else ()
-    return replace(task, pooling=modes)  # type: ignore[type-var]
+    return _OpenedModel(task, model, tokenizer, load_config(source), choice.reason)
 
 
 def _encode(
@@ -208,8 +198,8 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
         elif (pooler := getattr(model.head, "pooler", None)) is not None and is_untrained(pooler.dense):
             notice(
                 console,
-                f"{source}: its pooler was never trained, because pre-training without next-sentence prediction "
-                "(--objective mlm or ltr) does not use it; fine-tuning trains it from its initial weights",
+                f"{source}: its pooler was never trained; fine-tuning trains it from its initial weights, and "
+                "--pooling mean reads the states of all tokens instead",
             )
     task.initialize_head(model.head)
     return model

@@ -32,7 +32,9 @@ from bertwright.console import (
 )
 from bertwright.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
 from bertwright.finetuning.head_training import HeadData, make_spec, predict, score
+from bertwright.finetuning.pooling_choice import PoolingChoice, choose_pooling
 from bertwright.finetuning.probe_settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
+from bertwright.finetuning.settings import TuningSettings
 from bertwright.finetuning.trials import RESULTS_FILE, pending_trials, rank_settings, read_results, write_results
 from bertwright.inference.feature_cache import (
     Features,
@@ -43,7 +45,6 @@ from bertwright.inference.feature_cache import (
 )
 from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
-from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.metrics.tag_schemes import split_tag
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
@@ -57,7 +58,7 @@ from bertwright.models.representations import (
 )
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
-from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task import AnyTask, describe_pooling
 from bertwright.tasks.task_data import SplitData, data_warnings, read_splits, within_positions
 from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import check_single_process
@@ -157,12 +158,11 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Cons
         raise ValueError(f"{task.kind}: reads the states of all tokens, too many to cache; fine-tune the model instead")
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
     splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items()]
-    modules = read_sentence_modules(folder) if task.head.reads_sequence_state else None
-    modes = modules.modes if modules else ()
+    pooling = choose_pooling(TuningSettings(pooling=settings.pooling), task, folder)
     encoder.to(context.device)
-    run = ProbeRun(settings, context, console, task, encoder, tokenizer, splits, representations, modes)
+    run = ProbeRun(settings, context, console, task, encoder, tokenizer, splits, representations, pooling)
     if cached := [split for split in splits if run.features_folder(split).exists()]:
-        model = encoder_digest(run.encoder, run.modes)
+        model = encoder_digest(run.encoder, run.pooling.modes)
         for split in cached:
             check_cache_key(run.features_folder(split), model, input_digest(split.encoded))
     return run
@@ -180,8 +180,8 @@ class ProbeRun:
     tokenizer: TextTokenizer
     splits: list[SplitData]
     representations: Mapping[str, Representation]
-    modes: tuple[str, ...]
-    """Pooling of a sentence-transformers folder, for tasks that read one state per text; else empty."""
+    pooling: PoolingChoice
+    """What the vector of a text is, for tasks that read one; no modes: the state of [CLS] or of the last token."""
 
     def run(self) -> list[ProbeRow]:
         """Compute the features, train the heads, print and return the table."""
@@ -214,8 +214,11 @@ class ProbeRun:
         lstm = f"{head.lstm_layers}-layer BiLSTM of {head.lstm_size}, " if head.lstm_layers else ""
         fields = {
             "task": f"{settings.task.task} ({self.task.kind}), best by {self.task.metric}",
-            "frozen": f"{config}, from {settings.model}" + "".join(f", {mode} pooling" for mode in self.modes),
+            "frozen": f"{config}, from {settings.model}",
         }
+        if modes := self.pooling.modes:
+            why = f" ({self.pooling.reason} in {settings.model}; --pooling overrides it)" if self.pooling.reason else ""
+            fields["text vector"] = f"{describe_pooling(modes)}{why}"
         for split in self.splits:
             fields[split.name] = f"{len(split.examples):,} examples, {len(split.encoded.positions):,} states"
         epochs = f"{settings.epochs} epochs in batches of {settings.batch_size}"
@@ -232,7 +235,7 @@ class ProbeRun:
         with item_progress(self.console, f"features of {split.name}", split.encoded.num_items) as advance:
             folder, pooled = self.features_folder(split), self.task.head.reads_sequence_state
             return load_or_compute_features(
-                self.encoder, split.encoded, sorted(layers), folder, advance, pooled, self.modes
+                self.encoder, split.encoded, sorted(layers), folder, advance, pooled, self.pooling.modes
             )
 
     def features_folder(self, split: SplitData) -> Path:
@@ -257,7 +260,7 @@ class ProbeRun:
         return FeatureHeadConfig(
             num_layers=len(self.layers(name)),
             weighted=self.representations[name].weighted,
-            hidden_size=max(1, len(self.modes)) * self.encoder.config.hidden_size,
+            hidden_size=max(1, len(self.pooling.modes)) * self.encoder.config.hidden_size,
             outputs=head.outputs,
             lstm_size=settings.lstm_size,
             lstm_layers=settings.lstm_layers if head.kind == "token" else 0,

@@ -197,9 +197,9 @@ class FinetuneRun:
         fit = f", {self.state.head_fit}" if self.state.head_fit else ""
         if not modes:
             return f"{source}{fit}"
-        is_own = tuning.pooling is None and not tuning.keep_head
-        own = f" (modules.json of {self.settings.model}; --pooling overrides it)" if is_own else ""
-        return f"{source}, {describe_pooling(modes)}{own}{fit}"
+        reason = self.state.pooling_reason
+        why = f" ({reason} in {self.settings.model}; --pooling overrides it)" if reason else ""
+        return f"{source}, {describe_pooling(modes)}{why}{fit}"
 
     def describe_weights(self) -> dict[str, str]:
         """Describe the class weights, if there are any; of many, the smallest and the largest ones."""

@@ -19,7 +19,7 @@ from bertwright.interop.model_files import check_model, locate_config, model_fol
 from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_choice, check_limit, check_minimum, check_range
 from bertwright.tasks.presets import PRESETS, TaskSettings, paper_settings
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import POOLINGS
+from bertwright.tasks.task import PoolingName, check_pooling
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -124,10 +124,11 @@ class TuningSettings:
     keep_head: bool = False
     """Start from the head of --model as well, which must be fine-tuned on a task of the same type and labels (paper,
     4.2: TriviaQA, then SQuAD). By default, the head is new."""
-    pooling: Literal["cls", "mean", "max", "concat"] | None = None
+    pooling: PoolingName | None = None
     """What the head reads in classification, multi-label, regression and multiple choice. cls: the pooler's output for
     [CLS] (paper); mean, max: over the states of all tokens; concat: the state of [CLS], the maximum and the mean.
-    Unset: as modules.json says in a folder of sentence-transformers, else cls."""
+    Unset: as modules.json says in a folder of sentence-transformers; mean if the folder has no pooler, or one that was
+    never trained (pre-training without next-sentence prediction does not use it); else cls."""
     head_init: HeadInit = "random"
     """Initial weights of a new head. random: small random numbers (paper). fit: those that minimize the loss on the
     states of the pre-trained encoder, computed in one pass over the training examples, of at most 8,192 of them."""
@@ -160,8 +161,7 @@ class TuningSettings:
         check_limit(self, "from 0 to below 1", "dropout", "label_smoothing", "validation_fraction")
         check_limit(self, "above 0 and up to 1", "layerwise_lr_decay")
         check_limit(self, "from 0", "auxiliary_lm")
-        if self.pooling is not None and self.pooling not in POOLINGS:
-            raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {self.pooling!r}")
+        check_pooling(self.pooling)
         if self.from_scratch and self.keep_head:
             raise ValueError("from_scratch and keep_head: random weights include a random head; set only one of them")
         check_choice(self, "unfreeze")

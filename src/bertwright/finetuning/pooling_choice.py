@@ -1,0 +1,60 @@
+"""The pooling of a new sequence-level head: the one that the user names, else what the model folder calls for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from bertwright.finetuning.settings import TuningSettings
+from bertwright.interop.huggingface import read_config
+from bertwright.interop.sentence_modules import read_sentence_modules
+from bertwright.interop.weight_names import hf_names, normalize_names
+from bertwright.interop.weights import read_weights
+from bertwright.tasks.task import POOLINGS, AnyTask, describe_pooling
+
+POOLER_BIAS = hf_names("pooler.dense.bias")[0]
+
+
+class PoolingChoice(NamedTuple):
+    """Pooling modes of a head, and where they come from."""
+
+    modes: tuple[str, ...]
+    """Modes of `pool_states`; none: the pooler's output for [CLS]."""
+    reason: str = ""
+    """What in the folder decided, for the summary; empty if the user chose them, and for the paper's head."""
+
+
+def choose_pooling(tuning: TuningSettings, task: AnyTask, folder: Path) -> PoolingChoice:
+    """Return the pooling of the settings or, if unset, the default for a model folder.
+
+    The default is the pooling that `modules.json` names (sentence-transformers). Without this file it is the mean if
+    the folder has no pooler, or one that was never trained: its output says little of the text. A head that is
+    continued keeps its own. Raises ValueError for a pooling that the task or this head does not have.
+    """
+    own: tuple[str, ...] | None = getattr(task, "pooling", None)
+    if tuning.pooling is not None and (own is None or (tuning.keep_head and POOLINGS[tuning.pooling] != own)):
+        reason = f"a head for {task.kind}" if own is None else f"the head of {folder}, with {describe_pooling(own)},"
+        raise ValueError(f"pooling = {tuning.pooling!r}: {reason} does not have it; omit it")
+    if own is None or tuning.keep_head:
+        return PoolingChoice(own or ())
+    if tuning.pooling is not None:
+        return PoolingChoice(POOLINGS[tuning.pooling])
+    if getattr(task, "both_orders", False):  # this head reads one state of each order
+        return PoolingChoice(())
+    if modules := read_sentence_modules(folder):
+        return PoolingChoice(modules.modes, "modules.json")
+    reason = "" if tuning.from_scratch else explain_untrained_pooler(folder)
+    return PoolingChoice(POOLINGS["mean"] if reason else (), reason)
+
+
+def explain_untrained_pooler(folder: Path) -> str:
+    """Return why a folder's pooler says nothing; empty if it was trained, or if the architecture has none.
+
+    A bias is initially 0, and only training changes it (`models.heads.is_untrained`).
+    """
+    if not read_config(folder).architecture.encoder.has_pooler:
+        return ""
+    bias = normalize_names(read_weights(folder)[1]).get(POOLER_BIAS)
+    if bias is None:
+        return "no pooler"
+    return "" if bias.any() else "an untrained pooler"
