@@ -356,15 +356,52 @@ def test_model_larger_than_memory_is_rejected(tmp_path: Path, make_settings: Mak
 
 
 @pytest.mark.parametrize("layout", ["", "0_Transformer"])
-def test_init_from_a_sentence_embedding_model_is_reported(
+def test_pretraining_carries_the_modules_of_a_sentence_embedding_model(
     tmp_path: Path, make_settings: Make, tiny_bert: Path, layout: str
 ) -> None:
-    shutil.copytree(tiny_bert, tmp_path / "init" / layout)
-    (tmp_path / "init" / "modules.json").write_text(json.dumps([{"path": layout}]))
-    init = ModelSettings(init=str(tmp_path / "init" / layout))
-    printed = " ".join(run_pretrain(make_settings(tmp_path / "run", steps=1, model=init)).split())
-    assert "trained for sentence embeddings (modules.json)" in printed
-    assert "sentence-transformers" in printed
+    init = shutil.copytree(tiny_bert, tmp_path / "init" / layout)
+    width = load_config(init).hidden_size
+    paths = {"Transformer": layout, "Pooling": "1_Pooling", "Dense": "2_Dense", "Normalize": "3_Normalize"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{name}"} for name, path in paths.items()]
+    values = {
+        "modules.json": modules,
+        "config_sentence_transformers.json": {"prompts": {"query": "find: "}, "default_prompt_name": "query"},
+        "1_Pooling/config.json": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
+        "2_Dense/config.json": {"in_features": width, "out_features": 5, "bias": False},
+    }
+    for name, content in values.items():
+        (tmp_path / "init" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "init" / name).write_text(json.dumps(content))
+    (init / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 9}))
+    save_file({"linear.weight": torch.randn(5, width)}, tmp_path / "init/2_Dense/model.safetensors")
+    settings = make_settings(tmp_path / "run", steps=2, save_every=1, model=ModelSettings(init=str(init)))
+    printed = " ".join(run_pretrain(settings).split())
+    assert f"{init} was trained for sentence embeddings (modules.json). Pre-training alone spoils" in printed
+    assert "keeps its modules: cls pooling, Dense to 5, normalized, at most 9 tokens, prompts query." in printed
+
+    for last in (settings.run / "model", settings.run / "checkpoints/step-00000002"):
+        shutil.rmtree(last)
+    shutil.rmtree(tmp_path / "init")  # the checkpoint has all that a resumed run needs
+    printed = run_pretrain(replace(settings, resume=True))
+    assert "sentence embeddings" not in printed
+    trained = bertwright.load(settings.run, device="cpu")
+    assert trained.sentence_modules is not None
+    assert (
+        trained.sentence_modules.description == "cls pooling, Dense to 5, normalized, at most 9 tokens, prompts query"
+    )
+    assert trained.embed(["a b"]).shape == (1, 5)
+
+
+def test_pretraining_carries_modules_that_it_does_not_compute(
+    tmp_path: Path, make_settings: Make, tiny_bert: Path
+) -> None:
+    init = shutil.copytree(tiny_bert, tmp_path / "init")
+    modules = [{"path": "", "type": "sentence_transformers.models.Transformer"}, {"path": "1_X", "type": "own.X"}]
+    (init / "modules.json").write_text(json.dumps(modules))
+    settings = make_settings(tmp_path / "run", steps=1, model=ModelSettings(init=str(init)))
+    assert "module 1 is own.X" in " ".join(run_pretrain(settings).split())
+    with pytest.raises(ValueError, match=r"module 1 is own\.X"):
+        bertwright.load(settings.run, device="cpu").embed(["a b"])
 
 
 def test_missing_heads_of_init_are_reported(tmp_path: Path, make_settings: Make, tiny_bert: Path) -> None:

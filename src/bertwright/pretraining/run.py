@@ -33,7 +33,8 @@ from bertwright.console import (
     silent_console,
 )
 from bertwright.files import exists
-from bertwright.interop.model_files import model_folder
+from bertwright.interop.model_files import MODULES, model_folder
+from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.models.heads import EncoderModel
 from bertwright.pretraining.evaluation import PlateauDetector, evaluate
 from bertwright.pretraining.objectives.objective import AnyObjective, Column, Examples, MicroBatch, OneSentenceError
@@ -96,7 +97,16 @@ def open_run(
         data.check_world_size(context.world_size)
         data.check_shards(shards)
     held_out = _open_held_out(settings, tokenizer, console)
-    model = _initial_model(settings, tokenizer, latest, console)
+    source = latest or (model_folder(settings.model.init) if settings.model.init is not None else None)
+    model = _initial_model(settings, tokenizer, source, console, is_checkpoint=latest is not None)
+    modules = read_sentence_modules(source) if source else None
+    if modules and latest is None:
+        notice(
+            console,
+            f"{settings.model.init} was trained for sentence embeddings ({MODULES}). Pre-training alone spoils its "
+            "vectors for search and similarity: afterwards, train it on pairs of sentences again, for example with "
+            f"sentence-transformers. The model of this run keeps its modules: {modules.description}.",
+        )
     check_finite_weights(model, 0)
     _check_lengths(settings, model)
     if latest is None and settings.model.init is None and (text := _describe_untrained_positions(settings, model)):
@@ -111,7 +121,9 @@ def open_run(
     if context.is_main_process:
         model.to(context.device)
     peak = measure_peak_flops(context, model.config.hidden_size) * context.world_size if measures_peak else 1.0
-    return PretrainRun(settings, context, console, tokenizer, model, optimizer, train, held_out, peak, divided)
+    return PretrainRun(
+        settings, context, console, tokenizer, model, modules, optimizer, train, held_out, peak, divided
+    )
 
 
 def _open_held_out(settings: PretrainSettings, tokenizer: TextTokenizer, console: Console) -> Sequence[Examples[Any]]:
@@ -136,29 +148,21 @@ def _open_held_out(settings: PretrainSettings, tokenizer: TextTokenizer, console
 
 
 def _initial_model(
-    settings: PretrainSettings, tokenizer: TextTokenizer, latest: Path | None, console: Console
+    settings: PretrainSettings, tokenizer: TextTokenizer, folder: Path | None, console: Console, is_checkpoint: bool
 ) -> EncoderModel:
-    """Return the model of the newest checkpoint, else the model of --init, else a new one with random weights."""
+    """Return the model of a folder, a checkpoint or that of --init; without one, a new model with random weights."""
     model: EncoderModel
-    if latest is None and settings.model.init is None:
+    if folder is None:
         model = settings.objective.new_model(settings.model, tokenizer.vocab_size, settings.data.seed)
         return model
-    folder = latest or model_folder(str(settings.model.init))
     if not settings.objective.adapts_vocabulary and open_tokenizer(folder).digest != tokenizer.digest:
         raise ValueError(
             f"{folder}: expected the vocabulary of {settings.store}, got another; prepare the text again with "
             f"--vocabulary {folder}"
         )
-    model, notices = settings.objective.load_model(folder, settings.model, tokenizer, latest is not None)
+    model, notices = settings.objective.load_model(folder, settings.model, tokenizer, is_checkpoint)
     for text in notices:
         notice(console, text)
-    if latest is None and any((root / "modules.json").is_file() for root in (folder, folder.parent)):
-        notice(
-            console,
-            f"{settings.model.init} was trained for sentence embeddings (modules.json). Pre-training alone spoils its "
-            "vectors for search and similarity: afterwards, train it on pairs of sentences again, for example with "
-            "sentence-transformers.",
-        )
     return model
 
 
@@ -199,6 +203,8 @@ class PretrainRun:
     console: Console
     tokenizer: TextTokenizer
     model: EncoderModel
+    modules: SentenceModules | None
+    """Modules of a folder of sentence-transformers from which the training started."""
     optimizer: Optimizer
     train: Sequence[Examples[Any]]
     """Examples of each phase."""
@@ -290,7 +296,7 @@ class PretrainRun:
             self.batches,
             partial(self.objective.loss, self.divided or self.model),
             evaluate=self.evaluate if self.held_out else None,
-            write_model=lambda folder: self.objective.write_model(folder, self.model, self.tokenizer),
+            write_model=lambda folder: self.objective.write_model(folder, self.model, self.tokenizer, self.modules),
             summarize=self.summarize,
             format_metrics=self.objective.format_progress,
             format_scores=self.objective.format_evaluation,

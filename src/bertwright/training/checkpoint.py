@@ -1,8 +1,9 @@
 """Checkpoints: write them atomically, verify them on reading, delete the oldest ones.
 
 A checkpoint is a folder `step-00001000` with the model (for BERT a Hugging Face folder), the optimizer's state, any
-state that steps carry, and `state.json`, which lists the size and digest of each file. If a run can resume from the
-checkpoint, `state.json` also contains the environment, on which the bits of the next steps depend.
+state that steps carry, and `state.json`, which lists the size and digest of each file; files in folders, the modules of
+sentence-transformers, are not listed. If a run can resume from the checkpoint, `state.json` also contains the
+environment, on which the bits of the next steps depend.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def save(
             save_file(dict(optimizer), temporary / OPTIMIZER)
             if carried is not None:
                 save_file({name: tensor.contiguous() for name, tensor in carried.items()}, temporary / CARRIED)
-            files = sorted(temporary.iterdir())
+            files = sorted(path for path in temporary.iterdir() if path.is_file())
             listed = {file.name: {"bytes": file.stat().st_size, "digest": digest_file(file)} for file in files}
             write_json(temporary / STATE, {"step": step, "files": listed} | dict(fields or {}))
     except SafetensorError as error:  # reports the system's errors as text

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 if TYPE_CHECKING:
     import torch
 
+    from bertwright.interop.sentence_modules import SentenceModules
     from bertwright.models.heads import EncoderModel
     from bertwright.models.packing import Packing
     from bertwright.pretraining.data_settings import DataSettings
@@ -174,11 +175,16 @@ class Objective(ABC, Generic[B, M]):
         Raises ValueError for a folder whose model does not fit the objective.
         """
 
-    def write_model(self, folder: Path, model: M, tokenizer: TextTokenizer) -> None:
-        """Write the model with its tokenizer into a folder, for a checkpoint or as the result."""
+    def write_model(
+        self, folder: Path, model: M, tokenizer: TextTokenizer, modules: SentenceModules | None = None
+    ) -> None:
+        """Write the model with its tokenizer into a folder, for a checkpoint or as the result.
+
+        `modules`: of a folder of sentence-transformers from which the training started; they are carried along.
+        """
         from bertwright.interop import huggingface
 
-        huggingface.write_model(folder, model, tokenizer)
+        huggingface.write_model(folder, model, tokenizer, modules=modules)
 
     def describe_initialization(self, settings: ModelSettings, model: M) -> str:
         """Describe the weights of a new model."""
