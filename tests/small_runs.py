@@ -132,7 +132,9 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory, vocabulary_folder: Path)
         "tiny", tokenizer.vocab_size, hidden_size=32, num_heads=2, intermediate_size=64, max_positions=64
     )
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    save_model(folder, BertForPretraining(config), tokenizer)
+    model = BertForPretraining(config)
+    torch.nn.init.constant_(model.pooler.dense.bias, 1e-3)  # as if it was trained: heads of texts read it by default
+    save_model(folder, model, tokenizer)
     return folder
 
 

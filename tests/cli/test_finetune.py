@@ -214,6 +214,14 @@ def test_unused_head_is_reported(tmp_path: Path, make_tuning: Make, task_model: 
             assert run.state.task.label_names == ("bad", "good")
 
 
+def test_an_unused_pooled_head_is_reported(tmp_path: Path, make_tuning: Make) -> None:
+    run_finetune(make_tuning(tmp_path / "first", pooling="mean", epochs=0.1))
+    with open_finetune(make_tuning(tmp_path / "run", model=str(tmp_path / "first"))) as (run, printed):
+        run.print_summary()
+    assert printed.getvalue().count("(see --keep-head)") == 1
+    assert "new, mean pooling (no pooler in" in " ".join(printed.getvalue().split())
+
+
 def test_run_with_keep_head_resumes_to_the_same_bits(
     tmp_path: Path, make_tuning: Make, task_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -716,17 +724,17 @@ def test_capital_letters_and_an_uncased_vocabulary_are_reported(tmp_path: Path, 
         assert ("capital letters, such as 'Bear', but the vocabulary is uncased" in printed.getvalue()) == is_reported
 
 
-def test_untrained_pooler_is_reported(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
+def test_untrained_pooler_is_reported_if_the_head_reads_it(tmp_path: Path, make_tuning: Make, tiny_bert: Path) -> None:
     shutil.copytree(tiny_bert, tmp_path / "bert")
-    settings = make_tuning(tmp_path / "run", model=str(tmp_path / "bert"))
+    settings = make_tuning(tmp_path / "run", model=str(tmp_path / "bert"), pooling="cls")
     with open_finetune(settings) as (_, printed):
-        assert f"{tmp_path}/bert: its pooler was never trained" in printed.getvalue()
+        assert "pooler" not in printed.getvalue()
     weights = load_file(tmp_path / "bert/model.safetensors")
-    weights["bert.pooler.dense.bias"][3] = 1e-3
+    weights["bert.pooler.dense.bias"].zero_()
     (tmp_path / "bert/checksums.json").unlink()
     save_file(weights, tmp_path / "bert/model.safetensors", {"format": "pt"})
     with open_finetune(settings) as (_, printed):
-        assert "pooler" not in printed.getvalue()
+        assert f"{tmp_path}/bert: its pooler was never trained" in printed.getvalue()
 
 
 def test_dry_run_prints_summary_and_cost_and_writes_nothing(tmp_path: Path, make_tuning: Make) -> None:

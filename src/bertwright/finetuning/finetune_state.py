@@ -20,7 +20,6 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import (
     check_vocabulary,
     load_config,
-    load_head,
     random_task_model,
     start_task_model,
 )
@@ -31,7 +30,7 @@ from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, read_splits, within_positions
-from bertwright.tasks.task_io import TaskModel, continue_task, load_task, load_to_continue
+from bertwright.tasks.task_io import TaskModel, continue_task, load_task, load_to_continue, read_task
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import TrainingSpec
@@ -191,7 +190,7 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
     else:
         started = start_task_model(source, task.make_head or task.head, settings.seed, dropout)
         model = started.model
-        if (trained := load_head(source)) and trained.head == task.head:
+        if _has_head_of(source, task):
             notice(console, f"{source}: its head is not used; a new one starts from random weights (see --keep-head)")
         if "pooler" in started.newly_initialized:
             notice(console, f"{source} has no pooler: a new one starts from random weights, like the classifier")
@@ -203,6 +202,15 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
             )
     task.initialize_head(model.head)
     return model
+
+
+def _has_head_of(folder: Path, task: AnyTask) -> bool:
+    """Return whether a folder has a trained head with the outputs of a task, which could be continued."""
+    try:
+        trained = read_task(folder)
+    except ValueError:  # a task of another program
+        return False
+    return trained is not None and trained.head == task.head
 
 
 def own_lr_scales(encoder: TextEncoder, learning_rate: float) -> dict[str, float]:
