@@ -105,6 +105,7 @@ def causal_folder(request: pytest.FixtureRequest, tmp_path: Path, vocabulary_fol
         sizes = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 32, "max_positions": 64}
         config = BertConfig(tokenizer.vocab_size, **sizes, initializer_range=0.2, is_causal=True)
         model = BertForPretraining(config, seed=3)
+        torch.nn.init.constant_(model.pooler.dense.bias, 1e-3)  # as if it was trained
     save_model(folder, model, tokenizer)
     return folder
 

@@ -115,7 +115,9 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = BertConfig(
         tokenizer.vocab_size, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32
     )
-    save_model(zoo / "bert", BertForPretraining(config), tokenizer)
+    model = BertForPretraining(config)
+    torch.nn.init.constant_(model.pooler.dense.bias, 1e-3)  # as if it was trained
+    save_model(zoo / "bert", model, tokenizer)
     tokenizer.save(zoo / "vocabulary")
     for kind, (flags, suffix, *_) in KINDS.items():
         for split, count, seed in (("train", 24, 1), ("dev", 12, 2)):

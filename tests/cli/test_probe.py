@@ -361,7 +361,8 @@ def test_text_is_classified_by_a_linear_layer_on_cls(make: Make, tmp_path: Path)
         lines = [("the bear .\tanimal", "the forest .\tplace")[label] for label in rng.integers(0, 2, number)]
         (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines, ""]), encoding="utf-8")
     task = TaskSettings("classification", train=(f"{tmp_path}/train.tsv",), dev=(f"{tmp_path}/dev.tsv",))
-    settings = make(task=task, representations=("embeddings", "last"), epochs=20, learning_rates=(1e-1,), dropout=0.0)
+    changes = {"epochs": 20, "learning_rates": (1e-1,), "dropout": 0.0, "pooling": "cls"}
+    settings = make(task=task, representations=("embeddings", "last"), **changes)
     rows, printed = run_probe(settings)
     assert rows[0].dev.max < 0.65
     assert rows[1].dev.min == 1.0

@@ -176,7 +176,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("labels")
     tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *WORDS, *FILLERS], lowercase=True)
     config = BertConfig(tokenizer.vocab_size, 32, 2, 2, 64, max_positions=32, initializer_range=0.06)
-    save_model(folder / "bert", BertForPretraining(config), tokenizer)
+    model = BertForPretraining(config)
+    torch.nn.init.constant_(model.pooler.dense.bias, 1e-3)  # as if it was trained
+    save_model(folder / "bert", model, tokenizer)
     rng = np.random.default_rng(0)
     rows: list[tuple[str, list[str]]] = []
     for _ in range(400):
