@@ -121,9 +121,7 @@ def open_run(
     if context.is_main_process:
         model.to(context.device)
     peak = measure_peak_flops(context, model.config.hidden_size) * context.world_size if measures_peak else 1.0
-    return PretrainRun(
-        settings, context, console, tokenizer, model, modules, optimizer, train, held_out, peak, divided
-    )
+    return PretrainRun(settings, context, console, tokenizer, model, modules, optimizer, train, held_out, peak, divided)
 
 
 def _open_held_out(settings: PretrainSettings, tokenizer: TextTokenizer, console: Console) -> Sequence[Examples[Any]]:
