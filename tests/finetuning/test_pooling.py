@@ -255,6 +255,13 @@ def test_a_probe_reads_what_fine_tuning_reads(
     assert np.load(tmp_path / "probe/features/train/layer-02.npy").shape[1] == (96 if pooling == "concat" else 32)
     with pytest.raises(ValueError, match="pooling: expected one of cls, mean, max, concat, got 'sum'"):
         replace(settings, pooling="sum")  # type: ignore[arg-type]
+    assert "classification, best by accuracy" in printed
+
+
+def test_a_probe_does_not_read_both_orders_of_a_pair(tmp_path: Path) -> None:
+    table = {"run": str(tmp_path), "task": {"task": "mrpc", "overrides": {"both_orders": True}}}
+    with pytest.raises(ValueError, match="both_orders = True: a probe reads each pair in one order; omit it"):
+        from_table(ProbeSettings, table, "test")
 
 
 def test_an_estimator_reads_the_mean_where_the_pooler_is_untrained(poolers: dict[str, Path]) -> None:

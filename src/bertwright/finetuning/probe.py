@@ -212,8 +212,9 @@ class ProbeRun:
         """Print the task, the encoder, the data and the heads, then warnings about the data."""
         config, settings, head = self.encoder.config, self.settings, self.head_config(next(iter(self.representations)))
         lstm = f"{head.lstm_layers}-layer BiLSTM of {head.lstm_size}, " if head.lstm_layers else ""
+        name, kind = settings.task.task, self.task.kind
         fields = {
-            "task": f"{settings.task.task} ({self.task.kind}), best by {self.task.metric}",
+            "task": f"{name if name == kind else f'{name} ({kind})'}, best by {self.task.metric}",
             "frozen": f"{config}, from {settings.model}",
         }
         if modes := self.pooling.modes:

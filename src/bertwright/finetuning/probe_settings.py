@@ -93,6 +93,8 @@ class ProbeSettings:
         check_minimum(self, 2, "lstm_size")
         if self.lstm_size % 2:
             raise ValueError(f"lstm_size must be even, half for each direction, not {self.lstm_size}")
+        if self.task.overrides.both_orders:
+            raise ValueError("both_orders = True: a probe reads each pair in one order; omit it")
         if self.task.overrides.crf:
             raise ValueError("crf = True: a probe's heads are linear (section 5.3); omit it")
 

@@ -151,13 +151,13 @@ class TaskSettings:
     """A published task: cola, sst2, mrpc, stsb, qqp, mnli, mnli_mismatched, qnli, rte, wnli, swag, codah, squad,
     squad_v2, korquad, conll2003, conll2000, ud_pos, nsmc. If the paper names learning rate, batch size and epochs for
     it, they are the defaults: --task NAME --help shows them. Or a task type for your own files: classification,
-    regression, multiple-choice, tagging, question-answering."""
+    multi-label, regression, multiple-choice, tagging, question-answering."""
     data: Path | None = None
     """Folder with a published task's files under their own names; --train, --dev and --test take precedence."""
     train: tuple[str, ...] = ()
     """Training files: .tsv, .txt, .csv, .jsonl, .json (an array), .parquet, also compressed, or hf://datasets/...
-    (classification, regression, multiple choice); CoNLL columns, .conllu, .jsonl or .parquet (tagging); SQuAD .json,
-    .jsonl or .parquet (question answering)."""
+    (classification, multi-label, regression, multiple choice); CoNLL columns, .conllu, .jsonl or .parquet (tagging);
+    SQuAD .json, .jsonl or .parquet (question answering)."""
     dev: tuple[str, ...] = ()
     """Labeled files that select the best checkpoint."""
     test: tuple[str, ...] = ()
