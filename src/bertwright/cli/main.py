@@ -45,7 +45,7 @@ NO_MORE_THREADS = (
     "--workers, or end other processes"
 )
 NO_THREAD = re.compile("can't start new thread|pthread_create|Thread creation failed")
-RANK_LOST = "another rank has ended; restart all ranks, with --resume if the run has begun"
+RANK_LOST = "another rank has ended; restart all (torchrun --max-restarts does), with --resume if the run has begun"
 # Messages of gloo and NCCL if another rank has ended.
 PEER_LOST = re.compile("Connection (closed|reset) by peer|Broken pipe|remote process exited")
 MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)

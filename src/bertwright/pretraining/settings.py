@@ -139,8 +139,9 @@ class PretrainSettings:
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
     same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction
-    set, the numbers of threads and of processes, the dtype, --micro-batch-size and --pad-batches. A notice
-    reports changes of all but the last two."""
+    set, the numbers of threads and of processes, the dtype, --micro-batch-size, --pad-batches and --shard. A
+    notice reports changes of all but the last three. Under `torchrun --max-restarts`, a run that has begun resumes by
+    itself."""
     steps: int = 1_000_000
     """Optimizer steps in total (paper: 1,000,000)."""
     micro_batch_size: int | None = None
