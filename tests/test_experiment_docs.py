@@ -1,4 +1,4 @@
-"""docs/experiments.md: each cell of its tables is the one of its result file."""
+"""docs/experiments.md: each cell of its tables, and each verdict, is the one of its result file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def docs() -> Any:
 def test_every_cell_of_the_docs_is_that_of_its_file(docs: Any) -> None:
     outcome = docs.check_docs(docs.DOCS.read_text(encoding="utf-8"))
     assert outcome.mismatches == []
-    assert outcome.cells >= 138
+    assert outcome.cells >= 163
+    assert outcome.unknown_verdicts == ()
+    assert outcome.verdicts
 
 
 def test_a_changed_cell_and_a_cell_without_a_result_are_found(docs: Any) -> None:
@@ -40,3 +42,12 @@ def test_a_changed_cell_and_a_cell_without_a_result_are_found(docs: Any) -> None
     )  # fmt: skip
     empty = text.replace(row, row.replace("79.4 ± 0.3 (5) ", ""))
     assert [mismatch.docs for mismatch in docs.check_docs(empty).mismatches] == [""]
+
+
+def test_a_changed_verdict_is_found(docs: Any) -> None:
+    text = docs.DOCS.read_text(encoding="utf-8")
+    verdict = next(line for file, line in docs.list_verdicts(text) if docs.read_sentences(file))
+    changed = verdict.replace("pre-trainings each", "pre-training each")
+    outcome = docs.check_docs(text.replace(verdict, changed))
+    assert outcome.unknown_verdicts == (changed,)
+    assert outcome.verdicts == docs.check_docs(text).verdicts - 1
