@@ -1,25 +1,32 @@
 """Executors: order and bounds of results, errors, dead workers; and commands on Ray, which give the local results."""
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
+from rich.console import Console
 
+from bertwright.cli.main import run
 from bertwright.corpus import corpus_figures
 from bertwright.corpus.corpus_figures import measure_corpus
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.executors.executor import LEAD, Executor, ExecutorSettings, SerialExecutor, run_in_order
 from bertwright.executors.open_executor import open_executor
 from bertwright.executors.processes import ProcessExecutor
+from bertwright.executors.ray_executor import _connect
+from bertwright.experiments.job_runner import JobRunner
+from bertwright.experiments.jobs import Job
 from bertwright.tokenstore import build as build_module
 from bertwright.tokenstore.build import BuildSettings, Progress, build
+from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary import shard_counts, word_counts
 from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -251,3 +258,80 @@ def test_command_connects_to_a_cluster_by_its_address(ray_cluster: Any, corpus: 
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert '"documents": 120' in (tmp_path / "f.json").read_text()
+
+
+# --- jobs of experiments
+
+
+@dataclass(frozen=True)
+class ToySettings:
+    """Settings of a job of the tests."""
+
+    number: int
+    device: DeviceSettings = DeviceSettings(device="cpu", dtype="float32", threads=1)  # noqa: RUF009
+
+
+@dataclass(frozen=True)
+class ToyJob(Job):
+    """A job that adds its number to the scores of its parents, and whose worker dies at the first attempt."""
+
+    settings: ToySettings
+
+    kind: ClassVar[str] = "toy"
+
+    def digest_inputs(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> dict[str, float]:
+        marker = run.parent / "died"
+        if self.settings.number == 2 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        scores = [json.loads((parent.parent / "result.json").read_text())["scores"]["dev"] for parent in parents]
+        return {"dev": sum(scores) + self.settings.number}
+
+
+def test_jobs_run_on_ray_when_their_parents_are_finished(ray_cluster: Any, tmp_path: Path) -> None:
+    first = [ToyJob(f"job {number}", (), (), ToySettings(number)) for number in (1, 2)]
+    second = [ToyJob(f"job {number}", (), tuple(first), ToySettings(number)) for number in (10, 20, 30)]
+    last = ToyJob("last", (), tuple(second), ToySettings(100))
+    runner, console = JobRunner(tmp_path), text_console()
+    with open_executor(ON_RAY) as executor:
+        runner.run_on(executor, [last], console)
+        printed = console.file.getvalue()  # type: ignore[attr-defined]
+        runner.run_on(executor, [last], console)
+    result = runner.result(last)
+    assert result is not None
+    assert result.scores == {"dev": 3 * 3 + 10 + 20 + 30 + 100}
+    assert (runner.folder(first[1]) / "died").exists()
+    assert printed.count("of 6") == 6
+    assert console.file.getvalue() == printed  # type: ignore[attr-defined]
+
+
+# --- misuse
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--executor", "rey"], "--executor: expected one of 'local', 'ray', got 'rey'"),
+        (["--ray-address", "auto"], "ray_address = 'auto': expected --executor ray"),
+    ],
+)
+def test_misuse_of_workers_is_one_message(
+    corpus: CorpusSettings, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert run(["survey", *corpus.inputs, *options]) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_address_without_a_cluster_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^--ray-address 127.0.0.1:9: expected a Ray cluster.*`ray start --head"):
+        _connect(None, "127.0.0.1:9", None)
+
+
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    message = r"^--executor ray: expected the package ray.*pip install 'bertwright\[scale\]'"
+    with pytest.raises(ValueError, match=message), open_executor(ON_RAY):
+        pass

@@ -8,19 +8,21 @@ from contextlib import contextmanager
 
 from bertwright.executors.executor import Executor, ExecutorSettings, SerialExecutor
 from bertwright.executors.processes import ProcessExecutor
-from bertwright.executors.ray_executor import open_ray
+from bertwright.executors.ray_executor import ONE_CPU, CallResources, open_ray
 from bertwright.kernels.cpu import available_cpus
 
 
 @contextmanager
-def open_executor(settings: ExecutorSettings, default: Executor | None = None, gpus: int = 0) -> Iterator[Executor]:
+def open_executor(
+    settings: ExecutorSettings, default: Executor | None = None, call: CallResources = ONE_CPU
+) -> Iterator[Executor]:
     """Yield the executor that settings choose.
 
-    `default`: the local executor if no number of workers is set; None: a process per CPU. `gpus`: GPUs of each call on
-    a Ray cluster. Raises ValueError if Ray is not installed or there is no cluster at the address.
+    `default`: the local executor if no number of workers is set; None: a process per CPU. `call`: what
+    each call takes on a Ray cluster. Raises ValueError if Ray is not installed or there is no cluster at the address.
     """
     if settings.executor == "ray":
-        with open_ray(settings.ray_address, settings.workers, gpus) as executor:
+        with open_ray(settings.ray_address, settings.workers, call) as executor:
             yield executor
     elif settings.is_alone and default is not None:
         yield default

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from bertwright.executors.executor import SINGLE_THREADED, R, S, T
 from bertwright.kernels.cpu import available_cpus
@@ -19,12 +20,22 @@ SHARED_HINT = "all machines need the inputs at the same path on a shared disk, o
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # no reports, no advice on stderr
 
 
+class CallResources(NamedTuple):
+    """What one call takes of a machine."""
+
+    cpus: int = 1
+    gpus: int = 0
+
+
+ONE_CPU = CallResources()
+
+
 @contextmanager
-def open_ray(address: str | None, workers: int | None, gpus: int = 0) -> Iterator[RayExecutor]:
+def open_ray(address: str | None, workers: int | None, call: CallResources) -> Iterator[RayExecutor]:
     """Connect to a Ray cluster, or start one on this machine, and yield an executor; disconnect at the end.
 
-    A connection that the program already has is used, and remains. `gpus`: GPUs of each call. Raises ValueError if Ray
-    is not installed or no cluster answers at the address.
+    A connection that the program already has is used, and remains. Raises ValueError if Ray is not installed or no
+    cluster answers at the address.
     """
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     try:
@@ -37,7 +48,7 @@ def open_ray(address: str | None, workers: int | None, gpus: int = 0) -> Iterato
     if is_ours:
         _connect(ray, address or os.environ.get("RAY_ADDRESS"), workers)
     try:
-        yield RayExecutor(ray, workers, gpus)
+        yield RayExecutor(ray, workers, call)
     finally:
         if is_ours:
             ray.shutdown()
@@ -79,26 +90,27 @@ class RayExecutor:
     Ray repeats the calls of a worker or a machine that dies, and starts calls on machines that join the cluster.
     """
 
-    def __init__(self, ray: Any, workers: int | None, gpus: int) -> None:
+    def __init__(self, ray: Any, workers: int | None, call: CallResources) -> None:
         self._ray = ray
         self._max_workers = workers
-        self._gpus = gpus
+        self._resources = call
 
     @property
     def workers(self) -> int:
-        """Number of workers: the given one, or the CPUs (GPUs, if calls need them) that the cluster has now."""
+        """Number of workers: the given one, or the calls that the cluster has resources for now."""
         if self._max_workers is not None:
             return self._max_workers
-        resources = self._ray.cluster_resources()
-        number = resources.get("GPU", 0) // self._gpus if self._gpus else resources.get("CPU", 0)
-        return max(1, int(number))
+        cluster, (cpus, gpus) = self._ray.cluster_resources(), self._resources
+        limits = [cluster.get("CPU", 0) // cpus, *([cluster.get("GPU", 0) // gpus] if gpus else [])]
+        return max(1, int(min(limits)))
 
     def run(self, function: Callable[[T, S], R], shared: S, tasks: Iterable[T | None]) -> Generator[tuple[int, R]]:
         """Call the function in the cluster; see `Executor.run`."""
         source, number = iter(tasks), 0
-        constants = self._ray.put((function, shared))
+        constants = self._ray.put((function, shared, Path.cwd()))
         work = self._ray.remote(_call)
-        options = {"num_gpus": self._gpus, "max_retries": MAX_RETRIES, "scheduling_strategy": "SPREAD"}
+        cpus, gpus = self._resources
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": MAX_RETRIES, "scheduling_strategy": "SPREAD"}
         running: dict[Any, tuple[int, T]] = {}
         try:
             while True:
@@ -143,7 +155,9 @@ class RayExecutor:
 def _call(constants: list[Any], task: Any) -> tuple[Exception | None, Any]:
     """Call the function on a task, in a worker; return its error and its result."""
     os.environ.update(SINGLE_THREADED)
-    function, shared = _fetch(constants[0])
+    function, shared, folder = _fetch(constants[0])
+    with suppress(OSError):  # a machine may lack the folder that the command was started in
+        os.chdir(folder)  # relative paths are meant from there
     try:
         return None, function(task, shared)
     except (ValueError, OSError) as error:
@@ -152,7 +166,7 @@ def _call(constants: list[Any], task: Any) -> tuple[Exception | None, Any]:
 
 @lru_cache(maxsize=1)
 def _fetch(reference: Any) -> Any:
-    """Return the function and its shared data, once per worker."""
+    """Return the function, its shared data and the command's folder; they are copied once per worker."""
     import ray
 
     return ray.get(reference)

@@ -27,6 +27,8 @@ from bertwright.console import (
     plain_text,
     say,
 )
+from bertwright.executors.open_executor import open_executor
+from bertwright.executors.ray_executor import CallResources
 from bertwright.experiments.experiment_settings import BUDGETED, ExperimentSettings
 from bertwright.experiments.job_cost import estimate_costs, fit_budget
 from bertwright.experiments.job_maker import ExperimentInputs
@@ -51,7 +53,7 @@ from bertwright.finetuning.settings import paper_optimizer
 from bertwright.interop.model_files import model_folder
 from bertwright.models.config import format_shape
 from bertwright.settings import to_table
-from bertwright.training.context import select_dtype
+from bertwright.training.context import select_device, select_dtype
 from bertwright.training.distributed import independent_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
@@ -98,7 +100,14 @@ def run_experiment(settings: ExperimentSettings, console: Console, rank: int) ->
     if not settings.report_only:
         if rank == 0:
             say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {runner.path}")
-        runner.run_all(plan.jobs, console)
+        if settings.execution.executor == "ray":
+            on_gpu = select_device(settings.device).type == "cuda"
+            with open_executor(
+                settings.execution, call=CallResources(settings.device.threads or 1, int(on_gpu))
+            ) as ray:
+                runner.run_on(ray, plan.jobs, console)
+        else:
+            runner.run_all(plan.jobs, console)
     if rank > 0:
         return None
     folder = report_folder(settings, plan)

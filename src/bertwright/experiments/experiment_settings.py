@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bertwright.executors.executor import ExecutorSettings
 from bertwright.experiments.levels import LevelName
 from bertwright.experiments.tables import TableFacts, describe_tables, read_facts, table_names
 from bertwright.interop.model_files import check_model
@@ -60,6 +61,7 @@ class ExperimentSettings:
     """Only report the results of the jobs that are finished: print them, and write report.md, report.json and
     plot.png."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
+    execution: ExecutorSettings = field(default_factory=ExecutorSettings)
 
     def __post_init__(self) -> None:
         check_not_str(self, "tasks")
@@ -84,6 +86,11 @@ class ExperimentSettings:
                 raise ValueError(f"{flag}: with --model, nothing is pre-trained; omit {flag} or --model")
         if (only := self.table.only_task) and self.tasks not in ((), (only,)):
             raise ValueError(f"--tasks: {self.experiment} is about {only}, got {', '.join(self.tasks)}; omit --tasks")
+        if self.execution.executor == "local" and self.execution.workers is not None:
+            raise ValueError(
+                f"--workers {self.execution.workers}: expected --executor ray with it; on one machine, start the same "
+                "command several times"
+            )
         if self.dry_run and self.report_only:
             raise ValueError("--dry-run and --report-only: choose one")
 

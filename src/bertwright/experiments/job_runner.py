@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -25,6 +25,7 @@ import torch
 from rich.console import Console
 
 from bertwright.console import format_duration, say
+from bertwright.executors.executor import Executor
 from bertwright.experiments.jobs import CHOSEN_RATE, ENTROPY, RESULT, Job, all_jobs
 from bertwright.files import LOCK_FILE, ensure_folder, lock_or_explain, read_json, write_json
 from bertwright.kernels.cpu import processor_name
@@ -113,9 +114,35 @@ class JobRunner:
                     else:  # other processes run all jobs that could start
                         time.sleep(WAIT_S)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"{self.count(needed)} of {len(needed)} jobs are finished; the same command resumes the experiment"
-            ) from None
+            raise KeyboardInterrupt(self._format_progress(needed)) from None
+
+    def run_on(self, executor: Executor, jobs: Sequence[Job], console: Console) -> None:
+        """Run all jobs that are not finished by the workers of an executor, each when its parents are finished.
+
+        The workers need the work folder on a shared disk. Other processes may share the work. Ctrl-C ends running jobs,
+        which resume from their last checkpoint. Errors: see `run_all`.
+        """
+        needed = all_jobs(jobs)
+        waiting, started, printed = [*needed], list[Job](), {job.key for job in needed if self.result(job)}
+
+        def admit() -> Iterator[Job | None]:
+            while waiting:
+                ready = next((job for job in waiting if all(map(self.result, job.parents))), None)
+                if ready is not None:
+                    waiting.remove(ready)
+                    started.append(ready)
+                yield ready
+
+        try:
+            with closing(executor.run(complete_job, self, admit())) as completed:
+                for number, is_done in completed:
+                    job = started[number]
+                    if not is_done:  # another process has locked it
+                        waiting.append(job)
+                    elif job.key not in printed:
+                        self._print(job, needed, console)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._format_progress(needed)) from None
 
     def complete(self, job: Job, needed: Sequence[Job], console: Console) -> bool:
         """Run a job unless it is finished, and delete what no other job reads; return False if another process has it.
@@ -125,13 +152,20 @@ class JobRunner:
         with lock_if_free(self.folder(job)) as is_locked:
             if not is_locked:
                 return False
-            result = self.result(job)
-            if result is None:
-                result = self.run(job)
-                count, time_taken = f"{self.count(needed)} of {len(needed)}", format_duration(result.seconds)
-                say(console, f"{count:>10}  {job.name}: {describe(result)} ({time_taken})")
+            if self.result(job) is None:
+                self.run(job)
+                self._print(job, needed, console)
             job.prune(self.run_folder(job))  # also after a process that was killed before it could do so
             return True
+
+    def _print(self, job: Job, needed: Sequence[Job], console: Console) -> None:
+        """Print the result of a finished job, and how many of the experiment's are finished."""
+        if result := self.result(job):
+            count, time_taken = f"{self.count(needed)} of {len(needed)}", format_duration(result.seconds)
+            say(console, f"{count:>10}  {job.name}: {describe(result)} ({time_taken})")
+
+    def _format_progress(self, needed: Sequence[Job]) -> str:
+        return f"{self.count(needed)} of {len(needed)} jobs are finished; the same command resumes the experiment"
 
     def count(self, jobs: Sequence[Job]) -> int:
         """Return the number of jobs that are finished."""
@@ -162,6 +196,14 @@ class JobRunner:
         record = {"name": job.name, "finished": when} | result._asdict() | {"identity": job.identity}
         write_json(folder / RESULT, record)
         return result
+
+
+def complete_job(job: Job, runner: JobRunner) -> bool:
+    """Complete a job as a worker; return False if another process has it, after a while."""
+    is_done = runner.complete(job, (), Console(quiet=True))
+    if not is_done:
+        time.sleep(WAIT_S)
+    return is_done
 
 
 def describe_environment(device: DeviceSettings) -> dict[str, str]:
