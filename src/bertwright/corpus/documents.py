@@ -96,11 +96,11 @@ class CorpusSettings(CorpusFormat):
     """Input files, and how their text is divided into documents and sentences."""
 
     inputs: Positional[tuple[str, ...]]
-    """Files, folders (searched recursively, following links, without hidden names), globs, or
-    hf://datasets/NAME/... paths: .txt, .jsonl, .csv, .tsv, .parquet, .conllu, .conll, .xml (Wikipedia dumps such as
-    pages-articles.xml.bz2: the running text of each article), all but .parquet also as .gz, .zst, .bz2, .xz or
-    .zip. `file=`,
-    `line=`, `blank-line=` or `section=` before an input overrides --document-unit for it, as in file=books/."""
+    """Files, folders (searched recursively, following links, without hidden names), globs,
+    hf://datasets/NAME/... paths, or URLs of object storage such as s3://BUCKET/books: .txt, .jsonl, .csv, .tsv,
+    .parquet, .conllu, .conll, .xml (Wikipedia dumps such as pages-articles.xml.bz2: the running text of each article),
+    all but .parquet also as .gz, .zst, .bz2, .xz or .zip. `file=`, `line=`, `blank-line=` or `section=` before an input
+    overrides --document-unit for it, as in file=books/."""
 
     format: str | None = None
     """Format of all inputs, whatever their suffixes: txt, jsonl, csv, tsv, parquet, conllu, conll or xml."""

@@ -102,10 +102,9 @@ def run_experiment(settings: ExperimentSettings, console: Console, rank: int) ->
             say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {runner.path}")
         if settings.execution.executor == "ray":
             on_gpu = select_device(settings.device).type == "cuda"
-            with open_executor(
-                settings.execution, call=CallResources(settings.device.threads or 1, int(on_gpu))
-            ) as ray:
-                runner.run_on(ray, plan.jobs, console)
+            each = CallResources(cpus=settings.device.threads or 1, gpus=int(on_gpu))
+            with open_executor(settings.execution, call=each) as executor:
+                runner.run_on(executor, plan.jobs, console)
         else:
             runner.run_all(plan.jobs, console)
     if rank > 0:

@@ -29,7 +29,7 @@ class PrepareSettings:
     vocabulary: str
     """Folder with a vocabulary or a model, or a hub name."""
     store: Path
-    """Folder for the token store."""
+    """Folder for the token store; also on object storage, such as s3://BUCKET/store."""
     build: BuildSettings = field(default_factory=BuildSettings)
 
 

@@ -38,7 +38,7 @@ class LearnSettings:
 
     corpus: CorpusSettings
     output: Path
-    """New folder for the vocabulary."""
+    """New folder for the vocabulary; also on object storage, such as s3://BUCKET/vocabulary."""
     vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
     execution: ExecutorSettings = field(default_factory=ExecutorSettings)
 
