@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -55,6 +56,7 @@ def open_ray(address: str | None, workers: int | None, call: CallResources) -> I
 
 
 def _connect(ray: Any, address: str | None, workers: int | None) -> None:
+    logging.getLogger("ray").setLevel(logging.ERROR)  # no notices of a start that went well
     options = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     if address is None:
         ray.init(address="local", num_cpus=workers or available_cpus(), include_dashboard=False, **options)
