@@ -1,6 +1,6 @@
 """Counting of words by workers: each counts the chunks of a shard, and this process adds them up in order.
 
-The counts, and their order, are equal to those of `read` and `count_words` in one process.
+`read` and `count_words` in one process give the same counts in the same order.
 """
 
 from __future__ import annotations
