@@ -63,6 +63,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "no pre-training": {"from_scratch": True, "unfreeze": "all", "layerwise_lr_decay": 1.0},
     "pre-trained, last layer only": {"freeze_layers": 2, "unfreeze": "all", "layerwise_lr_decay": 1.0},
     "pre-trained, all tricks": {},
+    "pre-trained, all layers at one rate": {
+        "unfreeze": "all",
+        "layerwise_lr_decay": 1.0,
+    },  # added after seed 0's results
 }
 
 
@@ -199,7 +203,8 @@ def prepare_texts(data: Path, work: Path) -> None:
 
 def tune_language_model(chosen: argparse.Namespace) -> Path:
     """Fine-tune the general language model on the training questions; return its run."""
-    run, store, vocabulary = (chosen.work / name for name in ("target", "store", "vocabulary"))
+    work: Path = chosen.work
+    run, store, vocabulary = work / "target", work / "store", work / "vocabulary"
     if (run / "report.json").exists():
         return run
     prepare_texts(chosen.data, chosen.work)
@@ -251,7 +256,7 @@ def classify(chosen: argparse.Namespace, model: Path, way: str, labels: str, see
         for split in ("train", "test")
     }
     random.Random(seed).shuffle(examples["train"])
-    examples["train"] = examples["train"][:number]
+    examples["train"] = with_all_labels(examples["train"], number)
     started = time.process_time()
     finetune(settings, silent_console(), examples, temporary=True)
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
@@ -260,6 +265,14 @@ def classify(chosen: argparse.Namespace, model: Path, way: str, labels: str, see
         "rate": settings.optimizer.learning_rate,
         "cpu_seconds": round(time.process_time() - started, 1),
     }
+
+
+def with_all_labels(examples: list[Any], number: int) -> list[Any]:
+    """Return the first examples; a label that they lack replaces the last of them by its own first example."""
+    chosen = examples[:number]
+    firsts = {example.label: example for example in reversed(examples)}
+    missing = [firsts[label] for label in sorted(firsts.keys() - {example.label for example in chosen})]
+    return chosen[: number - len(missing)] + missing
 
 
 def compare_classifiers(chosen: argparse.Namespace) -> None:
