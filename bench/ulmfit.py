@@ -6,10 +6,10 @@
 `perplexity` trains both models from the same first weights on the same text, with the same rates, dropouts and
 penalties; only the dropout masks differ, and with --dropout 0 nothing does. `trec` takes a run of
 `pretrain --architecture ulmfit`, fine-tunes it on the questions of TREC's training set (target LM), and trains
-classifiers on 50, 200, 1,000 and all labels; the error is measured on the whole test set. Fixed before any result: the
-settings below, the same for all three ways; the weights of the last step count; the labels of a seed are the first ones
-of its shuffle. Results are appended as they come, and what the file has is not run again; seeds come one after the
-other, so that an early stop leaves whole rows.
+classifiers on 50, 200, 1,000 and all labels; the error is measured on the whole test set. The settings below are the
+same for all ways; the weights of the last step count; the labels of a seed are the first ones of its shuffle, and every
+label has an example. Results are appended as they come, and what the file has is not run again; seeds come one after
+the other, so that an early stop leaves whole rows.
 """
 
 from __future__ import annotations
