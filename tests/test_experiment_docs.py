@@ -27,14 +27,14 @@ def docs() -> Any:
 def test_every_cell_of_the_docs_is_that_of_its_file(docs: Any) -> None:
     outcome = docs.check_docs(docs.DOCS.read_text(encoding="utf-8"))
     assert outcome.mismatches == []
-    assert outcome.cells >= 163
+    assert outcome.cells >= 171
     assert outcome.unknown_verdicts == ()
     assert outcome.verdicts
 
 
 def test_a_changed_cell_and_a_cell_without_a_result_are_found(docs: Any) -> None:
     text = docs.DOCS.read_text(encoding="utf-8")
-    row = next(line for line in text.splitlines() if line.startswith("| fine-tuned |"))
+    row = next(line for line in text.splitlines() if line.startswith("| fine-tuned | 79.4"))
     changed = text.replace(row, row.replace("79.4", "79.5"))
     (mismatch,) = docs.check_docs(changed).mismatches
     assert (mismatch.row, mismatch.column, mismatch.docs, mismatch.file) == (
