@@ -31,12 +31,12 @@ def count_words(dump: str) -> tuple[Counter[str], Counter[str]]:
         return text
 
     def count_sentences(line: str) -> str:
-        kept = tidy(line)
-        if wikipedia._is_running_text(kept):
-            counts["sentences kept"] += len(split_sentences(kept))
+        text = tidy(line)
+        if wikipedia._is_running_text(text):
+            counts["sentences kept"] += len(split_sentences(text))
             free = wikipedia.FREE_GAP.sub("", wikipedia.IN_BRACKETS.sub("", line.strip()))
             counts["sentences dropped"] += sum(wikipedia.GAP in sentence for sentence in split_sentences(free))
-        return kept
+        return text
 
     def count_link(title: str, hidden: frozenset[str]) -> bool:
         shows_nothing = is_hidden(title, hidden)

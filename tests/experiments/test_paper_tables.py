@@ -15,7 +15,7 @@ from bertwright.experiments.job_runner import JobRunner
 from bertwright.experiments.jobs import BestRateJob, all_jobs
 from bertwright.experiments.report import format_p
 from bertwright.experiments.table_plan import FREQUENT, RANDOM
-from bertwright.experiments.tables import TableFacts, describe_tables, read_facts, table_names
+from bertwright.experiments.tables import TableProperties, describe_tables, read_properties, table_names
 from bertwright.experiments.tables.table1 import GLUE, published_figures
 from bertwright.experiments.tables.table8 import MIXES
 from bertwright.files import read_json
@@ -25,8 +25,8 @@ from bertwright.settings import differences, to_table
 def test_a_table_is_found_by_the_name_of_its_file() -> None:
     assert {"figure5", "table1", "table5", "table6", "table7", "table8"} <= {*table_names()}
     assert "table7 (Table 7: features and fine-tuning)" in describe_tables()
-    assert read_facts("table7") == TableFacts("Table 7: features and fine-tuning", True, "conll2003")
-    assert [name for name in table_names() if read_facts(name).is_curve] == ["figure5"]
+    assert read_properties("table7") == TableProperties("Table 7: features and fine-tuning", True, "conll2003")
+    assert [name for name in table_names() if read_properties(name).is_curve] == ["figure5"]
 
 
 def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,13 +125,13 @@ def test_a_fit_of_a_regression_equals_ridge_regression() -> None:
 def test_the_prior_is_narrow_where_the_states_say_nothing_of_the_labels() -> None:
     task, model, encoded = make_case("classification")
     states = read_states(model, encoded, np.arange(60))[:, 0]
-    told = replace(encoded, labels=(states > states.median()).long().numpy())
-    assert fit_head(model, task, told, seed=0).variance >= 3.0
+    labeled = replace(encoded, labels=(states > states.median()).long().numpy())
+    assert fit_head(model, task, labeled, seed=0).variance >= 3.0
     noise = [replace(encoded, labels=np.random.default_rng(n).integers(2, size=60)) for n in range(9)]
     assert np.median([fit_head(model, task, labels, seed=0).variance for labels in noise]) == VARIANCES[0]
 
 
-def test_the_chosen_prior_has_the_lowest_loss_in_cross_validation_of_scikit_learn() -> None:
+def test_the_chosen_prior_has_the_least_loss_in_cross_validation_of_scikit_learn() -> None:
     task, model, encoded = make_case("pooled")
     states = read_states(model, encoded, np.arange(60)).double().numpy()
     standard = (states - states.mean(0)) / states.std(0)

@@ -260,7 +260,7 @@ def test_a_probe_reads_what_fine_tuning_reads(
 
 def test_a_probe_does_not_read_both_orders_of_a_pair(tmp_path: Path) -> None:
     table = {"run": str(tmp_path), "task": {"task": "mrpc", "overrides": {"both_orders": True}}}
-    with pytest.raises(ValueError, match="both_orders = True: a probe reads each pair in one order; omit it"):
+    with pytest.raises(ValueError, match=r"both_orders = True: .* one order; omit it"):
         from_table(ProbeSettings, table, "test")
 
 

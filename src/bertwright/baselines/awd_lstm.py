@@ -165,7 +165,7 @@ class AwdLstmEncoder(TextEncoder):
     def initialize(self, seed: int) -> None:
         """Draw weights: word vectors uniform in ±0.1, LSTMs in ±1 / √C; every parameter is a function of (seed, name).
 
-        The limits are PyTorch's and those of the released code of AWD-LSTM.
+        PyTorch and the released code of AWD-LSTM have the same limits.
         """
         for name, parameter in self.named_parameters():
             if not parameter.is_meta:
@@ -213,8 +213,8 @@ class AwdLstmEncoder(TextEncoder):
             return Dropout(rate, packing.dropout_seed, 0, keys) if self.training and rate else None
 
         ones = torch.ones(len(time_ids), 1, device=ids.device)
-        kept = dropout(ones, drop_at(config.embedding_dropout, time_ids), 0)
-        words = F.embedding(time_ids, self.embeddings.word.weight) * kept
+        factors = dropout(ones, drop_at(config.embedding_dropout, time_ids), 0)
+        words = F.embedding(time_ids, self.embeddings.word.weight) * factors
         time_outputs = [dropout(words, drop_at(config.input_dropout, locked), 1)]
         values = LstmValues(words, words)
         last = []

@@ -98,7 +98,7 @@ class Integrators(nn.Module):
         self.lstms = nn.ModuleList(nn.LSTM(3 * size, size // 2, bidirectional=True) for _ in range(texts))
 
     def forward(self, words: Tensor, lengths: Ints, drop: Dropout | None) -> Tensor:
-        """Compute N × H → N × H; `lengths`: words of all M texts, those of a pair one after the other."""
+        """Compute N × H → N × H; `lengths`: words of all M texts, the two of a pair one after the other."""
         others = attend_to_partners(words, lengths, len(self.lstms))
         joined = dropout(torch.cat([words, words - others, words * others], 1), drop, 2)
         results = torch.zeros_like(words)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertwright.executors.executor import ExecutorSettings
 from bertwright.experiments.levels import LevelName
-from bertwright.experiments.tables import TableFacts, describe_tables, read_facts, table_names
+from bertwright.experiments.tables import TableProperties, describe_tables, read_properties, table_names
 from bertwright.interop.model_files import check_model
 from bertwright.settings import Positional, check_limit, check_minimum, check_not_str, did_you_mean
 from bertwright.tasks.presets import PRESETS
@@ -95,9 +95,9 @@ class ExperimentSettings:
             raise ValueError("--dry-run and --report-only: choose one")
 
     @property
-    def table(self) -> TableFacts:
+    def table(self) -> TableProperties:
         """What is known of the experiment before it is planned."""
-        return read_facts(self.experiment)
+        return read_properties(self.experiment)
 
 
 ExperimentSettings.__doc__ = f"{ExperimentSettings.__doc__}\n\n{describe_tables()}"

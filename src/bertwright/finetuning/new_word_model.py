@@ -98,7 +98,7 @@ class TranslationEncoder(NamedTuple):
     tokenizer: TextTokenizer
 
     def encoder_of(self, tokenizer: TextTokenizer) -> CoveEncoder:
-        """Return the encoder with vectors for the words of another vocabulary, those of unknown words included."""
+        """Return the encoder with vectors for the words of another vocabulary, unknown ones included."""
         unknown = self.tokenizer.unk_id
         rows = [unknown if (row := self.tokenizer.id(word)) is None else row for word in tokenizer.tokens]
         encoder = CoveEncoder(replace(self.encoder.config, vocab_size=len(rows)))

@@ -81,7 +81,7 @@ def _find_difference(
 
 
 def example_rows(x: Tensor) -> Tensor:
-    """Return ROWS rows like those of a tensor, which may have none."""
+    """Return ROWS rows in the form of a tensor's, which may have none."""
     return x.new_empty(ROWS, *x.shape[1:])
 
 

@@ -60,7 +60,7 @@ def run_lstm(
 
 
 class LstmValues(NamedTuple):
-    """States and cells of words, or those of sequences before a step; the last two dimensions are rows × H."""
+    """States and cells of words, or of sequences before a step; the last two dimensions are rows × H."""
 
     states: Tensor
     cells: Tensor

@@ -88,7 +88,7 @@ def resume_restarted(settings: S) -> S:
     """Return the settings with `resume` set if `torchrun --max-restarts` started this process and the run has begun.
 
     A job whose ranks have been restarted, after a failure or because machines left or joined, gets the same arguments
-    again. It continues after its newest checkpoint, if its settings are those of the folder's run.
+    again. It continues after its newest checkpoint, if it has the settings of the folder's run.
     """
     restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
     if restarts and not settings.resume and (settings.run / "settings.toml").is_file():

@@ -1,7 +1,7 @@
 """The experiments, one file each: the name of a file is the name of the experiment.
 
-A file has a constant TITLE, `make_plan(maker)`, which returns its `TablePlan`, and the constants of `TableFacts` that
-differ from their defaults, in capitals. The modules import torch, so these constants, literals, are read from the
+A file has a constant TITLE, `make_plan(maker)`, which returns its `TablePlan`, and the constants of `TableProperties`
+that differ from their defaults, in capitals. The modules import torch, so these constants, literals, are read from the
 source.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertwright.experiments.table_plan import TablePlan
 
 
-class TableFacts(NamedTuple):
+class TableProperties(NamedTuple):
     """What is known of an experiment before it is planned."""
 
     title: str
@@ -37,7 +37,7 @@ def table_names() -> list[str]:
 
 
 @cache
-def read_facts(name: str) -> TableFacts:
+def read_properties(name: str) -> TableProperties:
     """Read the constants of an experiment's file, without an import of it."""
     spec: Any = importlib.util.find_spec(f"{__name__}.{name}")
     source = spec.loader.get_source(spec.name)
@@ -49,14 +49,16 @@ def read_facts(name: str) -> TableFacts:
             for statement in ast.parse(source).body
             if isinstance(statement, ast.Assign)
             for target in statement.targets
-            if isinstance(target, ast.Name) and target.id.lower() in TableFacts._fields
+            if isinstance(target, ast.Name) and target.id.lower() in TableProperties._fields
         }
-    return TableFacts(**{field: values[field.upper()] for field in TableFacts._fields if field.upper() in values})
+    return TableProperties(
+        **{field: values[field.upper()] for field in TableProperties._fields if field.upper() in values}
+    )
 
 
 def describe_tables() -> str:
     """Return the names and titles of all experiments as one sentence."""
-    return f"Experiments: {', '.join(f'{name} ({read_facts(name).title})' for name in table_names())}."
+    return f"Experiments: {', '.join(f'{name} ({read_properties(name).title})' for name in table_names())}."
 
 
 def make_plan(name: str, inputs: ExperimentInputs) -> TablePlan:
