@@ -240,9 +240,10 @@ def test_store_of_ray_has_the_bytes_of_local_workers_though_workers_are_killed(
 
     def kill_a_worker(progress: Progress) -> None:
         if progress.bytes_done and len(killed) < 2:
-            worker, *_ = ray_workers(ray_cluster)
-            os.kill(worker, signal.SIGKILL)
-            killed.append(worker)
+            worker = next((worker for worker in ray_workers(ray_cluster) if worker not in killed), None)
+            if worker is not None:  # else the next one has not started yet
+                os.kill(worker, signal.SIGKILL)
+                killed.append(worker)
 
     build(tmp_path / "ray", corpus, tokenizer, BuildSettings(0.2, executor="ray"), kill_a_worker)
     assert len({*killed}) == 2

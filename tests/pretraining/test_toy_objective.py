@@ -75,7 +75,7 @@ class AdjacentLM(StoreObjective):
         load_model(model, folder / "model.safetensors")
         return model, []
 
-    def write_model(self, folder, model, tokenizer):
+    def write_model(self, folder, model, tokenizer, modules=None):
         save_model(model, folder / "model.safetensors")
         tokenizer.save(folder)
 

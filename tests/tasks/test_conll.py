@@ -134,7 +134,7 @@ def test_glob_names_several_files_of_a_data_set(tmp_path, monkeypatch):
     assert len({one.document for one in found}) == 4
 
     asked = []
-    monkeypatch.setattr("bertwright.io.sources._hub_files", lambda path, formats: asked.append(path) or [path])
+    monkeypatch.setattr("bertwright.io.sources._remote_files", lambda path, formats: asked.append(path) or [path])
     monkeypatch.setattr("bertwright.io.sources._hub_size", lambda path: 9)
     monkeypatch.setattr("bertwright.io.sources._download", lambda path: tmp_path / "train-0.parquet")
     found = read("hf://datasets/org/name/data/*.parquet", "tokens", "ner_tags")

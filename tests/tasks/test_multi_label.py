@@ -176,9 +176,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("labels")
     tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *WORDS, *FILLERS], lowercase=True)
     config = BertConfig(tokenizer.vocab_size, 32, 2, 2, 64, max_positions=32, initializer_range=0.06)
-    model = BertForPretraining(config)
-    torch.nn.init.constant_(model.pooler.dense.bias, 1e-3)  # as if it was trained
-    save_model(folder / "bert", model, tokenizer)
+    save_model(folder / "bert", BertForPretraining(config), tokenizer)
     rng = np.random.default_rng(0)
     rows: list[tuple[str, list[str]]] = []
     for _ in range(400):
@@ -188,7 +186,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_file(folder, "\n".join(lines) + "\n", "train.jsonl")
     lists = (json.dumps({"text": text, "label": ";".join(labels)}) for text, labels in rows[340:])
     write_file(folder, "\n".join(lists) + "\n", "dev.jsonl")
-    finetune(make_settings(folder, "run", epochs=12.0), text_console())
+    finetune(make_settings(folder, "run", epochs=12.0, tuning=TuningSettings(pooling="cls")), text_console())
     return folder
 
 
