@@ -114,7 +114,8 @@ def open_run(
     # What the ranks divide waits on the CPU, so that no GPU ever has the moments of the whole model.
     prepare_model(model, replace(context, device=torch.device("cpu")) if shards > 1 else context)
     divided = deepcopy(model) if shards > 1 else None
-    lr_scales = layerwise_lr_scales(model, None, settings.layerwise_lr_decay)
+    decay = settings.layerwise_lr_decay
+    lr_scales = None if decay == 1 else layerwise_lr_scales(model, None, decay)
     optimizer = make_optimizer(divided or model, settings.optimizer, lr_scales)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))

@@ -13,8 +13,6 @@ def layerwise_lr_scales(model: EncoderModel, freeze_layers: int | None, decay: f
 
     Raises ValueError for more frozen layers than the model has.
     """
-    if freeze_layers is None and decay == 1:
-        return {name: float(parameter.requires_grad) for name, parameter in model.named_parameters()}
     head = model.encoder.head_depth
     frozen = -1 if freeze_layers is None else freeze_layers
     if frozen >= head:

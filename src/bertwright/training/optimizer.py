@@ -189,12 +189,15 @@ class Optimizer:
 
 
 def make_optimizer(
-    model: nn.Module, settings: OptimizerSettings, lr_scales: Mapping[str, LRScale] | Mapping[str, float]
+    model: nn.Module,
+    settings: OptimizerSettings,
+    lr_scales: Mapping[str, LRScale] | Mapping[str, float] | None = None,
 ) -> Optimizer:
-    """Return the optimizer of a model's parameters; freeze each parameter whose rate has the factor 0."""
+    """Return the optimizer of a model's trained parameters; freeze each parameter whose rate has the factor 0."""
     trained = {}
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(lr_scales[name] != 0)
+        if lr_scales is not None:
+            parameter.requires_grad_(lr_scales[name] != 0)
         if parameter.requires_grad:
             trained[name] = parameter
     return Optimizer(trained, settings, lr_scales)

@@ -49,7 +49,7 @@ from bertwright.training.distributed import check_single_process
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
 from bertwright.training.loop import LossOutput, evaluation_mode
 from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metrics
-from bertwright.training.optimizer import Optimizer
+from bertwright.training.optimizer import Optimizer, make_optimizer
 from bertwright.training.run_folder import check_data_unchanged, format_resume_command, record_run
 from bertwright.training.train_run import train_run
 from bertwright.translation.parallel_text import EncodedPairs, LabeledPairs, ParallelText, encode_pairs, read_parallel
@@ -94,8 +94,7 @@ def open_run(settings: TrainTranslationSettings, context: ExecutionContext, cons
     model = system.model
     model.compute_dtype = context.dtype
     model.to(context.device).train()
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    optimizer = Optimizer(trained, settings.optimizer)
+    optimizer = make_optimizer(model, settings.optimizer)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     pairs = _within_length(encode_pairs(text, system, settings.seed), settings, console)
