@@ -48,12 +48,7 @@ class Streams:
     """The streams of a store for one set of settings."""
 
     def __init__(self, store: TokenStore, tokenizer: TextTokenizer, settings: DataSettings) -> None:
-        """Raise ValueError for another vocabulary, and for a store that has no two tokens for each stream."""
-        if store.header.provenance.vocabulary_digest != tokenizer.digest:
-            raise ValueError(
-                f"{store.folder}: prepared with another vocabulary; use the tokenizer in "
-                f"{store.folder.parent / 'tokenizer'}"
-            )
+        """Raise ValueError for a store that has no two tokens for each stream. `tokenizer`: the store's."""
         self.store, self.settings = store, settings
         self.first, self.last = tokenizer.layout.first, tokenizer.layout.last
         self._document_tokens = store.sentence_starts[store.document_starts].astype(np.int64)

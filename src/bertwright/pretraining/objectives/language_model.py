@@ -50,11 +50,21 @@ def load_first_model(
 
     `name`: of `kind`, for people. Raises ValueError for another kind of model, and for another vocabulary.
     """
-    from bertwright.interop import huggingface
+    from bertwright.interop.huggingface import check_vocabulary
 
-    loaded = huggingface.load_model(folder, heads, **settings.dropouts)
+    model, loaded = load_kind(folder, kind, name, heads, settings.dropouts)
+    check_vocabulary(tokenizer, model.config, folder)
+    return model, loaded
+
+
+def load_kind(
+    folder: Path, kind: type[M], name: str, heads: Literal["required", "optional"], changes: Mapping[str, float]
+) -> tuple[M, LoadResult]:
+    """Load a model of one kind, with `changes` of its configuration. Raises ValueError for another kind of model."""
+    from bertwright.interop.huggingface import load_model
+
+    loaded = load_model(folder, heads, **changes)
     if not isinstance(loaded.model, kind):
         model_type = loaded.model.encoder.model_type
         raise ValueError(f"{folder}: expected {name}, got model_type {model_type}; give another --init")
-    huggingface.check_vocabulary(tokenizer, loaded.model.config, folder)
     return loaded.model, loaded

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bertwright.pretraining.objectives.language_model import language_model_columns, language_model_scores
+from bertwright.pretraining.objectives.language_model import (
+    language_model_columns,
+    language_model_scores,
+    load_kind,
+)
 from bertwright.pretraining.objectives.objective import Objective
 from bertwright.pretraining.streams import Streams, StreamText
 from bertwright.tokenstore.store import TokenStore
@@ -136,14 +140,9 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
         self, folder: Path, settings: ModelSettings, tokenizer: TextTokenizer, is_checkpoint: bool
     ) -> tuple[AwdLstmLanguageModel, list[str]]:
         from bertwright.baselines.awd_lstm import AwdLstmLanguageModel, adapt_vocabulary
-        from bertwright.interop import huggingface
         from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
-        model = huggingface.load_model(folder, "required").model
-        if not isinstance(model, AwdLstmLanguageModel):
-            raise ValueError(
-                f"{folder}: expected an AWD-LSTM, got model_type {model.encoder.model_type}; give another --init"
-            )
+        model, _ = load_kind(folder, AwdLstmLanguageModel, "an AWD-LSTM", "required", {})
         notices = list[str]()
         own = open_tokenizer(folder)
         if own.digest != tokenizer.digest:
