@@ -36,7 +36,7 @@ from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import TrainingSpec
 from bertwright.training.layer_rates import layerwise_lr_scales, unfreeze_gradually
 from bertwright.training.loop import LossOutput, check_finite_weights, evaluation_mode
-from bertwright.training.optimizer import Optimizer, make_optimizer
+from bertwright.training.optimizer import LRScale, Optimizer, make_optimizer
 from bertwright.training.run_folder import prepare_model
 from bertwright.training.throughput import default_micro_batch_tokens
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
@@ -96,22 +96,16 @@ def open_run(
     check_finite_weights(model, 0)
     task = within_positions(task, settings.task.overrides, model.config.max_positions)
     splits = _encode(task, examples, tokenizer, model)
-    prepare_head = resumed is None and not settings.tuning.keep_head
-    if prepare_head:
-        first = np.arange(min(splits["train"].encoded.num_items, SCALED_ITEMS))
+    train, has_new_head = splits["train"].encoded, resumed is None and not settings.tuning.keep_head
+    if has_new_head:
         with evaluation_mode(model):
-            model.scale_pooled_head(collate(splits["train"].encoded, first))
+            model.scale_pooled_head(collate(train, np.arange(min(train.num_items, SCALED_ITEMS))))
     prepare_model(model, context)
     fit = None
-    train = splits["train"].encoded
-    if prepare_head and settings.tuning.head_init == "fit" and not settings.dry_run:
+    if has_new_head and settings.tuning.head_init == "fit" and not settings.dry_run:
         with item_progress(console, "fitting the head", min(train.num_items, MAX_ITEMS)) as advance:
             fit = fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing, advance)
-    lr_scales = layerwise_lr_scales(model, settings.tuning.freeze_layers, settings.tuning.layerwise_lr_decay)
-    lr_scales |= own_lr_scales(model.encoder, settings.optimizer.learning_rate)
-    epoch_steps = math.ceil(splits["train"].encoded.num_items / settings.batch_size)
-    rates = unfreeze_gradually(model, lr_scales, epoch_steps if settings.tuning.unfreeze == "gradual" else 0)
-    optimizer = make_optimizer(model, settings.optimizer, rates)  # freezes parameters of scale 0
+    optimizer = make_optimizer(model, settings.optimizer, _lr_scales(settings, model, train.num_items))
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     return FinetuneState(
@@ -126,6 +120,15 @@ def open_run(
         head_fit=fit,
         pooling_reason=opened.pooling_reason,
     )
+
+
+def _lr_scales(settings: FinetuneSettings, model: EncoderForTask, num_items: int) -> dict[str, LRScale]:
+    """Return the factor of each parameter's learning rate; 0 freezes it."""
+    tuning = settings.tuning
+    scales = layerwise_lr_scales(model, tuning.freeze_layers, tuning.layerwise_lr_decay)
+    scales |= own_lr_scales(model.encoder, settings.optimizer.learning_rate)
+    epoch_steps = math.ceil(num_items / settings.batch_size)
+    return unfreeze_gradually(model, scales, epoch_steps if tuning.unfreeze == "gradual" else 0)
 
 
 class _OpenedModel(NamedTuple):
