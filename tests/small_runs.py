@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertwright.console import silent_console
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.files import write_text
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
@@ -29,8 +30,10 @@ from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training import checkpoint
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
+from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from bertwright.vocabulary.trainer import VocabularySettings
 
 NOUNS = "bear deer fish wolf crow hare duck seal lynx mole".split()
 VERBS = "sees hears fears finds meets".split()
@@ -51,6 +54,16 @@ def grammar(documents: int, seed: int = 0) -> str:
             )
         texts.append("\n".join(sentences))
     return "\n\n".join(texts) + "\n"
+
+
+def make_word_store(folder: Path, text: str, algorithm: str) -> Path:
+    """Learn a vocabulary of words from a text by an algorithm of `vocabulary`, and prepare a store of the text."""
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    corpus = CorpusSettings((str(folder / "text.txt"),))
+    vocabulary = VocabularySettings(algorithm=algorithm, min_frequency=2)  # type: ignore[arg-type]
+    tokenizer = learn_vocabulary(LearnSettings(corpus, folder / "vocabulary", vocabulary), silent_console())
+    build(folder / "store", corpus, tokenizer, BuildSettings(held_out=0.1, workers=1))
+    return folder / "store"
 
 
 @pytest.fixture(scope="module")

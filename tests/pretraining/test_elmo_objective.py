@@ -23,13 +23,12 @@ from bertwright.pretraining.objectives.elmo_objective import (
 )
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
-from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.trainer import VocabularySettings
 from harness import interrupt_at_step, read_untimed, run_and_capture, same_weights
-from small_runs import grammar
+from small_runs import grammar, make_word_store
 
 Make = Callable[..., PretrainSettings]
 run_pretrain = partial(run_and_capture, pretrain)
@@ -43,12 +42,7 @@ def learn_words(folder: Path, **changes: object) -> str:
 
 @pytest.fixture(scope="module")
 def word_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("words")
-    (folder / "text.txt").write_text(grammar(200), encoding="utf-8")
-    learn_words(folder)
-    corpus, tokenizer = CorpusSettings((str(folder / "text.txt"),)), open_tokenizer(folder / "vocabulary")
-    build(folder / "store", corpus, tokenizer, BuildSettings(held_out=0.1, workers=1))
-    return folder / "store"
+    return make_word_store(tmp_path_factory.mktemp("words"), grammar(200), "words")
 
 
 @pytest.fixture

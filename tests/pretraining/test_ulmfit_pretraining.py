@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 
 from bertwright.baselines.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
-from bertwright.corpus.documents import CorpusSettings
 from bertwright.interop.huggingface import load_model
 from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
@@ -23,13 +22,10 @@ from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.pretraining.streams import StreamText
 from bertwright.settings import from_table
-from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training.metrics_log import read_metrics
-from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from bertwright.vocabulary.trainer import VocabularySettings
 from harness import interrupt_at_step, load_weights, read_untimed, run_and_capture, same_weights
-from small_runs import grammar
+from small_runs import grammar, make_word_store
 
 Make = Callable[..., PretrainSettings]
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -37,19 +33,9 @@ run_pretrain = partial(run_and_capture, pretrain)
 OBJECTIVE = RecurrentLanguageModel()
 
 
-def make_word_store(folder: Path, text: str) -> Path:
-    (folder / "text.txt").write_text(text, encoding="utf-8")
-    corpus = CorpusSettings((str(folder / "text.txt"),))
-    vocabulary = VocabularySettings(algorithm="lowercase-words", min_frequency=2)
-    run_and_capture(learn_vocabulary, LearnSettings(corpus, folder / "vocabulary", vocabulary))
-    tokenizer = open_tokenizer(folder / "vocabulary")
-    build(folder / "store", corpus, tokenizer, BuildSettings(held_out=0.1, workers=1))
-    return folder / "store"
-
-
 @pytest.fixture(scope="module")
 def word_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_word_store(tmp_path_factory.mktemp("words"), grammar(200))
+    return make_word_store(tmp_path_factory.mktemp("words"), grammar(200), "lowercase-words")
 
 
 @pytest.fixture
@@ -94,7 +80,7 @@ def test_interrupted_run_resumes_to_the_same_bits(
 
 def test_another_text_s_vocabulary_is_adapted_with_lower_rates_of_lower_layers(tmp_path: Path, make_lm: Make) -> None:
     run_pretrain(make_lm(tmp_path / "general"))
-    store = make_word_store(tmp_path, grammar(60).replace("bear", "panda"))
+    store = make_word_store(tmp_path, grammar(60).replace("bear", "panda"), "lowercase-words")
     target = make_lm(
         tmp_path / "target", store=store, steps=1, layerwise_lr_decay=0.1,
         model=ModelSettings(init=str(tmp_path / "general"), architecture="ulmfit"),
