@@ -93,9 +93,9 @@ class BiasGelu(torch.autograd.Function):
         x, bias = ctx.saved_tensors
         rows, columns = x.shape
         grid = (triton.cdiv(rows, ROWS * TILES), triton.cdiv(columns, COLUMNS))
-        dx = torch.empty_like(dy, memory_format=torch.contiguous_format)
-        partial = dy.new_empty(grid[0], columns, dtype=torch.float32)
-        operands = (x.contiguous(), bias, dy.contiguous(), dx, partial)
+        dy = dy.contiguous()
+        dx, partial = torch.empty_like(dy), dy.new_empty(grid[0], columns, dtype=torch.float32)
+        operands = (x.contiguous(), bias, dy, dx, partial)
         launch(gelu_backward_kernel, grid, *operands, rows, columns, ctx.tanh, ROWS, COLUMNS, TILES, on=x)
         return dx, partial.sum(0).to(bias.dtype), None
 
