@@ -23,6 +23,11 @@ class PoolingChoice(NamedTuple):
     reason: str = ""
     """What in the folder decided, for the summary; empty if the user chose them, and for the paper's head."""
 
+    def describe(self, model: str) -> str:
+        """Describe the pooling and, if a folder decided it, why; `model`: the folder's name for the user."""
+        why = f" ({self.reason} in {model}; --pooling overrides it)" if self.reason else ""
+        return f"{describe_pooling(self.modes)}{why}"
+
 
 def choose_pooling(tuning: TuningSettings, task: AnyTask, folder: Path) -> PoolingChoice:
     """Return the pooling of the settings or, if unset, the default for a model folder.

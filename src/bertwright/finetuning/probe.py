@@ -58,7 +58,7 @@ from bertwright.models.representations import (
 )
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
-from bertwright.tasks.task import AnyTask, describe_pooling
+from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, data_warnings, read_splits, within_positions
 from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import check_single_process
@@ -217,9 +217,8 @@ class ProbeRun:
             "task": f"{name if name == kind else f'{name} ({kind})'}, best by {self.task.metric}",
             "frozen": f"{config}, from {settings.model}",
         }
-        if modes := self.pooling.modes:
-            why = f" ({self.pooling.reason} in {settings.model}; --pooling overrides it)" if self.pooling.reason else ""
-            fields["text vector"] = f"{describe_pooling(modes)}{why}"
+        if self.pooling.modes:
+            fields["text vector"] = self.pooling.describe(str(settings.model))
         for split in self.splits:
             fields[split.name] = f"{len(split.examples):,} examples, {len(split.encoded.positions):,} states"
         epochs = f"{settings.epochs} epochs in batches of {settings.batch_size}"

@@ -32,6 +32,7 @@ from bertwright.finetuning.finetune_state import (
     make_spec,
     open_run,
 )
+from bertwright.finetuning.pooling_choice import PoolingChoice
 from bertwright.finetuning.settings import RESUME_OVERRIDES, FinetuneSettings
 from bertwright.interop.model_files import digest_model
 from bertwright.models.config import BertConfig
@@ -39,7 +40,7 @@ from bertwright.models.heads import TaskBatch
 from bertwright.models.text_encoder import EncoderConfig
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.presentation import format_scores, make_score_table
-from bertwright.tasks.task import AnyTask, describe_pooling
+from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, data_warnings, digest_files
 from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
@@ -197,9 +198,8 @@ class FinetuneRun:
         fit = f", {self.state.head_fit}" if self.state.head_fit else ""
         if not modes:
             return f"{source}{fit}"
-        reason = self.state.pooling_reason
-        why = f" ({reason} in {self.settings.model}; --pooling overrides it)" if reason else ""
-        return f"{source}, {describe_pooling(modes)}{why}{fit}"
+        pooling = PoolingChoice(modes, self.state.pooling_reason)
+        return f"{source}, {pooling.describe(str(self.settings.model))}{fit}"
 
     def describe_weights(self) -> dict[str, str]:
         """Describe the class weights, if there are any; of many, the smallest and the largest ones."""
