@@ -297,15 +297,27 @@ def to_table(settings: Any) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            table[field.name] = to_table(value)
-        elif isinstance(value, Path):
-            table[field.name] = as_url(value) or str(value)
-        elif isinstance(value, tuple):
-            table[field.name] = [str(item) if isinstance(item, Path) else item for item in value]
-        elif value is not None:
-            table[field.name] = value
+        if value is not None:
+            table[field.name] = to_table(value) if dataclasses.is_dataclass(value) else _to_value(value)
     return table
+
+
+def default_table(settings: Any) -> dict[str, Any]:
+    """Return the defaults of the settings' classes as a table, without fields that have no default or None."""
+    table: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        if dataclasses.is_dataclass(value := getattr(settings, field.name)):
+            table[field.name] = default_table(value)
+        elif field.default not in (None, dataclasses.MISSING):
+            table[field.name] = _to_value(field.default)
+    return table
+
+
+def _to_value(value: Any) -> Any:
+    """Return a value for a TOML table: a path as text, a tuple as a list."""
+    if isinstance(value, tuple):
+        return [str(item) if isinstance(item, Path) else item for item in value]
+    return (as_url(value) or str(value)) if isinstance(value, Path) else value
 
 
 def write_settings(path: Path, settings: Any, title: str) -> None:

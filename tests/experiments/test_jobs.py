@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from small_experiments import Make, plan_of
@@ -13,7 +15,12 @@ from small_experiments import Make, plan_of
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.experiments.experiment import experiment
 from bertwright.experiments.job_runner import JobRunner, lock_if_free
-from bertwright.experiments.jobs import FinetuneJob, all_jobs
+from bertwright.experiments.jobs import BestRateJob, FinetuneJob, PretrainJob, all_jobs
+from bertwright.experiments.levels import LEVELS, ExperimentLevel
+from bertwright.finetuning.probe_settings import ProbeSettings
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.presets import PRESETS
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
@@ -42,6 +49,61 @@ def test_the_key_of_a_job_is_its_content(make: Make, tmp_path: Path, data: Path)
     moved = tmp_path / "moved"
     moved.symlink_to(data)
     assert keys(data=moved) == before
+
+
+def test_a_new_setting_with_its_default_leaves_the_key(make: Make, tmp_path: Path) -> None:
+    """A later version has more settings, outer and inner ones; they count only where they are not the default."""
+
+    @dataclass(frozen=True)
+    class LaterData(DataSettings):
+        new: int = 3
+
+    @dataclass(frozen=True)
+    class Later(PretrainSettings):
+        new: float = 0.5
+
+    job = next(one for one in all_jobs(plan_of(make(tmp_path)).jobs) if isinstance(one, PretrainJob))
+    data = LaterData(**vars(job.settings.data))
+    later = Later(**vars(job.settings) | {"data": data})
+    assert replace(job, settings=later).key == job.key
+    assert replace(job, settings=replace(later, new=0.6)).key != job.key
+    assert replace(job, settings=replace(later, data=replace(data, new=4))).key != job.key
+
+
+def test_a_result_of_other_defaults_is_refused(make: Make, tmp_path: Path) -> None:
+    """The defaults of the parents count too: a key contains no default."""
+    jobs = all_jobs(plan_of(make(tmp_path)).jobs)
+    job = next(one for one in jobs if isinstance(one, FinetuneJob) and isinstance(one.parents[0], BestRateJob))
+    work, record = JobRunner(tmp_path), {"scores": {"dev": 0.5}, "seconds": 1.0, "failure": None, "environment": {}}
+    path = work.folder(job) / "result.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(record | {"identity": job.identity}))
+    assert work.result(job) == ({"dev": 0.5}, 1.0, None, {})
+    path.write_text(json.dumps(record | {"identity": job.identity}).replace('"linear"', '"cosine"'))
+    with pytest.raises(ValueError, match=r"result\.json: .*parents\.0.*schedule: cosine before, linear now.*--work"):
+        work.result(job)
+
+
+def test_a_setting_that_may_be_unset_is_unset_by_default() -> None:
+    """A key shows no difference between unset and the default, which is another value."""
+
+    def list_fields(cls: type[Any]) -> Iterator[tuple[str, Any]]:
+        for name, hint in get_type_hints(cls).items():
+            if is_dataclass(hint):
+                yield from list_fields(hint)
+            elif type(None) in get_args(hint):
+                yield f"{cls.__name__}.{name}", cls.__dataclass_fields__[name].default
+
+    tasks = {type(preset.task) for preset in PRESETS.values()}
+    for cls in (PretrainSettings, FinetuneSettings, ProbeSettings, *tasks):
+        assert [name for name, default in list_fields(cls) if default is not None] == []
+
+
+@pytest.mark.parametrize("level", LEVELS.values(), ids=[*LEVELS])
+def test_heads_on_features_have_steps_to_learn_at_every_level(level: ExperimentLevel) -> None:
+    """A head on CoNLL-2003 that has 94 steps predicts no entity."""
+    sentences = min(level.word_task_limit or 14_041, 14_041)
+    assert sentences * level.probe_epochs / ProbeSettings.batch_size > 900
 
 
 def test_the_weights_of_a_model_folder_decide_the_keys(

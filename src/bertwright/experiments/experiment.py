@@ -59,7 +59,8 @@ from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 SEEDS = ("seeds", "pretraining_seeds")
-MODEL_RATES = (5e-5,)  # --model at levels below "paper": one rate instead of four
+# --model at levels below "paper": one rate instead of four, and epochs of heads for all examples.
+MODEL_RATES, MODEL_PROBE_EPOCHS = (5e-5,), 5
 KINDS = {
     "pretrain": "pre-training",
     "best-rate": "choice of the rate",
@@ -128,9 +129,15 @@ def choose_level(settings: ExperimentSettings) -> ExperimentLevel:
         recipe = replace(level.recipe, learning_rates=level.curve_learning_rates)
         level = replace(level, seeds=level.curve_seeds, recipe=recipe)
     if settings.model is not None:
-        rates = full.recipe.learning_rates if settings.level == "paper" else MODEL_RATES
-        recipe = replace(full.recipe, learning_rates=rates)
-        level = replace(level, recipe=recipe, task_recipes=full.task_recipes, limit=None, word_task_limit=None)
+        rates, epochs = (
+            (full.recipe.learning_rates, full.probe_epochs)
+            if settings.level == "paper"
+            else (MODEL_RATES, MODEL_PROBE_EPOCHS)
+        )
+        level = replace(
+            level, recipe=replace(full.recipe, learning_rates=rates), task_recipes=full.task_recipes,
+            probe_epochs=epochs, limit=None, word_task_limit=None,
+        )  # fmt: skip
     changes = {name: value for name in (*SEEDS, *BUDGETED) if (value := getattr(settings, name)) is not None}
     return replace(level, **changes)
 

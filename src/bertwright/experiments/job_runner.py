@@ -26,7 +26,7 @@ from rich.console import Console
 
 from bertwright.console import format_duration, say
 from bertwright.executors.executor import Executor
-from bertwright.experiments.jobs import CHOSEN_RATE, ENTROPY, RESULT, Job, all_jobs
+from bertwright.experiments.jobs import CHOSEN_RATE, ENTROPY, RESULT, Job, all_jobs, find_contradictions
 from bertwright.files import LOCK_FILE, ensure_folder, lock_or_explain, read_json, write_json
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
@@ -81,13 +81,21 @@ class JobRunner:
         return self.folder(job) / "run"
 
     def result(self, job: Job) -> JobResult | None:
-        """Read the result of a job; None if it is not finished. Raises ValueError for a damaged file."""
+        """Read the result of a job; None if it is not finished.
+
+        Raises ValueError for a damaged file, and for a result of other settings: a default has changed since.
+        """
         path = self.folder(job) / RESULT
         if not path.is_file():
             return None
         record = read_json(path)
-        if not (isinstance(record, dict) and record.keys() >= {*JobResult._fields}):
+        if not (isinstance(record, dict) and record.keys() >= {*JobResult._fields, "identity"}):
             raise ValueError(f"{path}: damaged; delete {path.parent} to run the job again")
+        if contradictions := find_contradictions(record["identity"], job.identity):
+            raise ValueError(
+                f"{path}: a result of other settings ({', '.join(contradictions)}), because defaults have changed; "
+                "choose another --work"
+            )
         return JobResult(record["scores"], record["seconds"], record["failure"], record["environment"])
 
     def examples(self, job: Job, score: str) -> ExampleScores | None:

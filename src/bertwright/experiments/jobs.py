@@ -1,7 +1,9 @@
 """Jobs of experiments: training runs that are identified by their content.
 
 A job's key is the digest of the settings that decide its result, of its input files, and of the jobs whose models it
-starts from. So two experiments with a pre-training in common do it once.
+starts from. So two experiments with a pre-training in common do it once. Settings with their default value are not in
+the key: finished jobs are still found when a later version has one setting more. A result has all settings beside it,
+so that a default that has changed since is noticed.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -37,7 +39,7 @@ from bertwright.pretraining.run import open_run as open_pretraining
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import RESUME_OVERRIDES as PRETRAIN_OVERRIDES
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.settings import to_table
+from bertwright.settings import default_table, to_table
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tokenstore.store import TokenStore, open_held_out
@@ -113,13 +115,20 @@ class Job(ABC):
         """Everything that decides the result; the device counts only by its dtype."""
         table = {name: value for name, value in to_table(self.settings).items() if name not in NOT_IN_KEY}
         table["device"] = {"dtype": self.settings.device.dtype}
-        inputs = {"inputs": dict(self.digests), "parents": [parent.key for parent in self.parents]}
+        inputs = {"inputs": dict(self.digests), "parents": [parent.identity for parent in self.parents]}
         return {"version": RESULTS_VERSION, "kind": self.kind, "settings": table} | inputs
 
     @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of the settings in the identity."""
+        return default_table(self.settings)
+
+    @cached_property
     def key(self) -> str:
-        """Digest of the identity."""
-        return digest_bytes(json.dumps(self.identity, sort_keys=True).encode())[:16]
+        """Digest of the identity without settings that have their default value, the parents by their keys."""
+        settings = find_differences(self.identity["settings"], self.defaults)
+        content = self.identity | {"settings": settings, "parents": [parent.key for parent in self.parents]}
+        return digest_bytes(json.dumps(content, sort_keys=True).encode())[:16]
 
 
 @dataclass(frozen=True)
@@ -221,8 +230,14 @@ class TaskJob(Job):
         table = identity["settings"]
         table.pop("model", None)  # the digests or the parents stand for it
         task = {name: value for name, value in table["task"].items() if name not in ("data", *SPLITS)}
-        table["task"] = task | asdict(self.settings.task.build_task())  # type: ignore[call-overload]
+        table["task"] = task | to_table(self.settings.task.build_task())
         return identity
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of the settings and of the task's options."""
+        defaults = super().defaults
+        return defaults | {"task": defaults["task"] | default_table(self.settings.task.build_task())}
 
 
 @dataclass(frozen=True)
@@ -284,6 +299,37 @@ class ProbeJob(TaskJob):
         remove_stale_parts(run)
         if (run / "features").is_dir():
             remove_folder(run / "features")
+
+
+def find_differences(table: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a table that differ from their defaults, tables within it likewise.
+
+    >>> find_differences({"steps": 10, "seed": 0, "data": {"seed": 1}}, {"seed": 0, "limit": 8, "data": {"seed": 1}})
+    {'steps': 10}
+    """
+    differences = dict[str, Any]()
+    for name, value in table.items():
+        default = defaults.get(name)
+        if isinstance(value, dict) and isinstance(default, dict):
+            value, default = find_differences(value, default), {}
+        if value != default:
+            differences[name] = value
+    return differences
+
+
+def find_contradictions(recorded: Any, present: Any, path: str = "") -> list[str]:
+    """Return "NAME: VALUE before, VALUE now" for each value that two identities of a job name and do not share.
+
+    >>> find_contradictions({"data": {"seed": 1}, "steps": 5}, {"data": {"seed": 2}, "limit": 8})
+    ['data.seed: 1 before, 2 now']
+    """
+    if isinstance(recorded, dict) and isinstance(present, dict):
+        shared = [(f"{path}{name}", recorded[name], present[name]) for name in recorded if name in present]
+    elif isinstance(recorded, list) and isinstance(present, list) and len(recorded) == len(present):
+        shared = [(f"{path}{number}", *pair) for number, pair in enumerate(zip(recorded, present, strict=True))]
+    else:
+        return [] if recorded == present else [f"{path.removesuffix('.')}: {recorded} before, {present} now"]
+    return [line for name, before, now in shared for line in find_contradictions(before, now, f"{name}.")]
 
 
 S = TypeVar("S", FinetuneSettings, ProbeSettings)

@@ -132,7 +132,7 @@ LEVELS: dict[LevelName, ExperimentLevel] = {
         word_task_limit=1_500,
         seeds=2,
         curve_seeds=1,
-        probe_epochs=2,
+        probe_epochs=20,  # as many steps of a head as at "evening": 20 × 1,500 or 5 × 6,000 sentences
         lstm_size=128,
         lstm_layers=1,
     ),
