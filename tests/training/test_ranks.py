@@ -10,8 +10,9 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bertwright.cli.verbs import pretrain as verb
 from bertwright.console import silent_console
+from bertwright.pretraining import run as run_module
 from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, PretrainSettings
-from bertwright.training import checkpoint, fit
+from bertwright.training import checkpoint, distributed, fit
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.run_folder import resume_restarted
 
@@ -38,13 +40,17 @@ UNEVEN = {"data": DataSettings(max_length=32, batch_size=7, objective="mlm", who
 pytestmark = pytest.mark.usefixtures("without_plots")
 
 
-def run_rank(settings: PretrainSettings, kill_at: int) -> None:
+def run_rank(settings: PretrainSettings, kill_at: int, tokens: Sequence[int]) -> None:
     """Start or resume a run on this rank. In the first attempt, rank 1 is killed after the step `kill_at`.
 
-    Each attempt writes the number of its first step into a file. The groups of gradients are as small as the model.
+    `tokens`: what fits in the memory of each rank; empty for the default. Each attempt writes the number of its first
+    step into a file. The groups of gradients are as small as the model. A rank that waits for a minute fails.
     """
     train_steps, attempt = fit.train_steps, os.environ["TORCHELASTIC_RESTART_COUNT"]
     dist._DEFAULT_FIRST_BUCKET_BYTES = 1024  # type: ignore[attr-defined]
+    distributed.TIMEOUT = timedelta(minutes=1)
+    if tokens:
+        run_module.default_micro_batch_tokens = lambda *_: tokens[int(os.environ["RANK"])]
 
     def train_until_killed(loss: Any, *given: Any) -> Any:
         events = watch_exchange(loss) if hasattr(loss, "register_comm_hook") else []
@@ -78,13 +84,13 @@ def watch_exchange(loss: Any) -> list[str]:
     return events
 
 
-def run_ranks(settings: PretrainSettings, ranks: int, kill_at: int = -1) -> Path:
+def run_ranks(settings: PretrainSettings, ranks: int, kill_at: int = -1, tokens: Sequence[int] = ()) -> Path:
     """Run several processes, which are restarted once if one of them fails; return the run folder."""
     config = LaunchConfig(
         1, 1, ranks, run_id="test", rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=1,
         monitor_interval=0.05, start_method="fork",
     )  # fmt: skip
-    elastic_launch(config, run_rank)(settings, kill_at)
+    elastic_launch(config, run_rank)(settings, kill_at, tokens)
     return settings.run
 
 
@@ -155,6 +161,11 @@ def test_gradients_are_exchanged_while_the_backward_pass_computes(copies: Path) 
 
 def test_divided_weights_compute_the_same_as_whole_ones(alone: Path, shards: Path) -> None:
     check_same_losses(shards, alone)
+
+
+def test_ranks_with_different_memory_make_equally_many_micro_batches(make: Make, alone: Path, tmp_path: Path) -> None:
+    """Of the four sequences of a rank, all fit on rank 0, two on rank 1. With divided weights, each of them would wait."""
+    check_same_losses(run_ranks(make(tmp_path / "run", shard=True), 2, tokens=(4 * 32, 2 * 32)), alone)
 
 
 def test_checkpoints_of_divided_weights_are_whole(alone: Path, shards: Path) -> None:

@@ -42,6 +42,7 @@ from bertwright.pretraining.settings import RESUME_OVERRIDES, PretrainSettings
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.cost import CostEstimate, describe_cost, peak_memory, time_steps
+from bertwright.training.distributed import min_over_ranks
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
 from bertwright.training.layer_rates import layerwise_lr_scales
 from bertwright.training.loop import check_finite_weights
@@ -122,7 +123,12 @@ def open_run(
     if context.is_main_process:
         model.to(context.device)
     peak = measure_peak_flops(context, model.config.hidden_size) * context.world_size if measures_peak else 1.0
-    return PretrainRun(settings, context, console, tokenizer, model, modules, optimizer, train, held_out, peak, divided)
+    # Ranks that divide weights gather each layer together, so all need the same number of micro-batches: the one for
+    # the GPU with the least memory.
+    tokens = min_over_ranks(default_micro_batch_tokens(context, model.config, shards), context.device)
+    return PretrainRun(
+        settings, context, console, tokenizer, model, modules, optimizer, train, held_out, peak, tokens, divided
+    )
 
 
 def _open_held_out(settings: PretrainSettings, tokenizer: TextTokenizer, console: Console) -> Sequence[Examples[Any]]:
@@ -211,6 +217,8 @@ class PretrainRun:
     """Held-out examples of each phase; empty if the store has none."""
     peak_flops: float
     """Measured peak speed of matrix products in FLOP/s, of all ranks together."""
+    micro_batch_tokens: int
+    """Tokens per forward pass if the settings name no micro-batch size, the same on all ranks."""
     divided: EncoderModel | None = None
     """The copy of the model whose weights the ranks divide; see `TrainingSpec.divided`."""
 
@@ -307,10 +315,8 @@ class PretrainRun:
 
     def batches(self, first_step: int) -> Iterator[list[MicroBatch]]:
         """Yield this rank's micro-batches of each step, on the device."""
-        shards = self.context.world_size if self.divided else 1
-        tokens = default_micro_batch_tokens(self.context, self.model.config, shards)
         for phase, examples in zip(self.settings.phases, self.train, strict=True):
-            size = self.settings.micro_batch_size or max(1, tokens // phase.data.max_length)
+            size = self.settings.micro_batch_size or max(1, self.micro_batch_tokens // phase.data.max_length)
             if self.settings.pad_batches:
                 size = min(size, math.ceil(phase.data.batch_size / self.context.world_size))
             for step in range(max(phase.first, first_step), phase.end):

@@ -117,6 +117,15 @@ def sum_over_ranks(values: Tensor) -> Tensor:
     return values
 
 
+def min_over_ranks(number: int, device: torch.device) -> int:
+    """Return the smallest number of all ranks, on each of them."""
+    if world_size() == 1:
+        return number
+    smallest = torch.tensor(number, device=device)
+    dist.all_reduce(smallest, dist.ReduceOp.MIN)
+    return int(smallest)
+
+
 def any_rank(flag: bool, device: torch.device) -> bool:
     """Return whether the flag is set on at least one rank: all ranks must stop at the same step."""
     if world_size() == 1:
