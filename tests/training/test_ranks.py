@@ -164,7 +164,7 @@ def test_divided_weights_compute_the_same_as_whole_ones(alone: Path, shards: Pat
 
 
 def test_ranks_with_different_memory_make_equally_many_micro_batches(make: Make, alone: Path, tmp_path: Path) -> None:
-    """Of the four sequences of a rank, all fit on rank 0, two on rank 1. With divided weights, each of them would wait."""
+    """Of the four sequences of a rank, all fit on rank 0, two on rank 1."""
     check_same_losses(run_ranks(make(tmp_path / "run", shard=True), 2, tokens=(4 * 32, 2 * 32)), alone)
 
 
