@@ -10,9 +10,10 @@ import os
 import platform
 import shutil
 import sys
+import time
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ except ImportError:  # Windows
 READ_SIZE = 1 << 20  # bytes per read; large enough that system calls take no noticeable time
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # raised by flock on some network file systems
 LOCK_FILE = ".lock"  # marks folders that one process at a time writes to
+WAIT_S = 0.5  # seconds until a process looks again for the copy that another process makes
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # raised by the rename of a folder if the new name exists
 
 
@@ -288,6 +290,14 @@ def lock_folder(folder: Path) -> Iterator[None]:
                     shutil.rmtree(folder)
 
 
+@contextmanager
+def lock_if_free(folder: Path) -> Iterator[bool]:
+    """Lock a folder until the block ends, and yield True; yield False if another process has locked it."""
+    ensure_folder(folder)
+    with (folder / LOCK_FILE).open("w") as file:
+        yield lock_or_explain(file, folder)
+
+
 def lock_or_explain(file: IO[Any], folder: Path) -> bool:
     """Call `try_lock` on an open file in a folder; an error names the folder and what to do."""
     try:
@@ -311,14 +321,23 @@ def open_binary(path: Path) -> IO[bytes]:
     return remote.open_stream(url) if url else path.open("rb")
 
 
-def local_folder(path: Path) -> Path:
-    """Return a folder of this machine: the given one, or a copy of an object store's, made once in the user's cache."""
+def local_folder(path: Path, progress: Callable[[int], None] = lambda _: None) -> Path:
+    """Return a folder of this machine: the given one, or a copy of an object store's, made once in the user's cache.
+
+    If several processes need the copy, one makes it, and the others wait. `progress` receives the number of bytes
+    copied since its last call.
+    """
     if (url := as_url(path)) is None:
         return path
     copy = user_cache() / "objects" / remote.digest_names(url) / path.name
-    if not copy.exists():
-        with suppress(ValueError), atomic_folder(copy) as temporary:  # another process may have made it
-            remote.download(url, temporary)
+    while not copy.exists():
+        with lock_if_free(copy.parent) as is_locked:
+            if is_locked and not copy.exists():
+                remove_stale_parts(copy.parent)
+                with attach_filename(copy), atomic_folder(copy) as temporary:
+                    remote.download(url, temporary, progress)
+        if not is_locked:
+            time.sleep(WAIT_S)
     return copy
 
 

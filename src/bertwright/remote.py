@@ -10,7 +10,7 @@ import hashlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -176,9 +176,18 @@ def digest_names(url: str) -> str:
     return hashlib.blake2b(f"{url} {versions}".encode(), digest_size=16).hexdigest()
 
 
-def download(url: str, folder: Path) -> None:
-    """Copy all objects of a folder into a folder of this machine."""
+def count_bytes(url: str) -> int:
+    """Return the size of all objects in a folder."""
+    with explain(url):
+        system, path = file_system(url)
+        return sum(int(item["size"]) for item in system.find(path, detail=True).values())
+
+
+def download(url: str, folder: Path, progress: Callable[[int], None]) -> None:
+    """Copy all objects of a folder into a folder of this machine; `progress` receives the bytes since its last call."""
     for name in list_names(url):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with open_stream(f"{url}/{name}") as source, (folder / name).open("wb") as target:
-            shutil.copyfileobj(source, target, READ_AHEAD)
+            while block := source.read(READ_AHEAD):
+                target.write(block)
+                progress(len(block))

@@ -14,9 +14,10 @@ from small_experiments import Make, plan_of
 
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.experiments.experiment import experiment
-from bertwright.experiments.job_runner import JobRunner, lock_if_free
+from bertwright.experiments.job_runner import JobRunner
 from bertwright.experiments.jobs import BestRateJob, FinetuneJob, PretrainJob, all_jobs
 from bertwright.experiments.levels import LEVELS, ExperimentLevel
+from bertwright.files import lock_if_free
 from bertwright.finetuning.probe_settings import ProbeSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.pretraining.data_settings import DataSettings

@@ -1,8 +1,11 @@
 """Inputs and stores on object storage: fsspec's local and memory file systems, and a real S3 server."""
 
+import errno
 import gzip
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import zstandard
 from fsspec.registry import known_implementations
 
 from bertwright import files, remote
+from bertwright.cli import main as cli
 from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read, read_shard, shard_corpus
 from bertwright.executors.executor import SerialExecutor
 from bertwright.io import sources
@@ -166,6 +170,79 @@ def test_write_that_fails_half_way_leaves_nothing(bucket: str, when: str, monkey
         temporary.write_text("half")
         raise KeyboardInterrupt
     assert remote.list_names(bucket) == []
+
+
+SMALL_RUN = (
+    "--size tiny --hidden-size 32 --num-heads 2 --max-positions 32 --max-length 32 --batch-size 4 --steps 2 "
+    "--long-ratio 0 --device cpu --dtype float32 --threads 1"
+).split()
+
+
+def run_pretrain(store: Path | str, run: Path, *options: str) -> int:
+    return cli.run(["pretrain", "--store", str(store), "--run", str(run), *SMALL_RUN, *options])
+
+
+@pytest.fixture(scope="module")
+def local_model(store: Path, without_plots: None, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Weights of a run on a store of this machine."""
+    run = tmp_path_factory.mktemp("local") / "run"
+    assert run_pretrain(store, run) == 0
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+def test_pretraining_on_a_store_of_a_bucket_copies_it_once(
+    bucket: str, store: Path, local_model: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in store.rglob("*"):
+        if path.is_file():
+            put(f"{bucket}/store/{path.relative_to(store).as_posix()}", path.read_bytes())
+    capsys.readouterr()
+    runs = [tmp_path / "first", tmp_path / "second"]
+    for run in runs:
+        assert run_pretrain(f"{bucket}/store", run) == 0
+        assert (run / "model" / "model.safetensors").read_bytes() == local_model
+        assert f'store = "{bucket}/store"' in (run / "settings.toml").read_text()
+    [copy] = (tmp_path / "cache" / "objects").glob("*/store")
+    printed = capsys.readouterr().out.replace("\n", "").replace(" ", "")
+    assert printed.count(f"{bucket}/store: read from its copy {copy}".replace(" ", "")) == 2
+    shutil.rmtree(runs[0] / "model")
+    assert cli.run(["pretrain", "--run", str(runs[0]), "--resume"]) == 0  # from the last step
+
+
+def test_missing_store_of_a_bucket_is_one_message(
+    bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(f"{bucket}/text.txt", TEXT)
+    assert run_pretrain(f"{bucket}/nowhere", tmp_path / "run") == 2
+    expected = f"{bucket}/nowhere/train: no token store (header.json is missing); build one with `bertwright prepare`"
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_that_need_a_folder_share_one_copy(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after one that failed half-way. A changed folder has another copy."""
+    for name in ("a", "b"):
+        put(f"{bucket}/folder/{name}.txt", name)
+    download, attempts = remote.download, list[str]()
+
+    def download_at_second(url: str, folder: Path, progress: Callable[[int], None]) -> None:
+        attempts.append(url)
+        download(url, folder, progress)
+        if len(attempts) == 1:
+            raise OSError(errno.ENOSPC, "disk is full")
+
+    monkeypatch.setattr(remote, "download", download_at_second)
+    with pytest.raises(OSError, match=r"disk is full: '.*/folder'"):
+        files.local_folder(Path(f"{bucket}/folder"))
+    monkeypatch.setattr(files, "WAIT_S", 0.01)
+    with ThreadPoolExecutor(3) as threads:
+        copies = {*threads.map(files.local_folder, [Path(f"{bucket}/folder")] * 3)}
+    assert len(attempts) == 2
+    [copy] = copies
+    assert {path.name: path.read_text() for path in copy.iterdir()} == {"a.txt": "a", "b.txt": "b"}
+    put(f"{bucket}/folder/b.txt", "new")
+    assert (files.local_folder(Path(f"{bucket}/folder")) / "b.txt").read_text() == "new"
+    assert (copy / "b.txt").read_text() == "b"
 
 
 def test_file_that_changes_while_it_is_read_is_reported(bucket: str) -> None:

@@ -32,7 +32,7 @@ from bertwright.executors.ray_executor import CallResources
 from bertwright.experiments.experiment_settings import BUDGETED, ExperimentSettings
 from bertwright.experiments.job_cost import estimate_costs, fit_budget
 from bertwright.experiments.job_maker import ExperimentInputs
-from bertwright.experiments.job_runner import WAIT_S, JobRunner, lock_if_free
+from bertwright.experiments.job_runner import WAIT_S, JobRunner
 from bertwright.experiments.jobs import all_jobs, digest_store
 from bertwright.experiments.levels import LEVELS, ExperimentLevel
 from bertwright.experiments.report import Report, make_report
@@ -48,7 +48,7 @@ from bertwright.experiments.report_formats import (
 from bertwright.experiments.store_provenance import describe_store
 from bertwright.experiments.table_plan import TablePlan
 from bertwright.experiments.tables import make_plan
-from bertwright.files import local_folder, read_json, write_json, write_text
+from bertwright.files import local_folder, lock_if_free, read_json, write_json, write_text
 from bertwright.finetuning.settings import paper_optimizer
 from bertwright.interop.model_files import model_folder
 from bertwright.models.config import format_shape

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -27,7 +27,7 @@ from rich.console import Console
 from bertwright.console import format_duration, say
 from bertwright.executors.executor import Executor
 from bertwright.experiments.jobs import CHOSEN_RATE, ENTROPY, RESULT, Job, all_jobs, find_contradictions
-from bertwright.files import LOCK_FILE, ensure_folder, lock_or_explain, read_json, write_json
+from bertwright.files import lock_if_free, read_json, write_json
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.planning.scaling_law import has_left_plateau
@@ -56,14 +56,6 @@ class JobResult(NamedTuple):
     def is_on_plateau(self) -> bool:
         """True for a pre-training after which the model knows little more than the token frequencies."""
         return ENTROPY in self.scores and not has_left_plateau(self.scores["mlm_loss"], self.scores[ENTROPY])
-
-
-@contextmanager
-def lock_if_free(folder: Path) -> Iterator[bool]:
-    """Lock a folder until the block ends, and yield True; yield False if another process has locked it."""
-    ensure_folder(folder)
-    with (folder / LOCK_FILE).open("w") as file:
-        yield lock_or_explain(file, folder)
 
 
 @dataclass(frozen=True)

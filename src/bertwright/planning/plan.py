@@ -36,7 +36,9 @@ from bertwright.planning.plan_settings import PlanSettings
 from bertwright.planning.scaling_law import ShortRun, has_left_plateau
 from bertwright.pretraining.prepare import PrepareSettings, prepare
 from bertwright.pretraining.settings import PretrainSettings
+from bertwright.remote import display
 from bertwright.settings import to_arguments, to_table
+from bertwright.tokenstore.store import local_store
 from bertwright.training.context import execution_context
 from bertwright.training.cost import estimate_disk_space, format_bytes
 from bertwright.training.distributed import check_single_process
@@ -66,7 +68,8 @@ def plan(settings: PlanSettings, console: Console | None = None) -> Plan:
     check_single_process("a plan")
     with nullcontext() if settings.output is None else new_file(settings.output) as file, TemporaryDirectory() as work:
         try:
-            planner = Planner(settings, settings.store or prepare_text(settings, Path(work), console))
+            given = local_store(settings.store, console) if settings.store else None
+            planner = Planner(settings, given or prepare_text(settings, Path(work), console))
             with item_progress(console, "short pre-trainings", len(SHORT_RUNS)) as advance:
                 short_runs = list(planner.run_short(Path(work) / "runs", advance))
         except KeyboardInterrupt:  # its message says how to resume a run that is deleted here
@@ -129,7 +132,7 @@ def list_commands(settings: PlanSettings, run: PretrainSettings) -> Iterator[str
     if settings.output is None:
         arguments = to_arguments(replace(run, store=store))
     else:
-        arguments = ["--config", str(settings.output), "--store", str(store), "--run", str(run.run)]
+        arguments = ["--config", str(settings.output), "--store", display(store), "--run", str(run.run)]
     yield shlex.join(["bertwright", "pretrain", *arguments])
 
 

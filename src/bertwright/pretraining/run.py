@@ -32,13 +32,14 @@ from bertwright.console import (
     say,
     silent_console,
 )
-from bertwright.files import exists
 from bertwright.interop.model_files import MODULES, model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.models.heads import EncoderModel
 from bertwright.pretraining.evaluation import PlateauDetector, evaluate
 from bertwright.pretraining.objectives.objective import AnyObjective, Column, Examples, MicroBatch, OneSentenceError
 from bertwright.pretraining.settings import RESUME_OVERRIDES, PretrainSettings
+from bertwright.remote import display
+from bertwright.tokenstore.store import local_store
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.cost import CostEstimate, describe_cost, peak_memory, time_steps
@@ -90,14 +91,15 @@ def open_run(
     """
     assert settings.store is not None  # checked by PretrainSettings
     latest = checkpoint.verify_latest(settings.run / "checkpoints")
-    tokenizer = open_tokenizer(settings.store / "tokenizer")
+    store = local_store(settings.store, console)
+    tokenizer = open_tokenizer(store / "tokenizer")
     phases = [phase.data for phase in settings.phases]
-    train = settings.objective.open_examples(settings.store / "train", tokenizer, phases, not settings.resume)
+    train = settings.objective.open_examples(store / "train", tokenizer, phases, not settings.resume)
     shards = context.world_size if settings.shard else 1
     for data in phases:
         data.check_world_size(context.world_size)
         data.check_shards(shards)
-    held_out = _open_held_out(settings, tokenizer, console)
+    held_out = _open_held_out(settings, store / "held_out", tokenizer, console)
     source = latest or (model_folder(settings.model.init) if settings.model.init is not None else None)
     model = _initial_model(settings, tokenizer, source, console, is_checkpoint=latest is not None)
     modules = read_sentence_modules(source) if source else None
@@ -131,16 +133,17 @@ def open_run(
     )
 
 
-def _open_held_out(settings: PretrainSettings, tokenizer: TextTokenizer, console: Console) -> Sequence[Examples[Any]]:
-    """Open the held-out examples of the store for each phase.
+def _open_held_out(
+    settings: PretrainSettings, folder: Path, tokenizer: TextTokenizer, console: Console
+) -> Sequence[Examples[Any]]:
+    """Open the held-out examples in a folder of the store for each phase.
 
     If they are too few to evaluate on, the list is empty, and a notice says so. If they are too few to measure exactly,
     a notice states the standard errors.
     """
-    assert settings.store is not None
-    folder, phases = settings.store / "held_out", [phase.data for phase in settings.phases]
-    if not exists(folder):
+    if not folder.exists():
         return []
+    phases = [phase.data for phase in settings.phases]
     try:
         held_out = settings.objective.open_examples(folder, tokenizer, phases, not settings.resume)
     except OneSentenceError:  # `prepare` holds out the shortest document of a small corpus
@@ -160,9 +163,10 @@ def _initial_model(
     if folder is None:
         model = settings.objective.new_model(settings.model, tokenizer.vocab_size, settings.data.seed)
         return model
+    assert settings.store is not None  # checked by PretrainSettings
     if not settings.objective.adapts_vocabulary and open_tokenizer(folder).digest != tokenizer.digest:
         raise ValueError(
-            f"{folder}: expected the vocabulary of {settings.store}, got another; prepare the text again with "
+            f"{folder}: expected the vocabulary of {display(settings.store)}, got another; prepare the text again with "
             f"--vocabulary {folder}"
         )
     model, notices = settings.objective.load_model(folder, settings.model, tokenizer, is_checkpoint)
@@ -234,9 +238,10 @@ class PretrainRun:
         settings = self.settings
         digests = {examples.name: examples.digest() for examples in (*self.train[:1], *self.held_out[:1])}
         if settings.resume and find_changed_data(settings.run, digests):
+            assert settings.store is not None  # checked by PretrainSettings
             raise ValueError(
-                f"{settings.store}: its text or sentences changed since the run started; restore it, or start a new "
-                f"run from the newest checkpoint: --init {settings.run} --run FOLDER"
+                f"{display(settings.store)}: its text or sentences changed since the run started; restore it, or start "
+                f"a new run from the newest checkpoint: --init {settings.run} --run FOLDER"
             )
         record_run(settings, "pretrain", digests)
 

@@ -135,7 +135,8 @@ class PretrainSettings:
     run: Path
     """Run folder, to be created; with --resume, one that exists."""
     store: Path | None = None
-    """Token store that `bertwright prepare` wrote. Required, except with --resume."""
+    """Token store that `bertwright prepare` wrote; also on object storage, such as s3://BUCKET/store, from where it is
+    copied once. Required, except with --resume."""
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
     same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
 
 import numpy as np
+from rich.console import Console
 
-from bertwright import files
+from bertwright import files, remote
+from bertwright.console import byte_progress, say
 from bertwright.io.npy import NpyWriter
-from bertwright.remote import display
+from bertwright.remote import as_url, display
 
 FORMAT_VERSION = 2
 HEADER = "header.json"  # the last file of a store that is written
@@ -259,11 +261,11 @@ def read_header(folder: Path) -> StoreHeader:
     version = value.get("format_version") if isinstance(value, dict) else None
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"{path}: expected store format {FORMAT_VERSION}, got {version}, which this version of bertwright does "
-            "not read; prepare the corpus again"
+            f"{display(path)}: expected store format {FORMAT_VERSION}, got {version}, which this version of bertwright "
+            "does not read; prepare the corpus again"
         )
     if value.pop("digest", None) != _digest_of(value):
-        raise ValueError(f"{path}: altered since the store was built; {RESTORE_HINT}")
+        raise ValueError(f"{display(path)}: altered since the store was built; {RESTORE_HINT}")
     value["provenance"] = _parse(Provenance, value.get("provenance"), path)
     listed = value.get("files")
     if not isinstance(listed, list) or len(listed) < 3:
@@ -357,6 +359,19 @@ def _check_order(path: Path, starts: np.ndarray) -> None:
         block = starts[first : first + CHECKED_STARTS + 1]
         if (block[1:] < block[:-1]).any():
             raise ValueError(f"{path}: expected positions in ascending order; {RESTORE_HINT}")
+
+
+def local_store(store: Path, console: Console) -> Path:
+    """Return the folder of a store on this machine: the given one, or a copy of an object store's in the user's cache.
+
+    The copy is made once, and again after the store has changed. Raises ValueError if there is no such store.
+    """
+    if (url := as_url(store)) is None:
+        return store
+    with byte_progress(console, f"copying {url}", remote.count_bytes(url)) as advance:
+        copy = files.local_folder(store, advance)
+    say(console, f"{url}: read from its copy {copy}", "dim")
+    return copy
 
 
 def open_held_out(store: Path, tokenizer_digest: str) -> TokenStore:
