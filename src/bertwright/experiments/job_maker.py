@@ -202,7 +202,7 @@ class JobMaker:
             keep_last=1 if is_variant else 2 * CURVE_CHECKPOINTS,  # up to 19 checkpoints if there are few steps
             eval_every=level.steps,
             model=level.model(shape),
-            data=DataSettings(level.max_length, level.batch_size, objective, "pair", seed=seed),
+            data=DataSettings(level.max_length, level.batch_size, objective, "pair", level.short_seq_prob, seed=seed),
             long=level.long,
             optimizer=level.optimizer,
             device=self.inputs.device,

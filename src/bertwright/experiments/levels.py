@@ -43,6 +43,8 @@ class ExperimentLevel:
     max_positions: int
     """Length of the last tenth of the steps, and the longest sequence in fine-tuning. Below level "paper" it is
     `max_length`: a tenth of a short pre-training is too little for the other positions."""
+    short_seq_prob: float
+    """Share of short examples."""
     dropout: float
     """Dropout of pre-training. Fine-tuning has 0.1 (paper)."""
     init_scheme: InitScheme
@@ -99,6 +101,7 @@ NIGHT = ExperimentLevel(
     batch_size=8,
     max_length=128,
     max_positions=128,
+    short_seq_prob=0.1,
     dropout=0.0,
     init_scheme="mimetic",
     optimizer=OptimizerSettings(8e-4, warmup_ratio=0.05, bias_correction=True),
@@ -147,6 +150,7 @@ LEVELS: dict[LevelName, ExperimentLevel] = {
         batch_size=256,
         max_length=128,
         max_positions=512,
+        short_seq_prob=0.2,  # as Google's code at 128 tokens (decision 1)
         dropout=0.1,
         init_scheme="normal",
         optimizer=OptimizerSettings(),
