@@ -9,7 +9,8 @@ tasks for at least 20 steps each. The present tree repeats three of the jobs whi
 resumed. The table names the job, the steps that were compared, whether all records and weights are equal to the last
 bit, and the largest differences. The exit status is 1 if anything differs.
 
-`--speed ROUNDS` instead compares tokens per second of both trees, each with the kernels that it compiles itself.
+`--speed ROUNDS` instead compares tokens per second of both trees, each with the kernels that it compiles itself; each
+step counts with its highest speed in all rounds.
 
 All comparisons of bits use float32 on the CPU. `--reference` sets BERTWRIGHT_NATIVE=0 for both trees, so that only the
 reference implementations compute: use it when a native kernel was changed on purpose. With `--work DIR` the runs of the
@@ -25,7 +26,6 @@ import json
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tarfile
@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -265,16 +266,20 @@ def run_jobs(base: Tree, present: Tree, names: Sequence[str], data: Path) -> Ite
 
 
 def measure_speed(trees: Sequence[Tree], data: Path, rounds: int) -> None:
-    """Print the speed of both trees, each with its own kernels, in turn; and the ratio of a round's speeds."""
+    """Print the speed of both trees, each with its own kernels, in turn.
+
+    Step n of every round reads the same tokens, and what else the machine does only slows a step down. So each step
+    counts with its highest speed in all rounds, and the ratio is the median over the steps. The ratios of single
+    rounds show the noise.
+    """
     base = trees[0]
     stores = [prepare(tree, base.work / "corpus.txt") for tree in trees]
     model = train(base, "pretrain", make_jobs(stores[0], base.work, data, base.work / "data")["pretrain"]) / "model"
     jobs = [make_jobs(store, model, data, base.work / "data", SPEED_STEPS) for store in stores]
-    print("| job | dtype | tokens/s before | now | ratio (min to max) |\n|---|---|---:|---:|---:|")
+    print("| job | dtype | tokens/s before | now | ratio (single rounds) |\n|---|---|---:|---:|---:|")
     for name, dtype in itertools.product(("pretrain-2-threads", "sst2"), ("float32", "bfloat16")):
-        speeds: list[list[float]] = []
+        speeds = np.zeros((rounds, len(trees), SPEED_STEPS - WARM_UP_STEPS))
         for number in range(rounds):
-            speeds.append([0.0] * len(trees))
             for index in (0, 1) if number % 2 else (1, 0):  # the first run has the cooler processor
                 tree, job = trees[index], jobs[index][name]
                 run = tree.work / "speed"
@@ -283,10 +288,11 @@ def measure_speed(trees: Sequence[Tree], data: Path, rounds: int) -> None:
                 tree.run(job.command, "--run", str(run), *words, "--threads", "2", threads=2, own_kernels=True)
                 records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
                 rates = [record["tokens_per_second"] for record in records if record["kind"] == "train"]
-                speeds[-1][index] = statistics.median(rates[WARM_UP_STEPS:])
-        ratios = [now / before for before, now in speeds]
-        before, now = (statistics.median(column) for column in zip(*speeds, strict=True))
-        ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+                speeds[number, index] = rates[WARM_UP_STEPS:SPEED_STEPS]
+        singles = np.median(speeds[:, 1] / speeds[:, 0], axis=1)
+        best = speeds.max(axis=0)
+        before, now = np.median(best, axis=1)
+        ratio = f"**{np.median(best[1] / best[0]):.2f}** ({singles.min():.2f} to {singles.max():.2f})"
         print(f"| {name} | {dtype} | {before:,.0f} | {now:,.0f} | {ratio} |", flush=True)
 
 

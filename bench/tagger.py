@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     use_threads(1)
-    task = Tagging(crf=True)
+    task = Tagging(tag_head="crf")
     examples = list(task.read(str(arguments.data / "train.txt")))
     task = task.with_labels_of(examples)
     tokenizer = WordTokenizer.learn(task.texts(examples), WordRules())

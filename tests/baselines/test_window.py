@@ -90,5 +90,5 @@ def test_a_tagger_learns_from_the_words_around_and_is_read_back(tmp_path: Path) 
     assert json.loads((tmp_path / "run" / "report.json").read_text())["scores"]["dev"]["f1"] > 0.95
     settings = (tmp_path / "run" / "settings.toml").read_text()
     assert "word_size = 50" in settings
-    assert "crf = true" in settings
+    assert 'tag_head = "crf"' in settings
     assert bertwright.load(tmp_path / "run").tag("the Rose came dear Grace").tags == ("O", "O", "O", "O", "B-PER")

@@ -56,7 +56,7 @@ def tagging(tmp_path_factory: pytest.TempPathFactory) -> TaskSettings:
     for seed, (split, number) in enumerate({"train": 60, "dev": 20}.items()):
         (folder / f"{split}.conll").write_text(tagged(number, seed), encoding="utf-8")
     files = {split: (str(folder / f"{split}.conll"),) for split in ("train", "dev")}
-    return TaskSettings("tagging", **files, overrides=TaskOptions(crf=True))
+    return TaskSettings("tagging", **files, overrides=TaskOptions(tag_head="crf"))
 
 
 def tagger_settings(run: Path, task: TaskSettings, **changes: Any) -> FinetuneSettings:
@@ -152,7 +152,7 @@ def parse(**table: Any) -> FinetuneSettings:
 def test_settings_of_a_new_tagger_are_its_own_defaults() -> None:
     settings = parse(architecture="bilstm-crf", task={"task": "conll2003"})
     task: Any = settings.task.build_task()
-    assert (task.crf, task.context) == (True, False)
+    assert (task.tag_head, task.context) == ("crf", False)
     assert (settings.batch_size, settings.optimizer.max_grad_norm, settings.optimizer.weight_decay) == (32, 5.0, 0.0)
     assert (settings.epochs, settings.optimizer.learning_rate) == (20.0, 2e-3)
     pairs = parse(architecture="bilstm", task={"task": "mrpc"})
@@ -167,10 +167,10 @@ def test_settings_of_a_new_tagger_are_its_own_defaults() -> None:
         ({"architecture": "lstm"}, "expected one of .*'bilstm', 'bilstm-crf'.*, got 'lstm'"),
         ({"model": "folder", "words": {"word_size": 50}}, "word_size.*set architecture = bilstm"),
         (
-            {"architecture": "bilstm-crf", "task": {"task": "tagging", "overrides": {"crf": False}}},
-            "'bilstm-crf': expected tagging with crf = True",
+            {"architecture": "bilstm-crf", "task": {"task": "tagging", "overrides": {"tag_head": "linear"}}},
+            "'bilstm-crf': expected tagging with tag_head = 'crf'",
         ),
-        ({"architecture": "bilstm-crf", "tuning": {"label_smoothing": 0.1}}, "label_smoothing = 0.1: a CRF"),
+        ({"architecture": "bilstm-crf", "tuning": {"label_smoothing": 0.1}}, "label_smoothing = 0.1: the head"),
         ({"architecture": "bilstm", "words": {"lstm_size": 0}}, "lstm_size: expected at least 1, got 0"),
         ({"architecture": "bilstm", "words": {"unknown_words": "pretrained"}}, "expected a file of word vectors"),
         (
@@ -203,7 +203,7 @@ def test_a_bert_has_the_crf_as_its_head(tagging: TaskSettings, tiny_bert: Path, 
 
 
 def test_a_probe_has_no_crf(tagging: TaskSettings) -> None:
-    with pytest.raises(ValueError, match="crf = True: a probe's heads are linear"):
+    with pytest.raises(ValueError, match="tag_head = 'crf': a probe's heads are linear"):
         ProbeSettings(Path("run"), tagging)
 
 

@@ -48,7 +48,7 @@ def tagging(tmp_path_factory: pytest.TempPathFactory) -> TaskSettings:
         text = "\n\n".join("\n".join(rng.permutation(sentence[:1]).tolist() + sentence[1:]) for sentence in sentences)
         (folder / f"{split}.conll").write_text(text + "\n", encoding="utf-8")
     files = {split: (str(folder / f"{split}.conll"),) for split in ("train", "dev")}
-    return TaskSettings("tagging", **files, overrides=TaskOptions(crf=True))
+    return TaskSettings("tagging", **files, overrides=TaskOptions(tag_head="crf"))
 
 
 def make_settings(run: Path, task: TaskSettings, architecture: str, model: Path, **changes: Any) -> FinetuneSettings:
@@ -119,7 +119,7 @@ def test_defaults_of_the_papers(tagging: TaskSettings) -> None:
             FinetuneSettings, table | {"architecture": architecture, "words": {"language_model": "lm"}}, ""
         )
         assert (settings.words.lstm_layers, settings.words.lm_layers, settings.words.lm_places) == (2, layers, places)
-        assert settings.task.overrides.crf
+        assert settings.task.overrides.tag_head == "crf"
 
 
 @pytest.mark.parametrize(

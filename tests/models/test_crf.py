@@ -15,7 +15,6 @@ from bertwright.models.crf import (
     best_path,
     log_partition,
     marginals,
-    negative_log_likelihood,
     path_score,
 )
 from bertwright.models.head_spec import HeadSpec
@@ -61,7 +60,7 @@ def test_loss_is_minus_the_log_probability_of_the_tags() -> None:
     weights = {path: weigh(scores, 0, path) for path in product(range(TAGS), repeat=3)}
     share = np.exp(weights[2, 0, 1]) / np.exp([*weights.values()]).sum()
     assert float(path_score(scores, torch.tensor([2, 0, 1]), np.array([3]))) == pytest.approx(weights[2, 0, 1])
-    loss = negative_log_likelihood(scores, torch.tensor([2, 0, 1]), np.array([3]))
+    loss = scores.negative_log_likelihood(torch.tensor([2, 0, 1]), np.array([3]))
     assert float(loss) == pytest.approx(-np.log(share), abs=1e-6)
 
 
@@ -69,7 +68,7 @@ def test_gradients_equal_finite_differences() -> None:
     scores = random_scores(1, LENGTHS.sum())
     tags = torch.randint(TAGS, (int(LENGTHS.sum()),), generator=torch.Generator().manual_seed(0))
     inputs = [tensor.requires_grad_() for tensor in scores]
-    assert torch.autograd.gradcheck(lambda *given: negative_log_likelihood(CrfScores(*given), tags, LENGTHS), inputs)
+    assert torch.autograd.gradcheck(lambda *given: CrfScores(*given).negative_log_likelihood(tags, LENGTHS), inputs)
 
 
 def test_decoding_takes_the_best_valid_path_of_bioes() -> None:

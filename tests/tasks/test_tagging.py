@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from itertools import chain
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from bertwright.tasks.collation import collate
 from bertwright.tasks.conll import TagExample, with_document_context
 from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.prediction import predict_chunks, predict_logits
-from bertwright.tasks.tagging import Entity, Tagging, TagPrediction
+from bertwright.tasks.tagging import TAG_HEADS, Entity, Tagging, TagPrediction
 from bertwright.tasks.task import from_fields, write_task
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
 from helpers import PUBLISHED, SAMPLES, needs_data, uncased_vocabulary
@@ -597,3 +598,17 @@ def test_real_sentences_keep_every_word(data, sentences, words, context):
     )
     gold = [TagPrediction(one.words, one.tags or (), (), ()) for one in examples]
     assert task.score(examples, gold) == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "accuracy": 1.0}
+
+
+@pytest.mark.parametrize("name", [name for name in TAG_HEADS if name != "linear"])
+def test_a_tag_head_is_a_module_of_its_name(name: str) -> None:
+    task = Tagging(labels=("O", "S-PER"), scheme="bioes", tag_head=name)
+    encoder = SimpleNamespace(config=SimpleNamespace(hidden_size=4))
+    head = task.make_head(encoder)  # type: ignore[misc, arg-type]
+    assert type(head).__module__ == f"bertwright.models.{name}"
+    assert head.num_scores == len(task.labels) + 1
+
+
+def test_an_unknown_tag_head_is_named() -> None:
+    with pytest.raises(ValueError, match=r"tag_head = 'crff': .*crf"):
+        Tagging(tag_head="crff")

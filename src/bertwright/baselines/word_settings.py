@@ -94,5 +94,5 @@ def default_settings(architecture: str, is_tagging: bool, has_context: bool, has
     words = {"optimizer": optimizer, "words": own}
     if not is_tagging:
         return {"epochs": 10.0, "batch_size": 32} | words
-    overrides = ({"context": False} if has_context else {}) | ({"crf": True} if architecture != "bilstm" else {})
+    overrides = ({"context": False} if has_context else {}) | ({"tag_head": "crf"} if architecture != "bilstm" else {})
     return {"epochs": 20.0, "batch_size": 32, "task": {"overrides": overrides}} | words

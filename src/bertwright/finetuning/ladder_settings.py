@@ -82,12 +82,12 @@ class LadderSettings:
         """
         is_tagging = isinstance(self.task.build_task(), Tagging)
         top = "bilstm-crf" if is_tagging else "bilstm"
-        crf = {"overrides": {"crf": False}} if is_tagging else {}
+        linear = {"overrides": {"tag_head": "linear"}} if is_tagging else {}
         vectors: dict[str, Any] = {} if self.vectors is None else {"vectors": self.vectors}
         rungs = [Rung("window network", 81.47, _of_words("window", {}))] if is_tagging else []
         rungs += [
-            Rung("BiLSTM, random vectors", None, _of_words("bilstm", {"char_model": "none"}, crf)),
-            Rung("+ characters", None, _of_words("bilstm", {}, crf)),
+            Rung("BiLSTM, random vectors", None, _of_words("bilstm", {"char_model": "none"}, linear)),
+            Rung("+ characters", None, _of_words("bilstm", {}, linear)),
         ]
         if is_tagging:
             rungs.append(Rung("+ CRF", 80.76, _of_words(top, {})))

@@ -95,8 +95,8 @@ class ProbeSettings:
             raise ValueError(f"lstm_size must be even, half for each direction, not {self.lstm_size}")
         if self.task.overrides.both_orders:
             raise ValueError("both_orders = True: a probe reads each pair in one order; omit it")
-        if self.task.overrides.crf:
-            raise ValueError("crf = True: a probe's heads are linear (section 5.3); omit it")
+        if (head := self.task.overrides.tag_head) not in (None, "linear"):
+            raise ValueError(f"tag_head = {head!r}: a probe's heads are linear (section 5.3); omit it")
 
     def extend(self, saved: ProbeSettings) -> ProbeSettings:
         """Return these settings with the heads of saved ones, in their order, before the new heads."""

@@ -223,8 +223,10 @@ class FinetuneSettings:
         task = self.task.build_task()
         if self.tuning.label_smoothing and task.is_regression:
             raise ValueError(f"label_smoothing = {self.tuning.label_smoothing}: a regression has no labels; omit it")
-        if self.tuning.label_smoothing and getattr(task, "crf", False):
-            raise ValueError(f"label_smoothing = {self.tuning.label_smoothing}: a CRF scores whole sentences; omit it")
+        if self.tuning.label_smoothing and task.scores_paths:
+            raise ValueError(
+                f"label_smoothing = {self.tuning.label_smoothing}: the head scores whole sentences; omit it"
+            )
 
     def _check_architecture(self) -> None:
         """Raise ValueError for settings that do not go together with a new word-level model."""
@@ -249,9 +251,10 @@ class FinetuneSettings:
                 f"architecture = {self.architecture!r}, translation_model = {self.words.translation_model!r}: expected "
                 "a translation model with cove, and elsewhere only with bcn; see train-translation --architecture"
             )
-        if self.architecture == "bilstm-crf" and not getattr(task, "crf", False):
+        if self.architecture == "bilstm-crf" and not task.scores_paths:
             raise ValueError(
-                f"architecture = 'bilstm-crf': expected tagging with crf = True, got {task.kind}; set it to bilstm"
+                f"architecture = 'bilstm-crf': expected tagging with tag_head = 'crf', got {task.kind} without; set it "
+                "to bilstm"
             )
 
     @classmethod

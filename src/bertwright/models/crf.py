@@ -38,6 +38,10 @@ class CrfScores(NamedTuple):
     end: Tensor
     """C, score of each tag as the last one."""
 
+    def negative_log_likelihood(self, tags: Tensor, lengths: Ints) -> Tensor:
+        """Return the sum over the sequences of -log p(tags); `tags`: R int64, `lengths`: B."""
+        return log_partition(self, lengths) - path_score(self, tags, lengths)
+
 
 def sum_paths(scores: CrfScores, lengths: Ints, reduce: Reduction) -> Tensor:
     """Return the sum over all sequences of their paths' scores, reduced by log-sum-exp or by the maximum.
@@ -70,11 +74,6 @@ def path_score(scores: CrfScores, tags: Tensor, lengths: Ints) -> Tensor:
     after = inside.nonzero()[:, 0]
     emitted = scores.emissions.gather(1, tags[:, None]).sum() + scores.transitions[tags[after - 1], tags[after]].sum()
     return emitted + scores.start[tags[begins]].sum() + scores.end[tags[ends - 1]].sum()
-
-
-def negative_log_likelihood(scores: CrfScores, tags: Tensor, lengths: Ints) -> Tensor:
-    """Return the sum over the sequences of -log p(tags)."""
-    return log_partition(scores, lengths) - path_score(scores, tags, lengths)
 
 
 @torch.inference_mode(False)
@@ -139,3 +138,7 @@ class CrfHead(TaskHead):
         return CrfScores(
             scores.emissions, *(s.masked_fill(~m, FORBIDDEN) for s, m in zip(scores[1:], masks, strict=True))
         )
+
+
+make_tag_head = CrfHead
+"""The head that `tag_head = "crf"` names."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -189,6 +189,16 @@ class TaskHead(nn.Module, ABC):
         """
         scores: Tensor = output
         return scores
+
+
+class PathScores(Protocol):
+    """Output of a head that scores all tags of a sentence together (`Tagging.scores_paths`).
+
+    The head's `scores` have a column for each tag's log-probability, and a last one with the best path's tags.
+    """
+
+    def negative_log_likelihood(self, tags: Tensor, lengths: Ints, /) -> Tensor:
+        """Return the sum over B sentences of -log p(tags), from `tags` (R int64) and words per sentence (B)."""
 
 
 class LinearHead(TaskHead):

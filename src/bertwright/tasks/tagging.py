@@ -1,4 +1,4 @@
-"""Token tagging (section 5.3): a word's tag is read from the state of its first token, without a CRF.
+"""Token tagging (section 5.3): a word's tag is read from the state of its first token.
 
 A window is one sentence between [CLS] and [SEP]. A sentence that is too long is split between words; each chunk takes
 at most three quarters of its window, and the words before and after it fill the rest. With document context the
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import accumulate, pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_args
@@ -64,11 +65,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
-    from bertwright.models.heads import TaskBatch, TaskHead
+    from bertwright.models.heads import PathScores, TaskBatch, TaskHead
     from bertwright.models.text_encoder import TextEncoder
 
 FORMATS = (*ROW_FORMATS, ".conllu", ".conll")
 NUM_SPECIALS = 2  # [CLS] and [SEP] of every window
+TAG_HEADS = ("linear", "crf")
+"""Heads by name. Another one than the paper's is `models/NAME.py`, with a function `make_tag_head`."""
 UNSEEN = -100  # label of a tag that training never showed: no class, and no loss (cross entropy's ignore_index)
 
 
@@ -117,9 +120,9 @@ class Tagging(Task[TagExample, TagPrediction]):
     context: bool = False
     """Whether the adjacent sentences of the document fill the window (section 5.3). A file without document marks is
     one document; a row of .jsonl or .parquet has no context."""
-    crf: bool = False
-    """Whether a linear-chain CRF scores all tags of a sentence together and learns spans as BIOES (Ma & Hovy 2016);
-    otherwise each word's tag is chosen by itself (paper, 5.3)."""
+    tag_head: str = "linear"
+    """What scores the tags. linear: each word's tag is chosen by itself (paper, 5.3). crf: a linear-chain CRF scores
+    all tags of a sentence together and learns spans as BIOES (Ma & Hovy 2016)."""
     comment_prefix: str | None = None
     """Start of lines that are comments, such as ## in KLUE-NER; unset: comments as in CoNLL-U only."""
     encoding: str = "utf-8"
@@ -148,12 +151,18 @@ class Tagging(Task[TagExample, TagPrediction]):
             raise ValueError(f"scheme = {self.scheme!r}: {did_you_mean(str(self.scheme), get_args(Scheme))}")
         if self.max_length <= NUM_SPECIALS:
             raise ValueError(f"max_length = {self.max_length}: at least {NUM_SPECIALS + 1}: [CLS], one token, [SEP]")
+        if self.tag_head not in TAG_HEADS:
+            raise ValueError(f"tag_head = {self.tag_head!r}: {did_you_mean(self.tag_head, TAG_HEADS)}")
         if self.comment_prefix == "":
             raise ValueError("comment_prefix is empty: every line would be a comment")
 
     @property
     def head(self) -> HeadSpec:
         return HeadSpec("token", count_labels(self.labels))
+
+    @property
+    def scores_paths(self) -> bool:
+        return self.tag_head != "linear"
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -235,7 +244,7 @@ class Tagging(Task[TagExample, TagPrediction]):
                 f"{examples[0].location}: all words have the tag {', '.join(found)!r}; at least two are needed. "
                 "By default, the first column has the words and the last one the tags; choose with --words and --tags"
             )
-        if self.crf and scheme != "none":  # every word of a sentence needs a tag that the CRF has
+        if self.scores_paths and scheme != "none":  # a path needs a tag for every word
             found = {OUTSIDE, *spellings({split_tag(tag)[1] for tag in found} - {""}, task._learned_scheme)}
         labels = tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
         metric = "accuracy" if scheme == "none" else self.metric
@@ -312,23 +321,23 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     @property
     def make_head(self) -> Callable[[TextEncoder], TaskHead] | None:
-        if not self.crf:
+        if not self.scores_paths:
             return None
-        from bertwright.models.crf import CrfHead
-
+        make_tag_head = import_module(f"bertwright.models.{self.tag_head}").make_tag_head
         allowed = None if self._scheme == "none" else allowed_tags(self.labels)
-        return lambda encoder: CrfHead(self.head, encoder.config.hidden_size, allowed)
+        return lambda encoder: make_tag_head(self.head, encoder.config.hidden_size, allowed)
 
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
-        if not self.crf:
+        if not self.scores_paths:
             return sum_cross_entropy(output, batch.labels, smoothing, self.class_weights)
-        from bertwright.models.crf import negative_log_likelihood
-
-        return negative_log_likelihood(output, batch.labels, batch.position_counts)
+        path_scores: PathScores = output
+        return path_scores.negative_log_likelihood(batch.labels, batch.position_counts)
 
     def balanced_weights(self, examples: Sequence[TagExample]) -> Floats:
-        if self.crf:
-            raise ValueError("class_weights: a CRF's loss is of whole sentences, not of words; omit it")
+        if self.scores_paths:
+            raise ValueError(
+                f"class_weights: the loss of tag_head = {self.tag_head!r} is of whole sentences, not of words; omit it"
+            )
         labels = self._encode_labels(examples)
         return balance(np.bincount(labels[labels != UNSEEN], minlength=len(self.labels)))
 
@@ -341,7 +350,7 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     def decode(self, examples: Sequence[TagExample], encoded: Encoded, outputs: Outputs) -> list[TagPrediction]:
         # Windows are in the order of the sentences and positions in the order of the words, and so are the outputs.
-        if self.crf:  # log-probabilities, and the best path's tags
+        if self.scores_paths:  # log-probabilities, and the best path's tags
             best = outputs[:, -1].astype(np.int64)
             peaks = np.exp(outputs[np.arange(len(best)), best].astype(np.float64))
         else:
@@ -355,7 +364,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         ]
 
     def merge_outputs(self, tasks: Sequence[Self], outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
-        if not self.crf:
+        if not self.scores_paths:
             return super().merge_outputs(tasks, outputs, encoded)
         mean = super().merge_outputs(tasks, [scores[:, :-1] for scores in outputs], encoded)
         return np.concatenate([mean, mean.argmax(1)[:, None]], axis=1, dtype=np.float32)
@@ -459,7 +468,7 @@ class Tagging(Task[TagExample, TagPrediction]):
     @property
     def _learned_scheme(self) -> Scheme:
         """The scheme that the model learns."""
-        return "bioes" if self.crf and self._scheme in ("iob1", "iob2") else self._scheme
+        return "bioes" if self.scores_paths and self._scheme in ("iob1", "iob2") else self._scheme
 
     def _targets(self, example: TagExample) -> tuple[str, ...]:
         """Return a sentence's tags as the model learns them."""

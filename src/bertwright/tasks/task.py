@@ -138,6 +138,11 @@ class Task(ABC, Generic[E, P]):
         """The head on the encoder. Raises ValueError if it depends on labels that are not known yet."""
 
     @property
+    def scores_paths(self) -> bool:
+        """True if the head scores all labels of a sequence together, so that no label has a loss of its own."""
+        return False
+
+    @property
     def label_names(self) -> tuple[str, ...]:
         """Name of each output of the head, for `config.json`; empty if outputs have no names.
 

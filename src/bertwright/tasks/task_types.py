@@ -48,7 +48,7 @@ class TaskOptions:
     scheme: str | None = None
     unit: Unit | None = None
     context: bool | None = None
-    crf: bool | None = None
+    tag_head: str | None = None
     comment_prefix: str | None = None
     doc_stride: int | None = None
     max_query_length: int | None = None
