@@ -331,6 +331,18 @@ def test_address_without_a_cluster_is_named() -> None:
         _connect(None, "127.0.0.1:9", None)
 
 
+def test_ray_that_does_not_start_is_one_message() -> None:
+    """A busy machine takes longer to start Ray than Ray waits."""
+
+    class Ray:
+        def init(self, **_: Any) -> None:
+            raise Exception("The current node timed out during startup.\nThis could happen")
+
+    message = r"^--executor ray: expected Ray to start .*, got: The current node timed out during startup\.; try again"
+    with pytest.raises(ChildProcessError, match=message):
+        _connect(Ray(), None, 2)
+
+
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     message = r"^--executor ray: expected the package ray.*pip install 'bertwright\[scale\]'"

@@ -59,7 +59,13 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)  # no notices of a start that went well
     options = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     if address is None:
-        ray.init(address="local", num_cpus=workers or available_cpus(), include_dashboard=False, **options)
+        try:
+            ray.init(address="local", num_cpus=workers or available_cpus(), include_dashboard=False, **options)
+        except Exception as error:  # of no class of its own, if a busy machine takes longer than Ray waits
+            raise ChildProcessError(
+                f"--executor ray: expected Ray to start on this machine, got: {_first_line(error)}; try again when the "
+                "machine is less busy, or use local workers (--workers)"
+            ) from None
         return
     problem = _probe(address)
     if problem is None:
@@ -67,11 +73,15 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
             ray.init(address=address, **options)
             return
         except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-            problem = str(error).strip().splitlines()[0]
+            problem = _first_line(error)
     raise ValueError(
         f"--ray-address {address}: expected a Ray cluster there, got none ({problem}); start one with "
         "`ray start --head --port 6379`, or omit the address to start one on this machine"
     )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _probe(address: str) -> str | None:
