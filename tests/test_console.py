@@ -45,6 +45,18 @@ def test_a_notice_is_indented_under_a_mark() -> None:
     assert second.startswith("  ")
 
 
+def test_tables_and_notices_have_no_spaces_at_the_ends_of_lines() -> None:
+    on = text_console(60)
+    rows = [("a text that is longer than the others", "x", ""), ("short", "a long label", "")]
+    table = filled_table(("text", "label", "empty"), rows)
+    on.print(key_value_table({"name": "short", "other": "a much longer value"}), table)
+    notice(on, "a notice that takes two lines because the console is only sixty columns wide")
+    lines = read_output(on).splitlines()
+    assert len(lines) > 8
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert "short" in lines[0]
+
+
 def test_tables_do_not_interpret_markup() -> None:
     on = text_console(60)
     table = make_table("[side]", "[b]tokens")

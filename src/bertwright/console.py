@@ -16,7 +16,7 @@ from io import StringIO
 from typing import Any, TextIO
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -27,6 +27,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -90,13 +91,25 @@ def notice(console: Console, text: str) -> None:
     if console.quiet:
         warnings.warn(escape_control(text), stacklevel=2)
         return
-    indented = Table.grid(padding=(0, 1))
+    indented = TextTable.grid(padding=(0, 1))
     indented.add_row(plain_text("!", "bold yellow"), plain_text(text, "yellow"))
     console.print(indented)
 
 
 class TextTable(Table):
-    """A table of plain texts and numbers; the first column is never broken."""
+    """A table of plain texts and numbers, without spaces at the ends of lines; the first column is never broken."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render the table line by line; files and pipes then have no padded lines."""
+        segments = (part for part in super().__rich_console__(console, options) if isinstance(part, Segment))
+        for line in Segment.split_lines(segments):
+            while line and not line[-1].text.rstrip(" "):
+                line.pop()
+            if line:
+                last = line.pop()
+                line.append(Segment(last.text.rstrip(" "), last.style))
+            yield from line
+            yield Segment.line()
 
     def add_column(self, header: Any = "", *arguments: Any, **options: Any) -> None:
         """Add a column; a line break in its header is a line break."""

@@ -219,7 +219,7 @@ def test_an_unused_pooled_head_is_reported(tmp_path: Path, make_tuning: Make) ->
     with open_finetune(make_tuning(tmp_path / "run", model=str(tmp_path / "first"))) as (run, printed):
         run.print_summary()
     assert printed.getvalue().count("(see --keep-head)") == 1
-    assert "new, mean pooling (no pooler in" in " ".join(printed.getvalue().split())
+    assert "new, mean pooling (the model has no pooler;" in " ".join(printed.getvalue().split())
 
 
 def test_run_with_keep_head_resumes_to_the_same_bits(
@@ -734,7 +734,7 @@ def test_untrained_pooler_is_reported_if_the_head_reads_it(tmp_path: Path, make_
     (tmp_path / "bert/checksums.json").unlink()
     save_file(weights, tmp_path / "bert/model.safetensors", {"format": "pt"})
     with open_finetune(settings) as (_, printed):
-        assert f"{tmp_path}/bert: its pooler was never trained" in printed.getvalue()
+        assert "the model's pooler was never trained" in printed.getvalue()
 
 
 def test_dry_run_prints_summary_and_cost_and_writes_nothing(tmp_path: Path, make_tuning: Make) -> None:

@@ -53,6 +53,29 @@ def test_predict_writes_files_in_order_chunk_by_chunk(
     assert "7 predictions" in read_output(console)
 
 
+def test_limit_predicts_the_first_examples_of_the_files_with_their_columns(
+    tmp_path: Path, vocabulary_folder: Path, console: Console
+) -> None:
+    bert, model = save_random_model(vocabulary_folder, CLASSES, tmp_path / "model")
+    texts = [f"the {word} in the forest" for word in "bear deer fish wolf crow".split()]
+    for name, lines in (("a", texts[:2]), ("b", texts[2:])):
+        rows = "".join(f"{text}\t{name}{number}\n" for number, text in enumerate(lines))
+        (tmp_path / f"{name}.tsv").write_text(f"text\tid\n{rows}")
+    files = tuple(str(tmp_path / f"{name}.tsv") for name in "ab")
+    settings = PredictSettings(
+        model, inputs=files, limit=3, output=tmp_path / "o.jsonl", keep_columns=("id",), device=CPU
+    )
+    predict(settings, console)
+    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["label"]) for row in rows] == list(
+        zip(("a0", "a1", "b0"), (answer.label for answer in bert.classify(texts[:3])), strict=True)
+    )
+    with pytest.raises(ValueError, match="--limit 3: expected --inputs"):
+        PredictSettings(model, ("the bear",), limit=3)
+    with pytest.raises(ValueError, match="limit"):
+        replace(settings, limit=0)
+
+
 def conllu(*rows: str) -> str:
     return "".join(f"{row}\t_\t_\tX\t_\t_\t_\t_\t_\t_\n" if row else "\n" for row in rows)
 

@@ -211,6 +211,16 @@ def test_estimate_counts_the_steps_and_evaluations_of_each_phase(
     assert run.estimate_cost() == CostEstimate(12, 9 * 1.0 + 3 * 100.0 + evaluations, evaluations)
 
 
+@pytest.mark.parametrize(
+    ("every", "steps", "expected"),
+    [(99, 300, [0, 99, 198, 297]), (100, 300, [0, 10, 100, 200]), (1_000, 2_000, [0, 100, 1_000]), (1_000, 100, [0])],
+)
+def test_one_evaluation_follows_the_first_steps(
+    every: int, steps: int, expected: list[int], tmp_path: Path, make_settings: Make
+) -> None:
+    assert make_settings(tmp_path / "run", steps=steps, eval_every=every).eval_steps == expected
+
+
 def test_only_the_main_process_watches_for_a_plateau(
     tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ from bertwright.training.run_folder import read_run_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from harness import run_and_capture, run_with_output
 
+SPLIT_FILES = ("train.jsonl", "dev.jsonl", "test.jsonl")
 ANIMALS, LOCATIONS = "bear deer fish wolf crow".split(), "forest river mountain valley".split()
 
 Make = Callable[..., ProbeSettings]
@@ -106,6 +107,26 @@ def make(tmp_path: Path, bert: Path) -> Make:
 
 
 run_probe = partial(run_with_output, probe, columns=80)
+
+
+def test_dry_run_prints_the_missing_heads_and_the_cost_and_writes_nothing(tmp_path: Path, make: Make) -> None:
+    settings = make(dry_run=True)
+    before = sorted(tmp_path.rglob("*"))
+    printed = " ".join(run_probe(settings)[1].split())
+    assert sorted(tmp_path.rglob("*")) == before
+    states = sum(len(json.loads(line)["words"]) for name in SPLIT_FILES for line in (tmp_path / name).open())
+    assert "heads 2 to train" in printed
+    assert f"disk space {2 * 24 * states / 1e3:,.1f} kB for the features" in printed
+    assert "estimated time" in printed
+    assert "tagging, best by f1" in printed
+    run_probe(replace(settings, dry_run=False, seeds=(0,)))
+    before = sorted(tmp_path.rglob("*"))
+    resumed = " ".join(run_probe(replace(settings, resume=True))[1].split())
+    assert "heads 1 to train" in resumed
+    assert "features cached already" in resumed
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(ValueError, match="already holds a run"):
+        run_probe(settings)
 
 
 def test_without_layers_of_the_lstm_a_linear_head_reads_each_layer(make: Make) -> None:

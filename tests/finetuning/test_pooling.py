@@ -35,6 +35,7 @@ from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_io import TaskModel, save_task_folder
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -158,20 +159,91 @@ def test_a_pooled_head_is_learned_read_back_and_continued(
         finetune(other, text_console())
 
 
-def test_transformers_rejects_a_pooled_head(folder: Path, tmp_path: Path) -> None:
-    settings = make_settings(folder, tmp_path / "run", tuning=TuningSettings(pooling="mean"), epochs=0.1)
-    model = finetune(settings, text_console())
-    assert not hasattr(transformers, json.loads((model / "config.json").read_text())["architectures"][0])
-    bert = bertwright.load(model, "cpu")
+MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+
+def save_pooled(folder: Path, task: AnyTask, is_causal: bool = False) -> bertwright.Bert:
+    """Write the folder of a random model with a pooled head; return it as it is read back."""
+    encoder = BertEncoder(replace(CONFIG, is_causal=is_causal), seed=2)
+    head = PooledHead(task.head, task.pooling, encoder)  # type: ignore[union-attr]
+    torch.nn.init.normal_(head.classifier.weight, generator=torch.Generator().manual_seed(0))
+    save_task_folder(folder, TaskModel(EncoderForTask(encoder, head), task), TOKENIZER)
+    return bertwright.load(folder, "cpu")
+
+
+def read_by_transformers(folder: Path, name: str) -> Any:
+    return getattr(transformers, name).from_pretrained(folder, trust_remote_code=True).eval()
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_transformers_computes_the_same_with_a_pooled_head_if_it_may_run_the_folder_s_code(
+    is_causal: bool, tmp_path: Path
+) -> None:
+    task = Classification(text_pair="pair", labels=("no", "yes", "maybe"), pooling=MODES)
+    bert = save_pooled(tmp_path / "model", task, is_causal)
+    pairs = list(zip(TEXTS[:20], TEXTS[20:40], strict=True))
+    theirs = read_by_transformers(tmp_path / "model", "AutoModelForSequenceClassification")
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "model", trust_remote_code=True)
+    with torch.no_grad():
+        expected = [theirs(**tokens(*pair, return_tensors="pt")).logits[0].softmax(-1) for pair in pairs]
+        together = tokens(*map(list, zip(*pairs, strict=True)), padding=True, return_tensors="pt")
+        padded = theirs(**together).logits.softmax(-1)
+    ours = torch.tensor([[*answer.probabilities.values()] for answer in bert.classify(pairs)])
+    torch.testing.assert_close(ours, torch.stack(expected), atol=1e-5, rtol=0)
+    torch.testing.assert_close(ours, padded, atol=1e-5, rtol=0)
     bert.save(tmp_path / "copy")
-    assert bertwright.load(tmp_path / "copy", "cpu").classify(TEXTS[:3]) == bert.classify(TEXTS[:3])
+    assert bertwright.load(tmp_path / "copy", "cpu").classify(pairs) == bert.classify(pairs)
+
+
+def test_transformers_computes_the_same_scores_labels_and_choices_with_a_pooled_head(tmp_path: Path) -> None:
+    scored = save_pooled(tmp_path / "score", Regression(pooling=("mean",)))
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "score", trust_remote_code=True)
+    labels = save_pooled(tmp_path / "labels", MultiLabel(labels=("a", "b", "c"), pooling=("max",)))
+    choice = save_pooled(tmp_path / "choice", MultipleChoice(pooling=("cls", "mean")))
+    encoded = tokens(TEXTS[:5], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        score = read_by_transformers(tmp_path / "score", "AutoModelForSequenceClassification")(**encoded).logits[:, 0]
+        several = read_by_transformers(tmp_path / "labels", "AutoModelForSequenceClassification")
+        ending = read_by_transformers(tmp_path / "choice", "AutoModelForMultipleChoice")
+        both = tokens([TEXTS[0]] * 2, ["a cat", "the big dog"], padding=True, return_tensors="pt")
+        chosen = ending(**{name: values[None] for name, values in both.items()}).logits[0].softmax(-1)
+        probabilities = several(**encoded).logits.sigmoid()
+    assert scored.classify(TEXTS[:5]) == pytest.approx(score.tolist(), abs=1e-5)
+    assert several.config.problem_type == "multi_label_classification"
+    ours = [[*answer.probabilities.values()] for answer in labels.classify(TEXTS[:5])]
+    np.testing.assert_allclose(ours, probabilities.numpy(), atol=1e-5)
+    assert choice.choose(TEXTS[0], ["a cat", "the big dog"]).probabilities == pytest.approx(chosen.tolist(), abs=1e-5)
+
+
+def test_transformers_names_what_it_needs_or_lacks_for_a_head_of_ours(tmp_path: Path) -> None:
+    save_pooled(tmp_path / "pooled", Classification(labels=("no", "yes"), pooling=("mean",)))
+    with pytest.raises(ValueError, match=r"custom code (.|\n)*trust_remote_code=True"):
+        transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "pooled", trust_remote_code=False)
+    tagging = Tagging(labels=("O", "B-X", "I-X"), scheme="iob2", crf=True)
+    assert tagging.make_head is not None
+    encoder = BertEncoder(CONFIG, seed=2)
+    crf = TaskModel(EncoderForTask(encoder, tagging.make_head(encoder)), tagging)
+    save_task_folder(tmp_path / "crf", crf, TOKENIZER)
+    assert json.loads((tmp_path / "crf/config.json").read_text())["read_with"].startswith("bertwright; ")
+    with pytest.raises(ValueError, match="model type `bert-own-head` but Transformers does not recognize"):
+        transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "crf")
+    assert bertwright.load(tmp_path / "crf", "cpu").tag([TEXTS[0].split()])
+
+
+def test_a_folder_of_before_the_own_name_is_read(tmp_path: Path) -> None:
+    bert = save_pooled(tmp_path / "model", Classification(labels=("no", "yes"), pooling=("mean",)))
+    (tmp_path / "model/checksums.json").unlink()
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    kept = {name: value for name, value in config.items() if name not in ("auto_map", "pooling", "read_with")}
+    (tmp_path / "model/config.json").write_text(json.dumps(kept | {"model_type": "bert"}))
+    assert bertwright.load(tmp_path / "model", "cpu").classify(TEXTS[:3]) == bert.classify(TEXTS[:3])
 
 
 def test_the_folder_of_a_sentence_embedding_model_chooses_its_pooling(folder: Path, tmp_path: Path) -> None:
     settings = make_settings(folder, tmp_path / "run", model=str(folder / "sentences"), epochs=0.1)
     console = text_console(200)
     model = finetune(settings, console)
-    assert f"new, mean pooling (modules.json in {folder}/sentences; --pooling overrides it)" in read_output(console)
+    assert "new, mean pooling (as its modules.json says; --pooling overrides it)" in read_output(console)
     assert json.loads((model / "task.json").read_text())["pooling"] == ["mean"]
     assert choose_pooling(TuningSettings(pooling="cls"), Classification(), folder / "sentences").modes == ()
 
@@ -205,9 +277,9 @@ def test_an_untrained_or_missing_pooler_gives_way_to_the_mean(task: AnyTask, poo
     chosen = {name: choose_pooling(TuningSettings(), task, path) for name, path in poolers.items()}
     assert chosen == {
         "trained": ((), ""),
-        "untrained": (("mean",), "an untrained pooler"),
-        "absent": (("mean",), "no pooler"),
-        "shards": (("mean",), "no pooler"),
+        "untrained": (("mean",), "its pooler was never trained"),
+        "absent": (("mean",), "the model has no pooler"),
+        "shards": (("mean",), "the model has no pooler"),
     }
     assert choose_pooling(TuningSettings(pooling="cls"), task, poolers["absent"]) == ((), "")
     assert choose_pooling(TuningSettings(from_scratch=True), task, poolers["absent"]) == ((), "")
@@ -225,19 +297,20 @@ def test_the_summary_says_why_a_head_reads_the_mean(
     model, console = poolers["absent"], text_console(200)
     written = finetune(make_settings(folder, tmp_path / "run", kind, model=str(model), epochs=0.1), console)
     printed = read_output(console)
-    assert f"new, mean pooling (no pooler in {model}; --pooling overrides it)" in printed
+    assert "new, mean pooling (the model has no pooler; --pooling overrides it)" in printed
     assert "random weights" not in printed
+    assert printed.count(str(model)) == 1  # in the line of the model
     assert json.loads((written / "task.json").read_text())["pooling"] == ["mean"]
     console, tuning = text_console(200), TuningSettings(pooling="cls")
     settings = make_settings(folder, tmp_path / "cls", kind, tuning=tuning, model=str(model), epochs=0.1)
     written = finetune(settings, console)
-    assert f"{model} has no pooler: a new one starts from random weights" in read_output(console)
+    assert "the model has no pooler: a new one starts from random weights" in read_output(console)
     assert json.loads((written / "task.json").read_text())["pooling"] == []
 
 
 @pytest.mark.parametrize(
     ("name", "pooling", "expected"),
-    [("trained", None, ""), ("untrained", None, "mean pooling (an untrained pooler in "), ("absent", "cls", ""),
+    [("trained", None, ""), ("untrained", None, "mean pooling (its pooler was never trained; "), ("absent", "cls", ""),
      ("trained", "concat", "cls, max, mean pooling")],
 )  # fmt: skip
 def test_a_probe_reads_what_fine_tuning_reads(

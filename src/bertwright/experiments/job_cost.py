@@ -23,7 +23,7 @@ from bertwright.experiments.jobs import BestRateJob, FinetuneJob, Job, PretrainJ
 from bertwright.experiments.levels import ExperimentLevel
 from bertwright.finetuning.finetune_cost import time_evaluation
 from bertwright.finetuning.finetune_state import make_spec, open_run
-from bertwright.finetuning.probe import open_probe, probe
+from bertwright.finetuning.probe import measure_probe
 from bertwright.finetuning.probe_settings import ProbeSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.pretraining.run import measure_cost
@@ -35,7 +35,6 @@ MIN_STEPS, MIN_EXAMPLES = 100, 50
 SCALES = [10 ** (power / 1_000) for power in range(-5_000, 2_001)]  # factors of the limits, which a budget chooses from
 PRETRAINING_SHARE = 0.5  # share of a budget that pre-training gets
 UNLIMITED = 400_000  # examples that a level without limits is scaled from: MNLI, the largest task, has 392,702
-TIMED_EXAMPLES = 64  # examples of each split with which heads on frozen features are timed
 
 
 class JobCost(NamedTuple):
@@ -110,7 +109,7 @@ def measure(job: Job) -> JobCost:
         parents = [write_untrained(parent, Path(folder) / str(number)) for number, parent in enumerate(job.parents)]
         if isinstance(job, FinetuneJob):
             return measure_finetuning(replace(with_model_of(job.settings, parents), run=Path(folder) / "run"))
-        return measure_probe(replace(with_model_of(job.settings, parents), run=Path(folder) / "run"))
+        return measure_probe_job(replace(with_model_of(job.settings, parents), run=Path(folder) / "run"))
 
 
 def write_untrained(job: Job, run: Path) -> Path:
@@ -138,22 +137,10 @@ def measure_finetuning(settings: FinetuneSettings) -> JobCost:
     return JobCost(2 * opening, seconds, len(state.train.examples), settings.tuning.limit)
 
 
-def measure_probe(settings: ProbeSettings) -> JobCost:
-    """Estimate the time of a probe: one more seed gives the time of a head, and the features take the rest."""
-    started = time.perf_counter()
-    with execution_context(settings.device) as context:
-        examples = len(open_probe(settings, context, silent_console()).splits[0].examples)
-    opening, seconds = time.perf_counter() - started, []
-    sample = replace(settings, learning_rates=settings.learning_rates[:1], limit=min(examples, TIMED_EXAMPLES))
-    for seeds in ((0,), (0, 1)):
-        started = time.perf_counter()
-        probe(replace(sample, run=settings.run / str(len(seeds)), seeds=seeds), silent_console())
-        seconds.append(time.perf_counter() - started)
-    head = max(0.0, seconds[1] - seconds[0])
-    features = max(0.0, seconds[0] - head)
-    heads = len(settings.seeds) * len(settings.learning_rates)
-    per_example = (features + heads * head) / min(examples, TIMED_EXAMPLES)
-    return JobCost(opening, examples * per_example, examples, settings.limit)
+def measure_probe_job(settings: ProbeSettings) -> JobCost:
+    """Estimate the time of a probe."""
+    cost, heads = measure_probe(settings), len(settings.seeds) * len(settings.learning_rates)
+    return JobCost(cost.opening, cost.features + heads * cost.heads, cost.examples, settings.limit)
 
 
 def fit_budget(

@@ -194,13 +194,13 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
         started = start_task_model(source, task.make_head or task.head, settings.seed, dropout)
         model = started.model
         if _has_head_of(source, task):
-            notice(console, f"{source}: its head is not used; a new one starts from random weights (see --keep-head)")
+            notice(console, "the model's head is not used; a new one starts from random weights (see --keep-head)")
         if "pooler" in started.newly_initialized:
-            notice(console, f"{source} has no pooler: a new one starts from random weights, like the classifier")
+            notice(console, "the model has no pooler: a new one starts from random weights, like the classifier")
         elif (pooler := getattr(model.head, "pooler", None)) is not None and is_untrained(pooler.dense):
             notice(
                 console,
-                f"{source}: its pooler was never trained; fine-tuning trains it from its initial weights, and "
+                "the model's pooler was never trained; fine-tuning trains it from its initial weights, and "
                 "--pooling mean reads the states of all tokens instead",
             )
     task.initialize_head(model.head)

@@ -23,9 +23,9 @@ class PoolingChoice(NamedTuple):
     reason: str = ""
     """What in the folder decided, for the summary; empty if the user chose them, and for the paper's head."""
 
-    def describe(self, model: str) -> str:
-        """Describe the pooling and, if a folder decided it, why; `model`: the folder's name for the user."""
-        why = f" ({self.reason} in {model}; --pooling overrides it)" if self.reason else ""
+    def describe(self) -> str:
+        """Describe the pooling and, if a folder decided it, why."""
+        why = f" ({self.reason}; --pooling overrides it)" if self.reason else ""
         return f"{describe_pooling(self.modes)}{why}"
 
 
@@ -47,7 +47,7 @@ def choose_pooling(tuning: TuningSettings, task: AnyTask, folder: Path) -> Pooli
     if getattr(task, "both_orders", False):  # this head reads one state of each order
         return PoolingChoice(())
     if modules := read_sentence_modules(folder):
-        return PoolingChoice(modules.modes, "modules.json")
+        return PoolingChoice(modules.modes, "as its modules.json says")
     reason = "" if tuning.from_scratch else explain_untrained_pooler(folder)
     return PoolingChoice(POOLINGS["mean"] if reason else (), reason)
 
@@ -61,5 +61,5 @@ def explain_untrained_pooler(folder: Path) -> str:
         return ""
     bias = normalize_names(read_weights(folder)[1]).get(POOLER_BIAS)
     if bias is None:
-        return "no pooler"
-    return "" if bias.any() else "an untrained pooler"
+        return "the model has no pooler"
+    return "" if bias.any() else "its pooler was never trained"

@@ -16,11 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from bertwright.console import (
+    format_duration,
     heading,
     item_progress,
     key_value_table,
@@ -29,6 +31,7 @@ from bertwright.console import (
     notice,
     print_outputs,
     say,
+    silent_console,
 )
 from bertwright.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
 from bertwright.finetuning.head_training import HeadData, make_spec, predict, score
@@ -60,15 +63,18 @@ from bertwright.models.text_encoder import TextEncoder
 from bertwright.settings import write_settings
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, data_warnings, read_splits, within_positions
-from bertwright.training.context import ExecutionContext
+from bertwright.training.context import ExecutionContext, execution_context
+from bertwright.training.cost import format_bytes
 from bertwright.training.distributed import check_single_process
 from bertwright.training.fit import FitSettings, fit
 from bertwright.training.interrupt import until_stopped
-from bertwright.training.run_folder import locked_run, read_run_settings
+from bertwright.training.run_folder import check_run_directory, locked_run, read_run_settings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 EXAMPLES = "examples"  # folder
+TIMED_EXAMPLES = 64  # examples of each split with which heads are timed
+BYTES_PER_NUMBER = 2  # of the features, float16
 CONLL_2003 = {"LOC", "MISC", "ORG", "PER"}  # the entity types of table 7
 
 
@@ -124,13 +130,17 @@ def table_rows(results: Sequence[ProbeResult], metric: str) -> list[ProbeRow]:
 
 
 def probe(settings: ProbeSettings, console: Console | None = None) -> list[ProbeRow]:
-    """Compute the features, train all heads that are missing, and print and return the table.
+    """Compute the features, train all heads that are missing, and print and return the table; none in a dry run.
 
     Ctrl-C loses only the current head. Raises ValueError for settings, files and folders that are not usable, and
     DivergedError for a loss that is not finite.
     """
     console = console or make_console()
     check_single_process("a probe")
+    if settings.dry_run:
+        check_run_directory(settings, RESUME_OVERRIDES)
+        print_plan(settings, console)
+        return []
     with locked_run(settings, RESUME_OVERRIDES) as context:
         if settings.resume:
             settings = settings.extend(read_run_settings(ProbeSettings, settings.run))
@@ -142,6 +152,66 @@ def probe(settings: ProbeSettings, console: Console | None = None) -> list[Probe
                 f"finished heads and features are saved; resume with: bertwright probe --run "
                 f"{shlex.quote(str(settings.run))} --resume"
             ) from None
+
+
+class ProbeCost(NamedTuple):
+    """Estimated seconds of a probe."""
+
+    opening: float
+    features: float
+    """The states of all examples."""
+    heads: float
+    """One head of each representation."""
+    examples: int
+    """Training examples."""
+
+
+def measure_probe(settings: ProbeSettings) -> ProbeCost:
+    """Estimate the time of a probe from heads on a few examples, in a folder that is deleted.
+
+    A second seed gives the time of the heads; the features take the rest.
+    """
+    started = time.perf_counter()
+    with execution_context(settings.device) as context:
+        examples = len(open_probe(settings, context, silent_console()).splits[0].examples)
+    opening, seconds = time.perf_counter() - started, list[float]()
+    limit = min(examples, TIMED_EXAMPLES)
+    sample = replace(
+        settings, learning_rates=settings.learning_rates[:1], limit=limit, features=None, resume=False, dry_run=False
+    )
+    with TemporaryDirectory() as folder:
+        for seeds in ((0,), (0, 1)):
+            started = time.perf_counter()
+            probe(replace(sample, run=Path(folder) / str(len(seeds)), seeds=seeds), silent_console())
+            seconds.append(time.perf_counter() - started)
+    heads = max(0.0, seconds[1] - seconds[0])
+    features, factor = max(0.0, seconds[0] - heads), examples / limit
+    return ProbeCost(opening, factor * features, factor * heads, examples)
+
+
+def print_plan(settings: ProbeSettings, console: Console) -> None:
+    """Print the data, the heads that are missing, and their estimated time; write nothing."""
+    if settings.resume:
+        settings = settings.extend(read_run_settings(ProbeSettings, settings.run))
+    with execution_context(settings.device) as context:
+        run = open_probe(settings, context, console)
+        run.print_summary(len(run.trials))
+        pending, numbers = len(run.pending(run.read_results())), run.count_numbers()
+        cached = all(run.features_folder(split).exists() for split in run.splits)
+    cost = measure_probe(settings)
+    features = 0.0 if cached else cost.features
+    heads = cost.heads * pending / len(run.representations)
+    heading(console, "The whole run, estimated on this machine")
+    console.print(
+        key_value_table(
+            {
+                "heads": f"{pending:,} to train",
+                "estimated time": format_duration(cost.opening + features + heads),
+                "features": "cached already" if cached else format_duration(features),
+                "disk space": f"{format_bytes(BYTES_PER_NUMBER * numbers)} for the features",
+            }
+        )
+    )
 
 
 def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Console) -> ProbeRun:
@@ -189,16 +259,14 @@ class ProbeRun:
         started = replace(self.settings, resume=False)  # usable as --config of another run
         write_settings(run / "settings.toml", started, "bertwright probe: all settings, defaults included")
         remove_stale_parts(run)
-        rates, seeds = self.settings.learning_rates, self.settings.seeds
-        trials = [ProbeTrial(name, rate, seed) for name, rate, seed in product(self.representations, rates, seeds)]
+        trials = self.trials
         self.print_summary(len(trials))
         features = {split.name: self.compute_features(split) for split in self.splits}
         source = self.digest_source(features)
-        path = run / RESULTS_FILE
-        results = read_results(path, lambda record: parse_result(record, self.task.metric))
+        path, results = run / RESULTS_FILE, self.read_results()
         if any(result.source != source for result in results):
             raise ValueError(f"{path}: results of other data or another --dtype; restore both, or start another run")
-        pending = pending_trials(trials, (result.trial for result in results))
+        pending = self.pending(results)
         if len(pending) < len(trials):
             say(self.console, f"{len(trials) - len(pending)} of {len(trials)} heads are already finished")
         for trial in until_stopped(pending):
@@ -207,6 +275,27 @@ class ProbeRun:
         rows = table_rows(results, self.task.metric)
         self.finish(rows)
         return rows
+
+    @property
+    def trials(self) -> list[ProbeTrial]:
+        """All heads, the finished ones included."""
+        rates, seeds = self.settings.learning_rates, self.settings.seeds
+        return [ProbeTrial(name, rate, seed) for name, rate, seed in product(self.representations, rates, seeds)]
+
+    def read_results(self) -> list[ProbeResult]:
+        """Read the scores of the finished heads."""
+        path = self.settings.run / RESULTS_FILE
+        return read_results(path, lambda record: parse_result(record, self.task.metric))
+
+    def pending(self, results: Sequence[ProbeResult]) -> list[ProbeTrial]:
+        """Return the heads without a result."""
+        return pending_trials(self.trials, (result.trial for result in results))
+
+    def count_numbers(self) -> int:
+        """Count the numbers of the features of all splits."""
+        states = sum(len(split.encoded.positions) for split in self.splits)
+        layers = {layer for name in self.representations for layer in self.layers(name)}
+        return states * len(layers) * max(1, len(self.pooling.modes)) * self.encoder.config.hidden_size
 
     def print_summary(self, heads: int) -> None:
         """Print the task, the encoder, the data and the heads, then warnings about the data."""
@@ -218,7 +307,7 @@ class ProbeRun:
             "frozen": f"{config}, from {settings.model}",
         }
         if self.pooling.modes:
-            fields["text vector"] = self.pooling.describe(str(settings.model))
+            fields["text vector"] = self.pooling.describe()
         for split in self.splits:
             fields[split.name] = f"{len(split.examples):,} examples, {len(split.encoded.positions):,} states"
         epochs = f"{settings.epochs} epochs in batches of {settings.batch_size}"

@@ -15,7 +15,7 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import check_run_directory
 
 # Settings that may change on resume: they add heads, or decide where to compute, not what is computed.
-RESUME_OVERRIDES = ("run", "resume", "representations", "features", "seeds", "learning_rates", "device")
+RESUME_OVERRIDES = ("run", "resume", "dry_run", "representations", "features", "seeds", "learning_rates", "device")
 
 
 class ProbeTrial(NamedTuple):
@@ -79,6 +79,9 @@ class ProbeSettings:
     last token; mean, max: over the states of all tokens; concat: these three. Unset: as `finetune` chooses it."""
     dropout: float = 0.3
     """Dropout before, between and after the layers of the BiLSTM (the paper names no value)."""
+    dry_run: bool = False
+    """Print the data, the heads that are missing, and the time, estimated from a few examples; then stop. Nothing is
+    written."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:

@@ -199,7 +199,7 @@ class FinetuneRun:
         if not modes:
             return f"{source}{fit}"
         pooling = PoolingChoice(modes, self.state.pooling_reason)
-        return f"{source}, {pooling.describe(str(self.settings.model))}{fit}"
+        return f"{source}, {pooling.describe()}{fit}"
 
     def describe_weights(self) -> dict[str, str]:
         """Describe the class weights, if there are any; of many, the smallest and the largest ones."""
@@ -246,7 +246,8 @@ class FinetuneRun:
         if not self.temporary:
             name = metric.replace("_", " ")
             panel = PlotPanel(metric, name) if metric == "mse" else PlotPanel(metric, f"{name} (%)", 100)
-            marks = {result.step: "best weights"} if state.dev else {}
+            epoch = result.step * self.settings.batch_size / state.train.encoded.num_items
+            marks = {result.step: f"best weights, epoch {min(epoch, self.settings.epochs):.3g}"} if state.dev else {}
             panels = [PlotPanel("loss", "training loss"), panel]
             plot_metrics(self.settings.run, self.settings.run / PLOT, panels, marks)
         return {

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from datetime import date, time
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any
 
 from bertwright.inference.predict_settings import PredictSettings
@@ -24,10 +24,12 @@ def examples_from_arguments(settings: PredictSettings, task: AnyTask) -> list[An
 
 
 def read_examples(settings: PredictSettings, task: AnyTask) -> Iterator[Any]:
-    """Yield the examples of all input files in order, without labels."""
+    """Yield the first `limit` examples of all input files in order, without labels."""
     if settings.inputs == (STDIN,):
-        return _stdin_examples(task)
-    return chain.from_iterable(task.read(path, labeled=False) for path in settings.inputs)
+        examples = _stdin_examples(task)
+    else:
+        examples = chain.from_iterable(task.read(path, labeled=False) for path in settings.inputs)
+    return islice(examples, settings.limit)
 
 
 def read_passthrough(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:
@@ -42,7 +44,7 @@ def read_passthrough(settings: PredictSettings, task: AnyTask) -> Iterator[dict[
     rows = chain.from_iterable(read_rows(path, schema) for path in settings.inputs)
     return (
         {name: _to_json_value(value, name, location) for name, value in zip(names, values, strict=True)}
-        for location, values in rows
+        for location, values in islice(rows, settings.limit)
     )
 
 

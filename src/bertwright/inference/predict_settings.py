@@ -9,7 +9,7 @@ from bertwright.files import check_absent
 from bertwright.interop.model_files import check_model
 from bertwright.io.decoding import STDIN, check_stdin_alone
 from bertwright.io.sources import check_exist
-from bertwright.settings import Positional, check_not_str
+from bertwright.settings import Positional, check_minimum, check_not_str
 from bertwright.tasks.task_types import NATIVE_SUFFIXES, TaskOptions
 from bertwright.training.device_settings import DeviceSettings
 
@@ -37,6 +37,8 @@ class PredictSettings:
     output: Path | None = None
     """New file for the predictions, one record per example, in order: .jsonl, .tsv (without quotes) or .csv; .conll for
     tags; .json for answers in SQuAD's format. With -, .jsonl on standard output."""
+    limit: int | None = None
+    """Label only this many examples of --inputs, the first ones, for a quick trial. Unset: all."""
     ensemble: tuple[str, ...] = ()
     """More models of the same task and vocabulary; the probabilities of all models are averaged."""
     threshold: float | None = None
@@ -56,6 +58,9 @@ class PredictSettings:
         if bool(self.texts) == bool(self.inputs):
             raise ValueError(f"give either texts, or files with --inputs; {STDIN} means standard input")
         check_stdin_alone(self.inputs)
+        check_minimum(self, 1, "limit")
+        if self.limit is not None and not self.inputs:
+            raise ValueError(f"--limit {self.limit}: expected --inputs, got texts on the command line; omit it")
         if self.inputs and self.output is None:
             raise ValueError(
                 "--inputs needs a file for the predictions: add --output predictions.jsonl, or "

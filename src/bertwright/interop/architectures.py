@@ -27,6 +27,7 @@ from bertwright.models.heads import BertForPretraining
 # `model_type` of BERTs that `transformers` would read but compute wrongly; it rejects these names (decision 17).
 REVERSED = "bert-rtl"  # reads from right to left
 READS_LAST = "bert-ltr"  # reads from left to right, and its head reads the last token; `transformers` would read [CLS]
+OWN_HEAD = "bert-own-head"  # its head is no class of `transformers`
 DECODER, HEAD_DENSE = "cls.predictions.decoder.weight", "cls.predictions.transform.dense.weight"
 
 
@@ -166,6 +167,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     BERT.encoder.model_type: BERT,
     REVERSED: BERT,
     READS_LAST: BERT,
+    OWN_HEAD: BERT,
     AwdLstmEncoder.model_type: AwdLstmArchitecture(AwdLstmEncoder, AwdLstmConfig, "AwdLstm"),
     ElmoEncoder.model_type: ElmoArchitecture(ElmoEncoder, ElmoConfig, "Elmo"),
     GPT.encoder.model_type: GPT,

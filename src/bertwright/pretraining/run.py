@@ -291,7 +291,7 @@ class PretrainRun:
             run=settings.run,
             steps=settings.steps,
             log_every=settings.log_every,
-            eval_steps=range(0, settings.steps, settings.eval_every),
+            eval_steps=frozenset(settings.eval_steps),
             save_steps=range(settings.save_every, settings.steps, settings.save_every),
             keep_last=settings.keep_last,
             keep_every=settings.keep_every,
@@ -383,7 +383,7 @@ class PretrainRun:
         spec = replace(self.spec(), diagnose=None)
         for phase in settings.phases:
             seconds += (phase.end - phase.first) * time_steps(spec, self.context, phase.first)
-        eval_steps = [*range(0, settings.steps, settings.eval_every), settings.steps]
+        eval_steps = [*settings.eval_steps, settings.steps]
         for index, examples in enumerate(self.held_out):
             first = settings.phases[index].first if index else -1
             evaluations += sum(step > first for step in eval_steps) * self.time_evaluation(examples)

@@ -25,6 +25,7 @@ NEW_MODEL = (
     "sinusoidal_positions",
 )  # fmt: skip
 C = TypeVar("C", bound=BertConfig)
+MIN_FOR_EARLY = 100  # steps between evaluations from which there is an early one
 PAPER_HIDDEN_SIZE = 768  # of BASE; smaller models, which are not in the paper, have other defaults (decisions 10, 11)
 
 # Settings that may change on resume: they decide where to compute, and how often to save and report. They change
@@ -164,7 +165,8 @@ class PretrainSettings:
     log_every: int = 20
     """Steps per record of metrics.jsonl; a record also ends at each checkpoint."""
     eval_every: int = 1_000
-    """Steps between evaluations on the held-out documents of the store."""
+    """Steps between evaluations on the held-out documents of the store. If they are 100 or more, there is one more
+    evaluation after a tenth of them, because the loss falls fastest there."""
     eval_sequences: int = 1_024
     """Held-out sequences per evaluation. In the long phase, as many sequences of its length are read in addition."""
     track: TrackerName | None = None
@@ -238,6 +240,12 @@ class PretrainSettings:
     @property
     def objective(self) -> AnyObjective:
         return find_objective(self.data.objective)
+
+    @property
+    def eval_steps(self) -> list[int]:
+        """Steps after which the model is evaluated on held-out documents, in addition to the last step."""
+        early = [self.eval_every // 10] if self.eval_every >= MIN_FOR_EARLY else []
+        return sorted(step for step in {*range(0, self.steps, self.eval_every), *early} if step < self.steps)
 
     @property
     def phases(self) -> list[Phase]:
