@@ -111,7 +111,8 @@ def test_similarity_reads_both_orders(folder: Path, data: Path, tmp_path: Path) 
     )
     assert one == pytest.approx(two, abs=1e-5)
     assert one != pytest.approx(other, abs=1e-3)
-    assert read_json(model / "config.json")["architectures"] == ["OpenAIGPTWithBothOrdersHead"]
+    config = read_json(model / "config.json")
+    assert (config["architectures"], config["model_type"]) == (["OpenAIGPTWithBothOrdersHead"], "openai-gpt-own-head")
     bert.save(tmp_path / "again")
     assert bertwright.load(tmp_path / "again", "cpu").classify(("the bear", "a bad wolf")) == one
 

@@ -234,8 +234,8 @@ def test_a_folder_of_before_the_own_name_is_read(tmp_path: Path) -> None:
     bert = save_pooled(tmp_path / "model", Classification(labels=("no", "yes"), pooling=("mean",)))
     (tmp_path / "model/checksums.json").unlink()
     config = json.loads((tmp_path / "model/config.json").read_text())
-    kept = {name: value for name, value in config.items() if name not in ("auto_map", "pooling", "read_with")}
-    (tmp_path / "model/config.json").write_text(json.dumps(kept | {"model_type": "bert"}))
+    config = {name: value for name, value in config.items() if name not in ("auto_map", "pooling", "read_with")}
+    (tmp_path / "model/config.json").write_text(json.dumps(config | {"model_type": "bert"}))
     assert bertwright.load(tmp_path / "model", "cpu").classify(TEXTS[:3]) == bert.classify(TEXTS[:3])
 
 

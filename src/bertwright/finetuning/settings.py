@@ -15,7 +15,7 @@ from bertwright.baselines.word_settings import (
     default_settings,
 )
 from bertwright.files import read_json
-from bertwright.interop.model_files import check_model, locate_config, model_folder
+from bertwright.interop.model_files import OWN_HEAD, check_model, locate_config, model_folder
 from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_choice, check_limit, check_minimum, check_range
 from bertwright.tasks.presets import PRESETS, TaskSettings, paper_settings
 from bertwright.tasks.tagging import Tagging
@@ -75,7 +75,8 @@ def read_model_config(name: Any) -> dict[str, Any]:
     """Return the fields of the `config.json` of the model with this name, without torch; none if there is no model."""
     try:
         checkpoints = sorted(Path(name).glob("*/step-*"))  # all of a run have the same configuration
-        return dict(read_json(locate_config(checkpoints[0] if checkpoints else model_folder(name))))
+        values = dict(read_json(locate_config(checkpoints[0] if checkpoints else model_folder(name))))
+        return values | {"model_type": str(values.get("model_type", "bert")).removesuffix(OWN_HEAD)}
     except (TypeError, ValueError, AttributeError, OSError):
         return {}
 

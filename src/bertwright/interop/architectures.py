@@ -14,7 +14,7 @@ from bertwright.baselines.bcn import BcnConfig, BcnEncoder
 from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
 from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
 from bertwright.baselines.window import WindowConfig, WindowEncoder
-from bertwright.interop.model_files import CONFIG
+from bertwright.interop.model_files import CONFIG, OWN_HEAD
 from bertwright.interop.model_format import Architecture as Architecture
 from bertwright.interop.openai_gpt import GPT
 from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
@@ -27,7 +27,6 @@ from bertwright.models.heads import BertForPretraining
 # `model_type` of BERTs that `transformers` would read but compute wrongly; it rejects these names (decision 17).
 REVERSED = "bert-rtl"  # reads from right to left
 READS_LAST = "bert-ltr"  # reads from left to right, and its head reads the last token; `transformers` would read [CLS]
-OWN_HEAD = "bert-own-head"  # its head is no class of `transformers`
 DECODER, HEAD_DENSE = "cls.predictions.decoder.weight", "cls.predictions.transform.dense.weight"
 
 
@@ -167,7 +166,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     BERT.encoder.model_type: BERT,
     REVERSED: BERT,
     READS_LAST: BERT,
-    OWN_HEAD: BERT,
     AwdLstmEncoder.model_type: AwdLstmArchitecture(AwdLstmEncoder, AwdLstmConfig, "AwdLstm"),
     ElmoEncoder.model_type: ElmoArchitecture(ElmoEncoder, ElmoConfig, "Elmo"),
     GPT.encoder.model_type: GPT,
@@ -179,6 +177,6 @@ def architecture_of(values: Any, path: Path) -> Architecture:
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
     name = values.get("model_type", BERT.encoder.model_type)
-    if not isinstance(name, str) or name not in ARCHITECTURES:
+    if not isinstance(name, str) or name.removesuffix(OWN_HEAD) not in ARCHITECTURES:
         raise ValueError(f"{path}: model_type: expected {' or '.join(ARCHITECTURES)}, got {name!r}")
-    return ARCHITECTURES[name]
+    return ARCHITECTURES[name.removesuffix(OWN_HEAD)]

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from bertwright.files import read_json, write_json, write_text
-from bertwright.interop.architectures import ARCHITECTURES, OWN_HEAD, Architecture, architecture_of
+from bertwright.interop.architectures import ARCHITECTURES, Architecture, architecture_of
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
-from bertwright.interop.model_files import CONFIG, WEIGHTS, locate_config, new_folder
+from bertwright.interop.model_files import CONFIG, OWN_HEAD, WEIGHTS, locate_config, new_folder
 from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
-from bertwright.models.config import BertConfig
+from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, EncoderModel, PooledHead, TaskHead
 from bertwright.models.initialization import initialize
@@ -31,6 +31,7 @@ from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
 POOLED_CODE = "modeling_pooled_bert.py"  # beside this module, and in the folder of a pooled head
+IN_TRANSFORMERS = (BertEncoder.model_type, "openai-gpt")
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
 NAMED_IN_FILES = ("encoder.", "pooler.", "classifier.", "masked_token.", "next_sentence.")  # by the architecture
 Head = (
@@ -342,24 +343,27 @@ def write_task_model(folder: Path, model: EncoderForTask, tokenizer: TextTokeniz
     values = format_head(head, folder, architecture.class_prefix)
     if not model.head.is_standard:  # no class of `transformers` computes its outputs
         values["architectures"] = [f"{architecture.class_prefix}With{type(model.head).__name__}"]
-        if isinstance(model.config, BertConfig) and not model.config.is_reversed:
-            values |= _describe_own_head(model.head)
-            if isinstance(model.head, PooledHead):
-                write_text(folder / POOLED_CODE, Path(__file__).with_name(POOLED_CODE).read_text(encoding="utf-8"))
+        values |= _describe_own_head(model)
+        if "auto_map" in values:
+            write_text(folder / POOLED_CODE, Path(__file__).with_name(POOLED_CODE).read_text(encoding="utf-8"))
     _write(folder, model, tokenizer, values)
 
 
-def _describe_own_head(head: TaskHead) -> dict[str, Any]:
+def _describe_own_head(model: EncoderForTask) -> dict[str, Any]:
     """Return the fields of `config.json` by which `transformers` opens a head that it lacks, or fails clearly."""
-    if not isinstance(head, PooledHead):
-        return {"model_type": OWN_HEAD, "read_with": "bertwright; transformers has no such head"}
-    auto_class, own_class = f"AutoModel{HEAD_CLASSES[head.spec.kind].suffix}", HEAD_CLASSES[head.spec.kind].suffix
-    names = {"AutoConfig": "PooledBertConfig", "AutoModel": "PooledBertModel", auto_class: f"PooledBert{own_class}"}
-    return {
-        "model_type": OWN_HEAD,
-        "pooling": head.modes,
+    model_type, head = model.encoder.model_type, model.head
+    if model_type not in IN_TRANSFORMERS or getattr(model.config, "is_reversed", False):
+        return {}  # it does not know the `model_type` either
+    values = {"model_type": f"{model_type}{OWN_HEAD}"}
+    if model_type != BertEncoder.model_type or not isinstance(head, PooledHead):
+        return values | {"read_with": "bertwright; transformers has no such head"}
+    own_class = HEAD_CLASSES[head.spec.kind].suffix
+    names = {"AutoConfig": "PooledBertConfig", "AutoModel": "PooledBertModel"}
+    names[f"AutoModel{own_class}"] = f"PooledBert{own_class}"
+    return values | {
         "read_with": "bertwright, or transformers with trust_remote_code=True",
         "auto_map": {name: f"{Path(POOLED_CODE).stem}.{value}" for name, value in names.items()},
+        "pooling": head.modes,
     }
 
 
