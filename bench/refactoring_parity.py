@@ -49,6 +49,7 @@ DATA = Path(os.environ.get("BERTWRIGHT_DATA", ROOT.parent / "shared" / "data"))
 
 CLOCK_FIELDS = ("tokens_per_second", "sequences_per_second", "utilization")
 NUM_STEPS = 20
+SPEED_JOBS = ("pretrain-2-threads", "sst2")
 SPEED_STEPS = 60
 WARM_UP_STEPS = 10
 KILL_AFTER = (7, 13)  # steps in the log when the process is killed; checkpoints are at 5, 10, 15, 20
@@ -265,7 +266,7 @@ def run_jobs(base: Tree, present: Tree, names: Sequence[str], data: Path) -> Ite
             yield f"{name}, killed twice", compare(expected, train_killed(present, name, present_jobs[name]))
 
 
-def measure_speed(trees: Sequence[Tree], data: Path, rounds: int) -> None:
+def measure_speed(trees: Sequence[Tree], names: Sequence[str], data: Path, rounds: int) -> None:
     """Print the speed of both trees, each with its own kernels, in turn.
 
     Step n of every round reads the same tokens, and what else the machine does only slows a step down. So each step
@@ -277,7 +278,7 @@ def measure_speed(trees: Sequence[Tree], data: Path, rounds: int) -> None:
     model = train(base, "pretrain", make_jobs(stores[0], base.work, data, base.work / "data")["pretrain"]) / "model"
     jobs = [make_jobs(store, model, data, base.work / "data", SPEED_STEPS) for store in stores]
     print("| job | dtype | tokens/s before | now | ratio (single rounds) |\n|---|---|---:|---:|---:|")
-    for name, dtype in itertools.product(("pretrain-2-threads", "sst2"), ("float32", "bfloat16")):
+    for name, dtype in itertools.product(names, ("float32", "bfloat16")):
         speeds = np.zeros((rounds, len(trees), SPEED_STEPS - WARM_UP_STEPS))
         for number in range(rounds):
             for index in (0, 1) if number % 2 else (1, 0):  # the first run has the cooler processor
@@ -303,7 +304,9 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=ROOT, help="checkout to compare with it (default: this one)")
     parser.add_argument("--work", type=Path, help="folder for the runs, to be reused (default: a temporary one)")
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--jobs", nargs="+", help="names of the jobs to run (default: all)")
+    parser.add_argument(
+        "--jobs", nargs="+", help=f"names of the jobs to run (default: all; with --speed {' and '.join(SPEED_JOBS)})"
+    )
     parser.add_argument(
         "--speed", type=int, metavar="ROUNDS", help="instead, time both trees in turn, two threads each"
     )
@@ -318,7 +321,8 @@ def main() -> None:
         base.work.mkdir(parents=True, exist_ok=True)
         if arguments.speed:
             print(f"{describe_machine(2)}\n")
-            return measure_speed((base, present), arguments.data, arguments.speed)
+            names = arguments.jobs or SPEED_JOBS
+            return measure_speed((base, present), names, arguments.data, arguments.speed)
         names = arguments.jobs or list(make_jobs(base.work, base.work, arguments.data, base.work / "data"))
         print(f"{describe_machine(1)}; {mode} kernels, float32\n")
         print(
