@@ -149,7 +149,8 @@ def _convert(kind: str, value: Any, dtype: torch.dtype | None, interface: Interf
     if isinstance(value, (Tensor, Rows)):
         return _address(value, ELEMENTS.get(kind, dtype))
     if kind.endswith("**"):
-        addresses = [_convert(kind[:-1], item, dtype, interface) for item in value]
+        elements = ELEMENTS.get(kind[:-1], dtype)
+        addresses = [None if item is None else _address(item, elements) for item in value]
         return (ctypes.c_void_p * len(addresses))(*addresses)
     structure = interface.structures.get(kind[:-1])
     if structure is None:

@@ -81,8 +81,8 @@ class Optimizer:
     @property
     def checks_on_gpu(self) -> bool:
         """True if a step with a norm of NaN changes nothing, so that a step need not wait for its norm."""
-        parameters = [own_part(parameter) for parameter in self.parameters.values()]
-        return bool(parameters) and use_triton(*parameters) and optimizer_works(parameters[0])
+        moments = [*self.exp_avg.values()]
+        return bool(moments) and use_triton(*moments) and optimizer_works(moments[0])
 
     def gradient_norm(self) -> Tensor:
         """Return the Euclidean norm of all gradients together, a scalar; it is not finite if one of them is not.

@@ -30,10 +30,12 @@ def shard(module: nn.Module, layers: Iterable[nn.Module], device: torch.device) 
     return module
 
 
-@torch.no_grad()
 def own_part(tensor: Tensor) -> Tensor:
     """Return this rank's part of a divided tensor, which shares its memory; any other tensor itself."""
-    part: Tensor = tensor.to_local() if is_divided(tensor) else tensor  # type: ignore[attr-defined]
+    if not is_divided(tensor):
+        return tensor
+    with torch.no_grad():
+        part: Tensor = tensor.to_local()  # type: ignore[attr-defined]
     return part
 
 
