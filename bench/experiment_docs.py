@@ -3,7 +3,7 @@
 usage: python bench/experiment_docs.py   (exit code 1 if a cell or a verdict differs)
 
 A section names its files as `bench/results/experiment_….json`. A table has a layout of `bertwright experiment`: rows
-and columns of the file, columns as rows ("ours"), or steps and series (figure 5). Other tables are not checked; the
+and columns of the file, columns as rows ("ours"), steps and series (figure 5), or pre-trainings. Other tables are not checked; the
 output names them. A line that begins with "- " and contains "at this budget" is a verdict: it must be a sentence of the
 file, unless the file is older than the sentences.
 """
@@ -53,6 +53,18 @@ def read_cells(name: str) -> dict[tuple[str, str], dict[str, Any]]:
     record = json.loads((ROOT / "bench" / "results" / name).read_text(encoding="utf-8"))
     reports = [record] if "cells" in record else record.values()
     return {(cell["row"], cell["column"]): cell for report in reports for cell in report["cells"]}
+
+
+def read_pretrainings(name: str) -> dict[tuple[str, str], str]:
+    """Read the formatted table of pre-trainings of a result file, by row and title."""
+    record = json.loads((ROOT / "bench" / "results" / name).read_text(encoding="utf-8"))
+    texts = dict[tuple[str, str], str]()
+    for run in record.get("pretrainings", ()):
+        row, next_sentence = run["name"], run["next_sentence"]
+        texts |= {(row, f"held-out loss at {rate}"): f"{loss:.3f}" for rate, loss in run["losses"].items()}
+        texts[row, "chosen"], texts[row, "perplexity"] = f"{run['learning_rate']:g}", f"{run['perplexity']:.1f}"
+        texts[row, "next sentence, held out"] = "" if next_sentence is None else f"{100 * next_sentence:.1f}%"
+    return texts
 
 
 def read_sentences(name: str) -> set[str]:
@@ -130,6 +142,13 @@ def check_docs(text: str) -> Outcome:
     count, mismatches, unchecked = 0, list[Mismatch](), list[str]()
     for section, files, table in list_tables(text):
         if not files:
+            continue
+        if table[0][0] == "pre-training":
+            texts, titles = read_pretrainings(files[0]), table[0][1:]
+            pairs = [(row, *pair) for row, *cells in table[1:] for pair in zip(titles, cells, strict=True)]
+            compared = [Mismatch(section, *pair, texts.get(pair[:2], "")) for pair in pairs]
+            count += sum(bool(pair.docs or pair.file) for pair in compared)
+            mismatches += [pair for pair in compared if pair.docs != pair.file]
             continue
         known = read_cells(files[0])
         expected = list(expected_cells(table, {row for row, _ in known}))
