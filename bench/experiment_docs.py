@@ -3,9 +3,9 @@
 usage: python bench/experiment_docs.py   (exit code 1 if a cell or a verdict differs)
 
 A section names its files as `bench/results/experiment_….json`. A table has a layout of `bertwright experiment`: rows
-and columns of the file, columns as rows ("ours"), steps and series (figure 5), or pre-trainings. Other tables are not checked; the
-output names them. A line that begins with "- " and contains "at this budget" is a verdict: it must be a sentence of the
-file, unless the file is older than the sentences.
+and columns of the file, columns as rows ("ours"), steps and series (figure 5), or pre-trainings. Other tables are not
+checked; the output names them. A line that begins with "- " and contains "at this budget" is a verdict: it must be a
+sentence of the file, unless the file is older than the sentences.
 """
 
 from __future__ import annotations
