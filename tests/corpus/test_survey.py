@@ -137,7 +137,8 @@ def test_unreadable_files_are_listed_and_the_others_surveyed(tmp_path: Path) -> 
     assert (found.files, found.documents, found.sentences) == (2, 3, 4)
     assert found.bytes_on_disk == len(MESS["good.txt"] + MESS["row.csv"])
     assert sum(reports) == sum(len(MESS[name]) for name in ("good.txt", "row.csv", "sixteen.txt"))
-    assert diagnose(found)[0].startswith("6 files cannot be read, and every later stage stops at the first")
+    assert diagnose(found)[0].startswith("5 files cannot be read, and every later stage stops at the first")
+    assert diagnose(found)[1] == "1 file is empty; every later stage leaves it out."
     with pytest.raises(ValueError, match=r"1\.docx: unknown suffix"):
         list(read(mess(tmp_path)))
 

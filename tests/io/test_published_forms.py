@@ -192,7 +192,7 @@ def test_blank_cells_at_the_end_of_rows_are_ignored_and_counted(tmp_path: Path, 
 def test_empty_files_beside_others_are_left_out_and_counted(tmp_path: Path) -> None:
     for name, text in (("a", ""), ("b", "A mill."), ("c", ""), ("d", "A river.")):
         write(tmp_path / f"{name}.txt", text)
-    with pytest.warns(UserWarning, match=r"a\.txt: empty, as 2 files in all"):
+    with pytest.warns(UserWarning, match=r"a\.txt and 1 more: empty \(0 bytes\), left out"):
         assert [document.text for document in read_corpus(CorpusSettings((str(tmp_path),)))] == ["A mill.", "A river."]
     for name in "bd":
         write(tmp_path / f"{name}.txt", "")

@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,12 @@ def run(arguments: list[str]) -> int:
         return print_failure(f"error: {error}", 1)
 
 
+@cache
+def print_message_once(message: str) -> None:
+    """Print a message, unless this process has printed it before: files are read twice, to check them first."""
+    print_message(message)
+
+
 def print_failure(message: str, code: int) -> int:
     """Print the message of a failure as one line on stderr; return its exit code."""
     print_message(message)
@@ -109,7 +116,7 @@ def print_failure(message: str, code: int) -> int:
 def print_warning(message: Warning | str, category: type[Warning], filename: str, *location: Any, **named: Any) -> None:
     """Print a warning of this package as one line on stderr; show others with file and line, as Python does."""
     if category is UserWarning and Path(filename).is_relative_to(PACKAGE):
-        print_message(f"warning: {message}")
+        print_message_once(f"warning: {message}")
     else:
         show_python_warning(message, category, filename, *location, **named)
 

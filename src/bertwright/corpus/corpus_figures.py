@@ -31,7 +31,7 @@ from bertwright.corpus.sketches import (
 )
 from bertwright.executors.executor import Executor, SerialExecutor, run_in_order
 from bertwright.io.decoding import ReadStats
-from bertwright.io.sources import InputFile
+from bertwright.io.sources import EMPTY_FILE, InputFile
 
 SHARD_BYTES = 1 << 22  # between two reports of progress
 FILES_PER_TASK = 200  # small ones, which a worker measures together
@@ -60,6 +60,11 @@ class Unreadable:
         'line 3: expected 2 columns'
         """
         return self.message.removeprefix(self.path).lstrip(",: ")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the file has no bytes."""
+        return self.reason.startswith(EMPTY_FILE)
 
 
 class UnreadableCorpusError(ValueError):

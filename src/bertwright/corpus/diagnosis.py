@@ -37,11 +37,16 @@ def estimate_words(survey: Survey) -> int:
 
 
 def _file_warnings(survey: Survey) -> Iterator[str]:
-    if survey.unreadable:
+    damaged = [file for file in survey.unreadable if not file.is_empty]
+    if damaged:
+        files, them = ("1 file", "it") if len(damaged) == 1 else (f"{len(damaged):,} files", "the first of them")
         yield (
-            f"{len(survey.unreadable):,} files cannot be read, and every later stage stops at the first of them that "
-            "is not empty. Fix or move them, or name the others by a glob such as folder/**/*.txt."
+            f"{files} cannot be read, and every later stage stops at {them}. Fix or move what cannot be read, or name "
+            "the other files by a glob such as folder/**/*.txt."
         )
+    if empty := len(survey.unreadable) - len(damaged):
+        files, them = ("1 file is", "it") if empty == 1 else (f"{empty:,} files are", "them")
+        yield f"{files} empty; every later stage leaves {them} out."
 
 
 def _document_warnings(survey: Survey) -> Iterator[str]:

@@ -10,7 +10,6 @@ from itertools import zip_longest
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 
 from bertwright.console import TextTable, byte_progress, heading, make_console, make_table, notice, plain_text, say
@@ -155,7 +154,9 @@ def render_unreadable(unreadable: Sequence[Unreadable]) -> RenderableType:
         names = [_name(file) for file in files[:MAX_FILES_PER_REASON]]
         more = [f"and {len(files) - len(names):,} more"] if len(files) > len(names) else []
         lines += [plain_text(f"  {line}") for line in [*names, *more]]
-        lines.append(Padding(plain_text(reason, "yellow"), (0, 0, 0, 6)))
+        indented = TextTable.grid()
+        indented.add_row(" " * 6, plain_text(reason, "yellow"))
+        lines.append(indented)
         remaining, listed = remaining - len(files), listed + len(names)
     return Group(*lines, "")
 

@@ -65,6 +65,9 @@ class InputFile:
             raise ValueError(f"{self.path}: changed while it was read; wait until it is complete, and start again")
 
 
+EMPTY_FILE = "empty file (0 bytes)"
+
+
 class EmptyFileError(ValueError):
     """The error for a file of 0 bytes, which is left out where other files can be read."""
 
@@ -155,7 +158,8 @@ def list_inputs(
         if path not in empty or not readable:
             raise error
     if empty:
-        warnings.warn(f"{empty[0]}: empty, as {len(empty):,} files in all, which are left out", stacklevel=1)
+        others = f" and {len(empty) - 1:,} more" if len(empty) > 1 else ""
+        warnings.warn(f"{empty[0]}{others}: empty (0 bytes), left out", stacklevel=1)
     return readable
 
 
@@ -197,7 +201,7 @@ def _split_override(given: str, default: DocumentUnit) -> tuple[DocumentUnit, st
 def _check_file(path: str, unit: DocumentUnit, formats: Sequence[str], suffix: str | None) -> InputFile:
     file = find_file(path, unit, suffix)
     if file.size == 0:
-        raise EmptyFileError(f"{path}: empty file (0 bytes); replace it, or leave it out")
+        raise EmptyFileError(f"{path}: {EMPTY_FILE}; replace it, or leave it out")
     if file.format not in formats:
         raise ValueError(
             f"{path}: unknown suffix {file.format or '(none)'}; known are {', '.join(formats)}, each but .parquet also "
