@@ -2,14 +2,16 @@
 
     python bench/ulmfit.py perplexity STORE --results FILE.jsonl [--steps 200] [--size tiny] [--dropout 0.15]
     python bench/ulmfit.py trec GENERAL --data shared/data/trec --work WORK --results FILE.jsonl [--seeds 3]
+                           [--labels all] [--epochs 6] [--target-epochs 6] [--validate]
 
 `perplexity` trains both models from the same first weights on the same text, with the same rates, dropouts and
 penalties; only the dropout masks differ, and with --dropout 0 nothing does. `trec` takes a run of
 `pretrain --architecture ulmfit`, fine-tunes it on the questions of TREC's training set (target LM), and trains
 classifiers on 50, 200, 1,000 and all labels; the error is measured on the whole test set. The settings below are the
 same for all ways; the weights of the last step count; the labels of a seed are the first ones of its shuffle, and every
-label has an example. Results are appended as they come, and what the file has is not run again; seeds come one after
-the other, so that an early stop leaves whole rows.
+label has an example. `--validate` leaves out 500 questions of the training set and measures the error on these: rules
+are chosen so. Results are appended as they come, and what the file has is not run again; seeds come one after the
+other, so that an early stop leaves whole rows. WORK is for one general model and one number of target epochs.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ from environment import describe_machine, use_threads
 OBJECTIVE = RecurrentLanguageModel()
 CPU = {"device": "cpu", "dtype": "float32", "threads": 1}
 LM_RATE, EVALUATED = 0.012, 300
-TARGET_EPOCHS, TARGET_RATE = 6, 0.004
+TARGET_RATE, VALIDATED = 0.004, 500
 LABELS: dict[str, tuple[int, int, float]] = {  # labels, batch size, epochs
     "50": (50, 16, 40.0),
     "200": (200, 16, 30.0),
@@ -212,7 +214,7 @@ def tune_language_model(chosen: argparse.Namespace) -> Path:
     learned = VocabularySettings(algorithm="lowercase-words", min_frequency=2)
     learn_vocabulary(LearnSettings(corpus, vocabulary, learned), silent_console())
     build(store, corpus, open_tokenizer(vocabulary), BuildSettings(held_out=0.05, workers=1))
-    steps = TARGET_EPOCHS * 60_000 // (32 * 70)
+    steps = chosen.target_epochs * 60_000 // (32 * 70)
     table = {
         "run": str(run),
         "store": str(store),
@@ -234,7 +236,8 @@ def tune_language_model(chosen: argparse.Namespace) -> Path:
 def classify(chosen: argparse.Namespace, model: Path, way: str, labels: str, seed: int) -> dict[str, Any]:
     """Train a classifier; return its record."""
     number, batch_size, epochs = LABELS[labels]
-    run = chosen.work / "runs" / f"{[*WAYS].index(way)}-{labels}-{seed}"
+    epochs = chosen.epochs or epochs
+    run = chosen.work / "runs" / f"{[*WAYS].index(way)}-{labels}-{epochs:g}-{seed}{'-val' * chosen.validate}"
     table = {
         "run": str(run),
         "model": str(model),
@@ -255,6 +258,9 @@ def classify(chosen: argparse.Namespace, model: Path, way: str, labels: str, see
         split: [example for path in settings.task.files(split) for example in task.read(path)]
         for split in ("train", "test")
     }
+    if chosen.validate:
+        random.Random(VALIDATED).shuffle(examples["train"])
+        examples |= {"test": examples["train"][:VALIDATED], "train": examples["train"][VALIDATED:]}
     random.Random(seed).shuffle(examples["train"])
     examples["train"] = with_all_labels(examples["train"], number)
     started = time.process_time()
@@ -263,7 +269,19 @@ def classify(chosen: argparse.Namespace, model: Path, way: str, labels: str, see
     error = 100 * (1 - report["scores"]["test"]["accuracy"])
     return {"kind": "trec", "way": way, "labels": labels, "seed": seed, "error": error} | {
         "rate": settings.optimizer.learning_rate,
+        "epochs": epochs,
         "cpu_seconds": round(time.process_time() - started, 1),
+    }
+
+
+def describe_rule(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return what all rows of a table share: the perplexity of the general model, and what is scored."""
+    report = json.loads((chosen.general / "report.json").read_text(encoding="utf-8"))
+    return {
+        "general_perplexity": round(report["held_out_after"]["perplexity"], 1),
+        "target_epochs": chosen.target_epochs,
+        "scored": "validation" if chosen.validate else "test",
+        "triangles": "per stage",  # rows with "one" are older: one triangle over all stages of unfreezing
     }
 
 
@@ -278,15 +296,18 @@ def with_all_labels(examples: list[Any], number: int) -> list[Any]:
 def compare_classifiers(chosen: argparse.Namespace) -> None:
     """Run what the results lack, then print the errors."""
     model = tune_language_model(chosen)
-    records = [record for record in read(chosen) if record["kind"] == "trec"]
+    rule = describe_rule(chosen)
+    records = [record for record in read(chosen) if record["kind"] == "trec" and rule.items() <= record.items()]
+    records = [r for r in records if r["epochs"] == (chosen.epochs or LABELS[r["labels"]][2])]
     done = {(record["way"], record["labels"], record["seed"]) for record in records}
     for seed in range(chosen.seeds):
         for labels in chosen.labels:
-            for way in WAYS:
+            for way in chosen.ways:
                 if (way, labels, seed) not in done:
-                    records.append(record := classify(chosen, model, way, labels, seed))
+                    records.append(record := classify(chosen, model, way, labels, seed) | rule)
                     append(chosen, record)
                     print(f"seed {seed}, {labels} labels, {way}: error {record['error']:.1f} %", flush=True)
+    print(rule)
     answers = Counter(
         line.split("\t")[1] for line in (chosen.work / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
     )
@@ -322,6 +343,10 @@ def main() -> None:
     trec.add_argument("--work", type=Path, required=True)
     trec.add_argument("--seeds", type=int, default=3)
     trec.add_argument("--labels", nargs="+", default=[*LABELS], choices=[*LABELS])
+    trec.add_argument("--ways", nargs="+", default=[*WAYS], choices=[*WAYS])
+    trec.add_argument("--epochs", type=float, help="passes over the labels; by default, as in LABELS")
+    trec.add_argument("--target-epochs", type=int, default=6, help="passes of the language model over the questions")
+    trec.add_argument("--validate", action="store_true", help="score 500 training questions instead of the test set")
     trec.set_defaults(run=compare_classifiers)
     for kind in (perplexity, trec):
         kind.add_argument("--results", type=Path, required=True)

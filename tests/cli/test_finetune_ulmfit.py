@@ -95,6 +95,20 @@ def test_one_more_layer_is_trained_in_each_epoch(language_model: Path, reviews: 
     assert changed == {"encoder.layers.1"}
 
 
+def test_each_unfreezing_begins_a_new_slanted_triangle(language_model: Path, reviews: Path, tmp_path: Path) -> None:
+    optimizer = {"learning_rate": 0.01}
+    settings = make_settings(tmp_path / "run", language_model, reviews, epochs=6.0, log_every=1, optimizer=optimizer)
+    run_finetune(settings)
+    rates = [record["learning_rate"] for record in read_metrics(settings.run) if record["kind"] == "train"]
+    epoch = len(rates) // 6
+    stages = [rates[:epoch], rates[epoch : 2 * epoch], rates[2 * epoch : 3 * epoch], rates[3 * epoch :]]
+    assert [len(stage) for stage in stages] == [epoch] * 3 + [3 * epoch]
+    assert (
+        stages[0] == stages[1] == stages[2] == [settings.optimizer.make_schedule(epoch)(step) for step in range(epoch)]
+    )
+    assert stages[3] == [settings.optimizer.make_schedule(3 * epoch)(step) for step in range(3 * epoch)]
+
+
 def test_an_interrupted_run_ends_with_the_same_bits(
     language_model: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

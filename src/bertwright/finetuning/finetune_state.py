@@ -38,6 +38,7 @@ from bertwright.training.layer_rates import layerwise_lr_scales, unfreeze_gradua
 from bertwright.training.loop import LossOutput, check_finite_weights, evaluation_mode
 from bertwright.training.optimizer import LRScale, Optimizer, make_optimizer
 from bertwright.training.run_folder import prepare_model
+from bertwright.training.schedules import restart_schedule
 from bertwright.training.throughput import default_micro_batch_tokens
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
@@ -250,4 +251,7 @@ def make_spec(state: FinetuneState, settings: FinetuneSettings, context: Executi
         sizes = {name: torch.full((), float(size), device=value.device) for name, size in sums.items()}
         return LossOutput(value, {"loss": value.detach()} | sizes)
 
-    return TrainingSpec(state.model, state.optimizer, settings.optimizer.make_schedule(steps), batches, loss)
+    # ULMFiT's released code begins a new triangle at each unfreezing.
+    starts = state.optimizer.unfreezing_steps if settings.optimizer.schedule == "slanted-triangular" else []
+    schedule = restart_schedule(settings.optimizer.make_schedule, [0, *starts], steps)
+    return TrainingSpec(state.model, state.optimizer, schedule, batches, loss)

@@ -79,6 +79,11 @@ class Optimizer:
                 self.exp_avg_sq[name] = divide_like(self.exp_avg_sq[name], parameter)
 
     @property
+    def unfreezing_steps(self) -> list[int]:
+        """Return the steps in which frozen parameters begin to be trained, in ascending order."""
+        return sorted({scale.first_step for scale, _ in self.param_groups if isinstance(scale, Unfreezing)})
+
+    @property
     def checks_on_gpu(self) -> bool:
         """True if a step with a norm of NaN changes nothing, so that a step need not wait for its norm."""
         moments = [*self.exp_avg.values()]

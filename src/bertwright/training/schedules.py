@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 LRSchedule = Callable[[int], float]  # the learning rate of a step, counted from 0
@@ -86,3 +87,22 @@ SCHEDULES = {
     "noam": noam,
     "slanted-triangular": slanted_triangular,
 }
+
+
+def restart_schedule(make_schedule: Callable[[int], LRSchedule], starts: Sequence[int], total: int) -> LRSchedule:
+    """Return a schedule that begins anew at each of `starts` (ascending, the first is 0) below `total`.
+
+    `make_schedule`: the schedule of a number of steps.
+
+    >>> rate = restart_schedule(lambda steps: lambda step: step / steps, [0, 2, 9], total=6)
+    >>> [rate(step) for step in range(6)]
+    [0.0, 0.5, 0.0, 0.25, 0.5, 0.75]
+    """
+    starts = [start for start in starts if start < total]
+    parts = [make_schedule(end - start) for start, end in zip(starts, [*starts[1:], total], strict=True)]
+
+    def rate(step: int) -> float:
+        part = bisect_right(starts, step) - 1
+        return parts[part](step - starts[part])
+
+    return rate
