@@ -151,7 +151,8 @@ class TuningSettings:
     (ULMFiT)."""
     unfreeze: Literal["all", "gradual"] = "all"
     """all: train every layer from the first step. gradual: the head alone in the first epoch, and one more layer in
-    each epoch after it, from the top; layers beyond the number of epochs keep their weights (ULMFiT)."""
+    each epoch after it, from the top; layers beyond the number of epochs keep their weights (ULMFiT). Each layer
+    begins a new triangle of the schedule slanted-triangular."""
     patience: int | None = None
     """Stop early, after this many evaluations in a row without a better dev score. The learning rate still falls over
     all epochs. Unset: train to the end."""
