@@ -230,7 +230,7 @@ def check_file_name(name: object, listing: Path) -> str:
     return name
 
 
-def digest_bytes(*strings: bytes) -> str:
+def digest_bytes(*strings: bytes | memoryview) -> str:
     """Return the BLAKE2b digest (128 bits, hex) of byte strings and their lengths: (ab, c) differs from (a, bc)."""
     state = hashlib.blake2b(digest_size=16)
     for string in strings:
