@@ -59,7 +59,8 @@ def test_unreadable_files_are_listed_and_the_others_surveyed(tmp_path: Path, sma
     flowing = " ".join(printed.split())
     assert "Files that cannot be read" in flowing
     assert flowing.count("empty file (0 bytes)") == flowing.count("unknown suffix .docx") == 1
-    assert "! 2 files cannot be read" in flowing
+    assert "! 1 file cannot be read, and every later stage stops at it." in flowing
+    assert "! 1 file is empty; every later stage leaves it out." in flowing
 
 
 def test_only_unreadable_files_are_listed_above_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
