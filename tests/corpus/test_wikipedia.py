@@ -155,6 +155,7 @@ def test_extract_text_of_markup(wikitext: str, text: str) -> None:
         ("About {{formatnum:1300}} people {{circa|1874}}.", "About 1300 people c. 1874."),
         ("A {{nowrap|1=big {{abbr|St.|Saint}} mill}} {{ndash}} old.", "A big St. mill – old."),
         ("{{lang-ru|Москва|Moskva}} and {{langx|fr|eau}} and {{transl|ja|ISO|mizu}}.", "Москва and eau and mizu."),
+        ("It cost {{US$|5 million|2010}}, or {{GBP|4}}.", "It cost US$5 million, or £4."),
         ("{{frac|1|2}} of {{val|1.5|u=kg}}, <code>x</code>.", "1/2 of 1.5 kg, x."),
         ("The mill is {{unknown|a}} long. It is old.", "It is old."),
         ("Let <math>x</math> be a number. It is <chem>H2O</chem>. Yes.", "Yes."),

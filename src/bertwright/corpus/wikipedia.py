@@ -54,6 +54,12 @@ SHOWN_PREFIX = {
     "as of": "As of ",
     **dict.fromkeys("unité nombre nb".split(), ""),
 }
+# Templates of an amount of money: the sign before their first value. A second value is a year.
+CURRENCIES = (
+    {"us$": "US$", "usd": "US$", "a$": "A$", "c$": "C$"}
+    | dict.fromkeys("£ gbp".split(), "£")
+    | dict.fromkeys("€ eur euro".split(), "€")
+)
 SYMBOLS = {"'": "'", "!": "|", "=": "=", "nbsp": " ", "spaces": " ", "·": " · "} | dict.fromkeys(
     ["ndash", "–", "snd", "spaced ndash", "mdash", "—", "snds"], " – "
 )
@@ -356,6 +362,8 @@ def _render_template(node: Any, hidden: frozenset[str]) -> str:
         return SYMBOLS[name]
     if name in SHOWN_PREFIX:
         return (SHOWN_PREFIX[name] + " ".join(values)).strip()
+    if name in CURRENCIES and values:
+        return CURRENCIES[name] + values[0]
     if name in ("convert", "cvt"):
         unit = next((i for i, value in enumerate(values) if i and not _is_quantity(value)), len(values))
         return " ".join(values[: unit + 1])
