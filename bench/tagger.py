@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
+from bertwright.baselines.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.collation import micro_batches, step_items
 from bertwright.tasks.tagging import Tagging
@@ -79,8 +79,8 @@ def make_packed(task: Tagging, encoded: Encoded, tokenizer: WordTokenizer, batch
     """Return a step of bertwright's training."""
     encoder = BiLSTMEncoder(BiLSTMConfig(tokenizer.vocab_size, tokenizer.num_characters))
     encoder.sparse_gradients = True
-    assert task.make_head is not None
-    model = EncoderForTask(encoder, task.make_head(encoder)).train()
+    assert task.head_builder is not None
+    model = EncoderForTask(encoder, task.head_builder(encoder)).train()
     settings = OptimizerSettings(RATE, weight_decay=0.0, max_grad_norm=CLIP, bias_correction=True)
     optimizer = Optimizer(dict(model.named_parameters()), settings)
 

@@ -630,10 +630,24 @@ def commands_with(text: str) -> dict[str, str]:
         "convert": f"convert {quoted} new",
         "train-translation": f"train-translation --run new --train-source {quoted} --train-target text.txt",
         "translate": f"translate {quoted} a",
+        "attention": f"attention {quoted} a --output new.png",
+        "experiment": f"experiment {quoted} --work new",
+        "generate": f"generate {quoted} --prompt a",
+        "ladder": f"ladder --task {quoted} --run new",
+        "nearest-words": f"nearest-words {quoted} a",
+        "next-sentence": f"next-sentence {quoted} a b",
+        "plan": f"plan --hours 1 --text {quoted}",
+        "score-vectors": f"score-vectors {quoted} {quoted}",
+        "tokenize": f"tokenize {quoted} a",
+        "word-vectors": f"word-vectors {quoted} --output new",
         "no command": quoted,
         "no flag": f"survey text.txt --{quoted}",
         "no config": f"survey text.txt --config {quoted}",
     }
+
+
+def test_each_command_has_a_failing_command_line() -> None:
+    assert {*verb_names()} <= commands_with("").keys()
 
 
 @pytest.mark.parametrize("name", commands_with(""))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bertwright
-from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
+from bertwright.baselines.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig
 from bertwright.baselines.word_settings import WordModelSettings
 from bertwright.finetuning.run import finetune

@@ -75,7 +75,7 @@ def make_case(name: str) -> tuple[AnyTask, EncoderForTask, Encoded]:
     task, examples = EXAMPLES[name]
     task = task.with_labels_of(examples)
     encoder = BertEncoder(CONFIG, seed=1)
-    model = EncoderForTask(encoder, task.make_head(encoder) if task.make_head else task.head, seed=1).train()
+    model = EncoderForTask(encoder, task.head_builder(encoder) if task.head_builder else task.head, seed=1).train()
     task.initialize_head(model.head)
     return task, model, task.encode(examples, TOKENIZER)
 

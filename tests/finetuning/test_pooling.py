@@ -220,9 +220,9 @@ def test_transformers_names_what_it_needs_or_lacks_for_a_head_of_ours(tmp_path: 
     with pytest.raises(ValueError, match=r"custom code (.|\n)*trust_remote_code=True"):
         transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "pooled", trust_remote_code=False)
     tagging = Tagging(labels=("O", "B-X", "I-X"), scheme="iob2", crf=True)
-    assert tagging.make_head is not None
+    assert tagging.head_builder is not None
     encoder = BertEncoder(CONFIG, seed=2)
-    crf = TaskModel(EncoderForTask(encoder, tagging.make_head(encoder)), tagging)
+    crf = TaskModel(EncoderForTask(encoder, tagging.head_builder(encoder)), tagging)
     save_task_folder(tmp_path / "crf", crf, TOKENIZER)
     assert json.loads((tmp_path / "crf/config.json").read_text())["read_with"].startswith("bertwright; ")
     with pytest.raises(ValueError, match="model type `bert-own-head` but Transformers does not recognize"):

@@ -79,7 +79,7 @@ class CrfTagging(Tagging):
     kind: ClassVar[str] = "crf-tagging"
 
     @property
-    def make_head(self) -> Callable[[TextEncoder], TaskHead]:
+    def head_builder(self) -> Callable[[TextEncoder], TaskHead]:
         return lambda encoder: CrfHead(self.head, encoder.config.hidden_size)
 
     def loss(self, output: CrfOutput, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:  # type: ignore[override]
@@ -117,7 +117,7 @@ class PooledClassification(Classification):
     kind: ClassVar[str] = "pooled"
 
     @property
-    def make_head(self) -> Callable[[TextEncoder], TaskHead]:
+    def head_builder(self) -> Callable[[TextEncoder], TaskHead]:
         return lambda encoder: ConcatPooling(self.head, encoder.config.hidden_size)
 
 
@@ -149,7 +149,7 @@ class AuxiliaryClassification(Classification):
     kind: ClassVar[str] = "auxiliary"
 
     @property
-    def make_head(self) -> Callable[[TextEncoder], TaskHead]:
+    def head_builder(self) -> Callable[[TextEncoder], TaskHead]:
         return lambda encoder: AuxiliaryHead(self.head, encoder.config.hidden_size)
 
     def loss(self, output: WithLanguageModel, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:  # type: ignore[override]
@@ -169,7 +169,7 @@ TASKS = {
 def make_spec(name: str) -> TrainingSpec[TaskBatch]:
     task, examples = TASKS[name]
     encoder = BertEncoder(CONFIG, seed=1)
-    model = EncoderForTask(encoder, task.make_head(encoder), seed=1)
+    model = EncoderForTask(encoder, task.head_builder(encoder), seed=1)
     return task_spec(task, model, task.encode(examples, TOKENIZER))  # type: ignore[arg-type]
 
 

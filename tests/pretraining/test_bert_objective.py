@@ -12,8 +12,8 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
 from bertwright.pretraining.objectives.bert_objective import BertBatch
-from bertwright.pretraining.objectives.causal import LeftToRightLM
 from bertwright.pretraining.objectives.masked import MaskedLM, MaskedLMWithNextSentence
+from bertwright.pretraining.objectives.one_sided import LeftToRightLM
 
 CONFIG = BertConfig(
     vocab_size=30, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_positions=16,

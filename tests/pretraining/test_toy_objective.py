@@ -17,10 +17,10 @@ from torch import nn
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.files import read_json
 from bertwright.models.packing import Packing, TokenBatch
-from bertwright.pretraining.data import StoreObjective
 from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.objectives.objective import Column
 from bertwright.pretraining.objectives.registry import OBJECTIVES
+from bertwright.pretraining.objectives.store_objective import StoreObjective
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.tokenstore.build import BuildSettings, build

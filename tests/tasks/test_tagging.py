@@ -604,7 +604,7 @@ def test_real_sentences_keep_every_word(data, sentences, words, context):
 def test_a_tag_head_is_a_module_of_its_name(name: str) -> None:
     task = Tagging(labels=("O", "S-PER"), scheme="bioes", tag_head=name)
     encoder = SimpleNamespace(config=SimpleNamespace(hidden_size=4))
-    head = task.make_head(encoder)  # type: ignore[misc, arg-type]
+    head = task.head_builder(encoder)  # type: ignore[misc, arg-type]
     assert type(head).__module__ == f"bertwright.models.{name}"
     assert head.num_scores == len(task.labels) + 1
 

@@ -177,7 +177,7 @@ class AwdLstmEncoder(TextEncoder):
         """Two for rows and vectors, and two for the weights and the states of each layer."""
         return 2 + 2 * self.config.num_layers
 
-    def make_head(self, spec: HeadSpec) -> TaskHead | None:
+    def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""
         return ConcatPoolingHead(spec, self.config) if spec.reads_sequence_state else None
 
@@ -236,7 +236,7 @@ class ConcatPoolingHead(TaskHead):
     """
 
     reads_all_tokens: ClassVar[bool] = True
-    is_standard: ClassVar[bool] = True
+    has_standard_class: ClassVar[bool] = True
 
     def __init__(self, spec: HeadSpec, config: AwdLstmConfig) -> None:
         super().__init__(spec)

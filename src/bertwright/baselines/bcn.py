@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertwright.baselines.bilstm_crf import Texts, WordEmbeddings, initialize_word_model
+from bertwright.baselines.bilstm import Texts, WordEmbeddings, initialize_word_model
 from bertwright.baselines.elmo import ElmoConfig
 from bertwright.baselines.language_model_states import LanguageModelStates, LmLayers
 from bertwright.baselines.mt_lstm import CoveConfig, Memory
@@ -157,7 +157,7 @@ class BcnEncoder(TextEncoder):
         """One for the characters, one for the input of each layer."""
         return 3
 
-    def make_head(self, spec: HeadSpec) -> TaskHead | None:
+    def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""
         return BcnHead(spec, self.config) if spec.reads_sequence_state else None
 
@@ -193,7 +193,7 @@ class BcnHead(TaskHead):
     """Maximum, mean, minimum and self-attentive mean of each text's states; then three maxout layers."""
 
     reads_all_tokens: ClassVar[bool] = True
-    is_standard: ClassVar[bool] = True
+    has_standard_class: ClassVar[bool] = True
 
     def __init__(self, spec: HeadSpec, config: BcnConfig) -> None:
         super().__init__(spec)

@@ -81,7 +81,7 @@ class GptEmbeddings(nn.Module):
 class BiasedHead(LinearHead):
     """A linear layer with a bias, which the GPT classes of `transformers` lack."""
 
-    is_standard: ClassVar[bool] = False
+    has_standard_class: ClassVar[bool] = False
 
 
 class GptEncoder(BertEncoder):
@@ -91,7 +91,7 @@ class GptEncoder(BertEncoder):
     has_pooler: ClassVar[bool] = False
     embeddings_type: ClassVar[type[nn.Module]] = GptEmbeddings
 
-    def make_head(self, spec: HeadSpec) -> TaskHead:
+    def own_head(self, spec: HeadSpec) -> TaskHead:
         """Return a linear layer on the extract token's state (section 3.2); classifications have no bias."""
         if spec.kind == "sequence" and spec.outputs > 1:
             return LinearHead(spec, self.config.hidden_size, has_pooler=False, has_bias=False)

@@ -19,7 +19,7 @@ from bertwright.models.packing import WordBatch
 from bertwright.vocabulary.word_tokenizer import UNKNOWN
 
 if TYPE_CHECKING:
-    from bertwright.baselines.bilstm_crf import Texts
+    from bertwright.baselines.bilstm import Texts
 
 LmLayers = Literal["mix", "top"]
 NUM_LETTERS = 257  # rows of a table of letters for models that read bytes: one per byte, and 0, which fills up

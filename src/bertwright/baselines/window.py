@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.baselines.bilstm_crf import SentenceHead, Texts, WordEmbeddings
+from bertwright.baselines.bilstm import SentenceHead, Texts, WordEmbeddings
 from bertwright.baselines.word_config import WordConfig
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
@@ -111,7 +111,7 @@ class WindowEncoder(TextEncoder):
         """One for the characters, one for the windows."""
         return 2
 
-    def make_head(self, spec: HeadSpec) -> TaskHead | None:
+    def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""
         return SentenceHead(spec, self.config, self.config.hidden_size) if spec.reads_sequence_state else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import importlib.util
 import io
@@ -19,7 +18,7 @@ from typing import Any
 from bertwright.cli import verbs
 from bertwright.cli.options import read_settings
 from bertwright.console import print_escaped, print_message
-from bertwright.settings import did_you_mean
+from bertwright.settings import did_you_mean, read_constants
 
 USAGE = """usage: bertwright COMMAND [--config FILE.toml] [options]
 
@@ -159,26 +158,15 @@ def verb_names() -> list[str]:
 def load_verb(name: str) -> Any:
     """Import the module of a command."""
     with verbs.importing_torch():  # other C extensions are imported here
-        return importlib.import_module(f"{verbs.__name__}.{name.replace('-', '_')}")
+        return importlib.import_module(module_of(name))
+
+
+def module_of(verb: str) -> str:
+    return f"{verbs.__name__}.{verb.replace('-', '_')}"
 
 
 def usage() -> str:
     """Return the help of the program."""
-    constants = {name: read_constants(name) for name in verb_names()}
+    constants = {name: read_constants(module_of(name)) for name in verb_names()}
     ordered = sorted(constants, key=lambda name: constants[name]["ORDER"])
     return USAGE.format(commands="\n".join(f"  {name:<15} {constants[name]['SUMMARY']}" for name in ordered))
-
-
-def read_constants(name: str) -> dict[str, Any]:
-    """Return a command's constants from its source, because importing all commands takes half a second."""
-    module = f"{verbs.__name__}.{name.replace('-', '_')}"
-    spec: Any = importlib.util.find_spec(module)
-    source: str | None = spec.loader.get_source(module)
-    if source is None:  # a package of compiled files
-        return {**vars(load_verb(name))}
-    constants = dict[str, Any]()
-    for statement in ast.parse(source).body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=constant)], value=ast.Constant(value=value)):
-                constants[constant] = value
-    return constants

@@ -183,6 +183,7 @@ class ComposeJob(Job):
     settings: ComposeSettings
 
     kind: ClassVar[str] = "compose"
+    described: ClassVar[str] = "composed models"
 
     def digest_inputs(self) -> Digests:
         """Return no digests: the job reads other jobs' models alone."""

@@ -61,15 +61,6 @@ from bertwright.vocabulary.open_tokenizer import open_tokenizer
 SEEDS = ("seeds", "pretraining_seeds")
 # --model at levels below "paper": one rate instead of four, and epochs of heads for all examples.
 MODEL_RATES, MODEL_PROBE_EPOCHS = (5e-5,), 5
-KINDS = {
-    "pretrain": "pre-training",
-    "best-rate": "choice of the rate",
-    "initial": "initial weights",
-    "frequent": "most frequent answers",
-    "compose": "composed models",
-    "finetune": "fine-tuning",
-    "probe": "heads on frozen features",
-}
 
 
 def experiment(settings: ExperimentSettings, console: Console | None = None) -> Path | None:
@@ -210,10 +201,8 @@ def print_plan(plan: TablePlan, common: Mapping[str, str], runner: JobRunner, co
     heading(console, plan.title)
     table = make_table("", "jobs", "finished", "time of the others")
     total = 0.0
-    for kind, described in KINDS.items():
-        chosen = [job for job in jobs if job.kind == kind]
-        if not chosen:
-            continue
+    for described in dict.fromkeys(job.described for job in jobs):
+        chosen = [job for job in jobs if job.described == described]
         pending = [job for job in chosen if not runner.result(job)]
         seconds = sum(costs[job.key].seconds for job in pending)
         table.add_row(described, str(len(chosen)), str(len(chosen) - len(pending)), format_duration(seconds))

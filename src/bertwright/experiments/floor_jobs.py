@@ -27,6 +27,7 @@ class InitialModelJob(Job):
     settings: PretrainSettings
 
     kind: ClassVar[str] = "initial"
+    described: ClassVar[str] = "initial weights"
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -64,6 +65,7 @@ class FrequentAnswerJob(TaskJob):
     settings: FinetuneSettings
 
     kind: ClassVar[str] = "frequent"
+    described: ClassVar[str] = "most frequent answers"
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -85,6 +85,9 @@ class Job(ABC):
     """Settings of the run; its folder and the folder of its model are set when it starts."""
 
     kind: ClassVar[str]
+    """Name in keys and folders."""
+    described: ClassVar[str]
+    """What jobs of this kind do, for people."""
     needs_all_parents: ClassVar[bool] = True
     """False: the job runs if one of its parents has not failed."""
 
@@ -138,6 +141,7 @@ class PretrainJob(Job):
     settings: PretrainSettings
 
     kind: ClassVar[str] = "pretrain"
+    described: ClassVar[str] = "pre-training"
 
     def digest_inputs(self) -> Digests:
         """Digest the store."""
@@ -175,6 +179,7 @@ class BestRateJob(Job):
     """Settings of the first of them."""
 
     kind: ClassVar[str] = "best-rate"
+    described: ClassVar[str] = "choice of the rate"
     needs_all_parents: ClassVar[bool] = False
 
     def digest_inputs(self) -> Digests:
@@ -249,6 +254,7 @@ class FinetuneJob(TaskJob):
     """Checkpoint of the pre-training to start from; None: its last."""
 
     kind: ClassVar[str] = "finetune"
+    described: ClassVar[str] = "fine-tuning"
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -282,6 +288,7 @@ class ProbeJob(TaskJob):
     settings: ProbeSettings
 
     kind: ClassVar[str] = "probe"
+    described: ClassVar[str] = "heads on frozen features"
 
     @cached_property
     def identity(self) -> dict[str, Any]:

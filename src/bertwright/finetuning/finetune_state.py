@@ -190,9 +190,9 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
     if settings.tuning.keep_head:
         return load_to_continue(source, task, dropout)
     if settings.tuning.from_scratch:
-        model = random_task_model(source, task.make_head or task.head, settings.seed, dropout)
+        model = random_task_model(source, task.head_builder or task.head, settings.seed, dropout)
     else:
-        started = start_task_model(source, task.make_head or task.head, settings.seed, dropout)
+        started = start_task_model(source, task.head_builder or task.head, settings.seed, dropout)
         model = started.model
         if _has_head_of(source, task):
             notice(console, "the model's head is not used; a new one starts from random weights (see --keep-head)")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from bertwright.baselines.bcn import BcnConfig, BcnEncoder
-from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
+from bertwright.baselines.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.baselines.elmo import ElmoEncoder
 from bertwright.baselines.language_model_states import NUM_LETTERS
 from bertwright.baselines.mt_lstm import CoveEncoder, MtLstm
@@ -87,7 +87,7 @@ def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequenc
         rows = tokenizer.num_special + np.flatnonzero(found.has_vector)
         with torch.no_grad():
             encoder.embeddings.word.weight[rows] = torch.from_numpy(found.vectors[found.has_vector])
-    head = task.make_head(encoder) if task.make_head else task.head
+    head = task.head_builder(encoder) if task.head_builder else task.head
     return NewModel(EncoderForTask(encoder, head, settings.seed), tokenizer)
 
 

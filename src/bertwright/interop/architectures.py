@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertwright.baselines.awd_lstm import AwdLstmConfig, AwdLstmEncoder, AwdLstmLanguageModel
 from bertwright.baselines.bcn import BcnConfig, BcnEncoder
-from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder
+from bertwright.baselines.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
 from bertwright.baselines.window import WindowConfig, WindowEncoder
 from bertwright.interop.model_files import CONFIG, OWN_HEAD

@@ -341,7 +341,7 @@ def write_task_model(folder: Path, model: EncoderForTask, tokenizer: TextTokeniz
     """
     architecture = ARCHITECTURES[model.encoder.model_type]
     values = format_head(head, folder, architecture.class_prefix)
-    if not model.head.is_standard:  # no class of `transformers` computes its outputs
+    if not model.head.has_standard_class:
         values["architectures"] = [f"{architecture.class_prefix}With{type(model.head).__name__}"]
         values |= _describe_own_head(model)
         if "auto_map" in values:

@@ -112,8 +112,12 @@ def compile_flags(compiler: Compiler, openmp: bool, march: Sequence[str]) -> lis
     return [*flags, *(["-Xclang", "-fopenmp"] if sys.platform == "darwin" else ["-fopenmp"])]
 
 
-def compile_library(source: Path, compiler: Compiler, flags: Sequence[str], folder: Path) -> Path:
+def compile_library(
+    source: Path, compiler: Compiler, flags: Sequence[str], folder: Path, link_flags: Sequence[str] = ()
+) -> Path:
     """Compile and link a source within `folder`; return the library. Raises CompileError.
+
+    `link_flags`: more arguments of the linking command, such as a second source.
 
     The library names no OpenMP library: torch's is loaded first and resolves the symbols. Therefore compiling and
     linking are separate steps; -fopenmp in the second would add the system's OpenMP library.
@@ -122,7 +126,7 @@ def compile_library(source: Path, compiler: Compiler, flags: Sequence[str], fold
     unresolved = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
     for command in (
         [*compiler.command, *flags, "-c", str(source), "-o", str(compiled)],
-        [*compiler.command, "-shared", str(compiled), *unresolved, "-o", str(linked)],
+        [*compiler.command, "-shared", str(compiled), *link_flags, *unresolved, "-o", str(linked)],
     ):
         result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if result.returncode != 0:

@@ -6,7 +6,7 @@ words' emissions, of the transitions between neighbours, and of the scores of it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
-from bertwright.metrics.tag_schemes import AllowedTags
+from bertwright.metrics.tag_schemes import AllowedTags, Scheme, allowed_tags
 from bertwright.models.encoder import Linear
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
@@ -106,10 +106,10 @@ class CrfHead(TaskHead):
     Its scores have a column for each tag's log-probability, and a last one for the number of the best path's tag.
     """
 
-    def __init__(self, spec: HeadSpec, hidden_size: int, allowed: AllowedTags | None = None) -> None:
-        """Build the head; `allowed`: limits of decoding, as by a tag scheme."""
+    def __init__(self, spec: HeadSpec, hidden_size: int, tags: Sequence[str], scheme: Scheme = "none") -> None:
+        """Build the head; in decoding, a tag follows only tags that the scheme allows before it."""
         super().__init__(spec)
-        self.allowed = allowed
+        self.allowed = None if scheme == "none" else allowed_tags(tags)
         self.classifier = Linear(hidden_size, spec.outputs)
         self.transitions = nn.Parameter(torch.zeros(spec.outputs, spec.outputs))
         self.start = nn.Parameter(torch.zeros(spec.outputs))
@@ -138,7 +138,3 @@ class CrfHead(TaskHead):
         return CrfScores(
             scores.emissions, *(s.masked_fill(~m, FORBIDDEN) for s, m in zip(scores[1:], masks, strict=True))
         )
-
-
-make_tag_head = CrfHead
-"""The head that `tag_head = "crf"` names."""

@@ -161,13 +161,14 @@ class TaskBatch:
 class TaskHead(nn.Module, ABC):
     """The module that fine-tuning adds to an encoder, from states to the input of a task's loss.
 
-    A task type names its head by a `HeadSpec`, which gives a `LinearHead`, or builds another one (`Task.make_head`).
+    A task type names its head by a `HeadSpec`, which gives a `LinearHead`, or builds another one (`Task.head_builder`).
     """
 
     reads_all_tokens: ClassVar[bool] = False
     """True if the head gets the states of all T tokens, False if of the R positions only."""
-    is_standard: ClassVar[bool] = False
-    """True if a `HeadSpec` and the encoder's architecture say what the head is, so that the task builds none."""
+    has_standard_class: ClassVar[bool] = False
+    """True if `config.json` names the model's class by the architecture's prefix and the task's suffix, as
+    `transformers` names its own."""
 
     def __init__(self, spec: HeadSpec) -> None:
         super().__init__()
@@ -204,7 +205,7 @@ class PathScores(Protocol):
 class LinearHead(TaskHead):
     """One linear layer, as in the paper (section 4); before it the pooler, if the encoder has one."""
 
-    is_standard: ClassVar[bool] = True
+    has_standard_class: ClassVar[bool] = True
 
     def __init__(self, spec: HeadSpec, hidden_size: int, has_pooler: bool, has_bias: bool = True) -> None:
         super().__init__(spec)
@@ -285,7 +286,7 @@ class EncoderForTask(BatchPredictor):
         """Add a head to an encoder; the head's initial weights are a function of the seed."""
         super().__init__(encoder)
         if isinstance(head, HeadSpec):
-            own = encoder.make_head(head)
+            own = encoder.own_head(head)
             head = own or LinearHead(head, encoder.config.hidden_size, encoder.has_pooler)
         self.head = head
         self.initialize_head(seed)

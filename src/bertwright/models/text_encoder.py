@@ -114,7 +114,7 @@ class TextEncoder(nn.Module, ABC):
         """Draw random weights: each parameter's numbers are a function of (seed, name)."""
         initialize(self, self.config.initializer_range, seed, prefix="encoder.")
 
-    def make_head(self, spec: HeadSpec) -> TaskHead | None:
+    def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return this architecture's own head for a task; None for the linear layer of the paper."""
         return None
 

@@ -20,8 +20,9 @@ class DataSettings:
     """Examples per step, over all ranks and micro-batches. Paper, section A.2: 256."""
     objective: str = "mlm+nsp"
     """mlm+nsp: masked tokens and next-sentence prediction (paper, section 3.1). mlm: masked tokens alone
-    ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP"). rtl: every
-    previous token, right to left."""
+    ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP"). rtl: every previous token, right
+    to left. Another --architecture has its own, which need not be named: causal (GPT), bilm (ELMo), recurrent
+    (ULMFiT)."""
     segments: Literal["pair", "single"] | None = None
     """pair: two segments as for next-sentence prediction, also without that objective, so that segment B and the second
     [SEP] are trained. single: one segment of consecutive text. Unset: pair for mlm+nsp, else single."""

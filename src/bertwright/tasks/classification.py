@@ -126,7 +126,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             raise ValueError(f"both_orders = True: expected pairs, and a head without pooling, got {got}; omit it")
 
     @property
-    def make_head(self) -> Callable[[TextEncoder], TaskHead] | None:
+    def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
         if not self.both_orders:
             return make_pooled_head(self.head, self.pooling)
         from bertwright.models.heads import BothOrdersHead

@@ -124,7 +124,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         return HeadSpec("choice", 1)
 
     @property
-    def make_head(self) -> Callable[[TextEncoder], TaskHead] | None:
+    def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
         return make_pooled_head(self.head, self.pooling)
 
     def describe(self) -> dict[str, str]:

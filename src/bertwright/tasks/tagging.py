@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from itertools import accumulate, pairwise
 from math import prod
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_args
 
 import numpy as np
@@ -30,7 +30,6 @@ from bertwright.metrics.tag_schemes import (
     OUTSIDE,
     OUTSIDES,
     Scheme,
-    allowed_tags,
     detect_scheme,
     find_invalid_tag,
     find_spans,
@@ -70,8 +69,9 @@ if TYPE_CHECKING:
 
 FORMATS = (*ROW_FORMATS, ".conllu", ".conll")
 NUM_SPECIALS = 2  # [CLS] and [SEP] of every window
-TAG_HEADS = ("linear", "crf")
-"""Heads by name. Another one than the paper's is `models/NAME.py`, with a function `make_tag_head`."""
+TAG_HEADS = {"linear": "", "crf": "bertwright.models.crf:CrfHead"}
+"""Heads by name: add yours here. Each is a class, called with its `HeadSpec`, the width of the states, the tags and
+their scheme; "": the paper's linear layer."""
 UNSEEN = -100  # label of a tag that training never showed: no class, and no loss (cross entropy's ignore_index)
 
 
@@ -320,12 +320,11 @@ class Tagging(Task[TagExample, TagPrediction]):
         )
 
     @property
-    def make_head(self) -> Callable[[TextEncoder], TaskHead] | None:
+    def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
         if not self.scores_paths:
             return None
-        make_tag_head = import_module(f"bertwright.models.{self.tag_head}").make_tag_head
-        allowed = None if self._scheme == "none" else allowed_tags(self.labels)
-        return lambda encoder: make_tag_head(self.head, encoder.config.hidden_size, allowed)
+        head_class = resolve_name(TAG_HEADS[self.tag_head])  # by name, because heads import PyTorch
+        return lambda encoder: head_class(self.head, encoder.config.hidden_size, self.labels, self._scheme)
 
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         if not self.scores_paths:

@@ -264,7 +264,7 @@ class Task(ABC, Generic[E, P]):
         """
 
     @property
-    def make_head(self) -> Callable[[TextEncoder], TaskHead] | None:
+    def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
         """A function that builds the head on an encoder; None for the paper's linear layer with its pooler."""
         return None
 

@@ -93,7 +93,7 @@ def load_task(folder: Path) -> TaskModel | None:
 
 def _head_of(task: AnyTask, folder: Path) -> Head | None:
     """Return the head that a task builds, or its specification if `config.json` names no head of `transformers`."""
-    return task.make_head or (None if load_head(folder) else task.head)
+    return task.head_builder or (None if load_head(folder) else task.head)
 
 
 def continue_task(folder: Path, task: AnyTask) -> AnyTask:

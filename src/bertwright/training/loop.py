@@ -53,6 +53,11 @@ class LossOutput(NamedTuple):
     sums: Mapping[str, Tensor]
     """Scalars that add up over the step: sums of losses, of correct answers, of tokens."""
 
+    @classmethod
+    def of(cls, loss: Tensor, sums: Mapping[str, Tensor], counts: Mapping[str, float]) -> LossOutput:
+        """Return the output with counts, which are known on the CPU, among its sums."""
+        return cls(loss, {**sums, **{name: loss.new_full((), float(value)) for name, value in counts.items()}})
+
 
 class StepResult(NamedTuple):
     """Report of a finished step."""

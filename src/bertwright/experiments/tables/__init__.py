@@ -7,12 +7,12 @@ source.
 
 from __future__ import annotations
 
-import ast
 import importlib
-import importlib.util
 import pkgutil
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bertwright.settings import read_constants
 
 if TYPE_CHECKING:
     from bertwright.experiments.job_maker import ExperimentInputs
@@ -39,18 +39,7 @@ def table_names() -> list[str]:
 @cache
 def read_properties(name: str) -> TableProperties:
     """Read the constants of an experiment's file, without an import of it."""
-    spec: Any = importlib.util.find_spec(f"{__name__}.{name}")
-    source = spec.loader.get_source(spec.name)
-    if source is None:  # a package of compiled files has none
-        values = vars(importlib.import_module(spec.name))
-    else:
-        values = {
-            target.id: ast.literal_eval(statement.value)
-            for statement in ast.parse(source).body
-            if isinstance(statement, ast.Assign)
-            for target in statement.targets
-            if isinstance(target, ast.Name) and target.id.lower() in TableProperties._fields
-        }
+    values = read_constants(f"{__name__}.{name}")
     return TableProperties(
         **{field: values[field.upper()] for field in TableProperties._fields if field.upper() in values}
     )

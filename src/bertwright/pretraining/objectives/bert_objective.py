@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from bertwright.kernels.cpu import available_memory
-from bertwright.pretraining.data import StepTexts, StoreObjective
+from bertwright.pretraining.data import StepTexts
 from bertwright.pretraining.masking import Masked
 from bertwright.pretraining.objectives.language_model import language_model_scores, load_first_model
 from bertwright.pretraining.objectives.objective import ShownExample
+from bertwright.pretraining.objectives.store_objective import StoreObjective
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -193,8 +194,7 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
             "flops": model.config.count_training_flops(lengths, predictions, pooled=batch.nsp_count > 0),
         }
         sums = {"mlm_sum": mlm_sum, "mlm_correct": mlm_correct, "nsp_sum": nsp_sum.detach(), "nsp_correct": nsp_correct}
-        sums |= {name: torch.full((), float(value), device=loss.device) for name, value in counts.items()}
-        return LossOutput(loss, sums)
+        return LossOutput.of(loss, sums, counts)
 
     def format_examples(self, batch: BertBatch, tokenizer: TextTokenizer) -> list[ShownExample]:
         """Format the tokens of each sequence; a predicted token is shown in brackets after the token that stands there.

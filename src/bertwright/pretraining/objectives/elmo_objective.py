@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from bertwright.permutation import uniform
-from bertwright.pretraining.data import StepTexts, StoreExamples, StoreObjective
+from bertwright.pretraining.data import StepTexts, StoreExamples
 from bertwright.pretraining.masking import causal_lm_targets
 from bertwright.pretraining.objectives.language_model import (
     language_model_columns,
     language_model_scores,
     load_first_model,
 )
+from bertwright.pretraining.objectives.store_objective import StoreObjective
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -173,8 +174,6 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
 
         In training, the softmax has only the right word and the sampled ones; in an evaluation, the whole vocabulary.
         """
-        import torch
-
         from bertwright.training.loop import LossOutput
 
         states = model.predicting_states(batch.input, batch.positions)  # M P
@@ -188,8 +187,7 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
         candidates = len(sampled.ids) if sampled else model.config.vocab_size
         flops = model.config.count_training_flops(words, len(states), candidates)
         counts = {"mlm_count": len(states), "tokens": words, "flops": flops}
-        sums |= {name: torch.full((), float(value), device=loss.device) for name, value in counts.items()}
-        return LossOutput(loss, sums)
+        return LossOutput.of(loss, sums, counts)
 
     def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Compute means over all predictions, in nats; the loss of training steps is the sampled softmax's."""

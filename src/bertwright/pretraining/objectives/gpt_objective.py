@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertwright.pretraining.objectives.bert_objective import BertBatch, check_memory
-from bertwright.pretraining.objectives.causal import LeftToRightLM
 from bertwright.pretraining.objectives.language_model import language_model_columns, load_first_model
+from bertwright.pretraining.objectives.one_sided import LeftToRightLM
 
 if TYPE_CHECKING:
     from bertwright.baselines.gpt import GptLanguageModel
@@ -89,7 +89,7 @@ class GptObjective(LeftToRightLM):
         }
         zero = torch.zeros((), device=loss.device)
         sums = {"mlm_sum": loss.detach() * count, "mlm_correct": correct, "nsp_sum": zero, "nsp_correct": zero}
-        return LossOutput(loss, sums | {name: zero + float(value) for name, value in counts.items()})
+        return LossOutput.of(loss, sums, counts)
 
     def suggest_command(self, model: str) -> str:
         return f'bertwright generate {model} --prompt "It was a dark night, and"'

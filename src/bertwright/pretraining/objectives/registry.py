@@ -5,11 +5,11 @@ An architecture is pre-trained by the objectives that name it (`Objective.archit
 
 from __future__ import annotations
 
-from bertwright.pretraining.objectives.causal import LeftToRightLM, RightToLeftLM
 from bertwright.pretraining.objectives.elmo_objective import BidirectionalLanguageModel
 from bertwright.pretraining.objectives.gpt_objective import GptObjective
 from bertwright.pretraining.objectives.masked import MaskedLM, MaskedLMWithNextSentence
 from bertwright.pretraining.objectives.objective import AnyObjective
+from bertwright.pretraining.objectives.one_sided import LeftToRightLM, RightToLeftLM
 from bertwright.pretraining.objectives.ulmfit_objective import RecurrentLanguageModel
 
 OBJECTIVES: dict[str, AnyObjective] = {

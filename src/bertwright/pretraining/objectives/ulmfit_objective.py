@@ -166,8 +166,6 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
 
         α · mean(h²) is of the states after dropout, β · mean((h_t − h_t+1)²) of the states before it.
         """
-        import torch
-
         from bertwright.training.loop import LossOutput
 
         carried = model.carried if model.training else model.evaluated
@@ -186,8 +184,7 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
                 loss = loss + SLOWNESS_PENALTY * states.diff(dim=1).square().sum() / differences
         flops = model.config.count_training_flops(len(batch.labels))
         counts = {"mlm_count": len(batch.labels), "tokens": len(batch.labels), "flops": flops}
-        sums |= {name: torch.full((), float(value), device=loss.device) for name, value in counts.items()}
-        return LossOutput(loss, sums)
+        return LossOutput.of(loss, sums, counts)
 
     def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Compute means over all predictions, in nats, without the penalties."""

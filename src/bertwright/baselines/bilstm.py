@@ -225,7 +225,7 @@ class BiLSTMEncoder(TextEncoder):
         """One for the characters, one for the input of each layer."""
         return 1 + self.config.num_layers
 
-    def make_head(self, spec: HeadSpec) -> TaskHead | None:
+    def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""
         return SentenceHead(spec, self.config, self.config.hidden_size) if spec.reads_sequence_state else None
 
@@ -271,7 +271,7 @@ class SentenceHead(TaskHead):
     """A hidden and a linear layer on the maximum u of a text's states; for pairs, on [u; v; |u − v|; u ∗ v]."""
 
     reads_all_tokens: ClassVar[bool] = True
-    is_standard: ClassVar[bool] = True
+    has_standard_class: ClassVar[bool] = True
 
     def __init__(self, spec: HeadSpec, config: WordConfig, hidden_size: int) -> None:
         super().__init__(spec)

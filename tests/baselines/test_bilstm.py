@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertwright.baselines.bilstm_crf import BiLSTMConfig, BiLSTMEncoder, SentenceHead
+from bertwright.baselines.bilstm import BiLSTMConfig, BiLSTMEncoder, SentenceHead
 from bertwright.finetuning.new_word_model import make_word_model
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.kernels.dropout import Dropout

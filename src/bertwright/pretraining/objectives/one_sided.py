@@ -1,4 +1,4 @@
-"""Causal language models: every token predicts the next one ("LTR", section 5.1) or, right to left, the previous one.
+"""One-sided language models: every token predicts the next one ("LTR", section 5.1), or right to left the one before.
 
 The model is a BERT whose tokens attend to one side only; its loss is the masked-LM loss with these targets.
 """
