@@ -219,7 +219,7 @@ def test_transformers_names_what_it_needs_or_lacks_for_a_head_of_ours(tmp_path: 
     save_pooled(tmp_path / "pooled", Classification(labels=("no", "yes"), pooling=("mean",)))
     with pytest.raises(ValueError, match=r"custom code (.|\n)*trust_remote_code=True"):
         transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "pooled", trust_remote_code=False)
-    tagging = Tagging(labels=("O", "B-X", "I-X"), scheme="iob2", crf=True)
+    tagging = Tagging(labels=("O", "B-X", "I-X"), scheme="iob2", tag_head="crf")
     assert tagging.head_builder is not None
     encoder = BertEncoder(CONFIG, seed=2)
     crf = TaskModel(EncoderForTask(encoder, tagging.head_builder(encoder)), tagging)
