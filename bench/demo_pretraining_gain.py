@@ -17,7 +17,7 @@ from rich.console import Console
 
 from bertwright.files import read_json
 from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
@@ -56,6 +56,7 @@ def main() -> None:
                     model=str(model),
                     epochs=5.0,
                     seed=seed,
+                    tuning=TuningSettings(head_init="random"),
                     optimizer=OPTIMIZER,
                     device=DeviceSettings(threads=chosen.threads),
                 )

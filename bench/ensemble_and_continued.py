@@ -48,7 +48,7 @@ def tune(run: Path, task: FoundTask, model: Path, seed: int, arguments: argparse
             batch_size=32,
             seed=seed,
             eval_every=sys.maxsize,
-            tuning=TuningSettings(limit=arguments.examples, dropout=0.1),
+            tuning=TuningSettings(limit=arguments.examples, head_init="random", dropout=0.1),
             optimizer=replace(paper_optimizer(), learning_rate=RATE),
             device=DeviceSettings(device="cpu", dtype=arguments.dtype, threads=1),
         ),

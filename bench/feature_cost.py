@@ -84,7 +84,7 @@ def measure(folder: Path, arguments: argparse.Namespace, context: ExecutionConte
         model=model,
         epochs=1.0,
         batch_size=BATCH,
-        tuning=TuningSettings(limit=arguments.examples),
+        tuning=TuningSettings(limit=arguments.examples, head_init="random"),
         device=device,
     )
     state = open_run(tuning, context, console)

@@ -225,7 +225,8 @@ def main() -> None:
         peer.labels = [*task.label_names]  # in our order, which is that of the shared head
         items = items_of(task.encode(train, Tokenizer.load(minilm())))
         epochs = (chosen.steps - 0.5) * settings.batch_size / len(items)
-        settings = replace(settings, tuning=TuningSettings(dropout=chosen.dropout), epochs=epochs, log_every=1)
+        tuning = TuningSettings(head_init="random", dropout=chosen.dropout)
+        settings = replace(settings, tuning=tuning, epochs=epochs, log_every=1)
         ours(settings)
         last = settings.run / "checkpoints" / f"step-{chosen.steps:08d}"
         models = {"ours": transformers.BertForTokenClassification.from_pretrained(last)}

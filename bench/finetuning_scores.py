@@ -200,7 +200,7 @@ def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> 
         run=work / "run",
         task=TaskSettings(about.preset or run.task, None, overrides=about.changes, **files),
         model=str(minilm()) if run.model == MINILM else run.model,
-        tuning=TuningSettings(validation_fraction=about.validation_fraction, dropout=0.1),
+        tuning=TuningSettings(validation_fraction=about.validation_fraction, head_init="random", dropout=0.1),
         epochs=run.epochs,
         seed=run.seed,
         optimizer=replace(paper_optimizer(), learning_rate=run.rate),

@@ -15,6 +15,7 @@ vectors of `embed`.
 
 Rule, fixed before the runs: `fit` becomes the default if its mean gain over `random` on the six tasks, per seed, has a
 95 % interval (Student's t over seeds) above 0, and no task's own interval lies below 0. Else the default is `random`.
+The outcome and the default are in docs/decisions/26-start-of-the-head.md.
 """
 
 from __future__ import annotations

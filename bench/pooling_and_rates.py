@@ -71,7 +71,7 @@ def main() -> None:
                 table = {
                     "run": str(run), "model": options.model, "epochs": options.epochs, "seed": seed,
                     "task": {"task": "classification", "train": [files[0]], "test": [files[1]]},
-                    "tuning": {"pooling": pooling}, "optimizer": {"learning_rate": rate},
+                    "tuning": {"pooling": pooling, "head_init": "random"}, "optimizer": {"learning_rate": rate},
                     "device": {"device": "cpu", "dtype": "float32", "threads": 1},
                 }  # fmt: skip
                 finetune(from_table(FinetuneSettings, table, "bench"), Console(quiet=True))

@@ -81,6 +81,13 @@ class Tree(NamedTuple):
             own["BERTWRIGHT_NATIVE"] = "0"
         return os.environ | own
 
+    def paper_options(self, job: Job) -> tuple[str, ...]:
+        """Return the options by which a fine-tuning starts its head at random, if the tree has another start, too."""
+        settings = self.source / "src/bertwright/finetuning/settings.py"
+        if job.command != "finetune" or "head_init" not in settings.read_text(encoding="utf-8"):
+            return ()
+        return ("--head-init", "random")
+
     def run(self, command: str, *arguments: str, threads: int = 1, own_kernels: bool = False) -> None:
         """Run one command to its end. Raises SystemExit with its output if it fails."""
         words = command_line(command, *arguments)
@@ -174,7 +181,8 @@ def train(tree: Tree, name: str, job: Job) -> Path:
     key = "\n".join([*job.arguments, str(job.threads), *(f"{path}: {path.stat().st_mtime_ns}" for path in inputs)])
     if not (done.exists() and done.read_text() == key):
         shutil.rmtree(run, ignore_errors=True)
-        tree.run(job.command, "--run", str(run), *job.arguments, "--threads", str(job.threads), threads=job.threads)
+        arguments = (*tree.paper_options(job), *job.arguments)
+        tree.run(job.command, "--run", str(run), *arguments, "--threads", str(job.threads), threads=job.threads)
         done.write_text(key)
     return run
 
@@ -183,7 +191,8 @@ def train_killed(tree: Tree, name: str, job: Job) -> Path:
     """Run a job that is killed after each of the steps KILL_AFTER and resumed; returns the run folder."""
     run = tree.work / f"{name}-killed"
     shutil.rmtree(run, ignore_errors=True)
-    words = command_line(job.command, "--run", str(run), *job.arguments, "--threads", str(job.threads))
+    arguments = (*tree.paper_options(job), *job.arguments)
+    words = command_line(job.command, "--run", str(run), *arguments, "--threads", str(job.threads))
     for step in KILL_AFTER:
         process = subprocess.Popen(
             words, env=tree.environment(job.threads), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -286,7 +295,8 @@ def measure_speed(trees: Sequence[Tree], names: Sequence[str], data: Path, round
                 run = tree.work / "speed"
                 shutil.rmtree(run, ignore_errors=True)
                 words = [dtype if word == "float32" else word for word in job.arguments]
-                tree.run(job.command, "--run", str(run), *words, "--threads", "2", threads=2, own_kernels=True)
+                words = [*tree.paper_options(job), *words, "--threads", "2"]
+                tree.run(job.command, "--run", str(run), *words, threads=2, own_kernels=True)
                 records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
                 rates = [record["tokens_per_second"] for record in records if record["kind"] == "train"]
                 speeds[number, index] = rates[WARM_UP_STEPS:SPEED_STEPS]

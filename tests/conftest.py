@@ -37,6 +37,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("no units for bfloat16")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def random_heads() -> Iterator[None]:
+    """Start heads at random unless a test asks for a fit, which is slower and is tested by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertwright.finetuning.settings.MAX_FITTED_ITEMS", 0)
+        yield
+
+
 @pytest.fixture
 def pipe_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | bytes | None], None]:
     """Makes a text, or any bytes, standard input; None closes it."""

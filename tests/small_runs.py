@@ -179,7 +179,7 @@ def make_tuning(tiny_bert: Path, review_files: Path) -> Callable[..., FinetuneSe
             "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_ratio=0.1, bias_correction=True),
             "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
         }
-        shared = {name: changes.pop(name) for name in TUNING if name in changes}
+        shared = {"head_init": "random"} | {name: changes.pop(name) for name in TUNING if name in changes}
         return FinetuneSettings(**(defaults | {"tuning": TuningSettings(**shared)} | changes))
 
     return make

@@ -15,7 +15,9 @@ from sklearn.model_selection import cross_val_score
 
 from bertwright.files import read_json
 from bertwright.finetuning import head_fit
+from bertwright.finetuning import settings as settings_module
 from bertwright.finetuning.head_fit import VARIANCES, choose_items, fit_head, read_states
+from bertwright.finetuning.ladder_settings import LadderSettings
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
@@ -31,6 +33,7 @@ from bertwright.tasks.collation import collate
 from bertwright.tasks.conll import TagExample
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
+from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.squad import GoldAnswer, QaExample
@@ -194,6 +197,61 @@ def test_settings_that_contradict_a_fit_are_rejected(changes: dict[str, Any], me
         TuningSettings(**changes)
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_a_fit_to_a_few_examples_is_finite_and_no_worse_than_zero_weights(name: str, number: int) -> None:
+    task, examples = EXAMPLES[name]
+    task = task.with_labels_of(examples)
+    encoder = BertEncoder(CONFIG, seed=1)
+    model = EncoderForTask(encoder, task.head_builder(encoder) if task.head_builder else task.head, seed=1).train()
+    encoded = task.encode(examples[:number], TOKENIZER)
+    fit = fit_head(model, task, encoded, seed=0)
+    assert np.isfinite([fit.loss, fit.first_loss]).all()
+    assert fit.loss <= fit.first_loss + 1e-6
+    assert all(parameter.isfinite().all() for parameter in model.head.parameters())
+
+
+def test_a_head_is_fitted_by_default_to_at_most_as_many_items_as_a_fit_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_module, "MAX_FITTED_ITEMS", 60)
+    assert [TuningSettings().choose_head_init(items, True) for items in (1, 60, 61)] == ["fit", "fit", "random"]
+    assert TuningSettings().choose_head_init(60, False) == "random"
+    assert TuningSettings(from_scratch=True).choose_head_init(60, True) == "random"
+    assert TuningSettings(head_init="random").choose_head_init(60, True) == "random"
+    assert TuningSettings(head_init="fit").choose_head_init(61, True) == "fit"
+
+
+@pytest.mark.parametrize(("items", "fitted"), [(60, True), (59, False)])
+def test_a_run_starts_from_a_fit_by_default(
+    items: int, fitted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_module, "MAX_FITTED_ITEMS", items)
+    settings = make_settings(tmp_path, "run", head_init=None)
+    console = text_console(200)
+    finetune(replace(settings, dry_run=True), console)
+    assert ("a run fits it to the encoder's states first" in read_output(console)) == fitted
+    finetune(settings, console)
+    assert ("fitted to the encoder's states of 60" in read_output(console)) == fitted
+
+
+def test_heads_that_are_not_linear_start_at_random_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_module, "MAX_FITTED_ITEMS", 8_192)
+    settings = make_settings(tmp_path, "run", head_init=None)
+    lines = (json.dumps({"words": example.words, "tags": example.tags}) for example in TAGGED)
+    files = [str(write_file(tmp_path, "\n".join(lines), "tags.jsonl"))]
+    overrides = {"tag_head": "crf", "scheme": "none"}
+    table = {"task": "tagging", "train": files, "dev": files, "overrides": overrides}
+    console = text_console(200)
+    finetune(replace(settings, task=from_table(TaskSettings, table, "test")), console)
+    assert "fitted" not in read_output(console)
+
+
+def test_experiments_and_the_ladder_start_heads_at_random(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, "run", head_init=None)
+    ladder = LadderSettings(tmp_path / "ladder", settings.task, bert=str(settings.model))
+    started = {rung.name: ladder.finetune_settings(rung, 0).tuning.head_init for rung in ladder.rungs()}
+    assert set(started.values()) == {"random"}
+
+
 def make_settings(folder: Path, run: str, **changes: Any) -> FinetuneSettings:
     save = folder / "bert"
     if not save.exists():
@@ -204,7 +262,8 @@ def make_settings(folder: Path, run: str, **changes: Any) -> FinetuneSettings:
     table: dict[str, Any] = {
         "run": str(folder / run), "model": str(save), "epochs": 2.0, "batch_size": 8,
         "task": {"task": "classification", "train": files, "dev": files},
-        "tuning": {"head_init": "fit"} | changes, "optimizer": {"learning_rate": 1e-6},
+        "tuning": {name: value for name, value in ({"head_init": "fit"} | changes).items() if value},
+        "optimizer": {"learning_rate": 1e-6},
         "device": {"device": "cpu", "dtype": "float32", "threads": 1},
     }  # fmt: skip
     return from_table(FinetuneSettings, table, "test")
@@ -219,7 +278,7 @@ def test_a_run_starts_from_the_fit_and_resumes_to_the_same_bits(
     assert "head new, mean pooling (its pooler was never trained; --pooling overrides it), fitted" in printed
     assert "fitted to the encoder's states of 60 training items (loss 0.6" in printed
     fitted = read_json(settings.run / "report.json")["scores"]["dev"]["accuracy"]
-    finetune(replace(settings, run=tmp_path / "random", tuning=TuningSettings()), text_console())
+    finetune(replace(settings, run=tmp_path / "random", tuning=TuningSettings(head_init="random")), text_console())
     assert fitted > read_json(tmp_path / "random/report.json")["scores"]["dev"]["accuracy"] + 0.1  # at a rate of 1e-6
 
     broken = replace(settings, run=tmp_path / "broken", save_every=3)

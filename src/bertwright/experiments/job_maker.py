@@ -287,7 +287,12 @@ class JobMaker:
             eval_every=NO_DEV_SELECTION,
             save_every=SAVE_EVERY,
             tuning=TuningSettings(
-                task.validation_fraction, self.limit(name), from_scratch=from_scratch, pooling=pooling, dropout=0.1
+                task.validation_fraction,
+                self.limit(name),
+                from_scratch=from_scratch,
+                pooling=pooling,
+                head_init="random",
+                dropout=0.1,
             ),
             optimizer=replace(paper_optimizer(), learning_rate=rate or paper_optimizer().learning_rate),
             device=self.inputs.device,

@@ -127,7 +127,7 @@ class BertEstimator(BertOnDevice):
         learning_rate: float | None = None,
         max_length: int | None = None,
         pooling: str | None = TuningSettings.pooling,
-        head_init: str = TuningSettings.head_init,
+        head_init: str | None = TuningSettings.head_init,
         class_weight: str | Mapping[Any, float] | None = None,
         dropout: float | None = TuningSettings.dropout,
         freeze_layers: int | None = TuningSettings.freeze_layers,

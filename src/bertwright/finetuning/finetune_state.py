@@ -13,10 +13,10 @@ import torch
 from rich.console import Console
 
 from bertwright.console import item_progress, notice
-from bertwright.finetuning.head_fit import MAX_ITEMS, HeadFit, fit_head
+from bertwright.finetuning.head_fit import MAX_ITEMS, HeadFit, fit_head, is_linear
 from bertwright.finetuning.new_word_model import make_word_model
 from bertwright.finetuning.pooling_choice import choose_pooling
-from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.settings import FinetuneSettings, HeadInit
 from bertwright.interop.huggingface import (
     check_vocabulary,
     load_config,
@@ -24,6 +24,7 @@ from bertwright.interop.huggingface import (
     start_task_model,
 )
 from bertwright.interop.model_files import model_folder
+from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
 from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 from bertwright.tasks.class_weights import with_class_weights
@@ -59,6 +60,8 @@ class FinetuneState:
     test: SplitData | None
     source_config: EncoderConfig | None
     """Configuration of the model that a new run starts from, with its own dropout."""
+    head_init: HeadInit | None = None
+    """Start of a new head."""
     head_fit: HeadFit | None = None
     """Account of the fit of a new head, if it was fitted."""
     pooling_reason: str = ""
@@ -102,8 +105,9 @@ def open_run(
         with evaluation_mode(model):
             model.scale_pooled_head(collate(train, np.arange(min(train.num_items, SCALED_ITEMS))))
     prepare_model(model, context)
-    fit = None
-    if has_new_head and settings.tuning.head_init == "fit" and not settings.dry_run:
+    fit, can_be_fitted = None, model.encoder.model_type == BertEncoder.model_type and is_linear(model.head)
+    head_init = settings.tuning.choose_head_init(train.num_items, can_be_fitted) if has_new_head else None
+    if head_init == "fit" and not settings.dry_run:
         with item_progress(console, "fitting the head", min(train.num_items, MAX_ITEMS)) as advance:
             fit = fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing, advance)
     optimizer = make_optimizer(model, settings.optimizer, _lr_scales(settings, model, train.num_items))
@@ -118,6 +122,7 @@ def open_run(
         dev=splits.get("dev"),
         test=splits.get("test"),
         source_config=opened.source_config,
+        head_init=head_init,
         head_fit=fit,
         pooling_reason=opened.pooling_reason,
     )
@@ -195,9 +200,9 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
         started = start_task_model(source, task.head_builder or task.head, settings.seed, dropout)
         model = started.model
         if _has_head_of(source, task):
-            notice(console, "the model's head is not used; a new one starts from random weights (see --keep-head)")
+            notice(console, "the model's head is not used; a new one takes its place (see --keep-head)")
         if "pooler" in started.newly_initialized:
-            notice(console, "the model has no pooler: a new one starts from random weights, like the classifier")
+            notice(console, "the model has no pooler: a new one starts from random weights")
         elif (pooler := getattr(model.head, "pooler", None)) is not None and is_untrained(pooler.dense):
             notice(
                 console,

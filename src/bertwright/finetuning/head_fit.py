@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.models.heads import EncoderForTask, LinearHead, PooledHead, TaskBatch
+from bertwright.models.heads import EncoderForTask, LinearHead, PooledHead, TaskBatch, TaskHead
 from bertwright.permutation import permute, token_budget_batches
 from bertwright.ragged import flat_ranges, offsets_from_lengths
 from bertwright.seeding import TaskStream, derive_key
@@ -72,7 +72,7 @@ def fit_head(
     are too many items, those that are read. `advance` receives items read. Raises ValueError for a head
     that is not one linear layer.
     """
-    if not isinstance(model.head, LinearHead | PooledHead):
+    if not is_linear(model.head):
         name = type(model.head).__name__
         raise ValueError(f"head_init = 'fit': expected a head that is one linear layer, got {name}; omit it")
     started = time.perf_counter()
@@ -92,6 +92,11 @@ def fit_head(
     zero = Linear(torch.zeros_like(fitted.weight), bias)
     first_loss, loss = (float(data.mean_loss(linear).detach()) for linear in (zero, fitted))
     return HeadFit(len(items), first_loss, loss, variance, time.perf_counter() - started)
+
+
+def is_linear(head: TaskHead) -> bool:
+    """Return whether a head is one linear layer on states that the encoder or its pooler computes."""
+    return isinstance(head, LinearHead | PooledHead)
 
 
 class Linear(NamedTuple):

@@ -128,7 +128,7 @@ class LadderSettings:
         overrides = {name: value for name, value in asdict(self.task.overrides).items() if value is not None}
         table = dict(rung.table)
         task["overrides"] = overrides | table.pop("overrides", {})
-        tuning = {"validation_fraction": self.validation_fraction, **table.pop("tuning", {})}
+        tuning = {"head_init": "random"} | {"validation_fraction": self.validation_fraction, **table.pop("tuning", {})}
         tuning |= {} if self.limit is None else {"limit": self.limit}
         if rung.is_frozen:
             tuning["freeze_layers"] = count_layers(table["model"])

@@ -196,6 +196,8 @@ class FinetuneRun:
         modes = getattr(self.state.task, "pooling", ())
         source = f"from {self.settings.model}" if tuning.keep_head else "new"
         fit = f", {self.state.head_fit}" if self.state.head_fit else ""
+        if self.settings.dry_run and self.state.head_init == "fit":
+            fit = ", a run fits it to the encoder's states first"
         if not modes:
             return f"{source}{fit}"
         pooling = PoolingChoice(modes, self.state.pooling_reason)

@@ -41,6 +41,7 @@ RESUME_OVERRIDES = (
 
 
 HeadInit = Literal["random", "fit"]
+MAX_FITTED_ITEMS = 8_192  # training items up to which a head is fitted by default; a fit reads no more
 BASE_HIDDEN_SIZE = 768
 ULMFIT_TYPE, ULMFIT_RATE, ULMFIT_DECAY = "awd-lstm", 0.01, 0.385  # Howard & Ruder 2018, sections 3.2 and 4.1
 GPT_TYPE, GPT_RATE = "openai-gpt", 6.25e-5  # its `model_type`, and the rate of fine-tuning in its paper, section 4.1
@@ -130,9 +131,11 @@ class TuningSettings:
     [CLS] (paper); mean, max: over the states of all tokens; concat: the state of [CLS], the maximum and the mean.
     Unset: as modules.json says in a folder of sentence-transformers; mean if the folder has no pooler, or one that was
     never trained (pre-training without next-sentence prediction does not use it); else cls."""
-    head_init: HeadInit = "random"
+    head_init: HeadInit | None = None
     """Initial weights of a new head. random: small random numbers (paper). fit: those that minimize the loss on the
-    states of the pre-trained encoder, computed in one pass over the training examples, of at most 8,192 of them."""
+    states of the pre-trained encoder, computed in one pass over the training examples, of at most 8,192 of them. Unset:
+    fit for up to 8,192 training examples (question answering, tagging: windows) if the encoder is a BERT and the head
+    is one linear layer, else random. `experiment` and `ladder` use random."""
     dropout: float | None = None
     """Dropout of states, attention weights and the head's input. Unset: the model's own (paper: 0.1)."""
     label_smoothing: float = 0.0
@@ -167,11 +170,17 @@ class TuningSettings:
         if self.from_scratch and self.keep_head:
             raise ValueError("from_scratch and keep_head: random weights include a random head; set only one of them")
         check_choice(self, "unfreeze")
-        if self.head_init not in get_args(HeadInit):
+        if self.head_init is not None and self.head_init not in get_args(HeadInit):
             raise ValueError(f"head_init: expected random or fit, got {self.head_init!r}")
         if self.head_init == "fit" and (self.from_scratch or self.keep_head):
             option = "from_scratch" if self.from_scratch else "keep_head"
             raise ValueError(f"head_init = 'fit' and {option}: a fit needs a new head on a trained encoder; omit it")
+
+    def choose_head_init(self, num_items: int, can_be_fitted: bool) -> HeadInit:
+        """Return the start of a new head; `can_be_fitted`: it is one linear layer on a BERT."""
+        if self.head_init is not None:
+            return self.head_init
+        return "fit" if can_be_fitted and not self.from_scratch and num_items <= MAX_FITTED_ITEMS else "random"
 
 
 @dataclass(frozen=True)
