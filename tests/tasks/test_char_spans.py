@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.tasks.char_spans import CharSpan, parse_spans, tags_of_spans
-from bertwright.tasks.conll import TagExample
+from bertwright.tasks.conll import TagExample, read_sentences
 from bertwright.tasks.tagging import Tagging
 
 TEXT = "Anna Weber lives in Graz."
@@ -130,3 +130,21 @@ def test_tags_equal_those_of_a_search_through_all_words(limits: list[tuple[int, 
         if touched and all(expected[n] == "O" for n in touched):
             expected[touched[0] : touched[-1] + 1] = [f"B-{label}"] + [f"I-{label}"] * (len(touched) - 1)
     assert tags_of_spans(text, offsets, spans)[0] == tuple(expected)
+
+
+def test_examples_that_an_annotator_of_prodigy_rejected_are_left_out_of_training(tmp_path: Path) -> None:
+    rows = [
+        {
+            "text": f"Paris {answer}",
+            "spans": [{"start": 0, "end": 5, "label": "LOC"}],
+            "_input_hash": 1,
+            "answer": answer,
+        }
+        for answer in ("accept", "reject", "ignore", "accept")
+    ]
+    path = tmp_path / "prodigy.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    with pytest.warns(UserWarning, match="left out because their 'answer' is reject or ignore: 2$"):
+        read = list(read_sentences(str(path), None, None, labeled=True))
+    assert [example.words for example in read] == [("Paris", "accept")] * 2
+    assert len(list(read_sentences(str(path), None, None, labeled=False))) == 4

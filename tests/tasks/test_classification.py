@@ -461,3 +461,13 @@ def test_prediction_has_the_probability_of_its_label_and_a_short_text() -> None:
     many = LabelPrediction("intent 4", shares | {f"other {number}": 0.0 for number in range(700)})
     assert "'intent 4': 0.4" in repr(many)
     assert len(repr(many)) < 120
+
+
+def test_rows_on_which_the_annotators_of_snli_disagreed_are_left_out_of_training(tmp_path: Path) -> None:
+    rows = [{"sentence1": f"a{n}", "sentence2": "b", "gold_label": label} for n, label in enumerate(("yes", "-", "no"))]
+    path = tmp_path / "snli.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    task = Classification(text="sentence1", text_pair="sentence2", label="gold_label")
+    with pytest.warns(UserWarning, match="left out because their 'gold_label' is '-': 1$"):
+        assert [example.text for example in task.read(str(path))] == ["a0", "a2"]
+    assert len(list(task.read(str(path), labeled=False))) == 3

@@ -457,3 +457,14 @@ def test_endless_sentence_is_an_error_with_its_line(tmp_path: Path, monkeypatch:
     path.write_text("a\tO\n\n" + "b\tO\n" * 10)
     with pytest.raises(ValueError, match=r"a\.conll, line 8: a sentence of more than 5 lines"):
         list(read_sentences(str(path), None, None, labeled=True))
+
+
+def test_language_code_before_each_word_is_removed(tmp_path: Path) -> None:
+    text = "en:Paris\tB-LOC\nen:is\tO\nen::\tO\n\nen:Rome\tB-LOC\n\nen:a\tO\nb\tO\n"
+    (tmp_path / "train").write_text(text, encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"train: 'en:' before each word is removed"):
+        sentences = list(read_sentences(str(tmp_path / "train"), None, None, True, suffix="conll"))
+    assert [sentence.words for sentence in sentences] == [("Paris", "is", ":"), ("Rome",), ("en:a", "b")]
+    (tmp_path / "times").write_text("at:noon\tO\nnow\tO\n", encoding="utf-8")
+    (sentence,) = read_sentences(str(tmp_path / "times"), None, None, True, suffix="conll")
+    assert sentence.words == ("at:noon", "now")

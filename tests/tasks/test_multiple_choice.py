@@ -229,3 +229,23 @@ def test_examples_from_python_are_checked() -> None:
 def test_invalid_settings_are_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MultipleChoice(**fields)
+
+
+def test_choices_that_are_objects_are_read_by_their_text(tmp_path: Path) -> None:
+    choices = [{"label": letter, "text": text} for letter, text in zip("AB", ("a cat", "the dog"), strict=True)]
+    row = {"answerKey": "B", "question": {"stem": "it sees", "choices": choices}}
+    (tmp_path / "csqa.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    task = MultipleChoice(prompt="question.stem", endings=("question.choices",), label="answerKey")
+    (example,) = task.read(str(tmp_path / "csqa.jsonl"))
+    assert (example.prompt, example.endings, example.label) == ("it sees", ("a cat", "the dog"), 1)
+
+
+def test_the_label_may_be_the_column_with_the_right_ending(tmp_path: Path) -> None:
+    row = {"question": "it sees", "distractor1": "a cat", "correct_answer": "the dog"}
+    (tmp_path / "sciq.json").write_text(json.dumps([row] * 30), encoding="utf-8")
+    task = MultipleChoice(prompt="question", endings=("distractor1", "correct_answer"), label="correct_answer")
+    examples = list(task.read(str(tmp_path / "sciq.json")))
+    assert [example.label for example in examples] == [1] * 30
+    assert examples[0].endings == ("a cat", "the dog")
+    assert task.warnings(examples) == []
+    assert next(task.read(str(tmp_path / "sciq.json"), labeled=False)).label is None

@@ -6,6 +6,7 @@ N examples, one sequence each.
 from __future__ import annotations
 
 import re
+import warnings
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -58,6 +59,7 @@ REPR_LABELS = 3  # maximum number of labels in the text of a prediction
 MAX_TABLE_LABELS = 30  # maximum number of labels in a confusion table
 WORST = 10  # labels and confusions that are shown instead of a larger table
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
+UNDECIDED = ("gold_label", "-")  # column and label of SNLI's and MultiNLI's rows on which the annotators disagreed
 LABEL_SEPARATORS = ("|", ";", ",")
 SEP = SPECIAL_TOKENS[3]
 WITHOUT_HEADER = "; if line 1 is no header, use --header False and columns by number"
@@ -142,10 +144,20 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         """Convert the labels of N examples to targets. Raises ValueError with the location of an unknown one."""
 
     def read(self, path: str, labeled: bool = True) -> Iterator[TextExample[L]]:
+        num_undecided = 0
         for location, values in read_rows(path, self._schema(labeled)):
             pair = None if self.text_pair is None else values[1]
             label = values[-1] if len(self.label_fields) == 1 else values[-len(self.label_fields) :]
+            if labeled and (self.label, label) == UNDECIDED:
+                num_undecided += 1
+                continue
             yield TextExample(values[0], pair, self.parse_label(label, location) if labeled else None, location)
+
+        if num_undecided:
+            field, label = UNDECIDED
+            warnings.warn(
+                f"{path}: rows left out because their {field!r} is {label!r}: {num_undecided:,}", stacklevel=1
+            )
 
     @property
     def reads_single_texts(self) -> bool:

@@ -33,6 +33,8 @@ CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "depre
 ROW_FORMATS = (".jsonl", ".json", ".parquet")
 UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
 SHOWN = 60  # characters of a line in a message
+ANSWER, REJECTED = "answer", ("reject", "ignore")  # what an annotator of Prodigy said of an example
+LANGUAGE = re.compile(r"[a-z]{2,}(?:-[a-z]+)*:")  # before each word in WikiANN's files, as in en:Paris
 
 # Words as in CoNLL data: U.N., 22-year-old, 2,000.50, Germany + 's, is + n't; other punctuation is a word of its own.
 # Marks (\p{M}) and joiners belong to their letters, which Hindi needs.
@@ -301,15 +303,17 @@ def _from_columns(
     columns: list[Column],
     comment_prefix: str | None,
 ) -> Iterator[TagExample]:
-    check, rows, num_trailing = RunningTextCheck(path), list[Row](), 0
+    check, rows, num_trailing, prefix = RunningTextCheck(path), list[Row](), 0, ""
     for document, whole_rows in _rows_by_sentence(blocks, split, comment_prefix):
         rows = _without_blank_ends(whole_rows, len(columns))
         num_trailing += sum(map(Row.__ne__, rows, whole_rows))
         values = list(zip(*[_values(row, columns, path) for row in rows], strict=True))
         _check_num_columns(rows, path)
         check.add(rows)
+        prefix = prefix or _language_prefix(values[0])
+        whole = prefix and all(word.startswith(prefix) and word != prefix for word in values[0])
         yield TagExample(
-            words=values[0],
+            words=tuple(word[len(prefix) :] for word in values[0]) if whole else values[0],
             tags=values[1] if len(columns) > 1 else None,
             source=path,
             lines=_compact([row.number for row in rows]),
@@ -319,8 +323,20 @@ def _from_columns(
         raise ValueError(f"{path}: no sentence in it; a broken download or export?")
     if num_trailing:
         warnings.warn(f"{path}: {num_trailing:,} lines end in blank cells, which are ignored", stacklevel=1)
+    if prefix:
+        warnings.warn(f"{path}: {prefix!r} before each word is removed", stacklevel=1)
     if len(columns) == 1:  # without tags, nothing else tells columns from text
         check.finish(rows)
+
+
+def _language_prefix(words: Sequence[str]) -> str:
+    """Return the language code before all words of a sentence; empty if there is none.
+
+    >>> _language_prefix(["en:Paris", "en:."]), _language_prefix(["en:Paris", "."]), _language_prefix(["re:start"])
+    ('en:', '', '')
+    """
+    found = LANGUAGE.match(words[0]) if len(words) > 1 else None
+    return found[0] if found and all(word.startswith(found[0]) and word != found[0] for word in words) else ""
 
 
 def _rows_by_sentence(
@@ -441,8 +457,18 @@ def _from_rows(
     chosen = next((pair for pair in fitting if pair[1] in present), (fitting or COLUMNS)[0])
     fields = (words or chosen[0], tags or chosen[1])[: 1 + labeled]
     schema = TableSchema((), fields, encoding=encoding, hint="choose them with --words and --tags", suffix=suffix)
+    of_prodigy = labeled and {ANSWER, "_input_hash"} <= present
+    if of_prodigy:
+        schema = replace(schema, values=(*fields, ANSWER))
+    num_rejected = 0
     for document, (location, values) in enumerate(read_rows(path, schema)):
-        yield replace(_row_example(values, fields, location), document=document)
+        if of_prodigy and values[-1] in REJECTED:
+            num_rejected += 1
+        else:
+            yield replace(_row_example(values[: len(fields)], fields, location), document=document)
+    if num_rejected:
+        reason = f"rows left out because their {ANSWER!r} is {' or '.join(REJECTED)}"
+        warnings.warn(f"{path}: {reason}: {num_rejected:,}", stacklevel=1)
     if (words, tags) == (None, None) and fields != COLUMNS[0][: 1 + labeled]:
         warnings.warn(f"{path}: read from {' and '.join(map(repr, fields))}", stacklevel=1)
 

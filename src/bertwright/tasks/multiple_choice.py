@@ -83,9 +83,11 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     start: str | None = None
     """Column whose text begins every ending, such as SWAG's sent2; unset: none."""
     endings: tuple[str, ...] = ("ending0", "ending1", "ending2", "ending3")
-    """Columns with the endings, or one column with a list of them (.jsonl, .json, .parquet)."""
+    """Columns with the endings, or one column with a list of them, texts or objects with a text (.jsonl, .json,
+    .parquet)."""
     label: str = "label"
-    """Column with the number of the right ending, or with its letter (A for the first)."""
+    """Column with the number of the right ending, or with its letter (A for the first); or the one of --endings that
+    always holds the right one."""
     first_label: int = 0
     """Number of the first ending in the label column: 0 or 1."""
     header: bool = True
@@ -104,7 +106,8 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     """Modes in which the head pools the states of all tokens; empty: it reads the pooler's output for [CLS]."""
 
     def __post_init__(self) -> None:
-        named = [self.prompt, *self.endings, self.label, *(() if self.start is None else (self.start,))]
+        named = [self.prompt, *self.endings, *(() if self.start is None else (self.start,))]
+        named += [] if self.label_is_ending else [self.label]
         if twice := [column for column in named if named.count(column) > 1]:
             raise ValueError(
                 f"prompt, start, endings, label: {twice[0]!r} is named twice; name a different column for each"
@@ -118,6 +121,11 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         if self.max_length < 5:
             raise ValueError(f"max_length = {self.max_length}: at least 5, [CLS] and [SEP] included")
         check_metric(self.metric, ("accuracy",))
+
+    @property
+    def label_is_ending(self) -> bool:
+        """Whether the label names a column of endings, as in SciQ, instead of a column with numbers."""
+        return len(self.endings) > 1 and self.label in self.endings
 
     @property
     def head(self) -> HeadSpec:
@@ -142,7 +150,10 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             endings = self._list(row[offset], location) if in_list else row[offset : offset + len(self.endings)]
             count, first = count or len(endings), first or location
             _check_number_of_endings(endings, location, count, first)
-            choice = self._parse_choice(row[-1], count, location) if labeled else None
+            choice = None
+            if labeled:
+                is_ending = self.label_is_ending
+                choice = self.endings.index(self.label) if is_ending else self._parse_choice(row[-1], count, location)
             yield ChoiceExample(row[0], tuple(begin + ending for ending in endings), choice, location)
 
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[ChoiceExample]:
@@ -152,11 +163,12 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
 
     def _schema(self, labeled: bool) -> TableSchema:
         texts: tuple[str, ...] = (self.prompt,) if self.start is None else (self.prompt, self.start)
-        values: tuple[str, ...] = (self.label,) if labeled else ()
+        values: tuple[str, ...] = (self.label,) if labeled and not self.label_is_ending else ()
         texts, values = (texts, self.endings + values) if len(self.endings) == 1 else (texts + self.endings, values)
         hint = f"choose columns with --prompt, --start, --endings and --label{WITHOUT_HEADER}"
         form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "keep_label_ids": True}
-        return TableSchema(texts, values, self.header, self.quotes, hint, label=self.label, **form)
+        elsewhere = "" if self.label_is_ending else self.label
+        return TableSchema(texts, values, self.header, self.quotes, hint, label=elsewhere, **form)
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
         schema = self._schema(labeled=False)
@@ -165,6 +177,8 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         )
 
     def _list(self, value: Any, location: str) -> list[str]:
+        if isinstance(value, list) and all(isinstance(ending, dict) and "text" in ending for ending in value):
+            value = [ending["text"] for ending in value]  # as CommonsenseQA publishes its choices
         if not isinstance(value, list) or not all(isinstance(ending, str) for ending in value):
             raise ValueError(
                 f"{location}: expected a list of strings in {self.endings[0]!r}; if they are in separate columns, "
@@ -198,7 +212,8 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         known_labels(examples)
 
     def warnings(self, examples: Sequence[ChoiceExample], paths: Sequence[str] = ()) -> list[str]:
-        if self.first_label == 0 and len(examples) > 20 and all(example.label for example in examples):
+        is_counted = self.first_label == 0 and not self.label_is_ending
+        if is_counted and len(examples) > 20 and all(example.label for example in examples):
             return ["the first ending is never the right one; if endings are counted from 1, set --first-label 1"]
         return []
 
