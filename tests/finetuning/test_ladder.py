@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from bertwright.finetuning import ladder as ladder_module
-from bertwright.finetuning.ladder import RungResult, RungRun, compare, ladder
+from bertwright.finetuning.ladder import RungResult, RungRun, compare, ladder, score_floor
 from bertwright.finetuning.ladder_settings import FLOOR, LadderSettings
 from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
 from harness import run_and_capture
 
@@ -83,6 +84,16 @@ def test_tagging_has_the_rungs_of_its_papers(tmp_path: Path) -> None:
         ("GPT, fine-tuned", None),
         ("BERT, random weights", None), ("BERT, frozen", None), ("BERT, fine-tuned", 92.4),
     ]  # fmt: skip
+
+
+def test_the_floor_of_tagging_is_the_most_frequent_tag_although_the_first_rung_scores_paths(tmp_path: Path) -> None:
+    lines = {"train": "Ada B-PER\nsleeps O\nwell O\n\nBob B-PER\nruns O\n", "dev": "Eve B-PER\nruns O\n"}
+    files = {split: (str(tmp_path / f"{split}.txt"),) for split in lines}
+    for split, text in lines.items():
+        (tmp_path / f"{split}.txt").write_text(text, encoding="utf-8")
+    for metric, score in (("accuracy", 0.5), ("f1", 0.0)):
+        task = TaskSettings("tagging", overrides=TaskOptions(metric=metric), **files)
+        assert score_floor(LadderSettings(tmp_path / "run", task, device=CPU)).scores == {"dev": score}
 
 
 def test_texts_have_the_classifier_of_cove_with_and_without_it(tmp_path: Path) -> None:

@@ -345,7 +345,10 @@ class Tagging(Task[TagExample, TagPrediction]):
         return True
 
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
-        return repeat_output(np.bincount(train.labels[train.labels >= 0], minlength=len(self.labels)), encoded)
+        outputs = repeat_output(np.bincount(train.labels[train.labels >= 0], minlength=len(self.labels)), encoded)
+        if not self.scores_paths:
+            return outputs
+        return self._with_paths(self.log_probabilities(outputs.astype(np.float64), encoded))
 
     def decode(self, examples: Sequence[TagExample], encoded: Encoded, outputs: Outputs) -> list[TagPrediction]:
         # Windows are in the order of the sentences and positions in the order of the words, and so are the outputs.
@@ -365,8 +368,12 @@ class Tagging(Task[TagExample, TagPrediction]):
     def merge_outputs(self, tasks: Sequence[Self], outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
         if not self.scores_paths:
             return super().merge_outputs(tasks, outputs, encoded)
-        mean = super().merge_outputs(tasks, [scores[:, :-1] for scores in outputs], encoded)
-        return np.concatenate([mean, mean.argmax(1)[:, None]], axis=1, dtype=np.float32)
+        return self._with_paths(super().merge_outputs(tasks, [scores[:, :-1] for scores in outputs], encoded))
+
+    @staticmethod
+    def _with_paths(logarithms: Floats | Outputs) -> Outputs:
+        """Return log-probabilities R × C with the most probable tag of each word as a last column, R × (C + 1)."""
+        return np.concatenate([logarithms, logarithms.argmax(1)[:, None]], axis=1, dtype=np.float32)
 
     def score(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> dict[str, float]:
         y_true = [self._gold(example) for example in examples]
