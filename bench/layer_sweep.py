@@ -1,6 +1,6 @@
 """Sweep the layers of models by a linear probe: each layer alone, with nothing that could repair it, on POS and NER.
 
-usage: python bench/layer_sweep.py NAME=MODEL [NAME=MODEL …] --data FOLDER [--limit 1500] [--output FILE.json]
+usage: python bench/layer_sweep.py NAME=MODEL [NAME=MODEL …] --data FOLDER [--limit 600] [--output FILE.json]
 
 A head is one linear layer on the state of each word's first token; the encoder is frozen. Seeds, epochs and the rate
 are the same for all layers and models and are no options. The floors are the most frequent tag, and the same network
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", help="NAME=FOLDER, or minilm")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--limit", type=int, default=1_500, help="sentences of each split")
+    parser.add_argument("--limit", type=int, default=600, help="sentences of each split")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     use_threads(1)
