@@ -22,6 +22,7 @@ TINY = "--size tiny --hidden-size 16 --num-heads 2 --max-positions 32 --max-leng
 BRIEF = "--steps 9 --log-every 2 --eval-every 4 --eval-sequences 8 --save-every 3"
 PRETRAIN = f"{TINY} {BRIEF} {CPU}"
 TUNE = f"--epochs 2 --batch-size 8 --learning-rate 1e-2 --log-every 1 {CPU}"
+KEEP = "--keep-checkpoints"  # for `reopen_run`
 WINDOW = "--max-length 24 --max-query-length 8"
 # Options after `--task KIND`, and the suffix of its files.
 TASKS = {
@@ -123,7 +124,7 @@ def build_project(folder: Path, commands: Commands) -> None:
     commands.check(f"pretrain --store store --run run {PRETRAIN}", folder)
     for kind, (options, suffix) in TASKS.items():
         files = f"--train train{suffix} --dev dev{suffix}"
-        commands.check(f"finetune --task {kind} {options} {files} --model run/model --run {kind} {TUNE}", folder)
+        commands.check(f"finetune --task {kind} {options} {files} --model run/model --run {kind} {TUNE} {KEEP}", folder)
 
 
 def reopen_run(run: Path) -> None:
