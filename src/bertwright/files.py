@@ -11,6 +11,7 @@ import platform
 import shutil
 import sys
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -134,7 +135,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as a PNG file, atomically."""
-    with atomic_file(path) as temporary:
+    with atomic_file(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # of a run's name in a script that no font has
         figure.savefig(temporary, dpi=130, format="png")
 
 

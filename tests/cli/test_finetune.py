@@ -281,6 +281,17 @@ def test_run_killed_several_times_ends_with_the_same_bits(tmp_path: Path, make_t
     check_killed_runs(finetune, settings, wait, kills)
 
 
+def test_run_killed_before_it_deleted_its_checkpoints_deletes_them_on_resume(tmp_path: Path, make_tuning: Make) -> None:
+    settings = make_tuning(tmp_path / "run", epochs=0.2)
+    run_finetune(settings)
+    (settings.run / "best/step-00000004").mkdir(parents=True)
+    run_finetune(replace(settings, resume=True))
+    assert not (settings.run / "best").exists()
+    (settings.run / "best/step-00000004").mkdir(parents=True)
+    run_finetune(replace(settings, resume=True, keep_checkpoints=True))
+    assert (settings.run / "best/step-00000004").exists()
+
+
 def test_interrupted_run_logs_each_step_in_one_record(
     tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

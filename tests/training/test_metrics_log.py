@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import warnings
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_damaged_line_raises_an_error_with_its_number(tmp_path: Path, line: byte
         read_metrics(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["run", "R$_$", r"R$\a$"])  # the last two are no formulas that could be typeset
+@pytest.mark.parametrize("name", ["run", "R$_$", r"R$\a$", "한글"])  # two are no formulas that could be typeset
 def test_plot_is_a_png(tmp_path: Path, name: str) -> None:
     run = tmp_path / name
     run.mkdir()
@@ -73,7 +74,9 @@ def test_plot_is_a_png(tmp_path: Path, name: str) -> None:
     log.write("train", 1, {"mlm_loss": 2.0, "nsp_accuracy": 0.5})
     log.write("held_out", 1, {"mlm_loss": 2.5, "nsp_accuracy": 0.5})
     log.close()
-    plot_metrics(run, run / "loss.png", (PlotPanel("mlm_loss", "loss"), PlotPanel("nsp_accuracy", "accuracy")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot_metrics(run, run / "loss.png", (PlotPanel("mlm_loss", "loss"), PlotPanel("nsp_accuracy", "accuracy")))
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -73,7 +73,10 @@ def finetune(
     def open_finetuning(context: ExecutionContext, console: Console) -> FinetuneRun:
         return FinetuneRun(open_run(settings, context, console, examples), settings, context, console, temporary)
 
-    return train_run(settings, RESUME_OVERRIDES, open_finetuning, console or make_console(), distributed=not temporary)
+    return train_run(
+        settings, RESUME_OVERRIDES, open_finetuning, console or make_console(), distributed=not temporary,
+        keep_checkpoints=settings.keep_checkpoints or temporary,
+    )  # fmt: skip
 
 
 @dataclass

@@ -46,10 +46,12 @@ def train_run(
     open_run: Callable[[ExecutionContext, Console], TrainingRun],
     console: Console,
     distributed: bool = True,
+    keep_checkpoints: bool = True,
 ) -> Path:
     """Start or resume a run; return its model folder, or the run folder on other ranks and in a dry run.
 
-    `resume_overrides`, `distributed`: see `locked_run`. Raises the errors of `open_run` and `fit`.
+    `resume_overrides`, `distributed`: see `locked_run`. `keep_checkpoints` False: delete the checkpoints of a finished
+    run that was killed before it had deleted them. Raises the errors of `open_run` and `fit`.
     """
     if settings.dry_run:
         check_single_process("a dry run")
@@ -64,6 +66,8 @@ def train_run(
     with locked_run(settings, resume_overrides, distributed) as context:
         folder, console = settings.run / "model", console if context.is_main_process else silent_console()
         if settings.resume and folder.is_dir():  # written last, so the run is finished
+            if context.is_main_process and not keep_checkpoints:
+                delete_weights(settings.run, with_model=False)
             say(console, f"{settings.run}: finished already; the model is {folder}")
             return folder
         run = open_run(context, console)
