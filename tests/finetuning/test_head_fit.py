@@ -211,7 +211,7 @@ def test_a_fit_to_a_few_examples_is_finite_and_no_worse_than_zero_weights(name: 
     assert all(parameter.isfinite().all() for parameter in model.head.parameters())
 
 
-def test_a_head_is_fitted_by_default_to_at_most_as_many_items_as_a_fit_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_is_fitted_by_default_in_small_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_module, "MAX_FITTED_ITEMS", 60)
     assert [TuningSettings().choose_head_init(items, True) for items in (1, 60, 61)] == ["fit", "fit", "random"]
     assert TuningSettings().choose_head_init(60, False) == "random"

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from test_readme import BLOCK, READMES, ROOT, execute, read_readme, read_tour, shown_commands
 
 

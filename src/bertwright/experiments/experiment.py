@@ -33,7 +33,7 @@ from bertwright.experiments.experiment_settings import BUDGETED, ExperimentSetti
 from bertwright.experiments.job_cost import estimate_costs, fit_budget
 from bertwright.experiments.job_maker import ExperimentInputs
 from bertwright.experiments.job_runner import WAIT_S, JobRunner
-from bertwright.experiments.jobs import all_jobs, digest_store
+from bertwright.experiments.jobs import Job, all_jobs, digest_store
 from bertwright.experiments.levels import LEVELS, ExperimentLevel
 from bertwright.experiments.report import Report, make_report
 from bertwright.experiments.report_formats import (
@@ -201,7 +201,7 @@ def print_plan(plan: TablePlan, common: Mapping[str, str], runner: JobRunner, co
     heading(console, plan.title)
     table = make_table("", "jobs", "finished", "time of the others")
     total = 0.0
-    for described in dict.fromkeys(job.described for job in jobs):
+    for described in dict.fromkeys(job.described for job in sorted(jobs, key=Job.count_generations)):
         chosen = [job for job in jobs if job.described == described]
         pending = [job for job in chosen if not runner.result(job)]
         seconds = sum(costs[job.key].seconds for job in pending)

@@ -99,6 +99,10 @@ class Job(ABC):
     def digest_inputs(self) -> Digests:
         """Digest the input files as they are now."""
 
+    def count_generations(self) -> int:
+        """Return the number of jobs that must run one after another before this one."""
+        return max((1 + parent.count_generations() for parent in self.parents), default=0)
+
     def check_inputs(self) -> None:
         """Raise ValueError if the input files have changed since the job was planned."""
         if changed := sorted({name for name, _ in {*self.digests} - {*self.digest_inputs()}}):

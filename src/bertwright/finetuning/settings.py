@@ -41,7 +41,7 @@ RESUME_OVERRIDES = (
 
 
 HeadInit = Literal["random", "fit"]
-MAX_FITTED_ITEMS = 8_192  # training items up to which a head is fitted by default; a fit reads no more
+MAX_FITTED_ITEMS = 512  # training items up to which a head is fitted by default (decision 26)
 BASE_HIDDEN_SIZE = 768
 ULMFIT_TYPE, ULMFIT_RATE, ULMFIT_DECAY = "awd-lstm", 0.01, 0.385  # Howard & Ruder 2018, sections 3.2 and 4.1
 GPT_TYPE, GPT_RATE = "openai-gpt", 6.25e-5  # its `model_type`, and the rate of fine-tuning in its paper, section 4.1
@@ -134,7 +134,7 @@ class TuningSettings:
     head_init: HeadInit | None = None
     """Initial weights of a new head. random: small random numbers (paper). fit: those that minimize the loss on the
     states of the pre-trained encoder, computed in one pass over the training examples, of at most 8,192 of them. Unset:
-    fit for up to 8,192 training examples (question answering, tagging: windows) if the encoder is a BERT and the head
+    fit for up to 512 training examples (question answering, tagging: windows) if the encoder is a BERT and the head
     is one linear layer, else random. `experiment` and `ladder` use random."""
     dropout: float | None = None
     """Dropout of states, attention weights and the head's input. Unset: the model's own (paper: 0.1)."""
