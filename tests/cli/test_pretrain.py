@@ -104,7 +104,7 @@ def context_settings(make_settings: Make, run: Path, steps: int) -> PretrainSett
 def test_validation_loss_falls_within_a_hundred_steps(tmp_path: Path, make_settings: Make) -> None:
     settings = context_settings(make_settings, tmp_path / "run", steps=100)
     printed = run_pretrain(settings)
-    before, after = read_evaluations(settings.run)
+    before, *_, after = read_evaluations(settings.run)
     assert after["mlm_loss"] < before["mlm_loss"] - 0.5
     assert "next-sentence accuracy" in printed
     assert re.search(r"^[\d,]+ examples per epoch; [\d,]+ steps are ", printed, re.MULTILINE)
@@ -115,7 +115,7 @@ def test_model_learns_from_context_and_fills_masks(tmp_path: Path, make_settings
     # After 800 steps, each seed predicts the location with 0.9; after 500, some still guess.
     settings = context_settings(make_settings, tmp_path / "run", steps=800)
     run_pretrain(settings)
-    before, after = read_evaluations(settings.run)
+    before, *_, after = read_evaluations(settings.run)
     assert after["mlm_loss"] < before["mlm_loss"] / 2
     # Five of the nine tokens per sentence are always the same; the others are one of five each, without context.
     assert after["mlm_accuracy"] > (5 + 4 * 0.2) / 9 + 0.1
