@@ -294,13 +294,6 @@ class ProbeJob(TaskJob):
     kind: ClassVar[str] = "probe"
     described: ClassVar[str] = "heads on frozen features"
 
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """Everything that decides the result."""
-        identity = super().identity
-        del identity["settings"]["dry_run"]  # finished jobs of before this setting keep their keys
-        return identity
-
     def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
         """Train the heads; return scores by the name of each head's trial."""
         probe(start_or_resume(with_model_of(self.settings, parents), run, PROBE_OVERRIDES), console)

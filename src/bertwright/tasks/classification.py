@@ -6,7 +6,6 @@ N examples, one sequence each.
 from __future__ import annotations
 
 import re
-import warnings
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -19,7 +18,7 @@ import numpy.typing as npt
 
 from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.io.schema import TableSchema
-from bertwright.io.tables import TABLE_FORMATS, count_skipped_rows, format_label, read_rows
+from bertwright.io.tables import TABLE_FORMATS, count_skipped_rows, format_label, leave_out_rows, read_rows
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
@@ -144,20 +143,14 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         """Convert the labels of N examples to targets. Raises ValueError with the location of an unknown one."""
 
     def read(self, path: str, labeled: bool = True) -> Iterator[TextExample[L]]:
-        num_undecided = 0
-        for location, values in read_rows(path, self._schema(labeled)):
+        rows = read_rows(path, self._schema(labeled))
+        field, mark = UNDECIDED
+        if labeled and self.label_fields == (field,):
+            rows = leave_out_rows(rows, path, field, (mark,), repr(mark))
+        for location, values in rows:
             pair = None if self.text_pair is None else values[1]
             label = values[-1] if len(self.label_fields) == 1 else values[-len(self.label_fields) :]
-            if labeled and (self.label, label) == UNDECIDED:
-                num_undecided += 1
-                continue
             yield TextExample(values[0], pair, self.parse_label(label, location) if labeled else None, location)
-
-        if num_undecided:
-            field, label = UNDECIDED
-            warnings.warn(
-                f"{path}: rows left out because their {field!r} is {label!r}: {num_undecided:,}", stacklevel=1
-            )
 
     @property
     def reads_single_texts(self) -> bool:

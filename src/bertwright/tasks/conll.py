@@ -26,7 +26,7 @@ from bertwright.io.delimited import without_blank_end
 from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
 from bertwright.io.sources import format_of
-from bertwright.io.tables import column_names, read_rows
+from bertwright.io.tables import column_names, leave_out_rows, read_rows
 from bertwright.tasks.char_spans import COLUMNS, CharSpan, parse_spans, tags_of_spans
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -460,15 +460,11 @@ def _from_rows(
     of_prodigy = labeled and {ANSWER, "_input_hash"} <= present
     if of_prodigy:
         schema = replace(schema, values=(*fields, ANSWER))
-    num_rejected = 0
-    for document, (location, values) in enumerate(read_rows(path, schema)):
-        if of_prodigy and values[-1] in REJECTED:
-            num_rejected += 1
-        else:
-            yield replace(_row_example(values[: len(fields)], fields, location), document=document)
-    if num_rejected:
-        reason = f"rows left out because their {ANSWER!r} is {' or '.join(REJECTED)}"
-        warnings.warn(f"{path}: {reason}: {num_rejected:,}", stacklevel=1)
+    rows = read_rows(path, schema)
+    if of_prodigy:
+        rows = leave_out_rows(rows, path, ANSWER, REJECTED, " or ".join(REJECTED))
+    for document, (location, values) in enumerate(rows):
+        yield replace(_row_example(values[: len(fields)], fields, location), document=document)
     if (words, tags) == (None, None) and fields != COLUMNS[0][: 1 + labeled]:
         warnings.warn(f"{path}: read from {' and '.join(map(repr, fields))}", stacklevel=1)
 
