@@ -50,7 +50,7 @@ LENGTH, VOCABULARY, EVALUATED = 64, 8_000, 2_048
 # Of every run: one thread, no evaluation and no checkpoint on the way.
 COMMON = ["--threads", "1", "--eval-every", "1000000", "--save-every", "1000000", "--eval-sequences", "64"]
 SHORT = [
-    *["--size", "mini", "--max-positions", "128", "--hidden-dropout", "0", "--attention-dropout", "0"],
+    *["--size", "mini", "--max-positions", str(LENGTH), "--hidden-dropout", "0", "--attention-dropout", "0"],
     *["--bias-correction", "--warmup-ratio", "0.05"],
 ]
 FIXED = [*SHORT, "--max-length", str(LENGTH), "--long-ratio", "0"]

@@ -15,28 +15,20 @@ from typing import Any
 from bertwright.corpus import wikipedia
 from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.corpus.sentences import split_sentences
+from bertwright.io.decoding import ReadStats
 from environment import describe_machine
 
 
-def count_words(dump: str) -> tuple[Counter[str], Counter[str]]:
-    """Read all articles of a dump; return counts by what is counted, and the unknown templates by name."""
-    counts, unknown = Counter[str](), Counter[str]()
-    render_template, tidy, is_hidden = wikipedia._render_template, wikipedia._tidy, wikipedia._is_hidden
+def count_words(dump: str, encoding: str) -> tuple[Counter[str], ReadStats]:
+    """Read all articles of a dump; return counts by what is counted, and the reader's own."""
+    counts, stats = Counter[str](), ReadStats()
+    render_template, is_hidden = wikipedia._Renderer._render_template, wikipedia._is_hidden
 
-    def count_template(node: Any, hidden: frozenset[str]) -> str:
-        text = render_template(node, hidden)
-        outcome = "unknown" if text == wikipedia.GAP else "with their words" if text else "without words"
+    def count_template(renderer: wikipedia._Renderer, node: Any) -> str:
+        words = render_template(renderer, node)
+        outcome = "unknown" if wikipedia.HAS_GAP.fullmatch(words) else "with their words" if words else "without words"
         counts[f"templates: {outcome}"] += 1
-        unknown[str(node.name).strip().lower()] += outcome == "unknown"
-        return text
-
-    def count_sentences(line: str) -> str:
-        text = tidy(line)
-        if wikipedia._is_running_text(text):
-            counts["sentences kept"] += len(split_sentences(text))
-            free = wikipedia.FREE_GAP.sub("", wikipedia.IN_BRACKETS.sub("", line.strip()))
-            counts["sentences dropped"] += sum(wikipedia.GAP in sentence for sentence in split_sentences(free))
-        return text
+        return words
 
     def count_link(title: str, hidden: frozenset[str]) -> bool:
         shows_nothing = is_hidden(title, hidden)
@@ -44,26 +36,31 @@ def count_words(dump: str) -> tuple[Counter[str], Counter[str]]:
             counts[f"links with a colon: {'show nothing' if shows_nothing else 'with their words'}"] += 1
         return shows_nothing
 
-    wikipedia._render_template, wikipedia._tidy, wikipedia._is_hidden = count_template, count_sentences, count_link
-    for document in read(CorpusSettings(inputs=(dump,), format="xml")):
+    wikipedia._Renderer._render_template, wikipedia._is_hidden = count_template, count_link  # type: ignore[assignment]
+    for document in read(CorpusSettings(inputs=(dump,), format="xml", encoding=encoding), stats=stats):
         counts["documents: articles"] += 1
         counts["characters of running text"] += len(document.text)
-    wikipedia._render_template, wikipedia._tidy, wikipedia._is_hidden = render_template, tidy, is_hidden
-    counts["documents: sections"] = sum(1 for _ in read(CorpusSettings(inputs=(f"section={dump}",), format="xml")))
-    return counts, unknown
+        counts["sentences kept"] += sum(len(split_sentences(line)) for line in document.text.split("\n"))
+    wikipedia._Renderer._render_template, wikipedia._is_hidden = render_template, is_hidden  # type: ignore[method-assign]
+    sections = CorpusSettings(inputs=(f"section={dump}",), format="xml", encoding=encoding)
+    counts["documents: sections"] = sum(1 for _ in read(sections))
+    counts["sentences dropped"] = stats.dropped_sentences
+    return counts, stats
 
 
 def main() -> None:
-    """Print the counts, and the most frequent unknown templates."""
+    """Print the counts, and the most frequent unknown templates in dropped sentences."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dump")
+    parser.add_argument("--encoding", default="utf-8")
     parser.add_argument("--examples", type=int, default=12, help="unknown templates to print")
     arguments = parser.parse_args()
     print(describe_machine())
-    counts, unknown = count_words(arguments.dump)
+    counts, stats = count_words(arguments.dump, arguments.encoding)
     for name, count in sorted(counts.items()):
         print(f"{name:40} {count:12,}")
-    print("unknown templates:", ", ".join(f"{name} ({n})" for name, n in unknown.most_common(arguments.examples)))
+    names = ", ".join(f"{name} ({n})" for name, n in stats.unknown_words.most_common(arguments.examples))
+    print("unknown templates of dropped sentences:", names)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import pytest
 
 import bertwright
 from bertwright.corpus import wikipedia
+from bertwright.corpus.corpus_figures import measure_corpus
+from bertwright.corpus.diagnosis import diagnose
 from bertwright.corpus.documents import CorpusSettings, Document, read, read_shard, shard_corpus
 from bertwright.corpus.wikipedia import extract_text
 from bertwright.io.decoding import ReadStats
@@ -162,6 +164,9 @@ def test_extract_text_of_markup(wikitext: str, text: str) -> None:
         ("{{PAGENAME}} is a river. It is long.", "It is long."),
         ("방앗간은 {{모름}}이다. 오래되었다.", "오래되었다."),
         ("東京は{{不明}}である。古い。", "古い。"),
+        ("It said:{{sfnp|Smith|2000}}\n{{quote|The ''mill'' is old.|Ann}}\nYes.", "The mill is old.\n\nYes."),
+        ("{{Quote|text=It stands.|author=Ann}}", "It stands."),
+        ("The {{vanchor|mill}}{{mdashb}}old, {{flag|Peru}}.", "The mill – old, Peru."),
         (
             "{{Box}}The mill{{x}} is old.{{x}} It {{citation needed}} stands. {{x}} Yes.",
             "The mill is old. It stands. Yes.",
@@ -171,6 +176,25 @@ def test_extract_text_of_markup(wikitext: str, text: str) -> None:
 )
 def test_templates_keep_their_words_or_the_sentence_is_dropped(wikitext: str, text: str) -> None:
     assert extract_text(wikitext) == text
+
+
+@pytest.mark.parametrize("target_bytes", [1, 1 << 20])
+def test_dropped_sentences_are_counted_and_their_templates_named(tmp_path: Path, target_bytes: int) -> None:
+    gone = ["It has {{Pop_density|3}} people.", "Let <math>x</math> be {{#if: a|b}}.", "It is {{pop density|4}} so."]
+    free = "{{infobox|a}}A town ({{ipa|b}}).{{fact}} It {{lang|fr|est}} old."
+    path = tmp_path / "wiki.xml"
+    path.write_text(HEAD + "".join(make_page("A", f"{free} {text}") for text in gone) + "</mediawiki>\n")
+    settings, stats = CorpusSettings((str(path),)), ReadStats()
+    for shard in shard_corpus(settings, target_bytes):
+        more = ReadStats()
+        assert {document.text for document in read_shard(settings, shard, more)} <= {"A town. It est old."}
+        stats.add(more)
+    assert stats.dropped_sentences == 3
+    assert stats.unknown_words == {"pop density": 2, "<math>": 1, "#if": 1}
+    figures = measure_corpus(settings)
+    assert (figures.dropped_sentences, figures.unknown_words[0]) == (3, ("pop density", 2))
+    assert "3 sentences of Wikipedia (33.3%) are dropped" in "".join(diagnose(figures))
+    assert "pop density (2), <math> (1), #if (1)" in "".join(diagnose(figures))
 
 
 @pytest.mark.parametrize(

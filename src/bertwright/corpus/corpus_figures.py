@@ -36,6 +36,7 @@ from bertwright.io.sources import EMPTY_FILE, InputFile
 SHARD_BYTES = 1 << 22  # between two reports of progress
 FILES_PER_TASK = 200  # small ones, which a worker measures together
 LONG_LINE = 100_000  # characters
+MAX_TEMPLATES = 8  # templates whose words are not known, named in a survey
 MAX_REPEATED_LINE = 200  # characters of a line that may be listed as a frequent one
 LONG_WORD = 120  # characters
 BLOB = re.compile(rf"[A-Za-z0-9+/=_-]{{{LONG_WORD},}}")  # base64, hashes, minified code
@@ -102,6 +103,10 @@ class Survey:
     first_bad_bytes: str
     null_values: int
     empty_documents: int
+    dropped_sentences: int
+    """Sentences of Wikipedia that are dropped, because the words of a template or formula in them are not known."""
+    unknown_words: tuple[tuple[str, int], ...]
+    """The most frequent of these templates, with their sentences."""
     control_characters: int
     replacement_characters: int
     long_lines: int
@@ -197,6 +202,8 @@ class _Totals:
             first_bad_bytes=stats.first_invalid,
             null_values=stats.null_values,
             empty_documents=stats.empty_documents,
+            dropped_sentences=stats.dropped_sentences,
+            unknown_words=tuple(stats.unknown_words.most_common(MAX_TEMPLATES)),
             control_characters=sum(count for char, count in characters.items() if is_deleted(char)),
             replacement_characters=characters.get("\ufffd", 0),
             long_lines=self.oddities["long lines"],

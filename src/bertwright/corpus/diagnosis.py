@@ -134,6 +134,13 @@ def _character_warnings(survey: Survey) -> Iterator[str]:
         yield f"{survey.null_values:,} rows have no text (null) and are skipped."
     if survey.empty_documents:
         yield f"{survey.empty_documents:,} rows are empty or white space and are skipped."
+    if survey.dropped_sentences:
+        share = survey.dropped_sentences / (survey.sentences + survey.dropped_sentences)
+        names = ", ".join(f"{name} ({count:,})" for name, count in survey.unknown_words)
+        yield (
+            f"{survey.dropped_sentences:,} sentences of Wikipedia ({share:.1%}) are dropped, because a template or a "
+            f"formula hides some of their words: {names}. If that is much, read the text of another extractor."
+        )
     second = sorted(survey.scripts.values(), reverse=True)[1:2]
     if second and second[0] > 0.05 and not {"Kana", "Hangul"} & set(list(survey.scripts)[:2]):
         shares = ", ".join(f"{script} {share:.0%}" for script, share in list(survey.scripts.items())[:3])

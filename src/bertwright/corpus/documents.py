@@ -314,7 +314,7 @@ def _read_units(file: InputFile, settings: CorpusSettings, stats: ReadStats, spa
         is_complete = span.end in (None, file.size)
         namespaces = read_namespaces(next(iter(decode_blocks(file, settings.codec, ReadStats())), ""))
         by_section = file.document_unit == "section"
-        articles = read_articles(file.path, blocks, span.line, is_complete, namespaces, by_section)
+        articles = read_articles(file.path, blocks, span.line, is_complete, namespaces, by_section, stats)
         return _tidy(file, stats, articles)
     if file.format in CONLL_FORMATS:
         return _tidy(file, stats, _conll_documents(file, split_lines(file.path, blocks, span.line)))

@@ -11,6 +11,8 @@ from typing import Any
 from xml.parsers import expat
 
 from bertwright.corpus.sentences import split_sentences
+from bertwright.corpus.wikipedia_templates import name_template, show_template
+from bertwright.io.decoding import ReadStats
 from bertwright.io.lines import MAX_CHARACTERS
 
 ROOT = "mediawiki"  # the element around a whole dump
@@ -32,43 +34,12 @@ INLINE_TAGS = frozenset(
 )  # their content belongs to the running text; other tags are dropped with their content, such as ref and table
 FORMULA_TAGS = frozenset("math chem ce score hiero".split())
 LIST_ITEMS = frozenset("li dd dt".split())
-# Private-use characters: the mark of a list item; the place of a template or formula that cannot be read; the start of
-# a section.
-LIST_MARK, GAP, SECTION_MARK = "\ue000", "\ue001", "\ue002"
+LIST_MARK, SECTION_MARK = "\ue000", "\ue002"  # private-use characters: a list item; the start of a section
+# Private-use characters in place of templates and formulas whose words are not known, one for each name on a page.
+FIRST_GAP, LAST_GAP = 0xF0000, 0xFFFFD
+GAP = f"[{chr(FIRST_GAP)}-{chr(LAST_GAP)}]"
+HAS_GAP = re.compile(GAP)
 SECTION_LEVEL = 2  # level of a section's heading, as in "== History =="; deeper headings divide a section
-
-# Templates that show one of their values: its number from 0 or, negative, from the last.
-SHOWN_VALUE = {
-    **dict.fromkeys(
-        "nowrap nobr nobreak abbr small big smaller larger smallcaps sc em strong mvar math nihongo ill link-en lien "
-        "ruby 한자 루비 仮リンク".split(),
-        0,
-    ),
-    **dict.fromkeys("lang langx llang langue zh-lang".split(), 1),
-    **dict.fromkeys(["transl", "transliteration", "translit", "color", "font color"], -1),
-}
-# Templates that show text before their values, which are joined.
-SHOWN_PREFIX = {
-    **dict.fromkeys("circa c. ca. ca".split(), "c. "),
-    **dict.fromkeys("floruit fl.".split(), "fl. "),
-    "as of": "As of ",
-    **dict.fromkeys("unité nombre nb".split(), ""),
-}
-# Templates of an amount of money: the sign before their first value. A second value is a year.
-CURRENCIES = (
-    {"us$": "US$", "usd": "US$", "a$": "A$", "c$": "C$"}
-    | dict.fromkeys("£ gbp".split(), "£")
-    | dict.fromkeys("€ eur euro".split(), "€")
-)
-SYMBOLS = {"'": "'", "!": "|", "=": "=", "nbsp": " ", "spaces": " ", "·": " · "} | dict.fromkeys(
-    ["ndash", "–", "snd", "spaced ndash", "mdash", "—", "snds"], " – "
-)
-SHOWN_FUNCTION = re.compile(r"\s*(?:formatnum|lc|uc|lcfirst|ucfirst)\s*:(.*)", re.DOTALL | re.IGNORECASE)
-REFERENCE_TEMPLATE = re.compile(
-    r"(?:cite|citation|sfn|efn|refn?|rp?|cn|fact|anchor|coord|clear|clarify|who|when|which|by whom|dubious|update|"
-    r"dead link|isbn|출처|각주|주석|要出典)\b.*|.* needed"
-)
-QUANTITY = re.compile(r"[-+−]?[\d.,/+]+")
 
 LANGUAGE = re.compile(r"(?:[a-z]{2,3}|simple)(?:-[a-z]+)*")
 MEDIA = re.compile(r".*\.(?:jpe?g|png|svg|gif|tiff?|webp|og[agv]|web[mp]|pdf|djvu|mp[34]|wav)", re.IGNORECASE)
@@ -117,10 +88,12 @@ def read_articles(
     is_complete: bool = True,
     namespaces: Mapping[str, str] | None = None,
     by_section: bool = False,
+    stats: ReadStats | None = None,
 ) -> Iterator[tuple[int, str]]:
     """Yield line and text of each article of a dump, or of a slice of one that starts and ends between pages.
 
     `by_section`: yield the text before the first section, and the text of each section, with the line of the article.
+    `stats`: counts the sentences that are dropped, and names their templates.
 
     Redirects and pages of other namespaces (talk, files, categories, templates) are skipped; in dumps without `<ns>`
     the prefix of a title tells, by the `namespaces` of the dump. `line` is the number of the first line; if it is not
@@ -148,7 +121,7 @@ def read_articles(
                     f"{MAX_SILENT:,} characters; is this a Wikipedia dump?"
                 )
             for number, wikitext in pages.take():
-                sections = extract_sections(wikitext, hidden)
+                sections = extract_sections(wikitext, hidden, stats)
                 texts = sections if by_section and sections else ["\n\n".join(sections)]
                 yield from ((number, text) for text in texts)
             if pages.size > MAX_CHARACTERS:
@@ -248,13 +221,13 @@ def extract_text(wikitext: str, hidden: frozenset[str] = HIDDEN) -> str:
     return "\n\n".join(extract_sections(wikitext, hidden))
 
 
-def extract_sections(wikitext: str, hidden: frozenset[str] = HIDDEN) -> list[str]:
+def extract_sections(wikitext: str, hidden: frozenset[str] = HIDDEN, stats: ReadStats | None = None) -> list[str]:
     r"""Extract the running text before the first section of a page, and of each section; empty texts are left out.
 
     Dropped are headings, lists, tables, references, images and links to other languages; lines that end with a colon,
-    which usually introduce a list; and sentences with a formula or a template whose words are not known. `hidden`:
-    names of namespaces, in lower case, whose links show nothing. A page with so much unclosed markup that the parser
-    would take minutes has no text.
+    which usually introduce a list; and sentences with a formula or a template whose words are not known, which are
+    counted in `stats`. `hidden`: names of namespaces, in lower case, whose links show nothing. A page with so much
+    unclosed markup that the parser would take minutes has no text.
 
     >>> extract_sections("A city.\n== History ==\nOld.\n=== Later ===\nA town.\n== Notes ==\n== Sights ==\nHills.")
     ['A city.', 'Old.\n\nA town.', 'Hills.']
@@ -271,11 +244,16 @@ def extract_sections(wikitext: str, hidden: frozenset[str] = HIDDEN) -> list[str
         code = mwparserfromhell.parse(wikitext)
     except mwparserfromhell.parser.ParserError:  # a defect of the parser: the article counts as an empty document
         return []
-    rendered = BEHAVIOUR_SWITCH.sub("", _render(code, hidden))
-    texts = []
+    renderer, dropped, texts = _Renderer(hidden), list[str](), []
+    rendered = BEHAVIOUR_SWITCH.sub("", renderer.render(code))
     for section in rendered.split(SECTION_MARK):
-        paragraphs = (_tidy(line) for line in section.split("\n") if LIST_MARK not in line)
+        paragraphs = (_tidy(line, dropped) for line in section.split("\n") if LIST_MARK not in line)
         texts.append("\n\n".join(line for line in paragraphs if _is_running_text(line)))
+    if stats is not None:
+        stats.dropped_sentences += len(dropped)
+        for name, gap in renderer.gaps.items():
+            if count := sum(gap in sentence for sentence in dropped):
+                stats.unknown_words[name] += count
     return [text for text in texts if text]
 
 
@@ -304,28 +282,57 @@ def _unfinished(wikitext: str) -> int:
     return total + sum(len(wikitext) - start for starts in openings.values() for start in starts)
 
 
-def _render(code: Any, hidden: frozenset[str]) -> str:
-    """Return the text of parsed wikitext; list items start with LIST_MARK, and GAP replaces unknown words."""
-    from mwparserfromhell import nodes
+@dataclass
+class _Renderer:
+    """Renderer of parsed wikitext; list items start with LIST_MARK."""
 
-    texts = []
-    for node in code.nodes:
-        if isinstance(node, nodes.Text):
-            texts.append(node.value)
-        elif isinstance(node, nodes.HTMLEntity):
-            texts.append(node.normalize())
-        elif isinstance(node, nodes.Wikilink):
-            if not _is_hidden(str(node.title).strip(), hidden):
-                texts.append(_render(node.text, hidden) if node.text else str(node.title).strip().lstrip(":"))
-        elif isinstance(node, nodes.ExternalLink):
-            texts.append(_render(node.title, hidden) if node.brackets and node.title else "")
-        elif isinstance(node, nodes.Heading):
-            texts.append(f"\n{SECTION_MARK}" if node.level <= SECTION_LEVEL else "\n")
-        elif isinstance(node, nodes.Tag):
-            texts.append(_render_tag(node, hidden))
-        elif isinstance(node, nodes.Template):
-            texts.append(_render_template(node, hidden))
-    return "".join(texts)
+    hidden: frozenset[str]
+    """Names of namespaces, in lower case, whose links show nothing."""
+    gaps: dict[str, str] = field(default_factory=dict)
+    """Characters in place of unknown words, by the name of their template or tag."""
+
+    def render(self, code: Any) -> str:
+        """Return the text of parsed wikitext."""
+        from mwparserfromhell import nodes
+
+        texts = []
+        for node in code.nodes:
+            if isinstance(node, nodes.Text):
+                texts.append(node.value)
+            elif isinstance(node, nodes.HTMLEntity):
+                texts.append(node.normalize())
+            elif isinstance(node, nodes.Wikilink):
+                if not _is_hidden(str(node.title).strip(), self.hidden):
+                    texts.append(self.render(node.text) if node.text else str(node.title).strip().lstrip(":"))
+            elif isinstance(node, nodes.ExternalLink):
+                texts.append(self.render(node.title) if node.brackets and node.title else "")
+            elif isinstance(node, nodes.Heading):
+                texts.append(f"\n{SECTION_MARK}" if node.level <= SECTION_LEVEL else "\n")
+            elif isinstance(node, nodes.Tag):
+                texts.append(self._render_tag(node))
+            elif isinstance(node, nodes.Template):
+                texts.append(self._render_template(node))
+        return "".join(texts)
+
+    def _render_tag(self, node: Any) -> str:
+        tag = str(node.tag).strip().lower()
+        if tag in LIST_ITEMS:
+            return LIST_MARK
+        if tag in ("br", "hr"):
+            return " " if tag == "br" else "\n"
+        if tag in FORMULA_TAGS:
+            return self._gap(f"<{tag}>")
+        return self.render(node.contents) if tag in INLINE_TAGS and node.contents else ""
+
+    def _render_template(self, node: Any) -> str:
+        title = str(node.name).strip()
+        parameters = {str(parameter.name).strip(): self.render(parameter.value).strip() for parameter in node.params}
+        words = show_template(title, parameters)
+        return self._gap(name_template(title)) if words is None else words
+
+    def _gap(self, name: str) -> str:
+        """Return the character in place of unknown words."""
+        return self.gaps.setdefault(name, chr(min(FIRST_GAP + len(self.gaps), LAST_GAP)))
 
 
 def _is_hidden(title: str, hidden: frozenset[str]) -> bool:
@@ -339,57 +346,18 @@ def _is_hidden(title: str, hidden: frozenset[str]) -> bool:
     return prefix != "" and (prefix in hidden or is_other_language or MEDIA.fullmatch(title) is not None)
 
 
-def _render_tag(node: Any, hidden: frozenset[str]) -> str:
-    tag = str(node.tag).strip().lower()
-    if tag in LIST_ITEMS:
-        return LIST_MARK
-    if tag in ("br", "hr"):
-        return " " if tag == "br" else "\n"
-    if tag in FORMULA_TAGS:
-        return GAP
-    return _render(node.contents, hidden) if tag in INLINE_TAGS and node.contents else ""
+def _tidy(line: str, dropped: list[str]) -> str:
+    """Remove what dropped templates leave behind: sentences without some of their words, empty brackets, spaces.
 
-
-def _render_template(node: Any, hidden: frozenset[str]) -> str:
-    """Return the words that a template shows, "" for a reference, and GAP for a template that is not known."""
-    title = str(node.name).strip()
-    name = title.replace("_", " ").lower()
-    named = {str(parameter.name).strip(): _render(parameter.value, hidden).strip() for parameter in node.params}
-    values = [value for key, value in named.items() if key.isdecimal()]
-    if function := SHOWN_FUNCTION.fullmatch(title):
-        return function[1].strip()
-    if name in SYMBOLS:
-        return SYMBOLS[name]
-    if name in SHOWN_PREFIX:
-        return (SHOWN_PREFIX[name] + " ".join(values)).strip()
-    if name in CURRENCIES and values:
-        return CURRENCIES[name] + values[0]
-    if name in ("convert", "cvt"):
-        unit = next((i for i, value in enumerate(values) if i and not _is_quantity(value)), len(values))
-        return " ".join(values[: unit + 1])
-    if name in ("frac", "sfrac", "fraction"):
-        return " ".join([*values[:-2], "/".join(values[-2:] if len(values) > 1 else ["1", *values])])
-    if name == "val":
-        return " ".join([*values[:1], *(named[key] for key in ("u", "ul") if key in named)])
-    if name.startswith(("lang-", "script/")):
-        return values[0] if values else GAP
-    if name in SHOWN_VALUE:
-        number = SHOWN_VALUE[name]
-        return values[number] if number < len(values) and values else GAP
-    return "" if REFERENCE_TEMPLATE.fullmatch(name) else GAP
-
-
-def _is_quantity(value: str) -> bool:
-    return QUANTITY.fullmatch(value) is not None or value in ("to", "and", "by", "x", "or", "-", "–", "×", "+/-", "±")
-
-
-def _tidy(line: str) -> str:
-    """Remove what dropped templates leave behind: sentences without some of their words, empty brackets, spaces."""
-    if GAP in line:
+    The sentences are added to `dropped`.
+    """
+    if HAS_GAP.search(line):
         line = IN_BRACKETS.sub(lambda match: GAP_IN_BRACKETS.sub("", match[0]), line)
         line = FREE_GAP.sub("", line.strip())
-    if GAP in line:
-        line = " ".join(sentence for sentence in split_sentences(line) if GAP not in sentence)
+    if HAS_GAP.search(line):
+        sentences = split_sentences(line)
+        dropped += (sentence for sentence in sentences if HAS_GAP.search(sentence))
+        line = " ".join(sentence for sentence in sentences if not HAS_GAP.search(sentence))
     line = BRACKET_START.sub("(", EMPTY_BRACKETS.sub("", line))
     return SPACE_BEFORE_MARK.sub("", SPACES.sub(" ", line)).strip()
 

@@ -11,9 +11,10 @@ import re
 import sys
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
@@ -89,12 +90,14 @@ class ReadStats:
     empty_documents: int = 0  # skipped rows or lines of white space
     short_rows: int = 0  # skipped rows with too few columns
     first_short_row: str = ""  # location of the first of them
+    dropped_sentences: int = 0  # of Wikipedia, with a template or a formula whose words are not known
+    unknown_words: Counter[str] = field(default_factory=Counter)  # names of the templates, by dropped sentences
 
     def add(self, later: ReadStats) -> None:
         """Add the counts of what was read after this."""
-        for field in fields(self):
-            value, more = getattr(self, field.name), getattr(later, field.name)
-            setattr(self, field.name, value + more if isinstance(value, int) else value or more)
+        for item in fields(self):
+            value, more = getattr(self, item.name), getattr(later, item.name)
+            setattr(self, item.name, value or more if isinstance(value, str) else value + more)
 
 
 def is_splittable(encoding: str) -> bool:
