@@ -12,7 +12,7 @@ from rich.console import Console
 from small_experiments import Make, output, plan_of
 
 from bertwright.experiments.composed_models import ComposeJob
-from bertwright.experiments.experiment import choose_level, experiment
+from bertwright.experiments.experiment import choose_level, describe_level, experiment, format_command
 from bertwright.experiments.job_runner import JobRunner
 from bertwright.experiments.jobs import BestRateJob, FinetuneJob, PretrainJob, ProbeJob, SameRateJob, all_jobs
 from bertwright.experiments.levels import TaskRecipe
@@ -78,6 +78,21 @@ def test_the_first_seed_chooses_the_rate_of_all_seeds(make: Make, tmp_path: Path
     trained = read_toml(runner.run_folder(repeated) / "settings.toml")
     assert trained["optimizer"]["learning_rate"] == chosen.scores["learning_rate"]
     assert trained["data"]["seed"] == 1
+
+
+def test_without_bias_correction_fine_tuning_is_another_job(make: Make, tmp_path: Path) -> None:
+    usual, without = make(tmp_path, "table7"), make(tmp_path, "table7", bias_correction=False)
+    corrected = {
+        job.settings.optimizer.bias_correction: job.key
+        for settings in (usual, without)
+        for job in all_jobs(plan_of(settings).jobs)
+        if isinstance(job, FinetuneJob)
+    }
+    assert corrected.keys() == {True, False}
+    assert corrected[True] != corrected[False]
+    assert output(usual) != output(without)
+    assert "--no-bias-correction" in format_command(without)
+    assert "bias_correction False" in describe_level(choose_level(without), None)["optimizer of fine-tuning"]
 
 
 def test_jobs_fill_each_cell_once_with_floors_first(make: Make, tmp_path: Path) -> None:

@@ -49,7 +49,6 @@ from bertwright.experiments.store_provenance import describe_store
 from bertwright.experiments.table_plan import TablePlan
 from bertwright.experiments.tables import make_plan
 from bertwright.files import local_folder, lock_if_free, read_json, write_json, write_text
-from bertwright.finetuning.settings import paper_optimizer
 from bertwright.interop.model_files import model_folder
 from bertwright.models.config import format_shape
 from bertwright.settings import to_table
@@ -130,7 +129,7 @@ def choose_level(settings: ExperimentSettings) -> ExperimentLevel:
             probe_epochs=epochs, limit=None, word_task_limit=None,
         )  # fmt: skip
     changes = {name: value for name in (*SEEDS, *BUDGETED) if (value := getattr(settings, name)) is not None}
-    return replace(level, **changes)
+    return replace(level, bias_correction=settings.bias_correction, **changes)
 
 
 def report_folder(settings: ExperimentSettings, plan: TablePlan) -> Path:
@@ -236,7 +235,7 @@ def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:
     }
     return (trained if model is None else {"model": model}) | {
         "fine-tuning": f"{level.recipe}{own_recipes}; dropout 0.1; the last step is scored",
-        "optimizer of fine-tuning": format_optimizer(paper_optimizer(), without="learning_rate"),
+        "optimizer of fine-tuning": format_optimizer(level.tuning_optimizer, without="learning_rate"),
         "examples": f"{limit} of each split of a sentence task, {words} of tagging and question answering",
     }
 
@@ -252,6 +251,7 @@ def format_command(settings: ExperimentSettings) -> str:
     for name in ("budget", *SEEDS, *BUDGETED):
         if (value := getattr(settings, name)) is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
+    words += [] if settings.bias_correction else ["--no-bias-correction"]
     words += ["--tasks", *settings.tasks] if settings.tasks else []
     return " ".join([*words, "--dtype", select_dtype(settings.device)])
 

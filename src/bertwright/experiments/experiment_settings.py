@@ -55,6 +55,9 @@ class ExperimentSettings:
     """Examples of each split of a sentence task. Unset: the level's; with --model all."""
     word_task_limit: int | None = None
     """Examples of each split of tagging and question answering. Unset: the level's; with --model all."""
+    bias_correction: bool = True
+    """Adam's bias correction in fine-tuning. Google's code, and so the paper, has none; on small data sets, runs then
+    often end at the most frequent label."""
     dry_run: bool = False
     """Only print the plan and the estimated time, measured with a few steps; nothing is run."""
     report_only: bool = False

@@ -294,7 +294,7 @@ class JobMaker:
                 head_init="random",
                 dropout=0.1,
             ),
-            optimizer=replace(paper_optimizer(), learning_rate=rate or paper_optimizer().learning_rate),
+            optimizer=replace(self.level.tuning_optimizer, learning_rate=rate or paper_optimizer().learning_rate),
             device=self.inputs.device,
         )
 

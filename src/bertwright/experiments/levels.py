@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from bertwright.finetuning.settings import paper_optimizer
 from bertwright.models.config import SIZES
 from bertwright.pretraining.settings import LongPhase, ModelSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -72,12 +73,19 @@ class ExperimentLevel:
     """Layers of both BiLSTMs; the paper gives no number for LTR + BiLSTM."""
     lstm_learning_rate: float = 1e-3
     """Peak learning rate of both BiLSTMs: their weights are new, so the encoder's rate does not apply."""
+    bias_correction: bool = True
+    """Adam's bias correction in fine-tuning, which Google's code leaves out (decision 8)."""
 
     @property
     def long(self) -> LongPhase:
         """The last tenth of the steps, at the model's full length; none if all steps have this length."""
         ratio = 0.1 if self.max_positions > self.max_length else 0.0
         return LongPhase(long_ratio=ratio, long_length=self.max_positions)
+
+    @property
+    def tuning_optimizer(self) -> OptimizerSettings:
+        """Optimizer of fine-tuning, at the paper's rate."""
+        return replace(paper_optimizer(), bias_correction=self.bias_correction)
 
     def model(self, shape: Shape) -> ModelSettings:
         """Return the model settings of a shape."""
