@@ -10,6 +10,7 @@ import pytest
 from bertwright.inference.embed import EmbedSettings, embed
 from bertwright.inference.model import Bert, load
 from bertwright.inference.word_neighbours import find_neighbours
+from bertwright.inference.word_plot import draw_contexts
 from harness import run_and_capture
 
 TEXTS = ["the bear in the forest", "the bear sees the deer", "the wolf sees the Bear"]
@@ -33,8 +34,9 @@ def test_neighbours_are_the_nearest_words_of_other_places(bert: Bert) -> None:
         best = sorted(cosines, key=lambda n: -cosines[n])[:3]
         assert [(near.word, near.text) for near in place.neighbours] == [words[n] for n in best]
         assert [near.cosine for near in place.neighbours] == pytest.approx([cosines[n] for n in best], abs=1e-5)
-    assert found.cosines[0, 1] == pytest.approx(float(states[places[0]] @ states[places[1]]), abs=1e-5)
-    assert found.cosines.diagonal() == pytest.approx(1.0, abs=1e-5)
+    assert found.words == words
+    assert [place.place for place in found.occurrences] == places
+    assert found.cosines == pytest.approx(states[places] @ states.T, abs=1e-5)
 
 
 def test_static_neighbours_are_tokens_of_the_vocabulary_whatever_the_text(bert: Bert) -> None:
@@ -53,10 +55,34 @@ def test_the_command_prints_a_row_per_context(tiny_bert: Path) -> None:
     assert "1.000" in printed
 
 
-def test_a_word_that_is_in_no_text_and_wrong_options_are_named(bert: Bert, tmp_path: Path) -> None:
+def test_the_picture_has_each_word_by_its_cosines_to_the_first_two_places(bert: Bert) -> None:
+    texts = [f"{TEXTS[0]} !", *TEXTS[1:]]
+    contexts = find_neighbours(bert, "bear", texts)
+    figure = draw_contexts(contexts, "bear", texts)
+    (panel,) = figure.axes
+    drawn = {(note.get_text(), *np.round(np.float64(note.xy), 5)) for note in panel.texts}
+    across, up = np.round(contexts.cosines[:2].astype(float), 5)
+    assert drawn == {(word, across[n], up[n]) for n, (word, _) in enumerate(contexts.words) if word != "!"}
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("cosine to bear in text 1", "cosine to bear in text 2")
+    (legend,) = figure.legends
+    assert [entry.get_text() for entry in legend.get_texts()] == [f"{n}  {text}" for n, text in enumerate(texts, 1)]
+
+
+def test_the_command_writes_the_picture(tiny_bert: Path, tmp_path: Path) -> None:
+    settings = EmbedSettings(str(tiny_bert), tuple(TEXTS), word="bear", output=tmp_path / "bear.svg")
+    assert "bear.svg" in run_and_capture(embed, settings, columns=140)
+    assert (tmp_path / "bear.svg").read_text().startswith("<?xml")
+
+
+def test_a_word_that_is_in_no_text_and_wrong_options_are_named(bert: Bert, tiny_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--word 'zebra'"):
         find_neighbours(bert, "zebra", TEXTS)
-    with pytest.raises(ValueError, match=r"--word compares a word .* omit --inputs and --output"):
+    with pytest.raises(ValueError, match=r"vectors\.npy: with --word, expected a picture, \.png"):
         EmbedSettings("model", ("a", "b"), word="a", output=tmp_path / "vectors.npy")
+    with pytest.raises(ValueError, match=r"--word compares a word in a few texts; omit --inputs"):
+        EmbedSettings("model", inputs=("a.txt",), word="a", output=tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"--word 'deer': expected it in two texts .* got one place"):
+        embed(EmbedSettings(str(tiny_bert), tuple(TEXTS), word="deer", output=tmp_path / "a.png"))
+    assert not any(tmp_path.iterdir())
     with pytest.raises(ValueError, match="--word: expected a word"):
         EmbedSettings("model", ("a", "b"), word=" ")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
-from bertwright.console import make_console, notice, say
+from bertwright.console import make_console, say
 from bertwright.files import check_absent, new_file
+from bertwright.inference.text_figures import PICTURES, text_style, write_picture
 from bertwright.interop.model_files import model_folder
 from bertwright.settings import Positional, check_minimum
 from bertwright.training.device_settings import DeviceSettings
@@ -22,22 +22,9 @@ if TYPE_CHECKING:
 
     from bertwright.inference.attention_weights import Attention
 
-PICTURES = (".png", ".svg", ".pdf")
 ARRAYS = ".npz"
 SINGLE_INCHES, PANEL_INCHES = 7.0, 1.6  # side of the only panel; of one of several
 TICKS, PANEL_TICKS = 60, 16  # maximum number of tokens that are written along the axes; of one of several panels
-CJK_FONTS = (  # fonts with Korean, Chinese and Japanese, which matplotlib's own font lacks
-    "Noto Sans CJK KR",
-    "Noto Sans CJK JP",
-    "NanumGothic",
-    "Malgun Gothic",
-    "Apple SD Gothic Neo",
-    "Hiragino Sans",
-    "Microsoft YaHei",
-    "PingFang SC",
-    "WenQuanYi Zen Hei",
-    "Arial Unicode MS",
-)
 
 
 @dataclass(frozen=True)
@@ -85,19 +72,11 @@ def attention(settings: AttentionSettings, console: Console | None = None) -> At
             if number > count:
                 raise ValueError(f"--{name}: expected 1 to {count}, got {number}")
             attended = attended._replace(weights=attended.weights.take([number - 1], axis))
-    with new_file(settings.output) as temporary, temporary.open("wb") as file:
-        if settings.output.suffix == ARRAYS:
+    if settings.output.suffix == ARRAYS:
+        with new_file(settings.output) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, tokens=np.array(attended.tokens), weights=attended.weights)
-        else:
-            with warnings.catch_warnings(record=True) as caught:  # matplotlib warns of each character without a font
-                warnings.filterwarnings("always", "Glyph .* missing")
-                _figure(settings, attended).savefig(file, dpi=130, format=settings.output.suffix[1:])
-            if any(str(warning.message).startswith("Glyph") for warning in caught):
-                notice(
-                    console,
-                    "no installed font has some characters of the tokens; they are drawn as boxes unless you install "
-                    "one, such as Noto Sans CJK for Korean, Chinese and Japanese",
-                )
+    else:
+        write_picture(_figure(settings, attended), settings.output, console)
     layers, heads, tokens, _ = attended.weights.shape
     say(console, f"{settings.output}: layers {layers}, heads {heads}, tokens {tokens}")
     return attended
@@ -126,12 +105,8 @@ def _figure(settings: AttentionSettings, attended: Attention) -> Figure:
 
 
 def _label_tokens(panel: Axes, tokens: tuple[str, ...], size: str, below: bool, left: bool) -> None:
-    """Write the attended tokens below a panel and the attending ones at its left; "$" does not start a formula."""
-    from matplotlib.font_manager import fontManager
-
-    installed = {font.name for font in fontManager.ttflist}
-    families = ["sans-serif", *(name for name in CJK_FONTS if name in installed)]
-    style: dict[str, Any] = {"parse_math": False, "fontfamily": families, "fontsize": size}
+    """Write the attended tokens below a panel and the attending ones at its left."""
+    style = text_style(size)
     if below:
         panel.set_xticks(range(len(tokens)), tokens, rotation=90, **style)
     if left:

@@ -14,6 +14,7 @@ from rich.console import Console
 from bertwright.console import byte_progress, heading, make_console, make_table, notice, say
 from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
 from bertwright.files import check_absent, new_file
+from bertwright.inference.text_figures import PICTURES, write_picture
 from bertwright.interop.model_files import model_folder
 from bertwright.io.decoding import FIX_CORPUS, STDIN, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.io.npy import NpyWriter
@@ -41,7 +42,7 @@ class EmbedSettings:
     skips blank lines. For files use --inputs."""
     word: str | None = None
     """Compare this word in the texts instead of the texts: its nearest words in each context, and the neighbours of its
-    static vector in the vocabulary."""
+    static vector in the vocabulary. With --output FILE.png (.svg, .pdf) also a picture."""
     inputs: tuple[str, ...] = ()
     """Files with texts: .txt (one per line, blank lines are skipped), .jsonl, .csv, .tsv, .parquet, also compressed; or
     - alone for standard input, one text per line."""
@@ -71,8 +72,10 @@ class EmbedSettings:
         check_not_str(self, "texts", "inputs")
         if bool(self.texts) == bool(self.inputs):
             raise ValueError("give either texts, or files with --inputs")
-        if self.word is not None and (self.inputs or self.output is not None):
-            raise ValueError("--word compares a word in a few texts on the screen; omit --inputs and --output")
+        if self.word is not None and self.inputs:
+            raise ValueError("--word compares a word in a few texts; omit --inputs")
+        if self.word is not None and self.output is not None and self.output.suffix not in PICTURES:
+            raise ValueError(f"{self.output}: with --word, expected a picture, {', '.join(PICTURES)}")
         if self.word is not None and not self.word.strip():
             raise ValueError("--word: expected a word of the texts, got an empty text")
         if self.inputs and self.output is None:
@@ -111,7 +114,7 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
     console = console or make_console()
     if settings.output is not None:
         check_absent(settings.output)
-        if settings.output.suffix not in ("", ".npy"):
+        if settings.word is None and settings.output.suffix not in ("", ".npy"):
             raise ValueError(
                 f"{settings.output}: vectors are written as .npy, not as {settings.output.suffix}; name it "
                 f"{settings.output.with_suffix('.npy')} (numpy.load reads it, numpy.savetxt makes text of it)"
@@ -129,7 +132,7 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
         counts = InputCounts()
         model = load(folder, context.device, context.dtype)
         if settings.word is not None:
-            _print_neighbours(console, model, settings.word, texts)
+            _print_neighbours(console, model, settings, texts)
         elif settings.output is None:
             _print_cosines(console, texts, _embed(model, texts, settings, counts))
         else:
@@ -173,21 +176,28 @@ def _write_npy(path: Path, blocks: Iterable[NDArray[np.float32]], num_columns: i
     return array.length
 
 
-def _print_neighbours(console: Console, model: Bert, word: str, texts: Sequence[str]) -> None:
-    """Print the nearest words of a word in each text, beside the neighbours of its static vector."""
+def _print_neighbours(console: Console, model: Bert, settings: EmbedSettings, texts: Sequence[str]) -> None:
+    """Print the nearest words of a word in each text, beside the neighbours of its static vector; draw a picture."""
     from bertwright.inference.word_neighbours import find_neighbours
+    from bertwright.inference.word_plot import draw_contexts
 
+    word = settings.word or ""
     contexts = find_neighbours(model, word, texts)
     heading(console, f"Nearest to {word!r}: cosine, and the number of the neighbour's text")
     table = make_table("", "text", "nearest words of the texts", "to the first")
     for column in table.columns[1:3]:
         column.justify, column.overflow, column.no_wrap = "left", "fold", False
-    for number, place in enumerate(contexts.occurrences):
-        near = ", ".join(f"{one.word} {one.cosine:.2f} ({(one.text or 0) + 1})" for one in place.neighbours)
-        table.add_row(str(place.text + 1), texts[place.text], near, f"{contexts.cosines[0, number]:.3f}")
+    for occurrence in contexts.occurrences:
+        near = ", ".join(f"{one.word} {one.cosine:.2f} ({(one.text or 0) + 1})" for one in occurrence.neighbours)
+        table.add_row(
+            str(occurrence.text + 1), texts[occurrence.text], near, f"{contexts.cosines[0, occurrence.place]:.3f}"
+        )
     static = ", ".join(f"{one.word} {one.cosine:.2f}" for one in contexts.static)
     table.add_row("", "static vector, in the vocabulary", static or "none", "")
     console.print(table)
+    if settings.output is not None:
+        write_picture(draw_contexts(contexts, word, texts), settings.output, console)
+        say(console, str(settings.output))
 
 
 def _print_cosines(console: Console, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:

@@ -32,18 +32,22 @@ class Occurrence(NamedTuple):
     """A place of a word in a text, with the nearest words of all texts."""
 
     text: int
+    place: int
+    """Index among the words of all texts."""
     neighbours: list[Neighbour]
 
 
 class WordContexts(NamedTuple):
     """A word in some texts."""
 
+    words: list[tuple[str, int]]
+    """All words of the texts, with the index of their text."""
     static: list[Neighbour]
     """Nearest tokens of the vocabulary to the word's first token; empty if the model has no embedding matrix."""
     occurrences: list[Occurrence]
     """In the order of the texts."""
     cosines: Floats
-    """O × O between the states of the occurrences."""
+    """O × W between the states of the occurrences and of all words."""
 
 
 def find_neighbours(bert: Bert, word: str, texts: Sequence[str], top_k: int = 5) -> WordContexts:
@@ -52,18 +56,17 @@ def find_neighbours(bert: Bert, word: str, texts: Sequence[str], top_k: int = 5)
     Upper and lower case count as equal. Raises ValueError if no text contains the word as one word.
     """
     words = [tag_example(text, f"text {index}").words for index, text in enumerate(texts)]
-    places = [(number, of) for number, row in enumerate(words) for of in row]
-    found = [index for index, (_, of) in enumerate(places) if of.casefold() == word.casefold()]
+    places = [(text, number) for number, row in enumerate(words) for text in row]
+    found = [index for index, (text, _) in enumerate(places) if text.casefold() == word.casefold()]
     if not found:
         raise ValueError(f"--word {word!r}: expected a word of the texts, got none that is equal; write it as there")
     states = _unit(np.concatenate([vectors[:, 0] for vectors in bert.features(list(texts))]))  # words × H
-    occurrences = []
-    for index in found:
-        cosines = states @ states[index]
-        order = [n for n in np.argsort(-cosines, kind="stable").tolist() if n not in found][:top_k]
-        near = [Neighbour(places[n][1], places[n][0], float(cosines[n])) for n in order]
-        occurrences.append(Occurrence(places[index][0], near))
-    return WordContexts(_find_static(bert, word, top_k), occurrences, states[found] @ states[found].T)
+    occurrences, cosines = [], states[found] @ states.T  # O × W
+    for index, row in zip(found, cosines, strict=True):
+        order = [n for n in np.argsort(-row, kind="stable").tolist() if n not in found][:top_k]
+        near = [Neighbour(places[n][0], places[n][1], float(row[n])) for n in order]
+        occurrences.append(Occurrence(places[index][1], index, near))
+    return WordContexts(places, _find_static(bert, word, top_k), occurrences, cosines)
 
 
 def _find_static(bert: Bert, word: str, top_k: int) -> list[Neighbour]:
