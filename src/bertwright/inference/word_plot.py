@@ -16,7 +16,7 @@ STATIC = 3  # neighbours of the static vector that are written
 
 
 def draw_contexts(contexts: WordContexts, word: str, texts: Sequence[str]) -> Figure:
-    """Draw a point for each word of the texts, in the colour of its text, and a star for each place of the word.
+    """Draw a point for each word of the texts, in the color of its text, and a star for each place of the word.
 
     The axes are the cosines to the word's first two places, so a word below the diagonal is nearer to the first one.
     Raises ValueError if the texts contain the word once.
@@ -27,10 +27,10 @@ def draw_contexts(contexts: WordContexts, word: str, texts: Sequence[str]) -> Fi
         raise ValueError(f"--word {word!r}: expected it in two texts for a picture, got one place; add a text with it")
     first, second = (occurrence.text + 1 for occurrence in contexts.occurrences[:2])
     across, up = contexts.cosines[:2]
-    lowest = min(across.min(), up.min())
+    smallest = min(across.min(), up.min())
     figure = Figure(figsize=(SIDE_INCHES, SIDE_INCHES + LINE_INCHES * (len(texts) + 2)), layout="constrained")
     panel = figure.subplots()
-    panel.plot([lowest, 1], [lowest, 1], color="0.8", linewidth=1, zorder=0)
+    panel.plot([smallest, 1], [smallest, 1], color="0.8", linewidth=1, zorder=0)
     stars = {occurrence.place for occurrence in contexts.occurrences}
     for index, (text, number) in enumerate(contexts.words):
         if not any(map(str.isalnum, text)):  # punctuation
