@@ -87,10 +87,11 @@ class DistinctCounter:
     def merge(self, other: DistinctCounter) -> None:
         """Add the strings of another counter; the estimate does not depend on how strings are divided."""
         self.total += other.total
-        self.mask |= other.mask
-        self.seen = (
-            {key for key in self.seen | other.seen if not key & self.mask} if self.mask else self.seen | other.seen
-        )
+        if other.mask > self.mask:
+            self.mask = other.mask
+            self.seen = {key for key in self.seen if not key & self.mask}
+        # In place: a new set of up to MAX_HASHES numbers for each shard would take longer than reading the shard.
+        self.seen.update(other.seen if self.mask == other.mask else [key for key in other.seen if not key & self.mask])
         self._thin()
 
     def _thin(self) -> None:
