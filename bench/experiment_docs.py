@@ -95,8 +95,10 @@ def name_column(title: str) -> str:
 
     >>> [name_column(title) for title in ("stsb ρ, test", "squad EM", "held-out perplexity", "conll2003 features F1")]
     ['stsb test', 'squad EM', 'perplexity', 'features']
+    >>> name_column("*rte acc., at the floor*")
+    'rte'
     """
-    title = title.removesuffix(", at the floor")
+    title = title.strip("*").removesuffix(", at the floor")
     if "perplexity" in title:
         return "perplexity"
     if "features" in title:
