@@ -28,7 +28,6 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer_settings import OptimizerSettings
 from harness import check_killed_runs, run_and_capture
-from helpers import SAMPLES
 
 CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
 SMALL = WordModelSettings(word_size=16, lstm_size=12)
@@ -182,14 +181,6 @@ def test_settings_of_a_new_tagger_are_its_own_defaults() -> None:
 def test_settings_that_do_not_go_together_are_rejected(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse(**({"task": {"task": "tagging"}} | table))
-
-
-def test_a_task_without_such_a_model_is_rejected(tmp_path: Path) -> None:
-    task = TaskSettings("squad", train=(str(SAMPLES / "squad" / "dev-v1.1.json"),))
-    settings = FinetuneSettings(tmp_path / "run", task, architecture="bilstm", device=CPU)
-    with pytest.raises(ValueError, match=r"--architecture: expected a task on words.*question-answering.*--model"):
-        run_and_capture(finetune, settings)
-    assert not (tmp_path / "run" / "settings.toml").exists()
 
 
 def test_a_bert_has_the_crf_as_its_head(tagging: TaskSettings, tiny_bert: Path, tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ class NewModel(NamedTuple):
 def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequence[Any]) -> NewModel:
     """Build the model; `examples`: the training examples. Raises ValueError for a task type without such a model."""
     words = settings.words
+    if task.head.kind == "span" and settings.architecture != "bcn":
+        raise ValueError(
+            f"--architecture: expected bcn for {task.kind}, got {settings.architecture}, which reads each text alone, "
+            "so that no answer depends on the question; use --architecture bcn, or name a --model"
+        )
     language_model = None if words.language_model is None else load_language_model(words.language_model)
     translation = None if words.translation_model is None else load_translation_encoder(words.translation_model)
     vectors = None if words.vectors is None else load_vectors(words.vectors)

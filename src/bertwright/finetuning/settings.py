@@ -196,7 +196,9 @@ class FinetuneSettings:
     """Train a new model from the task's examples alone, as a baseline. window: words and characters, read by
     a layer on five words, in tagging with a CRF (Collobert et al. 2011); bilstm: by a bidirectional LSTM; bilstm-crf:
     for tagging, with a CRF (Ma & Hovy 2016); taglm, elmo: the same with two layers and the states of --language-model
-    (Peters et al. 2017, 2018). Their settings are other defaults: --help shows them."""
+    (Peters et al. 2017, 2018); cove: with the states of --translation-model (McCann et al. 2017); bcn: biattention
+    between two texts, for sentences, pairs and questions (same paper). Their settings are other defaults: --help shows
+    them."""
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
     same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction

@@ -257,6 +257,16 @@ class QuestionAnswering(Task[QaExample, Answer]):
             "token, so that no prediction can equal it; a vocabulary of fewer tokens splits words more often",
         ]
 
+    @property
+    def num_segments(self) -> int:
+        """2: question and context."""
+        return 2
+
+    def texts(self, examples: Sequence[QaExample]) -> Iterator[str]:
+        """Yield the questions, and each context once."""
+        yield from (example.question for example in examples)
+        yield from dict.fromkeys(example.context for example in examples)
+
     def encode(self, examples: Sequence[QaExample], tokenizer: TextTokenizer, labeled: bool = True) -> EncodedQuestions:
         """Encode questions as windows: at most `max_query_length` tokens of the question, and the context that fits.
 
@@ -491,7 +501,7 @@ class Contexts(NamedTuple):
     """The contexts of Q questions as M tokens; a context of several questions is tokenized once."""
 
     ids: Ints
-    """M, tokens."""
+    """M, tokens; or M × W, the characters of words."""
     offsets: npt.NDArray[np.int32]
     """M × 2, start and end of each token in its context, in characters."""
     bounds: Ints
@@ -525,7 +535,7 @@ def tokenize_contexts(examples: Sequence[QaExample], tokenizer: TextTokenizer) -
     """Tokenize the contexts of questions."""
     texts = list(dict.fromkeys(example.context for example in examples))
     numbers = {text: number for number, text in enumerate(texts)}
-    ids, offsets = [np.empty(0, np.int64)], [np.empty((0, 2), np.int32)]
+    ids, offsets = [tokenizer.encode_raw([]).ids.astype(np.int64)], [np.empty((0, 2), np.int32)]
     for begin in range(0, len(texts), CONTEXTS_PER_CALL):
         for encoding in tokenizer.encode_raw_batch(texts[begin : begin + CONTEXTS_PER_CALL]):
             ids.append(encoding.ids)
@@ -559,8 +569,9 @@ def place_windows(
     pool = np.concatenate([questions.ids, contexts.ids]).astype(np.int32)
     first = np.stack([questions.offsets[windows.question], len(questions.ids) + windows.first], axis=1)
     lengths = np.stack([query_lengths[windows.question], windows.lengths], axis=1)
-    placed.ids[placed.is_text] = pool[flat_ranges(first.reshape(-1), lengths.reshape(-1))]
-    return placed
+    ids = placed.rows_like(pool)
+    ids[placed.is_text] = pool[flat_ranges(first.reshape(-1), lengths.reshape(-1))]
+    return placed._replace(ids=ids)
 
 
 def label_windows(tokens: Ints, windows: Windows, context_start: Ints) -> Ints:
