@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def room_of(module: str) -> str:
     return module.partition(".")[0]
 
 
+@cache
 def modules() -> dict[str, Path]:
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
@@ -37,6 +39,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Modules of this package that a file imports when it is run; what only a type checker reads does not count."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
