@@ -12,6 +12,7 @@ from hypothesis import settings
 from rich.console import Console
 
 from bertwright.kernels import ffi
+from bertwright.training.metrics_log import plot_metrics
 from helpers import text_console
 
 pytest_plugins = ["interpreted_triton", "small_runs"]  # the first before anything imports Triton; fixtures
@@ -37,12 +38,31 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("no units for bfloat16")
 
 
+PLOTS = [f"bertwright.{room}.run.plot_metrics" for room in ("pretraining", "finetuning", "translation")]
+
+
 @pytest.fixture(scope="session", autouse=True)
-def random_heads() -> Iterator[None]:
-    """Start heads at random unless a test asks for a fit, which is slower and is tested by itself."""
+def fast_runs() -> Iterator[None]:
+    """Omit what takes most of the time of so small a run, and has tests of its own.
+
+    Heads start at random unless a test asks for a fit. A run draws no plot without `with_plots`, measures no speed of
+    matrix products, and times as few steps as possible. Nothing is flushed to the disk: no test cuts the power.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertwright.finetuning.settings.MAX_FITTED_ITEMS", 0)
+        for name in PLOTS:
+            patch.setattr(name, lambda *_: None)
+        patch.setattr("bertwright.pretraining.run.measure_peak_flops", lambda *_: 1e11)
+        patch.setattr("bertwright.training.cost.TIMED_S", 0.0)
+        patch.setattr("os.fsync", lambda _: None)
         yield
+
+
+@pytest.fixture
+def with_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw the plots of runs."""
+    for name in PLOTS:
+        monkeypatch.setattr(name, plot_metrics)
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from bertwright.training.optimizer import Optimizer
 R = TypeVar("R")
 S = TypeVar("S")
 Wait = Callable[[BaseProcess, Path], object]  # gets a process and its run folder; returns when to kill the process
+PRELOADED = ["bertwright.experiments.experiment", "matplotlib.backends.backend_agg", "sklearn.metrics"]
+"""Modules that the server of `start_process` has imported: each of its processes starts with them."""
 TIMINGS = ("tokens_per_second", "sequences_per_second", "utilization")
 
 
@@ -70,7 +72,7 @@ def read_untimed(run: Path) -> list[dict[str, Any]]:
 def start_process(command: Callable[[Any], object], settings: Any) -> BaseProcess:
     """Start a command in its own process, forked from a server that has imported the command's module."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bertwright.pretraining.run", "bertwright.finetuning.run"])
+    context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=_run_silently, args=(command, settings))
     process.start()
     return process

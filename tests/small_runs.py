@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -64,22 +64,6 @@ def make_word_store(folder: Path, text: str, algorithm: str) -> Path:
     tokenizer = learn_vocabulary(LearnSettings(corpus, folder / "vocabulary", vocabulary), silent_console())
     build(folder / "store", corpus, tokenizer, BuildSettings(held_out=0.1, workers=1))
     return folder / "store"
-
-
-@pytest.fixture(scope="module")
-def without_plots() -> Iterator[None]:
-    """Omit the plots of runs: they take half of the time of so small a run, and have their own tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.training.metrics_log.save_figure", lambda *_: None)
-        yield
-
-
-@pytest.fixture(scope="module")
-def with_few_timed_steps(without_plots: None) -> Iterator[None]:
-    """Time as few steps as possible, without plots."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertwright.training.cost.TIMED_S", 0.0)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -76,6 +76,7 @@ def write_questions(path: Path, *rows: tuple[str, str | None]) -> str:
     return str(path)
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_run_learns_and_returns_the_best_checkpoint(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "run")
     printed = run_finetune(settings)

@@ -24,7 +24,6 @@ from bertwright.training.optimizer import Optimizer, OptimizerSettings, Unfreezi
 from bertwright.vocabulary.word_tokenizer import LOWERCASE_RULES, WordTokenizer
 from harness import interrupt_at_step, load_weights, run_and_capture, same_weights
 
-pytestmark = pytest.mark.usefixtures("without_plots")
 run_finetune = partial(run_and_capture, finetune)
 WORDS = ["good", "bad", "film", "the", "was"]
 

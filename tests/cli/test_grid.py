@@ -41,7 +41,6 @@ from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.run_folder import read_run_settings
 from harness import read_weight_file, run_and_capture, same_weights
 
-pytestmark = pytest.mark.usefixtures("without_plots")
 Make = Callable[..., GridSettings]
 
 

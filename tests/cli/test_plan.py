@@ -10,7 +10,6 @@ import pytest
 from bertwright.cli.main import run
 from bertwright.tokenstore.store import TokenStore
 
-pytestmark = pytest.mark.usefixtures("with_few_timed_steps")
 BRIEF = 0.01  # minutes of short runs
 
 

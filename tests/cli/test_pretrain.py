@@ -42,7 +42,7 @@ from bertwright.tokenstore.store import TokenStore
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import CostEstimate, format_bytes
 from bertwright.training.loop import DivergedError
-from bertwright.training.metrics_log import read_metrics
+from bertwright.training.metrics_log import plot_metrics, read_metrics
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.run_folder import read_run_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
@@ -58,7 +58,9 @@ run_pretrain = partial(run_and_capture, pretrain, columns=120)
 def finished_run(make_settings: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run; tests copy it."""
     settings = make_settings(tmp_path_factory.mktemp("finished") / "run")
-    run_pretrain(settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertwright.pretraining.run.plot_metrics", plot_metrics)
+        run_pretrain(settings)
     return settings.run
 
 
@@ -468,6 +470,7 @@ def test_resumed_run_ends_with_the_same_bits(unfinished: PretrainSettings, finis
     assert "finished already" in run_pretrain(unfinished)
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_run_killed_at_its_end_writes_its_report_on_resume(
     tmp_path: Path, make_settings: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,7 +480,7 @@ def test_run_killed_at_its_end_writes_its_report_on_resume(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("bertwright.training.metrics_log.save_figure", die)
+        patched.setattr("bertwright.pretraining.run.plot_metrics", die)
         pretrain(settings, Console(file=StringIO()))
     run_pretrain(replace(settings, resume=True))
     assert {"model", "loss.png", "report.json"} <= {path.name for path in settings.run.iterdir()}

@@ -12,11 +12,6 @@ from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.training.device_settings import DeviceSettings
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _without_plots_of_runs(without_plots: None) -> None:
-    """Omit the plots of all experiments."""
-
-
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory, review_files: Path) -> Path:
     """Return a folder with the files of two published tasks."""

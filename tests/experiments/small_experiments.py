@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from bertwright.experiments.experiment import choose_level, experiment, plan_experiment, report_folder
 from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.job_runner import JobRunner
-from bertwright.experiments.jobs import all_jobs
+from bertwright.experiments.jobs import Job, PretrainJob, all_jobs
 from bertwright.experiments.table_plan import TablePlan
 from harness import run_and_capture
 
@@ -48,3 +49,16 @@ def results(settings: ExperimentSettings) -> dict[str, Any]:
     work = JobRunner(settings.work.resolve())
     found = {job.key: work.result(job) for job in all_jobs(plan_of(settings).jobs)}
     return {key: result and result.scores for key, result in found.items()}
+
+
+def copy_results(finished: ExperimentSettings, begun: ExperimentSettings, is_missing: Callable[[Job], bool]) -> None:
+    """Copy the jobs of a finished experiment into a work folder, except missing ones and the jobs that need them."""
+    source, target = JobRunner(finished.work.resolve()), JobRunner(begun.work)
+    for job in all_jobs(plan_of(begun).jobs):
+        if not any(map(is_missing, all_jobs([job]))):
+            shutil.copytree(source.folder(job), target.folder(job), symlinks=True)
+
+
+def is_pretraining(objective: str) -> Callable[[Job], bool]:
+    """Return a function that tells the pre-trainings of an objective from other jobs."""
+    return lambda job: isinstance(job, PretrainJob) and job.settings.data.objective == objective

@@ -121,7 +121,8 @@ def test_report_only_of_an_unknown_budget_is_rejected(make: Make, tmp_path: Path
         experiment(make(tmp_path / "work", report_only=True, **FREE, budget=10.0))
 
 
-def test_a_budget_that_is_too_small_is_rejected(make: Make, tmp_path: Path) -> None:
+def test_a_budget_that_is_too_small_is_rejected(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "estimate_costs", lambda jobs, _: {job.key: cost_of(job) for job in jobs})
     settings = make(tmp_path / "work", **FREE, budget=0.1)
     with pytest.raises(ValueError, match=r"--budget 0\.1: too little for 46 jobs"):
         experiment(settings)

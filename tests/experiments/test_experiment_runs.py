@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from small_experiments import Make, output, plan_of, results, run_experiment
+from small_experiments import Make, copy_results, is_pretraining, output, plan_of, results, run_experiment
 
 from bertwright.experiments import jobs
 from bertwright.experiments.composed_models import ComposeJob
@@ -177,6 +177,7 @@ def test_killed_experiments_end_with_the_same_bits(
 ) -> None:
     unbroken, _ = finished_run
     broken = make(tmp_path / "work", seeds=1, tasks=("sst2",))
+    copy_results(unbroken, broken, is_pretraining("rtl"))
     rng = random.Random(0)
 
     def wait(process: BaseProcess) -> None:
@@ -201,8 +202,8 @@ def test_a_begun_job_of_a_moved_work_folder_starts_again(
     unbroken, _ = finished_run
     first = make(tmp_path / "first", seeds=1, tasks=("sst2",))
     job = next(job for job in plan_of(first).jobs if isinstance(job, FinetuneJob))
+    copy_results(unbroken, first, lambda copied: copied.key == job.key)
     work = JobRunner(first.work.resolve())
-    work.run_all(job.parents, Console(quiet=True))
     settings = replace(job.settings, run=work.run_folder(job), model=str(work.run_folder(job.parents[0]) / "model"))
     finetune(settings, Console(quiet=True))  # as if killed before its result was written
     first.work.rename(tmp_path / "second")
@@ -263,6 +264,7 @@ def test_ctrl_c_outside_of_training_always_stops_the_experiment(
 def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path) -> None:
     unbroken, _ = finished_run
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
+    copy_results(unbroken, settings, is_pretraining("mlm"))
     processes = [start_process(experiment, settings) for _ in range(2)]
     for process in processes:
         process.join()
@@ -280,6 +282,7 @@ def test_the_processes_of_torchrun_share_the_jobs(
 ) -> None:
     unbroken, _ = finished_run
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
+    copy_results(unbroken, settings, is_pretraining("mlm"))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = ["-m", "--", "bertwright", "experiment", "table5", "--store", str(settings.store), "--data"]
     options = (

@@ -51,7 +51,6 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 
-pytestmark = pytest.mark.usefixtures("without_plots")
 BAD = "gloomy dull stale".split()
 GOOD = "bright witty fresh".split()
 FILLERS = "the film is a story of two cities in spring".split()
@@ -484,6 +483,7 @@ def test_interrupted_fit_leaves_no_files(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_fit_writes_no_checkpoints_and_no_figures(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     files: list[str] = []
 

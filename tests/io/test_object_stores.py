@@ -183,7 +183,7 @@ def run_pretrain(store: Path | str, run: Path, *options: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def local_model(store: Path, without_plots: None, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def local_model(store: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Weights of a run on a store of this machine."""
     run = tmp_path_factory.mktemp("local") / "run"
     assert run_pretrain(store, run) == 0

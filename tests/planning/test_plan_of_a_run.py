@@ -23,7 +23,6 @@ from bertwright.settings import from_table, read_toml
 from bertwright.training import cost
 from harness import run_with_output
 
-pytestmark = pytest.mark.usefixtures("with_few_timed_steps")
 ON_CPU = DeviceSettings("cpu", "float32", threads=1)
 BRIEF = 0.01  # minutes of short runs
 

@@ -28,7 +28,6 @@ from harness import interrupt_at_step, load_weights, read_untimed, run_and_captu
 from small_runs import grammar, make_word_store
 
 Make = Callable[..., PretrainSettings]
-pytestmark = pytest.mark.usefixtures("without_plots")
 run_pretrain = partial(run_and_capture, pretrain)
 OBJECTIVE = RecurrentLanguageModel()
 

@@ -37,8 +37,6 @@ Make = Callable[..., PretrainSettings]
 STEPS, SAVED, KILLED = 5, 2, 3
 UNEVEN = {"data": DataSettings(max_length=32, batch_size=7, objective="mlm", whole_word_mask=True)}
 
-pytestmark = pytest.mark.usefixtures("without_plots")
-
 
 def run_rank(settings: PretrainSettings, kill_at: int, tokens: Sequence[int]) -> None:
     """Start or resume a run on this rank. In the first attempt, rank 1 is killed after the step `kill_at`.
