@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ import pytest
 import torch
 from rich.console import Console, RenderableType
 from safetensors.torch import load_file
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer
@@ -81,6 +83,21 @@ def start_process(command: Callable[[Any], object], settings: Any) -> BaseProces
 def _run_silently(command: Callable[[Any], object], settings: Any) -> None:
     sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     command(settings)
+
+
+def run_on_ranks(ranks: int, function: Callable[..., R], *arguments: Any, max_restarts: int = 0) -> dict[int, R]:
+    """Run a function in processes that torchrun's launcher forks, which start at once; return its results by rank.
+
+    If one of them fails, all are restarted, at most `max_restarts` times.
+    """
+    for name in ("torch._dynamo", "torch.distributed.fsdp"):  # imported here once, not in each process
+        importlib.import_module(name)
+    config = LaunchConfig(
+        1, 1, ranks, run_id="test", rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=max_restarts,
+        monitor_interval=0.05, start_method="fork",
+    )  # fmt: skip
+    results: dict[int, R] = elastic_launch(config, function)(*arguments)
+    return results
 
 
 def kill_until_done(command: Callable[[Any], object], settings: Any, wait: Wait, max_kills: int) -> int:

@@ -147,7 +147,7 @@ def review_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 TUNING = {field.name for field in fields(TuningSettings)}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_tuning(tiny_bert: Path, review_files: Path) -> Callable[..., FinetuneSettings]:
     """Return a function from changed fields to the settings of a fine-tuning run on the reviews."""
 

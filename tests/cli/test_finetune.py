@@ -8,8 +8,6 @@ import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +23,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import bertwright
+from bertwright.console import silent_console
 from bertwright.files import read_json
 from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.grid_settings import GridSettings
@@ -33,7 +32,7 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.head_spec import HeadSpec
-from bertwright.settings import from_table, write_settings
+from bertwright.settings import from_table
 from bertwright.tasks import task_io
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.presets import PRESETS, TaskSettings
@@ -48,7 +47,15 @@ from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
-from harness import check_killed_runs, interrupt_at_step, load_weights, read_untimed, run_and_capture, same_weights
+from harness import (
+    check_killed_runs,
+    interrupt_at_step,
+    load_weights,
+    read_untimed,
+    run_and_capture,
+    run_on_ranks,
+    same_weights,
+)
 
 Make = Callable[..., FinetuneSettings]
 CPU = DeviceSettings("cpu", "float32", 1)
@@ -178,18 +185,19 @@ def test_resumed_finished_run_prints_that_it_is_finished(tmp_path: Path, make_tu
 # A first fine-tuning that is continued
 
 
-@pytest.fixture
-def task_model(tmp_path: Path, make_tuning: Make) -> Path:
+@pytest.fixture(scope="module")
+def task_model(tmp_path_factory: pytest.TempPathFactory, make_tuning: Make) -> Path:
     """A model for the reviews whose labels are not in sorted order, as in models of other libraries."""
-    run_finetune(make_tuning(tmp_path / "first"))
-    found = load_task(tmp_path / "first/model")
+    folder = tmp_path_factory.mktemp("task-model")
+    run_finetune(make_tuning(folder / "first"))
+    found = load_task(folder / "first/model")
     assert found is not None
     with torch.no_grad():
         for parameter in found.model.head.classifier.parameters():
             parameter.copy_(parameter.flip(0))
     task = replace(found.task, labels=("good", "bad"))
-    task_io.save_task_folder(tmp_path / "tuned", found._replace(task=task), Tokenizer.load(tmp_path / "first/model"))
-    return tmp_path / "tuned"
+    task_io.save_task_folder(folder / "tuned", found._replace(task=task), Tokenizer.load(folder / "first/model"))
+    return folder / "tuned"
 
 
 def test_keep_head_starts_with_the_weights_of_the_model(tmp_path: Path, make_tuning: Make, task_model: Path) -> None:
@@ -313,11 +321,7 @@ def test_two_ranks_compute_the_same_as_one(tmp_path: Path, make_tuning: Make) ->
     alone = make_tuning(tmp_path / "alone", epochs=0.5, log_every=1)
     run_finetune(alone)
     together = replace(alone, run=tmp_path / "together")
-    write_settings(tmp_path / "recipe.toml", together, "test")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "bertwright", "finetune", "--config", str(tmp_path / "recipe.toml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stderr
+    run_on_ranks(2, finetune, together, silent_console())
     for one, two in zip(read_metrics(alone.run), read_metrics(together.run), strict=True):
         if one["kind"] == "train":
             assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
+from bertwright.console import silent_console
 from bertwright.kernels.attention import cuda_attention, order_gradients, split
 from bertwright.models import encoder
 from bertwright.models.config import BertConfig
@@ -37,6 +39,8 @@ from bertwright.training.throughput import (
     default_micro_batch_tokens,
     measure_peak_flops,
 )
+from bertwright.training.train_run import train_run
+from harness import run_on_ranks
 
 
 def test_device_settings_configure_the_process() -> None:
@@ -92,79 +96,45 @@ def test_the_resume_command_starts_as_many_processes_per_machine(monkeypatch: py
     assert format_resume_command(settings, "pretrain", alone) == "bertwright pretrain --run run --resume"
 
 
-TOGETHER = """
-from pathlib import Path
+def count_gloo_threads() -> int:
+    """Train together with the other ranks; return the number of threads of gloo afterwards."""
 
-import torch
-from torch.nn.parallel import DistributedDataParallel
+    def threads() -> list[str]:
+        return [path.read_text() for path in Path("/proc/self/task").glob("*/comm") if "gloo" in path.read_text()]
 
-from bertwright.training import context
-from bertwright.training.context import execution_context
-from bertwright.training.device_settings import DeviceSettings
-
-
-def threads() -> list[str]:
-    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm") if "gloo" in path.read_text()]
-
-
-with execution_context(DeviceSettings(device="cpu", threads=1), distributed=True) as context:
-    trained = DistributedDataParallel(torch.nn.Linear(3, 3))
-    trained(torch.ones(2, 3)).sum().backward()
-    assert threads()
-    del trained
-print(f"rank {context.rank}: {len(threads())} threads\\n", end="")
-"""
+    with execution_context(DeviceSettings(device="cpu", threads=1), distributed=True):
+        trained = DistributedDataParallel(torch.nn.Linear(3, 3))
+        trained(torch.ones(2, 3)).sum().backward()
+        assert threads()
+        del trained
+    return len(threads())
 
 
-def test_ranks_have_no_threads_of_gloo_after_the_process_group(tmp_path: Path) -> None:
-    (tmp_path / "together.py").write_text(TOGETHER)
-    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*torchrun, str(tmp_path / "together.py")], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["rank 0: 0 threads", "rank 1: 0 threads"]
+def test_ranks_have_no_threads_of_gloo_after_the_process_group() -> None:
+    assert run_on_ranks(2, count_gloo_threads) == {0: 0, 1: 0}
 
 
-START_FAILS = """
-import sys
-from pathlib import Path
-from types import SimpleNamespace
+def fail_to_start(run: Path) -> str:
+    """Start a run on a disk that is full; return the error."""
 
-import torch.distributed as dist
+    def open_run(*_: object) -> Any:
+        def fail() -> None:
+            raise OSError("no space left")
 
-from bertwright.console import silent_console
-from bertwright.training.device_settings import DeviceSettings
-from bertwright.training.train_run import train_run
+        return SimpleNamespace(record_start=fail, spec=dist.barrier)
 
-
-def open_run(context, console):
-    def fail():
-        raise OSError("no space left")
-
-    def wait():
-        dist.barrier()
-
-    return SimpleNamespace(record_start=fail, spec=wait)
-
-
-settings = SimpleNamespace(run=Path(sys.argv[1]), resume=False, dry_run=False, device=DeviceSettings("cpu", threads=1))
-try:
-    train_run(settings, (), open_run, silent_console())
-except (OSError, ValueError) as error:
-    print(f"{type(error).__name__}: {error}\\n", end="", flush=True)
-"""
+    settings: Any = SimpleNamespace(run=run, resume=False, dry_run=False, device=DeviceSettings("cpu", threads=1))
+    try:
+        train_run(settings, (), open_run, silent_console())
+    except (OSError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
 
 
 def test_a_start_that_fails_on_rank_0_ends_all_ranks(tmp_path: Path) -> None:
     """The other ranks would wait for rank 0 in the first step."""
-    (tmp_path / "start.py").write_text(START_FAILS)
-    torchrun = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, str(tmp_path / "start.py"), str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
     rejected = f"ValueError: {tmp_path / 'run'}: rejected by rank 0; see its message"
-    assert sorted(done.stdout.splitlines()) == ["OSError: no space left", rejected]
+    assert run_on_ranks(2, fail_to_start, tmp_path / "run") == {0: "OSError: no space left", 1: rejected}
 
 
 def test_zero_threads_raise_an_error() -> None:

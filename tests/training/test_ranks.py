@@ -1,7 +1,4 @@
-"""Runs of several processes: they compute what one process computes, and go on after one of them was killed.
-
-The processes are forks, which start at once. The launcher is torchrun's.
-"""
+"""Runs of several processes: they compute what one process computes, and go on after one of them was killed."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bertwright.cli.verbs import pretrain as verb
 from bertwright.console import silent_console
@@ -32,6 +28,7 @@ from bertwright.pretraining.settings import LongPhase, PretrainSettings
 from bertwright.training import checkpoint, distributed, fit
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.run_folder import resume_restarted
+from harness import run_on_ranks
 
 Make = Callable[..., PretrainSettings]
 STEPS, SAVED, KILLED = 5, 2, 3
@@ -84,19 +81,13 @@ def watch_exchange(loss: Any) -> list[str]:
 
 def run_ranks(settings: PretrainSettings, ranks: int, kill_at: int = -1, tokens: Sequence[int] = ()) -> Path:
     """Run several processes, which are restarted once if one of them fails; return the run folder."""
-    config = LaunchConfig(
-        1, 1, ranks, run_id="test", rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=1,
-        monitor_interval=0.05, start_method="fork",
-    )  # fmt: skip
-    elastic_launch(config, run_rank)(settings, kill_at, tokens)
+    run_on_ranks(ranks, run_rank, settings, kill_at, tokens, max_restarts=1)
     return settings.run
 
 
 @pytest.fixture(scope="module")
 def make(make_settings: Make) -> Make:
     """Return a function from changed fields to the settings of five steps, with dropout, all checkpoints kept."""
-    for name in ("torch._dynamo", "torch.distributed.fsdp"):  # imported here once, not in each process
-        importlib.import_module(name)
     return lambda run, **changes: make_settings(
         run,
         steps=STEPS,
