@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,28 @@ def test_survey_returns_what_it_prints(tmp_path: Path, small_corpus: CorpusSetti
     flowing = " ".join(printed.split())
     for warning in diagnose(found):
         assert flowing.count(f"! {warning}") == 1
+
+
+def test_standard_input_is_surveyed_like_a_file_and_may_be_read_again(
+    tmp_path: Path, pipe_in: Callable[[str], None]
+) -> None:
+    text = "The mill is old. It stands.\n\nThe river flows.\n"
+    (tmp_path / "corpus.txt").write_text(text)
+    expected, _ = run_with_output(bertwright.survey, SurveySettings(CorpusSettings(inputs=(f"{tmp_path}/corpus.txt",))))
+    pipe_in(text)
+
+    found, printed = run_with_output(bertwright.survey, SurveySettings(CorpusSettings(inputs=("-",))))
+    again, _ = run_with_output(bertwright.survey, SurveySettings(CorpusSettings(inputs=("line=-",))))
+
+    assert dataclasses.replace(found, files=1) == expected
+    assert "Survey of -" in printed
+    assert again.documents == 2
+    pipe_in('{"text": "A mill."}\n')
+    rows = SurveySettings(CorpusSettings(inputs=("-",), format="jsonl"))
+    assert run_with_output(bertwright.survey, rows)[0].words == 2
+    pipe_in("")
+    with pytest.raises(ValueError, match="standard input: expected text, got none"):
+        bertwright.survey(SurveySettings(CorpusSettings(inputs=("-",))))
 
 
 def test_figures_have_one_temporary_which_the_next_survey_would_sweep(

@@ -95,7 +95,7 @@ def test_a_file_or_folder_may_be_a_class(tmp_path: Path, names: tuple[str, str])
     header = "text\n" if names[0].endswith("csv") else ""
     for name, (text, _) in zip(names, ROWS, strict=True):
         write(tmp_path / "d" / name, f"{header}{text}\n")
-    with pytest.warns(UserWarning, match="a file per class: x, y"):
+    with pytest.warns(UserWarning, match="a (file|folder) per class: x, y"):
         assert rows_of(tmp_path / "d", format="txt" if names[0].startswith("rt") else None) == ROWS
 
 

@@ -320,7 +320,7 @@ TABLE = "text\tlabel\na\t0\n"
         ),
         (
             "a.csv",
-            "a;0\n",
+            "a;0\tb\n",
             TableSchema(("2",), header=False),
             r"no column '2'; .*fields are separated by commas in \.csv",
         ),

@@ -23,7 +23,7 @@ from bertwright.io.decoding import (
 from bertwright.io.lines import MAX_CHARACTERS, group_units, split_lines
 from bertwright.io.schema import TableSchema
 from bertwright.io.sources import FORMATS, DocumentUnit, InputFile, list_inputs, list_readable_inputs
-from bertwright.io.tables import ByteRange, read_file_rows
+from bertwright.io.table_rows import ByteRange, read_file_rows
 from bertwright.settings import Positional, check_not_str, did_you_mean
 
 CONLL_FORMATS = (".conllu", ".conll")
@@ -100,7 +100,7 @@ class CorpusSettings(CorpusFormat):
     hf://datasets/NAME/... paths, or URLs of object storage such as s3://BUCKET/books: .txt, .jsonl, .csv, .tsv,
     .parquet, .conllu, .conll, .xml (Wikipedia dumps such as pages-articles.xml.bz2: the running text of each article),
     all but .parquet also as .gz, .zst, .bz2, .xz or .zip. `file=`, `line=`, `blank-line=` or `section=` before an input
-    overrides --document-unit for it, as in file=books/."""
+    overrides --document-unit for it, as in file=books/. With -, standard input, which is copied to a temporary file."""
 
     format: str | None = None
     """Format of all inputs, whatever their suffixes: txt, jsonl, csv, tsv, parquet, conllu, conll or xml."""

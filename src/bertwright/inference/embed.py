@@ -16,9 +16,9 @@ from bertwright.corpus.documents import CorpusSettings, check_encoding, list_cor
 from bertwright.files import check_absent, new_file
 from bertwright.inference.text_figures import PICTURES, write_picture
 from bertwright.interop.model_files import model_folder
-from bertwright.io.decoding import FIX_CORPUS, STDIN, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
+from bertwright.io.decoding import FIX_CORPUS, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.io.npy import NpyWriter
-from bertwright.io.sources import InputFile
+from bertwright.io.sources import STDIN, InputFile
 from bertwright.io.stdin_texts import expand_stdin, stdin_texts
 from bertwright.settings import Positional, check_not_str
 from bertwright.training.device_settings import DeviceSettings

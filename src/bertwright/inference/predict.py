@@ -22,7 +22,7 @@ from bertwright.inference.predict_inputs import (
 from bertwright.inference.predict_outputs import PredictedExample, open_output, write_predictions
 from bertwright.inference.predict_settings import STANDARD_OUTPUT, PredictSettings
 from bertwright.inference.trained_models import LoadedModels, load_for_task
-from bertwright.io.decoding import STDIN
+from bertwright.io.sources import STDIN
 from bertwright.tasks.classification import TextTask
 from bertwright.tasks.ensemble import predict_ensemble
 from bertwright.tasks.input_counts import InputCounts

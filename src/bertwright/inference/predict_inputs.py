@@ -10,7 +10,8 @@ from itertools import chain, islice, repeat
 from typing import Any
 
 from bertwright.inference.predict_settings import PredictSettings
-from bertwright.io.decoding import FIX_INPUT, STDIN, STDIN_NAME, TextCodec
+from bertwright.io.decoding import FIX_INPUT, STDIN_NAME, TextCodec
+from bertwright.io.sources import STDIN
 from bertwright.io.stdin_texts import stdin_lines
 from bertwright.io.tables import read_rows
 from bertwright.tasks.task import AnyTask

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bertwright.files import check_absent
 from bertwright.interop.model_files import check_model
-from bertwright.io.decoding import STDIN, check_stdin_alone
-from bertwright.io.sources import check_exist
+from bertwright.io.decoding import check_stdin_alone
+from bertwright.io.sources import STDIN, check_exist
 from bertwright.settings import Positional, check_minimum, check_not_str
 from bertwright.tasks.task_types import NATIVE_SUFFIXES, TaskOptions
 from bertwright.training.device_settings import DeviceSettings

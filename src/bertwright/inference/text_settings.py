@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bertwright.io.decoding import STDIN
+from bertwright.io.sources import STDIN
 from bertwright.settings import MAX_SEED, Positional, check_limit, check_minimum, check_not_str, check_range
 from bertwright.training.device_settings import DeviceSettings
 

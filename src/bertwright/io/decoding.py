@@ -20,13 +20,21 @@ from typing import IO, Literal, NamedTuple
 
 import zstandard
 
-from bertwright.io.sources import NOT_SEEKABLE, InputFile, find_file, is_remote, split_member, zip_member
+from bertwright.io.sources import (
+    NOT_SEEKABLE,
+    STDIN,
+    InputFile,
+    expand_files,
+    find_file,
+    is_remote,
+    split_member,
+    zip_member,
+)
 from bertwright.remote import as_url, explain
 
 BLOCK = 1 << 20  # bytes per read; large enough that Python's overhead is negligible
 ZSTD_WINDOW = 1 << 31  # bytes, as in public dumps made with `zstd --long=31`; smaller windows take less memory
 STDIN_NAME = "standard input"  # the name in messages
-STDIN = "-"  # stands for standard input on the command line
 BINARY_HEAD = 1 << 13  # bytes; a file with a NUL among the first ones is binary
 
 MAGIC = {  # first bytes of formats that are often mistaken for plain text
@@ -113,10 +121,11 @@ def is_splittable(encoding: str) -> bool:
 def read_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
     """Yield the text of one file in blocks.
 
-    The path may be hf://…, the file compressed, and the suffix before that any.
+    The path may be hf://… or - for standard input, the file compressed, and the suffix before that any.
 
     Raises ValueError if there is no such file, or if it is not in the encoding.
     """
+    path = next(expand_files(path)) if path == STDIN else path
     base, _ = split_member(path)
     if not is_remote(path) and not Path(base).is_file():
         if Path(path).is_dir():

@@ -31,7 +31,7 @@ def read_delimited_rows(
     quotes = file.format == ".csv" if schema.quotes is None else schema.quotes
     texts: Iterator[str] = (f"{line}\n" for _, line in numbered_lines)
     separator = "," if file.format == ".csv" else "\t"
-    if file.format == ".csv" and schema.header:
+    if file.format == ".csv":
         head = next(texts, "")
         separator, texts = _guess_separator(head, schema, quotes), chain([head], texts)
     reader = csv.reader(texts, **_dialect(separator, quotes))
@@ -53,12 +53,16 @@ def read_delimited_rows(
             header = [str(number) for number in range(1, len(first[1]) + 1)]
             numbered_fields = chain([first], numbered_fields)
         chosen = _column_indices(header, first[1], schema, quotes, f"{file.path}, line 1")
-        num_trailing = 0
+        num_trailing, ragged = 0, list[int]()
+        may_differ = not schema.header and separator == "\t"  # STS-B names sources at the end of some rows
         for line, fields in numbered_fields:
             if len(fields) > len(header) > 0 and not any(map(str.strip, fields[len(header) :])):
                 fields = fields[: len(header)]
                 num_trailing += 1
             if len(fields) == len(header):
+                yield line, tuple([fields[index] for index in chosen])
+            elif may_differ and len(fields) > len(header):
+                ragged.append(line)
                 yield line, tuple([fields[index] for index in chosen])
             elif len(header) == 1 and not fields:
                 yield line, ("",) * len(chosen)
@@ -68,6 +72,9 @@ def read_delimited_rows(
                     raise _wrong_column_count(location, header, fields, schema, quotes)
                 stats.short_rows += 1
                 stats.first_short_row = stats.first_short_row or location
+        if ragged:
+            text = f"{len(ragged):,} rows have more columns than line 1, the first in line {ragged[0]}"
+            warnings.warn(f"{file.path}: {text}; read up to the columns of line 1", stacklevel=1)
         if num_trailing:
             warnings.warn(f"{file.path}: {num_trailing:,} rows end in blank cells, which are ignored", stacklevel=1)
     except csv.Error as error:
@@ -108,6 +115,10 @@ def _guess_separator(head: str, schema: TableSchema, quotes: bool) -> str:
     that the message about the missing column lists the others.
     """
     headers = {separator: _split_fields(head, separator, quotes) for separator in ",;\t"}
+    if not schema.header:  # columns are named by number
+        headers = {name: [str(n) for n, _ in enumerate(cells, 1)] for name, cells in headers.items()}
+        if set(schema.names) <= set(headers[","]):
+            return ","
     possible = [separator for separator, header in headers.items() if set(schema.names) <= set(header)]
     if not possible and len(headers[","]) < 2:
         possible = [separator for separator, header in headers.items() if len(header) > 1]

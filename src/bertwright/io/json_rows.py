@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bertwright.io.decoding import FIX_CORPUS, SURROGATE, ReadStats, TextCodec
@@ -26,9 +26,13 @@ def read_json_rows(
     missing columns, and values in `schema.texts` that are not strings.
     """
     decoder = make_decoder(schema.names)
-    parse = _parse_document if file.format == ".json" else _parse_lines
+    rows = (
+        _parse_document(file.path, decoder, numbered_lines, schema.names)
+        if file.format == ".json"
+        else _parse_lines(file.path, decoder, numbered_lines)
+    )
     in_order, kind = False, None
-    for number, record, text in parse(file.path, decoder, numbered_lines):
+    for number, record, text in rows:
         location = f"{file.path}, line {number}"
         kind = kind or type(record)
         if isinstance(record, list) and kind is list:
@@ -44,8 +48,14 @@ def read_json_rows(
             values = tuple([_look_up(record, name) for name in schema.names])
         except KeyError as error:
             raise missing_column_error(location, error.args[0], _list_paths(record), schema) from None
-        for name, value in zip(schema.texts, values, strict=False):
-            if not isinstance(value, str) and value is not None:
+        if schema.in_parallel and (several := _unzip(values, len(schema.texts))):
+            yield from ((number, row) for row in several)
+            continue
+        for position, (name, value) in enumerate(zip(schema.texts, values, strict=False)):
+            if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+                values = (*values[:position], "\n".join(value), *values[position + 1 :])
+                warnings.warn(f"texts in {name!r} that are lists of texts are joined by line ends", stacklevel=1)
+            elif not isinstance(value, str) and value is not None:
                 raise ValueError(f"{location}: expected a string in {name!r}, got {describe_type(value, name)}")
         if "\\u" in text:  # it can spell half a surrogate pair, which no encoding of Unicode can represent
             try:
@@ -55,6 +65,21 @@ def read_json_rows(
         yield number, values
     if in_order:
         warnings.warn(f"{file.path}: its rows are lists, read as {', '.join(schema.names)}", stacklevel=1)
+
+
+def _unzip(values: tuple[Any, ...], num_texts: int) -> list[tuple[Any, ...]]:
+    """Return a row per question of an object that has several, as in RACE: lists in parallel, and texts of all.
+
+    No rows if none of the texts is a list, or the lists differ in length.
+
+    >>> _unzip(("A story.", ["Who?", "When?"], [["a", "b"], ["c", "d"]], ["A", "B"]), 2)
+    [('A story.', 'Who?', ['a', 'b'], 'A'), ('A story.', 'When?', ['c', 'd'], 'B')]
+    """
+    lengths = {len(value) for value in values if isinstance(value, list)}
+    if len(lengths) != 1 or not any(isinstance(value, list) for value in values[:num_texts]):
+        return []
+    count = lengths.pop()
+    return [tuple([value[n] if isinstance(value, list) else value for value in values]) for n in range(count)]
 
 
 def describe_type(value: Any, column: str) -> str:
@@ -94,12 +119,12 @@ def _parse_lines(
 
 
 def _parse_document(
-    path: str, decoder: json.JSONDecoder, numbered_lines: Iterable[tuple[int, str]]
+    path: str, decoder: json.JSONDecoder, numbered_lines: Iterable[tuple[int, str]], columns: Sequence[str]
 ) -> Iterator[tuple[int, Any, str]]:
     """Yield line number, value and text of each row of a .json file, which is read as a whole.
 
     Its root is an array; or an object of columns, or with an array as member, which the path names if there are
-    several; or the file has one object per line.
+    several; or the only row, an object with all `columns`; or the file has one object per line.
     """
     text = "\n".join([line for _, line in numbered_lines])
     position = BLANKS.match(text).end()  # type: ignore[union-attr]
@@ -116,9 +141,18 @@ def _parse_document(
     elif rows := _records_of_columns(root):
         warnings.warn(f"{path}: read as an object of columns, each with a value per row", stacklevel=1)
         yield from ((number, row, text) for number, row in enumerate(rows, 1))
+    elif isinstance(root, dict) and columns != ("",) and _has_all(root, columns):
+        yield 1, root, text
     else:
         name = choose_member(path, root)
         yield from _parse_array(path, decoder, text, _find_value(decoder, text, position, name))
+
+
+def _has_all(record: dict[str, Any], names: Sequence[str]) -> bool:
+    try:
+        return bool([_look_up(record, name) for name in names])
+    except KeyError:
+        return False
 
 
 def choose_member(path: str, root: dict[str, Any]) -> str:

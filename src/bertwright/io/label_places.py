@@ -1,26 +1,36 @@
-"""Labels that are no column of a table: in a file beside it, in the names of files, or the first words of lines."""
+"""Labels that are no column of a table: in a file beside it, or in the names of files and folders."""
 
 from __future__ import annotations
 
+import glob
 import re
-from collections import Counter
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path, PurePath
 
 from bertwright.io.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.io.lines import split_lines
 from bertwright.io.schema import Row
-from bertwright.io.sources import COMPRESSIONS, InputFile, find_file
+from bertwright.io.sources import (
+    COMPRESSIONS,
+    InputFile,
+    expand_files,
+    find_file,
+    format_of,
+    is_remote,
+    list_inputs,
+    split_suffixes,
+)
 
 LABEL_FILE = re.compile(r"(.+)[-_.](labels?|targets?)(\.\w+)*")  # train-labels.lst beside train.jsonl or train_text.txt
 TEXT_FILE_END = re.compile(r"[-_.](texts?|sentences?|data|inputs?)$")
 SUFFIXES = re.compile(rf"(\.(txt|tsv|csv|jsonl|json|parquet))?({'|'.join(map(re.escape, COMPRESSIONS))})?$")
 SPLIT_NAME = re.compile("train.*|dev.*|val|valid.*|test.*")
-FASTTEXT = "__label__"  # before each label in the files of fastText
-LABEL_WORD = re.compile(rf"{FASTTEXT}\S+|[A-Z]{{2,}}[\w:.-]*|[+-]?\d+")
-SHOWN_LINES = 1_000  # lines that show whether their first words are labels
+BARE_LABELS = re.compile(r"(labels?|targets?)(\.\w+)*")  # beside one of these texts, such as seq.in
+BARE_TEXTS = frozenset({"seq.in", "text", "texts", "sentence", "sentences", "data", "input", "inputs"})
+NUMBERED = re.compile(r"\d[\d_.-]*")  # names of files that hold one text each
+UNLABELED = frozenset({"unsup", "unlabeled", "unlabelled"})  # folders of texts without a class, as in IMDB's
 
 
 @dataclass(frozen=True)
@@ -49,19 +59,48 @@ def find_labels(files: Sequence[InputFile]) -> LabelPlaces:
         for entry in sorted(Path(folder).iterdir()) if Path(folder).is_dir() else ():
             if found := LABEL_FILE.fullmatch(entry.name):
                 stems.setdefault((folder, found[1]), str(entry))
+            elif BARE_LABELS.fullmatch(entry.name):
+                stems.update(((folder, stem), str(entry)) for stem in BARE_TEXTS if (folder, stem) not in stems)
     tables = tuple(file for file in files if len(files) == 1 or file.path not in stems.values())
     beside = {file: stems.get((paths[file].parent, TEXT_FILE_END.sub("", _stem(paths[file])))) for file in tables}
     label_files = {file.path: place for file, place in beside.items() if place and place != file.path}
     folders = {paths[file].parent for file in tables}
-    if len(folders) > 1:
+    is_numbered = len(tables) > 1 and all(NUMBERED.fullmatch(_stem(paths[file])) for file in tables)
+    in_folders = len(folders) > 1 or is_numbered
+    if in_folders:
         names = [paths[file].parent.name for file in tables]
     else:
         parts = [_stem(paths[file]).split(".") for file in tables]
         common = {n for n in range(min(map(len, parts), default=0)) if len({part[n] for part in parts}) == 1}
         names = [".".join([part for n, part in enumerate(cells) if n not in common]) for cells in parts]
-    is_classes = len(set(names)) > 1 and not any(map(SPLIT_NAME.fullmatch, names))
+    is_classes = (len(set(names)) > 1 or is_numbered) and not any(map(SPLIT_NAME.fullmatch, names))
     classes = {file.path: name for file, name in zip(tables, names, strict=True)} if is_classes else {}
-    return LabelPlaces(tables, label_files, classes, len(folders) > 1)
+    return LabelPlaces(tables, label_files, classes, in_folders)
+
+
+def list_labeled_inputs(inputs: Sequence[str], formats: Sequence[str], suffix: str | None) -> list[InputFile]:
+    """List the files of a path with labels as `list_inputs` does, and a folder per class as it is published.
+
+    Beside folders of texts, whatever their suffix, other files and texts without a class are left out, with a warning.
+    Files without a suffix, or all with foreign ones, are texts.
+    """
+    path = inputs[0]
+    is_set = Path(path).is_dir() or glob.has_magic(path)
+    if suffix or is_remote(path) or not (is_set or (Path(path).is_file() and not split_suffixes(path)[0])):
+        return list_inputs(inputs, formats=formats, suffix=suffix)
+    paths = [*expand_files(path)]
+    tables = [name for name in paths if format_of(name) in formats and format_of(name) != ".txt"]
+    foreign = [name for name in paths if format_of(name) not in formats]
+    below = [name for name in paths if PurePath(name).parent != PurePath(path)] if Path(path).is_dir() else []
+    if len({PurePath(name).parent for name in below}) > 1 and not tables:
+        chosen = [name for name in below if PurePath(name).parent.name.lower() not in UNLABELED]
+        if left_out := [name for name in paths if name not in {*chosen}]:
+            others = f" and {len(left_out) - 1:,} more files" if len(left_out) > 1 else ""
+            warnings.warn(f"{left_out[0]}{others}: in no folder of a class, left out", stacklevel=1)
+        paths, foreign = chosen, [name for name in chosen if name in {*foreign}]
+    elif len(foreign) < len(paths):
+        foreign = []
+    return list_inputs(paths, formats=formats, suffix="txt" if foreign else None)
 
 
 def _stem(path: PurePath) -> str:
@@ -83,24 +122,3 @@ def join_labels(rows: Iterable[Row], label_file: str, codec: TextCodec, table: s
         yield number, (*values, labels[count - 1][1] if count <= len(labels) else None)
     if count != len(labels):
         raise ValueError(f"{label_file}: expected {count:,} labels, one per row of {table}, got {len(labels):,}")
-
-
-def split_labels(lines: Sequence[tuple[int, str]]) -> list[Row] | None:
-    """Split lines into text and label, which is the first word or what is before a tab; None if these are no labels.
-
-    They are if all look like it, or if they repeat (line 1, which may be a header, included), as few words of texts.
-
-    >>> split_labels([(1, "__label__a x y"), (2, "__label__b z")])
-    [(1, ('x y', 'a')), (2, ('z', 'b'))]
-    >>> split_labels(list(enumerate("pos good;neg bad;pos fine;neg no".split(";"))))[0]
-    (0, ('good', 'pos'))
-    >>> split_labels(list(enumerate("A mill;The river;A bridge;It was old;He came".split(";"))))
-    """
-    parts = [(number, line.split("\t" if "\t" in line else None, 1)) for number, line in lines]
-    words = Counter(cells[0] for _, cells in islice(parts, SHOWN_LINES))
-    total, singles = words.total(), sum(count == 1 for count in words.values())
-    repeats = 1 < len(words) <= total / 2 and singles <= total / 10 and words[parts[0][1][0]] > 1
-    is_labeled = bool(words) and (repeats or all(map(LABEL_WORD.fullmatch, words)))
-    if not is_labeled or any(len(cells) < 2 or "\t" in cells[1] for _, cells in parts):
-        return None
-    return [(number, (text, label.removeprefix(FASTTEXT))) for number, (label, text) in parts]

@@ -50,6 +50,8 @@ class TableSchema:
     as the first word of each line."""
     suffix: str | None = None
     """Format of the files, such as tsv, if their suffixes do not name it."""
+    in_parallel: bool = False
+    """An object whose text is a list has several rows, one per item of its lists (.jsonl, .json)."""
     max_short_rows: int = 0
     """Number of rows with too few columns that may be skipped, because a published file is known to have them."""
 
@@ -79,5 +81,7 @@ def missing_column_error(
         nearest = (
             f"the columns are {list_names(short)}" if any(short) else "expected the names of the columns, got nothing"
         )
+    if header and header[0].lstrip().startswith(("{", '[{"')):
+        hint = "; the line looks like JSON: name --format json, or jsonl if each line is an object"
     advice = f" ({schema.hint})" if schema.hint else ""
     return MissingColumnError(f"{location}: no column {name!r}; {nearest}{hint}{advice}", header)

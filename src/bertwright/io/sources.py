@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import glob
 import os
 import re
 import shutil
+import sys
 import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import IO, Any, Literal, cast, get_args
 
@@ -24,6 +27,7 @@ FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 HF_SCHEME = "hf://"
 SHOWN = 8  # names in a message
+STDIN = "-"  # stands for standard input on the command line
 NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a file first"
 
 
@@ -261,6 +265,7 @@ def expand_files(pattern: str) -> Iterator[str]:
     if not pattern:  # an unset variable in a script; Path would take it for the current folder
         raise ValueError("an input is empty: name a file, folder, glob or hf://datasets/... path")
     pattern, member = split_member(pattern)
+    pattern = _copy_of_stdin(sys.stdin and sys.stdin.buffer) if pattern == STDIN else pattern
     path = Path(os.path.expanduser(pattern))  # noqa: PTH111 (Path.expanduser raises RuntimeError for ~nobody)
     if path.is_dir():
         files = sorted(_visible_files(path))
@@ -280,6 +285,28 @@ def expand_files(pattern: str) -> Iterator[str]:
         if (real := os.path.realpath(file)) not in seen:
             seen.add(real)
             yield f"{file}#{member}" if member else file
+
+
+@lru_cache(maxsize=1)  # several passes read the same text
+def _copy_of_stdin(stream: IO[bytes] | None) -> str:
+    """Copy standard input to a temporary file, which lives as long as this process, and return its path."""
+    folder = Path(tempfile.mkdtemp(prefix="bertwright-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copy = folder / "standard-input.txt"
+    with copy.open("wb") as target:
+        if stream is not None:
+            shutil.copyfileobj(stream, target)
+    if not copy.stat().st_size:
+        raise ValueError("standard input: expected text, got none; pipe text into the command, or name a file")
+    return str(copy)
+
+
+def name_stdin(inputs: Sequence[str]) -> tuple[str, ...]:
+    """Return the inputs with the path of a copy in place of standard input, for another process."""
+    pairs = [given.rpartition("=") for given in inputs]
+    return tuple(
+        before + equals + (next(expand_files(STDIN)) if last == STDIN else last) for before, equals, last in pairs
+    )
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bertwright.io.decoding import STDIN, STDIN_NAME, ReadStats, TextCodec, read_stdin
+from bertwright.io.decoding import STDIN_NAME, ReadStats, TextCodec, read_stdin
 from bertwright.io.lines import split_lines
+from bertwright.io.sources import STDIN
 
 
 def stdin_lines(codec: TextCodec) -> Iterator[tuple[int, str]]:

@@ -6,26 +6,24 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from bertwright.io.decoding import ReadStats, TextCodec, decode_blocks
-from bertwright.io.delimited import read_delimited_rows
-from bertwright.io.json_rows import describe_type, read_json_rows
-from bertwright.io.label_places import LabelPlaces, find_labels, join_labels, read_lines, split_labels
-from bertwright.io.lines import split_lines
-from bertwright.io.parquet import read_parquet_rows
+from bertwright.io.decoding import ReadStats, TextCodec
+from bertwright.io.json_rows import describe_type
+from bertwright.io.label_places import (
+    LabelPlaces,
+    find_labels,
+    join_labels,
+    list_labeled_inputs,
+    read_lines,
+)
+from bertwright.io.line_labels import read_labels_of_lines
 from bertwright.io.schema import MissingColumnError, Row, TableSchema
 from bertwright.io.sources import FORMATS, InputFile, list_inputs
+from bertwright.io.split_columns import is_part, read_part
+from bertwright.io.table_rows import read_file_rows
 
 TABLE_FORMATS = (*FORMATS, ".json")  # .json: an array of objects
-
-
-class ByteRange(NamedTuple):
-    """Bytes `start` to `end` of a file (None: to its end); `line` is the number of the line with byte `start`."""
-
-    start: int = 0
-    end: int | None = None
-    line: int = 1
 
 
 def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -36,12 +34,16 @@ def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) ->
     """
     stats = stats or ReadStats()
     number = 0
-    files: Sequence[InputFile] = list_inputs([path], formats=TABLE_FORMATS, suffix=schema.suffix)
+    find = list_labeled_inputs if schema.label else list_inputs
+    files: Sequence[InputFile] = find([path], formats=TABLE_FORMATS, suffix=schema.suffix)
     places = find_labels(files) if schema.label else None
     for file in places.tables if places else files:
         unit = "row" if file.format == ".parquet" else "line"
         codec = TextCodec(schema.encoding)
-        rows = _labeled_rows(file, schema, stats, places) if places else read_file_rows(file, schema, codec, stats)
+        if is_part(file):
+            rows = read_part(file, schema, codec, stats)
+        else:
+            rows = _labeled_rows(file, schema, stats, places) if places else read_file_rows(file, schema, codec, stats)
         for number, values in rows:
             location = f"{file.path}, {unit} {number}"
             if None in values and not schema.allow_nulls:
@@ -85,8 +87,13 @@ def _labeled_rows(file: InputFile, schema: TableSchema, stats: ReadStats, places
         return read_file_rows(file, schema, codec, stats)
     except MissingColumnError as error:
         missing = error
+    except ValueError as error:
+        if not places.in_folders or file.format != ".txt":
+            raise
+        missing = MissingColumnError(str(error), ())  # the lines of a text are no rows
     given = read_lines(file, codec) if file.format in (".txt", ".tsv") and len(schema.texts) == 1 else []
-    lines = [] if any("\t" in line for _, line in given) else given  # without tabs, each line is a text
+    has_tabs = any("\t" in line for _, line in given) and not places.in_folders
+    lines = [] if has_tabs else given  # without tabs, each line is a text
     unlabeled = replace(schema, values=tuple(name for name in schema.values if name != schema.label))
     rows: Iterable[Row] = [(number, (line,)) for number, line in lines]
     if not lines:
@@ -97,12 +104,13 @@ def _labeled_rows(file: InputFile, schema: TableSchema, stats: ReadStats, places
         warnings.warn(f"{file.path}: the labels are the lines of {label_file}", stacklevel=1)
         rows = join_labels(rows, label_file, codec, file.path) if schema.values else rows
     elif places.classes and (lines or {*missing.columns} <= {*schema.texts, "id"}):  # no column may be the label
-        warnings.warn(f"a file per class: {', '.join(dict.fromkeys(places.classes.values()))}", stacklevel=1)
+        unit = "folder" if places.in_folders else "file"
+        warnings.warn(f"a {unit} per class: {', '.join(dict.fromkeys(places.classes.values()))}", stacklevel=1)
         label = (places.classes[file.path],) if schema.values else ()
         rows = ((number, (*values, *label)) for number, values in rows)
-    elif labeled := split_labels(given):
-        warnings.warn(f"{file.path}: the first word of each line is its label, as {labeled[0][1][1]!r}", stacklevel=1)
-        rows = ((number, values if schema.values else values[:1]) for number, values in labeled)
+    elif labeled := read_labels_of_lines(given):
+        warnings.warn(f"{file.path}: {labeled.how}, as {labeled.rows[0][1][1]!r}", stacklevel=1)
+        rows = ((number, values if schema.values else values[:1]) for number, values in labeled.rows)
     else:
         raise missing
     return iter(rows)
@@ -134,20 +142,3 @@ def format_label(value: Any, column: str, location: str) -> str:
     if not text or text.isspace() or value != value:  # NaN, which pandas writes for a missing value
         raise ValueError(f"{location}: no value in {column!r}; fill it in, or delete the row")
     return text
-
-
-def read_file_rows(
-    file: InputFile, schema: TableSchema, codec: TextCodec, stats: ReadStats, span: ByteRange | None = None
-) -> Iterator[Row]:
-    """Yield the rows of one file, or of a byte range of it that starts and ends between rows; a null is None.
-
-    Raises ValueError for missing and ambiguous columns, for rows with too few or too many columns, and for values in
-    `schema.texts` that are not strings.
-    """
-    if file.format == ".parquet":
-        return read_parquet_rows(file, schema, stats)
-    start, end, line = span or ByteRange()
-    numbered_lines = split_lines(file.path, decode_blocks(file, codec, stats, start, end), line)
-    if file.format in (".json", ".jsonl"):
-        return read_json_rows(file, schema, codec, stats, numbered_lines)
-    return read_delimited_rows(file, schema, stats, numbered_lines)

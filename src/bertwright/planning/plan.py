@@ -30,6 +30,7 @@ from bertwright.console import (
 )
 from bertwright.executors.processes import python_command
 from bertwright.files import new_file
+from bertwright.io.sources import name_stdin
 from bertwright.planning.candidates import SHORT_RUNS, Candidate, Planner
 from bertwright.planning.gpus import UTILIZATION
 from bertwright.planning.plan_settings import PlanSettings
@@ -90,6 +91,7 @@ def prepare_text(settings: PlanSettings, folder: Path, console: Console) -> Path
     unusable text, and ChildProcessError if the process dies.
     """
     say(console, "Learning the vocabulary and preparing the text", "dim")
+    settings = replace(settings, text=name_stdin(settings.text))
     learn, preparation = prepare_settings(settings, folder / "vocabulary", folder / "store")
     code = "from bertwright.planning.plan import prepare_in_process; prepare_in_process()"
     failure = folder / "error.pickle"

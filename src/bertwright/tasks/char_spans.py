@@ -48,6 +48,8 @@ def parse_spans(value: Any, location: str, depth: int = 0) -> list[CharSpan]:
             value = [next(valid, {"result": []})]
         return [span for item in value for span in parse_spans(item, location, depth + 1)]
     if isinstance(value, dict) and depth < MAX_DEPTH:
+        if (nested := _spans_by_label(value)) is not None:
+            return nested
         if inside := next((key for key in INSIDE if isinstance(value.get(key), list | dict)), None):
             return parse_spans(value[inside], location, depth + 1)
         start, end, label = (
@@ -60,6 +62,25 @@ def parse_spans(value: Any, location: str, depth: int = 0) -> list[CharSpan]:
             return []
     form = '{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"]'
     raise ValueError(f"{location}: expected spans as {form}, got {str(value)[:SHOWN]}")
+
+
+def _spans_by_label(value: dict[str, Any]) -> list[CharSpan] | None:
+    """Return spans given as label, text and places, as CLUENER does; the end is inclusive if the text's length says so.
+
+    >>> _spans_by_label({"city": {"Bonn": [[3, 6]]}, "name": {"Ada": [[8, 11]]}})
+    [CharSpan(start=3, end=7, label='city'), CharSpan(start=8, end=11, label='name')]
+    """
+    spans = []
+    for label, texts in value.items():
+        for text, places in texts.items() if isinstance(texts, dict) else [(None, None)]:
+            if not isinstance(text, str) or not isinstance(places, list):
+                return None
+            for place in places:
+                if not isinstance(place, list) or [*map(type, place)] != [int, int]:
+                    return None
+                start, end = place
+                spans.append(CharSpan(start, end + (end - start == len(text) - 1), label))
+    return spans
 
 
 def tags_of_spans(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby, islice
+from pathlib import Path
 from statistics import mode
 from typing import Any, Literal, NamedTuple, Self
 
@@ -25,14 +27,16 @@ from bertwright.io.decoding import read_text
 from bertwright.io.delimited import without_blank_end
 from bertwright.io.lines import split_lines
 from bertwright.io.schema import TableSchema
-from bertwright.io.sources import format_of
+from bertwright.io.sources import expand_files, format_of, is_remote
 from bertwright.io.tables import column_names, leave_out_rows, read_rows
 from bertwright.tasks.char_spans import COLUMNS, CharSpan, parse_spans, tags_of_spans
+from bertwright.tasks.column_forms import are_brackets, iob2_of_brackets, read_parallel, recognize_columns, tag_file_of
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 ROW_FORMATS = (".jsonl", ".json", ".parquet")
 UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
 SHOWN = 60  # characters of a line in a message
+SENTENCES_SHOWN = 20  # sentences that show which columns hold words and tags
 ANSWER, REJECTED = "answer", ("reject", "ignore")  # what an annotator of Prodigy said of an example
 LANGUAGE = re.compile(r"[a-z]{2,}(?:-[a-z]+)*:")  # before each word in WikiANN's files, as in en:Paris
 
@@ -143,18 +147,21 @@ def read_sentences(
     - `.jsonl`, `.json` and `.parquet`: lists of strings by field (words, tags); or a text, which is split into words,
       and its entities as spans of characters (see `char_spans`). Each row is a document of its own. A glob may name
       several such files. Numbers in a .parquet of the hub become the tags that its metadata names.
-    - any other suffix but .csv: columns separated by tabs, or else by spaces, by number from 1 or, negative,
-      from the last (1, -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Between tabs a space is a
-      word. Comments are `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that starts with #
-      and white space and has another number of columns than its sentence's last line; else # is a word, as in
-      CoNLL-2000.
+    - any other suffix but .csv, in one or several files: columns separated by tabs, or else by spaces, by number from 1
+      or, negative, from the last (1, -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Between tabs
+      a space is a word. Tags in brackets, as in CoNLL-2012, become IOB2. Columns that the user has not named may be
+      recognized, and so is a file with a sentence per line beside one with its tags (see `column_forms`). Comments are
+      `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that starts with # and white space and
+      has another number of columns than its sentence's last line; else # is a word, as in CoNLL-2000.
 
     Lines that start with `comment_prefix` are comments, too. Every format except .parquet may be compressed, or
     hf://datasets/…. `suffix`: the format, such as conllu, whatever the file's suffix.
     Raises ValueError with file and line for invalid input: missing columns or values, lists of unequal length, bytes
     that are invalid in the encoding, no sentence at all.
     """
-    form = format_of(path, suffix)
+    is_set = Path(path).is_dir() or glob.has_magic(path)
+    files = [*expand_files(path)] if is_set and not is_remote(path) else [path]
+    form = format_of(files[0], suffix)
     if form == ".csv":  # read as columns, its lines would become words
         raise ValueError(
             f"{path}: sentences are read from .jsonl, .json, .parquet, .conllu, and columns of words and tags such as "
@@ -162,13 +169,75 @@ def read_sentences(
         )
     if form in ROW_FORMATS:
         return _from_rows(path, words, tags, labeled, encoding, suffix)
+    if len(files) > 1:
+        return _of_several(files, words, tags, labeled, comment_prefix, encoding, suffix)
+    path = files[0]
+    if tag_file := tag_file_of(path):
+        return _from_two_files(path, tag_file, labeled, encoding)
     conllu = form == ".conllu"
     names = CONLLU_COLUMNS if conllu else ()
     columns = [Column.of(words or ("form" if conllu else "1"), names, path)._replace(spaces=not conllu)]
     if labeled:
         columns.append(Column.of(tags or ("upos" if conllu else "-1"), names, path, UNSPECIFIED if conllu else ""))
-    blocks = _blocks(path, encoding)
-    return _from_columns(path, blocks, _conllu_rows if conllu else _column_rows, columns, comment_prefix)
+    split = _conllu_rows if conllu else _column_rows
+    sentences = _rows_by_sentence(_blocks(path, encoding), split, comment_prefix)
+    if conllu:
+        return _from_columns(path, sentences, columns)
+    return _from_recognized_columns(path, sentences, columns, words, tags)
+
+
+def _from_recognized_columns(
+    path: str, sentences: Iterator[tuple[int, list[Row]]], columns: list[Column], words: str | None, tags: str | None
+) -> Iterator[TagExample]:
+    """Read sentences of columns; the first ones show which columns are words and tags, and whether tags are brackets.
+
+    `words`, `tags`: the columns that the user named.
+    """
+    first = list(islice(sentences, SENTENCES_SHOWN))
+    labeled = len(columns) > 1
+    form = recognize_columns([[row.cells for row in rows] for _, rows in first], labeled) if words is None else None
+    if form:
+        warnings.warn(f"{path}: {form.note}; choose others with --words and --tags", stacklevel=1)
+        columns[0] = columns[0]._replace(number=form.words - 1)
+        if labeled and tags is None:
+            columns[1] = columns[1]._replace(number=form.tags - 1 if form.tags > 0 else form.tags)
+    shown = [row.cells[columns[-1].number] for _, rows in first for row in rows if len(row.cells) > columns[-1].number]
+    examples = _from_columns(path, chain(first, sentences), columns)
+    yield from map(_without_brackets, examples) if labeled and are_brackets(shown) else examples
+
+
+def _without_brackets(example: TagExample) -> TagExample:
+    """Return a sentence with tags in IOB2 in place of brackets. Raises ValueError for another tag."""
+    tags = example.tags or ()
+    odd = next((number for number, tag in enumerate(tags) if not are_brackets([tag])), None)
+    if odd is not None:
+        raise ValueError(
+            f"{example.location_of(odd)}: expected a tag in brackets, such as (PER*, * or *), as before, got "
+            f"{tags[odd]!r}; choose the column with --tags"
+        )
+    return replace(example, tags=iob2_of_brackets(tags))
+
+
+def _of_several(files: Sequence[str], *settings: Any) -> Iterator[TagExample]:
+    """Read the sentences of several column files; each file begins a document."""
+    document = 0
+    for path in files:
+        before = document
+        for sentence in read_sentences(path, *settings):
+            document = before + sentence.document
+            yield replace(sentence, document=document)
+        document += 1
+
+
+def _from_two_files(path: str, tag_file: str, labeled: bool, encoding: str) -> Iterator[TagExample]:
+    """Read a sentence per line, and its tags from the same line of another file."""
+    warnings.warn(f"{path}: a sentence per line; its tags are the lines of {tag_file}", stacklevel=1)
+    empty = True
+    for number, words, tags in read_parallel(path, tag_file, lambda name: _read_lines(name, encoding), labeled):
+        empty = False
+        yield TagExample(words, tags, path, (number,) * len(words))
+    if empty:
+        raise ValueError(f"{path}: no sentence in it; a broken download or export?")
 
 
 def with_document_context(sentences: Iterable[TagExample], words: int) -> Iterator[TagExample]:
@@ -296,15 +365,9 @@ class Column(NamedTuple):
         return cell.strip(" ") or (cell if self.spaces else "")
 
 
-def _from_columns(
-    path: str,
-    blocks: Iterable[list[Line]],
-    split: Callable[[list[Line]], list[Row]],
-    columns: list[Column],
-    comment_prefix: str | None,
-) -> Iterator[TagExample]:
+def _from_columns(path: str, sentences: Iterable[tuple[int, list[Row]]], columns: list[Column]) -> Iterator[TagExample]:
     check, rows, num_trailing, prefix = RunningTextCheck(path), list[Row](), 0, ""
-    for document, whole_rows in _rows_by_sentence(blocks, split, comment_prefix):
+    for document, whole_rows in sentences:
         rows = _without_blank_ends(whole_rows, len(columns))
         num_trailing += sum(map(Row.__ne__, rows, whole_rows))
         values = list(zip(*[_values(row, columns, path) for row in rows], strict=True))
@@ -452,7 +515,8 @@ def _compact(numbers: list[int]) -> Sequence[int]:
 def _from_rows(
     path: str, words: str | None, tags: str | None, labeled: bool, encoding: str, suffix: str | None
 ) -> Iterator[TagExample]:
-    present = set() if words and tags else {*column_names(path, suffix, encoding)}
+    names = [] if words and tags else column_names(path, suffix, encoding)
+    present = {*names, *(name.partition(".")[0] for name in names)}  # spans may be the members of an object
     fitting = [pair for pair in COLUMNS if words in (None, pair[0]) and tags in (None, pair[1]) and pair[0] in present]
     chosen = next((pair for pair in fitting if pair[1] in present), (fitting or COLUMNS)[0])
     fields = (words or chosen[0], tags or chosen[1])[: 1 + labeled]

@@ -5,8 +5,11 @@ N examples with W endings each; S = N · W sequences [CLS] prompt [SEP] ending [
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from statistics import mode
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
     from bertwright.interop.head_config import HeadRecord
     from bertwright.models.heads import TaskBatch, TaskHead
     from bertwright.models.text_encoder import TextEncoder
+
+ROWS_SHOWN = 200  # rows that show the usual number of endings
 
 
 class ChoiceExample(NamedTuple):
@@ -144,17 +149,35 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
 
     def read(self, path: str, labeled: bool = True) -> Iterator[ChoiceExample]:
         in_list = len(self.endings) == 1
-        offset, count, first = 1 if self.start is None else 2, 0, ""
-        for location, row in read_rows(path, self._schema(labeled)):
+        offset = 1 if self.start is None else 2
+        rows = read_rows(path, self._schema(labeled))
+        shown = list(islice(rows, ROWS_SHOWN))
+        # The usual number of endings: some questions of ARC have three or five.
+        count = mode(len(self._list(row[offset], place)) for place, row in shown) if in_list and shown else 0
+        first, left_out = "", list[str]()
+        for location, row in chain(shown, rows):
             begin = "" if self.start is None else f"{row[1]} "
             endings = self._list(row[offset], location) if in_list else row[offset : offset + len(self.endings)]
-            count, first = count or len(endings), first or location
+            keys = _keys_of(row[offset]) if in_list else []
+            count = count or len(endings)
+            if labeled and in_list and len(endings) not in (0, 1, count):
+                left_out.append(location)
+                continue
+            first = first or location
             _check_number_of_endings(endings, location, count, first)
             choice = None
             if labeled:
                 is_ending = self.label_is_ending
-                choice = self.endings.index(self.label) if is_ending else self._parse_choice(row[-1], count, location)
+                if is_ending:
+                    choice = self.endings.index(self.label)
+                elif keys:
+                    choice = self._find_key(row[-1], keys, location)
+                else:
+                    choice = self._parse_choice(row[-1], count, location)
             yield ChoiceExample(row[0], tuple(begin + ending for ending in endings), choice, location)
+        if left_out:
+            text = f"{len(left_out):,} rows left out because they do not have {count} endings ({left_out[0]})"
+            warnings.warn(f"{path}: {text}", stacklevel=1)
 
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[ChoiceExample]:
         if len(texts) < 3:
@@ -168,7 +191,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         hint = f"choose columns with --prompt, --start, --endings and --label{WITHOUT_HEADER}"
         form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "keep_label_ids": True}
         elsewhere = "" if self.label_is_ending else self.label
-        return TableSchema(texts, values, self.header, self.quotes, hint, label=elsewhere, **form)
+        return TableSchema(texts, values, self.header, self.quotes, hint, label=elsewhere, in_parallel=True, **form)
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
         schema = self._schema(labeled=False)
@@ -185,6 +208,15 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
                 "name all of them with --endings"
             )
         return value
+
+    def _find_key(self, value: Any, keys: list[str], location: str) -> int:
+        """Return the index of the ending whose own label is the given one, as in ARC, whose labels are A or 1."""
+        text = format_label(value, self.label, location)
+        if text not in keys:
+            raise ValueError(
+                f"{location}: expected a label of the endings, {', '.join(keys)}, got {text!r}; fix the row"
+            )
+        return keys.index(text)
 
     def _parse_choice(self, value: Any, count: int, location: str) -> int:
         """Parse the index of the right ending, from 0."""
@@ -292,6 +324,17 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             if endings != count:  # `read` has checked this within each file
                 raise ValueError(f"{example.location}: expected {count} endings, as in the file before, got {endings}")
             yield example
+
+
+def _keys_of(endings: Any) -> list[str]:
+    """Return the labels of endings that are objects with a text and a label each; none for others.
+
+    >>> _keys_of([{"text": "a mill", "label": "A"}, {"text": "a river", "label": "B"}]), _keys_of(["a mill"])
+    (['A', 'B'], [])
+    """
+    objects = [ending for ending in endings if isinstance(ending, dict)] if isinstance(endings, list) else []
+    keys = [str(ending["label"]) for ending in objects if "label" in ending]
+    return keys if len({*keys}) == len(keys) == len(endings) > 0 else []
 
 
 def _check_number_of_endings(endings: Sequence[str], location: str, count: int, first: str) -> None:

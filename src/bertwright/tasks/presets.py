@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.io.sources import check_unique
+from bertwright.io.split_columns import SPLIT_NAMES, find_splits
 from bertwright.settings import check_not_str, did_you_mean
-from bertwright.tasks.classification import Classification
+from bertwright.tasks.classification import Classification, TextTask
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
@@ -20,11 +22,6 @@ from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TASK_TYPES, TaskOptions
 
 SPLITS = ("train", "dev", "test")
-SPLIT_NAMES = {  # of members of a .json file
-    "train": ("train", "training"),
-    "dev": ("dev", "devel", "development", "val", "valid", "validation"),
-    "test": ("test", "testing"),
-}
 
 
 class PaperSettings(NamedTuple):
@@ -178,7 +175,8 @@ class TaskSettings:
         """Return the files of a split; none if neither its flag nor --data has any."""
         given: tuple[str, ...] = getattr(self, split)
         if given or self.data is None:
-            return tuple(_split_in_file(path, split) for path in given)
+            others = {path for name in SPLITS if name != split for path in getattr(self, name)}
+            return tuple(self._split_in_table(path, split, others) or _split_in_file(path, split) for path in given)
         if self.task not in PRESETS:
             raise ValueError(f"--data is for published tasks, whose file names are known; name files with --{split}")
         name: str = getattr(PRESETS[self.task], split)
@@ -186,6 +184,26 @@ class TaskSettings:
         if split == "train" and not paths:
             raise ValueError(f"{self.data}: no {name}, the training file of {self.task}; name it with --train")
         return paths
+
+    def _split_in_table(self, path: str, split: str, others: Collection[str]) -> str | None:
+        """Return the path of a split, as in data.jsonl#dev, of a table that another split names as well.
+
+        Warns of a table with several splits that only one split names.
+        """
+        task = self.build_task()
+        if not isinstance(task, TextTask | MultipleChoice) or not task.header:
+            return None
+        names = find_splits(path, task.format, task.encoding)
+        if split not in names:
+            return None
+        if path in others:
+            return f"{path}#{names[split]}"
+        warnings.warn(
+            f"{path}: a column has splits ({', '.join(names.values())}), and all rows are read; name one, as in "
+            f"{path}#{names[split]}, or give the file with --train and --dev",
+            stacklevel=1,
+        )
+        return None
 
     def files_by_split(self, *required: str) -> dict[str, tuple[str, ...]]:
         """Return the files of all splits.

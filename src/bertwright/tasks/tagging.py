@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from bertwright.models.text_encoder import TextEncoder
 
 FORMATS = (*ROW_FORMATS, ".conllu", ".conll")
+WITHOUT_PREFIX = "io"  # a scheme: a tag is the type alone, as in Few-NERD
 NUM_SPECIALS = 2  # [CLS] and [SEP] of every window
 TAG_HEADS = {"linear": "", "crf": "bertwright.models.crf:CrfHead"}
 """Heads by name: add yours here. Each is a class, called with its `HeadSpec`, the width of the states, the tags and
@@ -115,8 +116,9 @@ class Tagging(Task[TagExample, TagPrediction]):
     tags: str | None = None
     """Column of the tags, as for the words. Unset: the last column; in .conllu upos; in .jsonl and .parquet tags."""
     scheme: str | None = None
-    """Scheme of tags that spell spans: iob1, iob2, bioes (or BILOU), or none for plain classes; unset: detected in the
-    training data. IOB1 is learned as IOB2 and BILOU as BIOES. I- at the start of a span is an error only in iob2."""
+    """Scheme of tags that spell spans: iob1, iob2, bioes (or BILOU), io for types without a prefix, of which equal
+    neighbours are one span, or none for plain classes; unset: detected in the training data, io never. IOB1 and IO are
+    learned as IOB2, and BILOU as BIOES. I- at the start of a span is an error only in iob2."""
     context: bool = False
     """Whether the adjacent sentences of the document fill the window (section 5.3). A file without document marks is
     one document; a row of .jsonl or .parquet has no context."""
@@ -147,8 +149,9 @@ class Tagging(Task[TagExample, TagPrediction]):
         check_format(self.format, FORMATS)
         if self.unit not in get_args(Unit):
             raise ValueError(f"unit = {self.unit!r}: {did_you_mean(self.unit, get_args(Unit))}")
-        if self.scheme not in (None, *get_args(Scheme)):
-            raise ValueError(f"scheme = {self.scheme!r}: {did_you_mean(str(self.scheme), get_args(Scheme))}")
+        schemes = (*get_args(Scheme), WITHOUT_PREFIX)
+        if self.scheme not in (None, *schemes):
+            raise ValueError(f"scheme = {self.scheme!r}: {did_you_mean(str(self.scheme), schemes)}")
         if self.max_length <= NUM_SPECIALS:
             raise ValueError(f"max_length = {self.max_length}: at least {NUM_SPECIALS + 1}: [CLS], one token, [SEP]")
         if self.tag_head not in TAG_HEADS:
@@ -248,7 +251,7 @@ class Tagging(Task[TagExample, TagPrediction]):
             found = {OUTSIDE, *spellings({split_tag(tag)[1] for tag in found} - {""}, task._learned_scheme)}
         labels = tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
         metric = "accuracy" if scheme == "none" else self.metric
-        return replace(self, scheme=scheme, labels=labels, metric=metric, unit=detect_unit(examples))
+        return replace(self, scheme=task.scheme, labels=labels, metric=metric, unit=detect_unit(examples))
 
     def texts(self, examples: Sequence[TagExample]) -> Iterator[str]:
         return (word for example in examples for word in example.words)
@@ -272,8 +275,9 @@ class Tagging(Task[TagExample, TagPrediction]):
         counts = Counter(tag for example in examples for tag in self._targets(example))
         if self._scheme == "none" and (kinds := _entity_like(counts)):
             found.append(
-                f"tags such as {kinds} look like entities, but are scored word by word as classes: for spans, write B- "
-                "and I- before each type, and O for words outside"
+                f"tags such as {kinds} look like entities, but are scored word by word as classes: for spans, use "
+                "--scheme io if equal neighbours are one entity, or write B- and I- before each type, and O for words "
+                "outside"
             )
         # A foreign model may have learned iob1 without conversion, with I- at the start of spans; `score` converts it.
         starts = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and split_tag(label)[1]}
@@ -460,11 +464,13 @@ class Tagging(Task[TagExample, TagPrediction]):
     def _scheme(self) -> Scheme:
         if self.scheme is None:
             raise ValueError("the scheme of the tags is not known yet: call with_labels_of(training examples) first")
-        return cast(Scheme, self.scheme)
+        return "iob1" if self.scheme == WITHOUT_PREFIX else cast(Scheme, self.scheme)
 
     def _normal_tags(self, example: TagExample) -> tuple[str, ...]:
         """Return a sentence's tags; tags of spans have their usual spelling."""
         tags = known_tags(example)
+        if self.scheme == WITHOUT_PREFIX:
+            return tuple([OUTSIDE if tag in OUTSIDES else f"I-{tag}" for tag in tags])
         return tags if self._scheme == "none" else tuple(map(normalize_tag, tags))
 
     def _gold(self, example: TagExample) -> tuple[str, ...]:

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from bertwright.files import check_absent
 from bertwright.interop.model_files import check_model
-from bertwright.io.decoding import STDIN
-from bertwright.io.sources import check_exist
+from bertwright.io.sources import STDIN, check_exist
 from bertwright.metrics.bleu import BleuTokenizer
 from bertwright.settings import (
     MAX_SEED,

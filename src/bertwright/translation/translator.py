@@ -18,8 +18,9 @@ from bertwright.console import ProgressCallback, item_progress, make_console, sa
 from bertwright.files import new_file
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.translation_models import TranslationSystem, load_translation_system
-from bertwright.io.decoding import STDIN, ReadStats, TextCodec, read_stdin
+from bertwright.io.decoding import ReadStats, TextCodec, read_stdin
 from bertwright.io.lines import split_lines
+from bertwright.io.sources import STDIN
 from bertwright.metrics.bleu import corpus_bleu
 from bertwright.models.packing import TokenBatch
 from bertwright.training.context import execution_context
