@@ -86,7 +86,7 @@ def test_labels_after_the_last_mark_of_each_line_are_read(tmp_path: Path) -> Non
 def test_intents_beside_a_file_of_sentences_are_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "seq.in", "play a song\nbook a table\n")
     write(tmp_path / "label", "Play\nBook\n")
-    with pytest.warns(UserWarning, match="the labels are the lines of .*label"):
+    with pytest.warns(UserWarning, match=r"seq\.in: the labels .*label"):
         assert rows_of(path, format="txt") == [("play a song", "Play"), ("book a table", "Book")]
 
 
