@@ -76,7 +76,7 @@ def test_trees_are_read_as_their_words_and_the_label_of_their_root(tmp_path: Pat
 
 def test_labels_after_the_last_mark_of_each_line_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "Sales rose .@positive\nmail x@y .@neutral\nUp .@positive\nSame .@neutral\n")
-    with pytest.warns(UserWarning, match=r"what follows the last @ .* as 'positive'"):
+    with pytest.warns(UserWarning, match=r"the last @ .* as 'positive'"):
         assert rows_of(path)[1] == ("mail x@y .", "neutral")
     write(path, "mail a@b.com\nmail b@c.com\nmail d@e.com\n")  # no label repeats
     with pytest.raises(ValueError, match="no column 'text'"):
@@ -119,7 +119,7 @@ def test_splits_in_a_column_are_read_by_the_option_that_names_the_file(tmp_path:
 
 def test_a_part_of_a_table_without_splits_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label\na,x\n")
-    with pytest.raises(ValueError, match=r"a\.csv#dev: no column tells the splits apart"):
+    with pytest.raises(ValueError, match=r"a\.csv#dev: no column .* splits"):
         rows_of(f"{path}#dev")
     assert TaskSettings("classification", train=(str(path),), dev=(str(path),)).files("dev") == (str(path),)
 
@@ -130,7 +130,7 @@ def test_a_file_per_document_is_a_row_and_lists_of_texts_are_joined(tmp_path: Pa
             tmp_path / f"{number}.json",
             {"type": "Decision", "main_body": ["One.", "Two."], "concepts": ["192", "862"][:number]},
         )
-    with pytest.warns(UserWarning, match="'main_body' that are lists of texts are joined"):
+    with pytest.warns(UserWarning, match="'main_body' .* are joined"):
         examples = list(MultiLabel(text="main_body", label="concepts").read(str(tmp_path)))
     assert [example.text for example in examples] == ["One.\nTwo."] * 2
     assert [example.label for example in examples] == [("192",), ("192", "862")]
@@ -175,7 +175,7 @@ def test_tabs_in_a_csv_without_header_and_sources_at_the_end_of_some_rows_are_re
     rows = ["main\tMSR\t2012\t1\t5.0\tA mill, old.\tA mill.", "main\tMSR\t2012\t4\t0.5\tA.\tB.\tlicense\thttp://x"]
     path = write(tmp_path / "sts-train.csv", "\n".join(rows) + "\n")
     task = Regression(text="6", text_pair="7", label="5", header=False)
-    with pytest.warns(UserWarning, match="1 rows have more columns than line 1, the first in line 2"):
+    with pytest.warns(UserWarning, match="1 rows have more columns .* line 2"):
         assert [(e.text, e.text_pair, e.label) for e in task.read(str(path))] == [
             ("A mill, old.", "A mill.", 5.0),
             ("A.", "B.", 0.5),
