@@ -167,7 +167,7 @@ def test_an_answer_is_the_label_of_its_ending_and_other_numbers_of_endings_are_l
     with pytest.warns(UserWarning, match=r"train\.jsonl: 1 rows left out .* 4 endings .*line 1"):
         assert [example.label for example in task.read(str(path))] == [2, 0, 3]
     write(path, arc("ABCD", "E"))
-    with pytest.raises(ValueError, match=r"line 1: expected a label of the endings, A, B, C, D, got 'E'"):
+    with pytest.raises(ValueError, match=r"line 1: .* endings, A, B, C, D, got 'E'"):
         list(task.read(str(path)))
 
 
