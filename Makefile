@@ -17,6 +17,7 @@ install: .venv/installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check torch --constraint constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]' --constraint constraints.txt
+	$(BIN)/python -m compileall -q src
 	touch $@
 
 demo: install
@@ -27,9 +28,10 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# A process for each core, of one thread each; a file's tests stay together, for what they share.
+# A process for each core, of one thread each; a file's tests stay together, for what they share. conftest.py orders them.
 test: check
-	BERTWRIGHT_REQUIRE_NATIVE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' --numprocesses auto --dist loadfile
+	BERTWRIGHT_REQUIRE_NATIVE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' --numprocesses auto \
+	    --dist loadfile --no-loadscope-reorder
 
 test-slow: install
 	$(BIN)/pytest -m slow

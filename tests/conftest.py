@@ -32,6 +32,15 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
         signal.signal(_number, _handler)
 
 
+# Files that take longest start first: a process that began one of them last would run alone for a minute.
+LONGEST = [f"test_{name}.py" for name in ("instruction_sets", "experiment_runs", "readme", "pretrain", "paper_tables")]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the tests of `LONGEST` to the front."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests of bfloat16 kernels on processors without units for them."""
     if item.get_closest_marker("bfloat16") and ffi.bf16_isa() is None:

@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import weakref
 from dataclasses import replace
@@ -35,7 +33,7 @@ from bertwright.finetuning.run import finetune
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import to_table
-from harness import kill_processes, same_weights, start_process
+from harness import kill_processes, run_and_capture, run_on_ranks, same_weights, start_process
 
 
 def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[ExperimentSettings, str]) -> None:
@@ -283,19 +281,10 @@ def test_the_processes_of_torchrun_share_the_jobs(
     unbroken, _ = finished_run
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
     copy_results(unbroken, settings, is_pretraining("mlm"))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = ["-m", "--", "bertwright", "experiment", "table5", "--store", str(settings.store), "--data"]
-    options = (
-        f"{settings.data} --work {settings.work} --seeds 1 --tasks sst2 --steps 20 --limit 60 --word-task-limit 40"
-    )
-    device = ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
-    done = subprocess.run(
-        [*launcher, *command, *options.split(), *device], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    printed = "".join(run_on_ranks(2, run_and_capture, experiment, settings).values())
     assert results(settings).items() <= results(unbroken).items()
-    assert done.stdout.count("Table 5: pre-training objectives: 24 jobs") == 1
-    assert done.stdout.count("report.json") == 1
+    assert printed.count("Table 5: pre-training objectives: 24 jobs") == 1
+    assert printed.count("report.json") == 1
     for job in plan_of(settings).jobs:  # each run was started once
         if not isinstance(job, FinetuneJob):
             continue

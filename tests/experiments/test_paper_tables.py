@@ -47,7 +47,7 @@ def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monk
 
 
 def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Path) -> None:
-    settings = make(tmp_path / "work", "table6", seeds=1, steps=10, tasks=("sst2",))
+    settings = make(tmp_path / "work", "table6", seeds=1, steps=10, limit=20, tasks=("sst2",))
     printed = run_experiment(settings, columns=160)
     record = read_json(output(settings) / "report.json")
     cells = {cell["row"]: cell for cell in record["cells"] if cell["column"] == "perplexity"}

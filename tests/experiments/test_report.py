@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_experiments import Make, output, plan_of, run_experiment
+from small_experiments import Make, copy_results, is_pretraining, output, plan_of, run_experiment
 
 from bertwright.experiments import jobs, report
+from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.job_runner import JobResult, JobRunner
 from bertwright.experiments.table_plan import FLOORS, Trial
 from bertwright.files import read_json
@@ -50,7 +51,7 @@ def test_a_pretraining_that_learned_context_is_not_on_the_plateau() -> None:
 
 
 def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def diverge(settings: Any, console: Any) -> None:
         if settings.data.objective == "ltr":
@@ -60,6 +61,7 @@ def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
     pretrain = jobs.pretrain
     monkeypatch.setattr(jobs, "pretrain", diverge)
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
+    copy_results(finished_run[0], settings, is_pretraining("ltr"))
     printed = run_experiment(settings, columns=140)
     assert "pre-train ltr, rate 0.001: diverged: step 3" in printed
     record = read_json(output(settings) / "report.json")
