@@ -12,6 +12,7 @@ from typing import Any
 import polars
 import pytest
 
+from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.squad import GoldAnswer, QaExample, align_answers, read_questions
 from helpers import PUBLISHED, SAMPLES, needs_data
 
@@ -138,6 +139,41 @@ def test_parquet_may_have_an_id_of_another_name_or_none(tmp_path: Path) -> None:
     for name, identity in (("guid", "a"), ("source", "1")):
         polars.DataFrame([line() | {name: "a"}]).write_parquet(tmp_path / "a.parquet")
         assert [example.id for example in read_questions(str(tmp_path / "a.parquet"))] == [identity]
+
+
+def test_detected_answers_of_mrqa_have_their_start(tmp_path: Path) -> None:
+    found = {"text": "lives", "char_spans": [[23, 27]], "token_spans": [[6, 6]]}
+    item = {"qid": "q1", "question": "What?", "answers": ["lives", "Rome"], "detected_answers": [found]}
+    header = '{"header": {"dataset": "SQuAD"}}'
+    path = write(tmp_path, f"{header}\n{json.dumps({'context': CONTEXT, 'qas': [item]})}\n", "dev.jsonl")
+    (example,) = read_questions(path)
+    assert example.answers == (GoldAnswer("lives", 23), GoldAnswer("Rome", 13))
+
+
+def test_newsqa_is_read_by_the_consensus_of_its_annotators_and_by_split(tmp_path: Path) -> None:
+    agreed = [{"s": 32, "e": 37}, {"noAnswer": True}, {"badQuestion": True}]
+    questions = [{"q": f"Q{number}?", "consensus": consensus} for number, consensus in enumerate(agreed)]
+    stories = [{"storyId": f"{kind}.story", "text": CONTEXT, "type": kind} for kind in ("train", "dev")]
+    path = write(tmp_path, {"data": [story | {"questions": questions} for story in stories], "version": "1"})
+    settings = TaskSettings("question-answering", train=(path,), dev=(path,))
+    assert settings.files("dev") == (f"{path}#dev",)
+    first, second = read_questions(f"{path}#dev")
+    assert (first.id, first.question, first.answers) == ("dev.story#0", "Q0?", (GoldAnswer("Oslo.", 32),))
+    assert (second.is_impossible, second.answers) == (True, ())
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        ({"data": [{"story": CONTEXT, "questions": [], "answers": []}]}, "CoQA"),
+        ([{"context": [["Bob", [CONTEXT]]], "question": "Q?", "answer": "yes", "supporting_facts": []}], "HotpotQA"),
+    ],
+)
+def test_questions_whose_answers_are_no_spans_of_one_text_are_refused_by_name(
+    tmp_path: Path, content: Any, name: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"dev\.json, .*: {name}'s .* expected answers that are spans"):
+        list(read_questions(write(tmp_path, content)))
 
 
 def test_one_split_of_several_is_read_by_its_name(tmp_path: Path) -> None:

@@ -136,7 +136,11 @@ def _split_in_file(path: str, split: str) -> str:
         root = json.loads(content)
     except ValueError:  # reported when the file is read
         return path
-    names = [name for name in SPLIT_NAMES[split] if isinstance(root, dict) and isinstance(root.get(name), list | dict)]
+    if not isinstance(root, dict):
+        return path
+    texts = root["data"] if isinstance(root.get("data"), list) else []
+    types = {text.get("type") for text in texts if isinstance(text, dict) and "questions" in text}  # NewsQA
+    names = [name for name in SPLIT_NAMES[split] if isinstance(root.get(name), list | dict) or name in types]
     return f"{path}#{names[0]}" if names else path
 
 

@@ -4,7 +4,8 @@ JSON is a tree of data, paragraphs and qas, from any of its levels on, or a list
 tree, too, usually a question: {"question": …, "context": …, "answers": [{"text": …, "start": …}]}. Answers may also be
 texts, or an object of lists; `start` counts characters, is optional, and may be called `answer_start`. The list of
 answers may be empty. An id may have another name, such as guid; without one, questions are numbered (in .jsonl, by
-line). A .parquet has the columns question, context, answers and an id.
+line). A .parquet has the columns question, context, answers and an id. MRQA's detected answers and NewsQA's texts with
+questions are read as well.
 """
 
 from __future__ import annotations
@@ -166,6 +167,8 @@ def _example(record: _Record, labeled: bool) -> QaExample:
 
 def _with_answers(example: QaExample, values: dict[str, Any]) -> QaExample:
     location = example.location
+    if "detected_answers" in values:
+        values = values | {"answers": _detected_answers(values, location)}
     key = "answer" if "answer" in values and "answers" not in values else "answers"
     is_impossible = _member({"is_impossible": False} | values, "is_impossible", bool, location)
     values = {key: []} | values if is_impossible else values
@@ -194,6 +197,19 @@ def _answer_list(given: Any, location: str) -> list[Any]:
             f'{location}: {len(texts)} in "text" but {len(starts)} in "answer_start"; each answer needs both'
         )
     return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+
+
+def _detected_answers(values: dict[str, Any], location: str) -> list[Any]:
+    """Return the answers of a question of MRQA: those that its authors found, with their start, and the others."""
+    found = _member(values, "detected_answers", list, location)
+    placed = []
+    for answer in found:
+        spans = _member({"char_spans": []} | _object(answer, location), "char_spans", list, location)
+        start = spans[0][0] if spans and isinstance(spans[0], list) and spans[0] else None
+        placed.append({"text": answer.get("text"), "start": start})
+    texts = {answer["text"] for answer in placed}
+    given = values.get("answers")
+    return placed + [text for text in (given if isinstance(given, list) else []) if text not in texts]
 
 
 def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
@@ -235,7 +251,9 @@ def _tree(path: str, encoding: str) -> Iterator[_Record]:
         yield from _lines(path, encoding)
         return
     if member := split_member(path)[1]:
-        root = _member(root, member, (list, dict), path)
+        parts = root.get("data") if isinstance(root, dict) and member not in root else None
+        of_split = [part for part in parts or [] if isinstance(part, dict) and part.get("type") == member]  # NewsQA
+        root = of_split or _member(root, member, (list, dict), path)
     for number, record in enumerate(_walk(root if isinstance(root, dict) else {"data": root}, path, "data"), 1):
         yield record._replace(number=str(number))
 
@@ -245,7 +263,7 @@ def _walk(values: Any, location: str, missing: str, context: str | None = None) 
 
     `missing`: the member that the error names if the object is neither.
     """
-    members = _object(values, location)
+    members = _usual_members(_object(values, location), location)
     if "context" in members:
         context = _text(members, "context", location)
     key = next((key for key in TREE if key in members), None)
@@ -264,6 +282,36 @@ def _walk(values: Any, location: str, missing: str, context: str | None = None) 
             elif level == "article" and isinstance(title := item.get("title"), str):
                 name += f" ({' '.join(title.split())})"
         yield from _walk(item, f"{location}, {level} {name}", BELOW[level], context)
+
+
+def _usual_members(members: dict[str, Any], location: str) -> dict[str, Any]:
+    """Return an object of NewsQA with the names of SQuAD. Raises ValueError for one of CoQA or HotpotQA.
+
+    An answer of NewsQA is what most annotators chose; a question that they found bad, or split on, is left out.
+    """
+    if isinstance(members.get("story"), str) and isinstance(members.get("questions"), list):
+        raise ValueError(
+            f"{location}: CoQA's questions follow from the dialogue before, and its answers are free text; expected "
+            "answers that are spans of a context, as in SQuAD"
+        )
+    if isinstance(members.get("context"), list) and "supporting_facts" in members:
+        raise ValueError(
+            f"{location}: HotpotQA's contexts are lists of paragraphs, and some answers are yes or no; expected "
+            "answers that are spans of a context, as in SQuAD"
+        )
+    if not isinstance(text := members.get("text"), str) or not isinstance(questions := members.get("questions"), list):
+        return members
+    qas = []
+    for number, question in enumerate(questions):
+        consensus = question.get("consensus") if isinstance(question, dict) else None
+        if not isinstance(consensus, dict) or "q" not in question or consensus.get("badQuestion"):
+            continue
+        start, end = consensus.get("s"), consensus.get("e")
+        has_answer = type(start) is int and type(end) is int
+        answers = [{"text": text[start:end].rstrip(), "start": start}] if has_answer else []
+        identity = f"{members.get('storyId', location)}#{number}"
+        qas.append({"id": identity, "question": question["q"], "answers": answers, "is_impossible": not has_answer})
+    return {"context": text, "qas": qas}
 
 
 def _lines(path: str, encoding: str) -> Iterator[_Record]:
