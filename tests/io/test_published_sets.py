@@ -117,6 +117,12 @@ def test_splits_in_a_column_are_read_by_the_option_that_names_the_file(tmp_path:
         rows_of(f"{path}#extra")
 
 
+def test_rows_whose_label_is_missing_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "olid.tsv", "tweet\tsubtask_b\na\tTIN\nb\tNULL\nc\tUNT\n")  # level B of OLID
+    with pytest.warns(UserWarning, match=r"'subtask_b' is missing .*: 1$"):
+        assert rows_of(path, text="tweet", label="subtask_b") == [("a", "TIN"), ("c", "UNT")]
+
+
 def test_a_part_of_a_table_without_splits_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label\na,x\n")
     with pytest.raises(ValueError, match=r"a\.csv#dev: no column .* splits"):

@@ -132,16 +132,17 @@ def zip_member(file: str | IO[bytes], path: str, member: str = "") -> str:
 def split_suffixes(path: str) -> tuple[str, str]:
     """Return the suffix that names the format and the one that names the compression, in lower case; "" for none.
 
-    The files of a Wikipedia dump in several files end with the range of their pages: .xml-p1p41242.
+    A .log is text. The files of a Wikipedia dump in several files end with the range of their pages: .xml-p1p41242.
 
     >>> split_suffixes("a/b.train.JSONL.gz"), split_suffixes("hf://datasets/a/b.v1/*.conll"), split_suffixes("a.bz2")
     (('.jsonl', '.gz'), ('.conll', ''), ('', '.bz2'))
-    >>> split_suffixes("kowiki-latest-pages-articles1.xml-p1p82407.bz2")
-    ('.xml', '.bz2')
+    >>> split_suffixes("kowiki-latest-pages-articles1.xml-p1p82407.bz2"), split_suffixes("HDFS.log.gz")
+    (('.xml', '.bz2'), ('.txt', '.gz'))
     """
     suffixes = PurePath(path.lower()).suffixes
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
-    return re.sub(r"^\.xml-p\d+p\d+$", ".xml", suffixes[-1]) if suffixes else "", compression
+    suffix = suffixes[-1] if suffixes else ""
+    return ".txt" if suffix == ".log" else re.sub(r"^\.xml-p\d+p\d+$", ".xml", suffix), compression
 
 
 def list_inputs(

@@ -58,6 +58,7 @@ REPR_LABELS = 3  # maximum number of labels in the text of a prediction
 MAX_TABLE_LABELS = 30  # maximum number of labels in a confusion table
 WORST = 10  # labels and confusions that are shown instead of a larger table
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
+MISSING = ("NULL", "NaN", "nan", "<NA>", "#N/A")  # labels of rows without one, as programs write them
 UNDECIDED = ("gold_label", "-")  # column and label of SNLI's and MultiNLI's rows on which the annotators disagreed
 LABEL_SEPARATORS = ("|", ";", ",")
 SEP = SPECIAL_TOKENS[3]
@@ -88,6 +89,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """A task on texts or pairs of texts, which are read from tables."""
 
     inference_call: ClassVar[str] = "classify(texts)"
+    leaves_out_missing: ClassVar[bool] = False
+    """True if labeled rows whose label is written as missing are left out; else they are an error or a label."""
 
     text: str = "text"
     """Column with the text; a number counts from 1 in files without header; a.b is the field b of the object in a."""
@@ -147,6 +150,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         field, mark = UNDECIDED
         if labeled and self.label_fields == (field,):
             rows = leave_out_rows(rows, path, field, (mark,), repr(mark))
+        if labeled and self.leaves_out_missing:
+            rows = leave_out_rows(rows, path, self.label, MISSING, "missing (NULL, NaN)")
         for location, values in rows:
             pair = None if self.text_pair is None else values[1]
             label = values[-1] if len(self.label_fields) == 1 else values[-len(self.label_fields) :]
@@ -264,6 +269,7 @@ class Classification(TextTask[str, LabelPrediction]):
     """Classification: a label per text, or per pair of texts."""
 
     kind: ClassVar[str] = "classification"
+    leaves_out_missing: ClassVar[bool] = True
 
     metric: str = "accuracy"
     """Score that selects the best checkpoint: accuracy, f1 (of one of two labels), macro_f1 or matthews."""
