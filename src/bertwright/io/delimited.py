@@ -151,7 +151,9 @@ def _column_indices(header: list[str], first: list[str], schema: TableSchema, qu
             if schema.header and name.isdigit():
                 hint = "; to give columns by number, use --header False"
             elif is_unsplit and (schema.header or name.isdigit()):
-                hint = "; fields are separated by commas in .csv, by tabs in .tsv and .txt; --format csv or tsv overrides the suffix"
+                hint = (
+                    "; fields are separated by commas in .csv, by tabs in .tsv and .txt, unless --format names another"
+                )
             elif not schema.header:
                 hint = "; without a header, columns are named by number"
             elif schema.quotes is None and not quotes and f'"{name}"' in header:
