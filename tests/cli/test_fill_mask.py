@@ -11,6 +11,7 @@ import pytest
 
 import bertwright
 from bertwright import DeviceSettings
+from bertwright.cli import main as cli
 from bertwright.cli.verbs.fill_mask import run as fill_mask
 from bertwright.inference.model import Bert
 from bertwright.inference.text_settings import FillMaskSettings
@@ -34,21 +35,23 @@ def test_fill_mask_prints_what_it_returns(one_layer_folder: Path) -> None:
             assert f"{candidate.probability:.1%}" in printed
 
 
-def test_fill_mask_reads_standard_input(one_layer_folder: Path) -> None:
-    command = [sys.executable, "-m", "bertwright", "fill-mask", one_layer_folder, "-", "--top-k", "2"]
-
-    def run(content: bytes) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(command, input=content, capture_output=True, timeout=300, check=False)
-
-    done = run(b"The [MASK] sees .\n\nThe bear [MASK] .\n")
+def test_fill_mask_reads_standard_input(
+    one_layer_folder: Path, pipe_in: Callable[[str | bytes | None], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["fill-mask", str(one_layer_folder), "-", "--top-k", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bertwright", *command], input=b"The [MASK] sees .\n\nThe bear [MASK] .\n",
+        capture_output=True, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode().count("[MASK]") >= 2
     expected = bertwright.load(one_layer_folder, "cpu").fill_mask("The bear [MASK] .", 2).text
     assert expected in done.stdout.decode()
-    failed = run(b"The [MASK] caf\xe9\n")
-    assert failed.returncode == 2
-    assert failed.stderr.startswith(b"bertwright: error: standard input, byte 14: e9 is not UTF-8")
-    assert b"--encoding-errors" not in failed.stderr  # which this command does not have
+    pipe_in(b"The [MASK] caf\xe9\n")
+    assert cli.run(command) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("bertwright: error: standard input, byte 14: e9 is not UTF-8")
+    assert "--encoding-errors" not in errors  # which this command does not have
 
 
 def test_a_model_for_a_task_has_no_masked_lm_head(tmp_path: Path, make_task_model: Callable[[AnyTask], Bert]) -> None:

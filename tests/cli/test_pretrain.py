@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 
 import bertwright
 from bertwright.corpus.documents import CorpusSettings
+from bertwright.files import lock_folder
 from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
@@ -529,21 +530,15 @@ def test_ctrl_c_stops_all_ranks_and_the_printed_command_resumes_them(tmp_path: P
     assert 0 < saved[1] < saved[2]
 
 
-def test_each_rank_reports_its_failure_in_one_line(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, eval_every=100_000, log_every=1)
-    write_settings(tmp_path / "recipe.toml", settings, "test")
-    command = [*TORCHRUN, "--nproc-per-node", "2", "-m", "--", "bertwright", "pretrain"]
-    command += ["--config", str(tmp_path / "recipe.toml")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
-        wait_for(lambda: len(read_metrics(settings.run)) > 5)
-        resume = [*command[:-2], "--run", str(settings.run), "--resume"]
-        second = subprocess.run(resume, capture_output=True, text=True, timeout=120, check=False)
-        run.send_signal(signal.SIGINT)
-        run.communicate(timeout=60)
-    ours = [line for line in second.stderr.splitlines() if line.startswith("bertwright")]
+def test_each_rank_reports_its_failure_in_one_line(unfinished: PretrainSettings) -> None:
+    ranks = [*TORCHRUN, "--nproc-per-node", "2", "-m", "--"]
+    command = [*ranks, "bertwright", "pretrain", "--run", str(unfinished.run), "--resume"]
+    with lock_folder(unfinished.run):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ours = [line for line in done.stderr.splitlines() if line.startswith("bertwright")]
     assert "another process is writing there" in next(line for line in ours if line.startswith("bertwright: error: "))
-    assert f"bertwright, rank 1: error: {settings.run}: rejected by rank 0; see its message" in ours
-    assert "Error: " not in second.stderr.replace("ChildFailedError: ", "")  # no traceback of ours
+    assert f"bertwright, rank 1: error: {unfinished.run}: rejected by rank 0; see its message" in ours
+    assert "Error: " not in done.stderr.replace("ChildFailedError: ", "")  # no traceback of ours
 
 
 # Misuse and faults

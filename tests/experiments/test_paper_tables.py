@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from small_experiments import Make, output, plan_of, run_experiment, sentences
 from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.job_runner import JobRunner
 from bertwright.experiments.jobs import BestRateJob, all_jobs
+from bertwright.experiments.levels import LEVELS
 from bertwright.experiments.report import format_p
 from bertwright.experiments.table_plan import FREQUENT, RANDOM
 from bertwright.experiments.tables import TableProperties, describe_tables, read_properties, table_names
@@ -46,12 +48,16 @@ def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monk
     assert all(claim["verdict"] == "no verdict" for claim in record["claims"])  # one seed
 
 
-def test_table6_compares_shapes_by_held_out_perplexity(make: Make, tmp_path: Path) -> None:
+def test_table6_compares_shapes_by_held_out_perplexity(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = ((1, 32, 2), (2, 32, 1), (2, 32, 2), (3, 32, 2), (3, 48, 3), (4, 48, 3))
+    monkeypatch.setitem(LEVELS, "demo", replace(LEVELS["demo"], shapes=shapes))
     settings = make(tmp_path / "work", "table6", seeds=1, steps=10, limit=20, tasks=("sst2",))
     printed = run_experiment(settings, columns=160)
     record = read_json(output(settings) / "report.json")
     cells = {cell["row"]: cell for cell in record["cells"] if cell["column"] == "perplexity"}
-    assert list(cells)[::5] == ["L1 H128 A2 (paper: L3 H768 A12)", "L6 H192 A3 (paper: L24 H1024 A16)"]
+    assert list(cells)[::5] == ["L1 H32 A2 (paper: L3 H768 A12)", "L4 H48 A3 (paper: L24 H1024 A16)"]
     assert [cell["paper"] for cell in cells.values()] == [5.84, 5.24, 4.68, 3.99, 3.54, 3.23]
     assert all(cell["mean"] > 1 and cell["seeds"] == 1 for cell in cells.values())
     claim = next(claim for claim in record["claims"] if claim["columns"] == ["perplexity"])

@@ -479,8 +479,11 @@ build.build(
 """
 
 
-def test_build_after_20_kills_is_bit_equal(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
-    """Kill the building process at random moments 20 times, then let it finish."""
+@pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_build_after_kills_is_bit_equal(
+    tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer, count: int
+) -> None:
+    """Kill the building process at random moments, then let it finish."""
     tokenizer.save(tmp_path / "vocabulary")
 
     def start(folder: str) -> subprocess.Popen[bytes]:
@@ -497,7 +500,7 @@ def test_build_after_20_kills_is_bit_equal(tmp_path: Path, corpus: CorpusSetting
 
     rng = random.Random(3)
     kills = rounds = 0
-    while kills < 20:
+    while kills < count:
         folder = f"killed-{rounds}"
         process = start(folder)
         try:
