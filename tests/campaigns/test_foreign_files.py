@@ -65,6 +65,16 @@ SPAN_FILES = {
     "label-studio.json": json.dumps([{"data": {"text": TEXT}, "annotations": [{"was_cancelled": False, "result": [
         {"value": {"start": s, "end": e, "labels": [label]}, "type": "labels"} for s, e, label in SPANS]}]}]).encode(),
     "spacy.json": json.dumps([[TEXT, {"entities": SPANS}], ["the mill", {"entities": []}]]).encode(),
+    "cluener.json": lines({"text": TEXT, "label": {"ANIMAL": {"bear": [[4, 7]]}, "LOCATION": {"river": [[18, 22]]}}},
+        {"text": "the mill", "label": {}}),
+}  # fmt: skip
+COLUMN_FILES = {
+    "numbered.tsv": b"#\thttp://x [2009]\n1\tthe\tO\tO\n2\tbear\tB-ANIMAL\tO\n\n1\tthe\tO\tO\n2\triver\tO\tO\n\n",
+    "brackets.conll": b"#begin document (a); part 000\n" + b"".join(
+        b"a 0 %d %s NN (S* - - - A %s * -\n" % cells for cells in ((0, b"the", b"*"), (1, b"bear", b"(ANIMAL)"))
+    ) + b"\n#end document\n",
+    "seq.in": b"the bear sees\nthe river\n",
+    "seq.out": b"O B-ANIMAL O\nO O\n",
 }  # fmt: skip
 QUESTION_FILES = {
     "v2.json": json.dumps({"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs(
@@ -77,6 +87,10 @@ QUESTION_FILES = {
     "columns.jsonl": lines({"id": "a", "context": TEXT, "question": "who", "answers": {"text": ["bear"],
         "answer_start": [4]}}, {"id": "b", "context": TEXT, "question": "who", "answers": {"text": [],
         "answer_start": []}}),
+    "mrqa.jsonl": lines({"header": {"dataset": "x"}}, {"context": TEXT, "qas": [{"qid": "a", "question": "who sees",
+        "answers": ["bear"], "detected_answers": [{"text": "bear", "char_spans": [[4, 7]]}]}]}),
+    "newsqa.json": json.dumps({"data": [{"storyId": "s", "text": TEXT, "type": "dev", "questions": [
+        {"q": "who", "consensus": {"s": 4, "e": 9}}, {"q": "why", "consensus": {"noAnswer": True}}]}]}).encode(),
 }  # fmt: skip
 TABLE = b"text,label\n" + b"the bear,0\nthe river,1\n" * 5
 TABLE_FILES = {
@@ -88,13 +102,18 @@ TABLE_FILES = {
     "beside.jsonl": lines({"text": "the bear"}, {"text": "the river"}),
     "beside-labels.lst": b"0\n1\n",
     "semicolon.csv": TABLE.replace(b",", b";"),
+    "trees.txt": b"(0 (1 the) (0 (0 old) (1 bear)))\n(1 (1 the) (1 river))\n",
+    "marks.txt": b"the bear@0\nthe river@1\nthe old bear@0\nthe old river@1\n",
+    "parts.jsonl": lines(*({"text": "the bear", "label": 0, "partition": name} for name in ("train", "test"))),
+    "document.json": json.dumps({"type": "x", "text": ["the bear", "sees"], "label": 0}).encode(),
     "quoted.csv": b'text,label\n"the ""bear"", seen",0\n"the\nriver",1\n',
 }
-OPENED = {"splits.json": "splits.json#test", "beside-labels.lst": "beside.jsonl"}
+OPENED = {"splits.json": "splits.json#test", "parts.jsonl": "parts.jsonl#test", "beside-labels.lst": "beside.jsonl"}
 PACKED = {".csv.gz": gzip.compress, ".csv.bz2": bz2.compress, ".csv.xz": lzma.compress,
           ".csv.zst": lambda content: zstandard.ZstdCompressor().compress(content)}  # fmt: skip
 FORMS = [
     *(Form(name, f"evaluate tagging {name} --output new {CPU}") for name in SPAN_FILES),
+    *(Form(name, f"evaluate tagging {name.replace('.out', '.in')} --output new {CPU}") for name in COLUMN_FILES),
     *(Form(name, f"predict tagging --inputs {name} --output new.jsonl {CPU}") for name in ("doccano.jsonl",)),
     *(Form(name, f"evaluate question-answering {name} --allow-no-answer True {WINDOW} --output new {CPU}")
       for name in QUESTION_FILES),
@@ -115,7 +134,7 @@ FORMS = [
 
 def write_forms(folder: Path, commands: Commands) -> None:
     """Write each form undamaged into the project."""
-    for name, content in (SPAN_FILES | QUESTION_FILES | TABLE_FILES).items():
+    for name, content in (SPAN_FILES | COLUMN_FILES | QUESTION_FILES | TABLE_FILES).items():
         (folder / name).write_bytes(content)
     for suffix, pack in PACKED.items():
         (folder / f"packed{suffix}").write_bytes(pack(TABLE))
