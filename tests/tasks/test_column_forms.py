@@ -68,6 +68,15 @@ def test_numbered_words_are_read_from_the_second_column_and_a_warning_names_it(t
     assert read(tmp_path / "train.tsv", labeled=False)[0].words == ("Ada", "kam")
 
 
+def test_tags_before_their_words_are_recognized(tmp_path):
+    (tmp_path / "engtrain.bio").write_text("O\tshow\nB-ACTOR\tAda\n\n" * 2)  # the MIT movie corpus
+
+    with pytest.warns(UserWarning, match=r"engtrain\.bio: column 1 has the tags"):
+        first, _ = read_sentences(str(tmp_path / "engtrain.bio"), None, None, labeled=True)
+
+    assert (first.words, first.tags) == (("show", "Ada"), ("O", "B-ACTOR"))
+
+
 def test_words_that_are_numbers_are_words(tmp_path):
     (tmp_path / "a.conll").write_text("1\tCD\tB-Q\n2\tCD\tO\n\n7\tCD\tO\n\n")
 

@@ -43,13 +43,19 @@ def recognize_columns(sentences: Sequence[Sequence[Sequence[str]]], labeled: boo
     if width >= CONLL_2012_COLUMNS and all(_counts(sentence, 2, 0) for sentence in sentences):
         words, tags = CONLL_2012
         return ColumnForm(words, tags, f"CoNLL-2012: words are read from column {words}, entities from column {tags}")
+    cells = [cells for sentence in sentences for cells in sentence]
+    has_two = {*map(len, cells)} == {2}
+    if has_two and _are_span_tags([first for first, _ in cells]) and not _are_span_tags([last for _, last in cells]):
+        return ColumnForm(2, 1, "column 1 has the tags and column 2 the words")  # the MIT movie corpus
     if width < 2 + labeled or not any(all(_counts(sentence, 0, start) for sentence in sentences) for start in (0, 1)):
         return None
-    cells = [cells for sentence in sentences for cells in sentence]
-    spans = (n for n in range(2, width) if all(SPAN_TAG.fullmatch(row[n]) for row in cells))
-    tags = next((number + 1 for number in spans if any(row[number] != OUTSIDE for row in cells)), -1)
+    tags = next((n + 1 for n in range(2, width) if _are_span_tags([row[n] for row in cells])), -1)
     column = f"column {tags}" if tags > 0 else "the last column"
     return ColumnForm(2, tags, f"column 1 numbers the words: words are read from column 2, tags from {column}")
+
+
+def _are_span_tags(cells: Sequence[str]) -> bool:
+    return all(map(SPAN_TAG.fullmatch, cells)) and any(cell != OUTSIDE for cell in cells)
 
 
 def _counts(sentence: Sequence[Sequence[str]], column: int, start: int) -> bool:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_arg
 import numpy as np
 
 from bertwright.corpus.documents import check_encoding, check_format
+from bertwright.io.schema import list_names
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.span_f1 import SpanScores, accuracy, span_scores
 from bertwright.metrics.tag_schemes import (
@@ -504,7 +505,7 @@ class Tagging(Task[TagExample, TagPrediction]):
                 for index, tag in enumerate(tags)
                 if tag not in ids
             )
-        raise _tag_error(example, index, f"it is unknown; the tags of the training data are {', '.join(self.labels)}")
+        raise _tag_error(example, index, f"it is unknown; the tags of the training data are {list_names(self.labels)}")
 
     def _predict(self, example: TagExample, tags: tuple[str, ...], probabilities: tuple[float, ...]) -> TagPrediction:
         """Return the tags that the model chose, in a valid form of their scheme, and the entities that they spell."""
