@@ -67,7 +67,9 @@ def execute(command: str | list[str], folder: Path) -> str:
 
 def execute_short(command: str, folder: Path) -> str:
     """Execute a command with few steps; one of the package in a process that has imported it already."""
-    command = re.sub("--model (sentence-transformers/)", r"--limit 100 --model \1", command)
+    # With more than 512 examples, a new head starts as in the tour, from random weights.
+    limit = 100 if "--model sentence-transformers/" in command else 600
+    command = command.replace("bertwright finetune ", f"bertwright finetune --limit {limit} ")
     command = re.sub(r"--epochs \d+", "--epochs 1", re.sub(r"--steps \d+", "--steps 20", command))
     program, *arguments = shlex.split(command)
     if program != "bertwright" or "|" in arguments:
