@@ -27,7 +27,7 @@ from bertwright.models.encoder import Linear
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel, TaskBatch, TaskHead
 from bertwright.models.initialization import parameter_rng
-from bertwright.models.packed_lstm import LstmValues, run_lstm
+from bertwright.models.packed_lstm import LstmValues, as_factor, run_lstm
 from bertwright.models.packing import Packing, TokenBatch, WordBatch, pool_states
 from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder, count_parameters
@@ -222,7 +222,8 @@ class AwdLstmEncoder(TextEncoder):
         for number, layer in enumerate(cast(Sequence[nn.LSTM], self.layers)):
             hidden = layer.get_parameter("weight_hh_l0")
             weights = dropout(hidden, drop_at(config.weight_dropout, None), 2 + 2 * number)
-            values = run_lstm(layer, time_outputs[-1], sizes, weights, firsts[number], max_steps)
+            inputs = as_factor(time_outputs[-1], self.compute_dtype)
+            values = run_lstm(layer, inputs, sizes, weights, firsts[number], max_steps)
             rate = config.output_dropout if number + 1 == config.num_layers else config.hidden_dropout
             time_outputs.append(dropout(values.states, drop_at(rate, locked), 3 + 2 * number))
             last.append(values.detach_last(sizes[-1]))
@@ -315,7 +316,8 @@ class AwdLstmLanguageModel(EncoderModel):
 
     def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Compute `scale` × the summed cross entropy of M × H states, and the number correct."""
-        return linear_cross_entropy(states, self.encoder.embeddings.word.weight, self.softmax_bias, labels, scale)
+        states, table = as_factor(states, self.encoder.compute_dtype), self.encoder.embeddings.word.weight
+        return linear_cross_entropy(states, table, self.softmax_bias, labels, scale)
 
 
 @torch.no_grad()

@@ -29,7 +29,7 @@ from bertwright.models.batch_norm import BatchNorm
 from bertwright.models.encoder import Linear, make_dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
-from bertwright.models.packed_lstm import run_bilstm
+from bertwright.models.packed_lstm import as_factor, run_bilstm
 from bertwright.models.packing import WordBatch
 from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder, count_parameters
@@ -97,10 +97,14 @@ class Integrators(nn.Module):
         super().__init__()
         self.lstms = nn.ModuleList(nn.LSTM(3 * size, size // 2, bidirectional=True) for _ in range(texts))
 
-    def forward(self, words: Tensor, lengths: Ints, drop: Dropout | None) -> Tensor:
-        """Compute N × H → N × H; `lengths`: words of all M texts, the two of a pair one after the other."""
+    def forward(self, words: Tensor, lengths: Ints, drop: Dropout | None, dtype: torch.dtype) -> Tensor:
+        """Compute N × H → N × H, with products in `dtype`.
+
+        `lengths`: words of all M texts, the two of a pair one after the other.
+        """
         others = attend_to_partners(words, lengths, len(self.lstms))
         joined = dropout(torch.cat([words, words - others, words * others], 1), drop, 2)
+        joined = as_factor(joined, dtype)
         results = torch.zeros_like(words)
         roles = np.arange(len(lengths)) % len(self.lstms)
         for role, lstm in enumerate(self.lstms):
@@ -174,11 +178,11 @@ class BcnEncoder(TextEncoder):
         drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
         words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
         if self.language_model and len(words):
-            words = torch.cat([words, self.language_model(batch, texts)[0]], 1)
+            words = torch.cat([words, self.language_model(batch, texts, self.compute_dtype)[0]], 1)
         states, drop = [words], drop and drop.select(texts.words)
         if len(words):
-            states.append(self.layers[0](words, lengths[lengths > 0], drop))
-            states.append(self.layers[1](states[1], lengths, drop))
+            states.append(self.layers[0](as_factor(words, self.compute_dtype), lengths[lengths > 0], drop))
+            states.append(self.layers[1](states[1], lengths, drop, self.compute_dtype))
         else:
             states += [words.new_zeros(0, self.config.hidden_size)] * 2
         results = []

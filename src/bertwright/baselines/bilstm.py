@@ -32,7 +32,7 @@ from bertwright.models.encoder import Linear, make_dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.initialization import parameter_rng
-from bertwright.models.packed_lstm import run_bilstm
+from bertwright.models.packed_lstm import as_factor, run_bilstm
 from bertwright.models.packing import Packing, WordBatch
 from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder, count_parameters
@@ -253,13 +253,14 @@ class BiLSTMEncoder(TextEncoder):
         drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
         order = TimeMajor.of(texts.lengths[texts.lengths > 0], batch.rows.device)
         words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
-        joined = self.language_model(batch, texts) if self.language_model else {}  # by place, N H'
+        joined = self.language_model(batch, texts, self.compute_dtype) if self.language_model else {}  # by place, N H'
         packed, drop = order.pack(words), drop and drop.select(texts.words[order.order])
         states = []
         for number in range(layers[-1] + 1):
             if number:
                 layer = cast(nn.LSTM, self.layers[number - 1])
-                packed = run_bilstm(layer, dropout(packed, drop, number), order)  # N 2 lstm_size
+                inputs = as_factor(dropout(packed, drop, number), self.compute_dtype)
+                packed = run_bilstm(layer, inputs, order)  # N 2 lstm_size
             if number in joined:
                 packed = torch.cat([packed, order.pack(joined[number])], 1)
             if number in layers:

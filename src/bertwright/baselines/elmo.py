@@ -22,7 +22,7 @@ from bertwright.models.distinct_words import DistinctWords, is_mark
 from bertwright.models.encoder import make_dropout
 from bertwright.models.heads import EncoderModel
 from bertwright.models.initialization import parameter_rng
-from bertwright.models.packed_lstm import Clips, ProjectedLSTM
+from bertwright.models.packed_lstm import Clips, ProjectedLSTM, as_factor
 from bertwright.models.packing import WordBatch
 from bertwright.models.rnn import TimeMajor
 from bertwright.models.text_encoder import TextEncoder, count_parameters
@@ -242,7 +242,7 @@ class ElmoEncoder(TextEncoder):
 
         at_layers = [states] if 0 in layers else []
         for number, layer in enumerate(self.layers):
-            output = layer(drop_at(number), sizes)
+            output = layer(as_factor(drop_at(number), self.compute_dtype), sizes)
             states = output + states if number else output  # the residual skips the first layer
             if number + 1 in layers:
                 at_layers.append(drop_at(number + 1) if number + 1 == len(self.layers) else states)
@@ -280,6 +280,7 @@ class BidirectionalLM(EncoderModel):
 
     def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Compute `scale` × the summed cross entropy over the whole vocabulary, and the number correct."""
+        states = as_factor(states, self.encoder.compute_dtype)
         return linear_cross_entropy(states, self.softmax.weight, self.softmax.bias, labels, scale)
 
 

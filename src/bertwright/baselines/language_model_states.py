@@ -48,8 +48,9 @@ class LanguageModelStates(nn.Module):
         self.model.eval()
         return self
 
-    def forward(self, batch: WordBatch, texts: Texts) -> dict[int, Tensor]:
-        """Return the states of the batch's words to join at each place, N × H."""
+    def forward(self, batch: WordBatch, texts: Texts, dtype: torch.dtype) -> dict[int, Tensor]:
+        """Return the states of the batch's words to join at each place, N × H; `dtype`: of the products."""
+        self.model.compute_dtype = dtype
         with torch.no_grad():
             if isinstance(self.model, CoveEncoder):
                 ids = batch.rows[texts.words, 0]

@@ -20,7 +20,7 @@ from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.encoder import Linear, make_dropout
 from bertwright.models.initialization import parameter_rng
-from bertwright.models.packed_lstm import run_directions
+from bertwright.models.packed_lstm import as_factor, run_directions
 from bertwright.models.packing import PairBatch, TokenBatch
 from bertwright.models.rnn import TimeMajor
 from bertwright.ragged import Ints
@@ -91,6 +91,8 @@ class CoveEncoder(nn.Module):
     def __init__(self, config: CoveConfig) -> None:
         super().__init__()
         self.config = config
+        self.compute_dtype = torch.float32
+        """Dtype of the products, if it is bfloat16."""
         self.words = nn.Embedding(config.vocab_size, config.word_size)
         sizes = [config.word_size, *[config.hidden_size] * (config.num_layers - 1)]
         self.layers = nn.ModuleList(nn.LSTM(size, config.hidden_size // 2, bidirectional=True) for size in sizes)
@@ -104,7 +106,8 @@ class CoveEncoder(nn.Module):
         states, layers = dropout(order.pack(words), drop, 0), [words]
         last_states, last_cells = list[Tensor](), list[Tensor]()
         for site, layer in enumerate(self.layers, 1):
-            directions = run_directions(cast(nn.LSTM, layer), states, order)  # 2 S H/2 each
+            inputs = as_factor(states, self.compute_dtype)
+            directions = run_directions(cast(nn.LSTM, layer), inputs, order)  # 2 S H/2 each
             states = dropout(order.join_directions(directions[0]), drop, site)
             layers.append(order.unpack(states))
             for values, ends in zip(directions, (last_states, last_cells), strict=True):
@@ -201,7 +204,7 @@ class MtLstm(nn.Module):
         super().__init__()
         self.config = config
         self.compute_dtype = torch.float32
-        """Dtype of the softmax over the vocabulary; all else is computed in float32."""
+        """Dtype of the softmax over the vocabulary and, if it is bfloat16, of the encoder's products."""
         self.encoder = CoveEncoder(config.encoder)
         self.decoder = Decoder(config)
         self.encoder.words.weight.requires_grad_(not config.freeze_words)
@@ -238,6 +241,7 @@ class MtLstm(nn.Module):
     def encode(self, source: TokenBatch) -> tuple[Encoded, Memory]:
         """Read the sources."""
         drop = make_dropout(self, self.config.dropout, source.packing)
+        self.encoder.compute_dtype = self.compute_dtype
         encoded = self.encoder(source.input_ids, source.packing.lengths, drop)
         return encoded, Memory.of(encoded.layers[-1], source.packing.lengths)
 

@@ -13,9 +13,13 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from bertwright.kernels.fused_ops import linear
+from bertwright.kernels.linear_bf16 import TILE
+from bertwright.kernels.lstm_bf16 import NativeLstmSteps, uses_native_lstm
 from bertwright.models.rnn import TimeMajor
 
 
@@ -34,9 +38,8 @@ def run_directions(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> LstmValue
         torch.stack([getattr(layer, f"{name}_{suffix}") for suffix in suffixes])
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     )
-    both = order.both_directions(words)
-    gates = torch.baddbmm((bias + more_bias)[:, None], both, inputs.transpose(1, 2))  # 2 R 4C
-    return run_steps(gates, hidden, None, order.batch_sizes.tolist(), NO_CLIPS)
+    weights = LstmWeights(inputs, bias + more_bias, hidden)
+    return run_layer(order.both_directions(words), weights, order.batch_sizes.tolist(), NO_CLIPS)
 
 
 def run_lstm(
@@ -48,15 +51,9 @@ def run_lstm(
     Gradients flow back over at most `max_steps` steps: the values from which the steps after them start are constants.
     """
     inputs, bias, more_bias = map(layer.get_parameter, ("weight_ih_l0", "bias_ih_l0", "bias_hh_l0"))
-    gates = torch.addmm(bias + more_bias, words, inputs.T)[None]  # 1 R 4C
-    parts, begin = list[LstmValues](), 0
-    for at in range(0, len(batch_sizes), max_steps):
-        sizes = batch_sizes[at : at + max_steps]
-        rows = slice(begin, begin := begin + sum(sizes))
-        part = run_steps(gates[:, rows], hidden[None], None, sizes, NO_CLIPS, first)
-        first = part.detach_last(sizes[-1])
-        parts.append(part)
-    return LstmValues(*(torch.cat(values, 1)[0] for values in zip(*parts, strict=True)))
+    weights = LstmWeights(inputs[None], (bias + more_bias)[None], hidden[None])
+    values = run_layer(words[None], weights, batch_sizes, NO_CLIPS, first, max_steps)
+    return LstmValues(*(value[0] for value in values))
 
 
 class LstmValues(NamedTuple):
@@ -80,6 +77,84 @@ class Clips(NamedTuple):
 NO_CLIPS = Clips(0.0, 0.0)
 
 
+class LstmWeights(NamedTuple):
+    """Weights of a layer; in each, the gates i, f, g, o one after the other."""
+
+    inputs: Tensor
+    """Of the inputs, 2 × 4C × D."""
+    bias: Tensor
+    """2 × 4C."""
+    hidden: Tensor
+    """Of the states, 2 × 4C × H."""
+    project: Tensor | None = None
+    """From cells to states, 2 × H × C; None for an LSTM without, where H is C."""
+
+    def pad(self) -> LstmWeights:
+        """Return the weights with zeros up to multiples of TILE; more cells and states are 0 at every step."""
+        (directions, rows, inputs), size = self.inputs.shape, self.hidden.shape[2]
+        more_inputs, more_cells, more_states = (-count % TILE for count in (inputs, rows // 4, size))
+        if not (more_inputs or more_cells or more_states):
+            return self
+
+        def by_gate(weight: Tensor, more_columns: int) -> Tensor:
+            return F.pad(weight.view(directions, 4, rows // 4, -1), (0, more_columns, 0, more_cells)).flatten(1, 2)
+
+        project = self.project
+        return LstmWeights(
+            by_gate(self.inputs, more_inputs),
+            by_gate(self.bias, 0)[:, :, 0],
+            by_gate(self.hidden, more_states),
+            None if project is None else F.pad(project, (0, more_cells, 0, more_states)),
+        )
+
+
+def run_layer(
+    words: Tensor,
+    weights: LstmWeights,
+    batch_sizes: Sequence[int],
+    clips: Clips,
+    first: LstmValues | None = None,
+    max_steps: int | None = None,
+) -> LstmValues:
+    """Compute the states and cells of a layer, 2 × R × D → 2 × R × H and C; see `run_lstm`, which has one direction.
+
+    bfloat16 words: products are computed in bfloat16 and added up in float32; states and cells are float32.
+    """
+    size, cells = weights.hidden.shape[2], weights.bias.shape[1] // 4
+    if uses_native_lstm(words, weights.hidden):
+        weights = weights.pad()
+        words = pad_columns(words, weights.inputs.shape[2])
+    if len(words) == 2 and words.dtype != torch.bfloat16:  # one product for both directions
+        gates = torch.baddbmm(weights.bias[:, None], words, weights.inputs.transpose(1, 2))  # 2 R 4C
+    else:
+        by_direction = zip(words, weights.inputs, weights.bias, strict=True)
+        gates = torch.stack([linear(*direction) for direction in by_direction])
+    if first is not None:
+        sizes = weights.hidden.shape[2], gates.shape[2] // 4
+        first = LstmValues(*(pad_columns(values, n) for values, n in zip(first, sizes, strict=True)))
+    max_steps = max_steps or len(batch_sizes)
+    parts, begin = list[LstmValues](), 0
+    for at in range(0, len(batch_sizes), max_steps):
+        steps = batch_sizes[at : at + max_steps]
+        rows = slice(begin, begin := begin + sum(steps))
+        part = run_steps(gates[:, rows], weights.hidden, weights.project, steps, clips, first)
+        first = part.detach_last(steps[-1])
+        parts.append(part)
+    joined = (values[0] if len(parts) == 1 else torch.cat(values, 1) for values in zip(*parts, strict=True))
+    return LstmValues(*(values[..., :n] for values, n in zip(joined, (size, cells), strict=True)))
+
+
+def as_factor(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return values as the products of a model read them: in bfloat16 if that is its `dtype`, otherwise as they are."""
+    return values.to(dtype) if dtype == torch.bfloat16 else values
+
+
+def pad_columns(values: Tensor, columns: int) -> Tensor:
+    """Append zeros to rows up to a number of columns."""
+    missing = columns - values.shape[-1]
+    return F.pad(values, (0, missing)) if missing else values
+
+
 class ProjectedLSTM(nn.Module):
     """A forward and a backward layer with projected states (Sak et al. 2014), and limits of cells and states."""
 
@@ -93,8 +168,8 @@ class ProjectedLSTM(nn.Module):
 
     def forward(self, inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
         """Read words, 2 × R × D → 2 × R × H; `batch_sizes`: words per step."""
-        gates = torch.baddbmm(self.bias[:, None], inputs, self.weight_ih.transpose(1, 2))  # 2 R 4C
-        return run_steps(gates, self.weight_hh, self.weight_hr, batch_sizes, self.clips).states
+        weights = LstmWeights(self.weight_ih, self.bias, self.weight_hh, self.weight_hr)
+        return run_layer(inputs, weights, batch_sizes, self.clips).states
 
 
 def run_steps(
@@ -113,11 +188,15 @@ def run_steps(
     """
     if first is not None:
         first = LstmValues(*(values.view(-1, *values.shape[-2:])[:, : batch_sizes[0]] for values in first))
-    return LstmValues(*LstmSteps.apply(gates, hidden, project, batch_sizes, clips, first))  # type: ignore[no-untyped-call]
+    steps = NativeLstmSteps if uses_native_lstm(gates, hidden) else LstmSteps
+    return LstmValues(*steps.apply(gates, hidden, project, batch_sizes, clips, first))  # type: ignore[no-untyped-call]
 
 
 class LstmSteps(torch.autograd.Function):
-    """The recurrence of an LSTM, with gates i, f, g, o as in `nn.LSTM`."""
+    """The recurrence of an LSTM, with gates i, f, g, o as in `nn.LSTM`.
+
+    Products have the dtype of the inputs' share; gates, states and all else have the dtype of the weights.
+    """
 
     @staticmethod
     def forward(
@@ -130,8 +209,9 @@ class LstmSteps(torch.autograd.Function):
         first: LstmValues | None,
     ) -> tuple[Tensor, Tensor]:
         """Compute states and cells; see `run_steps`."""
-        size = gates.shape[2] // 4
-        gates, by_hidden = gates.clone(), hidden.transpose(1, 2).contiguous()
+        ctx.dtype, size = gates.dtype, gates.shape[2] // 4
+        gates, by_hidden = gates.to(hidden.dtype, copy=True), hidden.transpose(1, 2).to(ctx.dtype).contiguous()
+        hidden, by_project = hidden.to(ctx.dtype), None if project is None else project.transpose(1, 2).to(ctx.dtype)
         cells = gates.new_empty(*gates.shape[:2], size)
         states = gates.new_empty(*gates.shape[:2], hidden.shape[2])
         begin, earlier = 0, first
@@ -139,7 +219,10 @@ class LstmSteps(torch.autograd.Function):
             rows = slice(begin, begin + n)
             step, cell = gates[:, rows], cells[:, rows]
             if earlier is not None:
-                step.baddbmm_(earlier.states[:, :n], by_hidden)
+                if step.dtype == ctx.dtype:
+                    step.baddbmm_(earlier.states[:, :n], by_hidden)
+                else:
+                    step += torch.bmm(earlier.states[:, :n].to(ctx.dtype), by_hidden)
             step[..., : 2 * size].sigmoid_()
             step[..., 2 * size : 3 * size].tanh_()
             step[..., 3 * size :].sigmoid_()
@@ -150,7 +233,7 @@ class LstmSteps(torch.autograd.Function):
             if clips.cell:
                 cell.clamp_(-clips.cell, clips.cell)
             output = o * cell.tanh()
-            states[:, rows] = output if project is None else torch.bmm(output, project.transpose(1, 2))
+            states[:, rows] = output if by_project is None else torch.bmm(output.to(ctx.dtype), by_project)
             if clips.state:
                 states[:, rows].clamp_(-clips.state, clips.state)
             earlier, begin = LstmValues(states[:, rows], cell), begin + n
@@ -166,6 +249,10 @@ class LstmSteps(torch.autograd.Function):
         saved: tuple[Tensor, ...] = ctx.saved_tensors
         gates, cells, states, hidden, project = saved
         size, batch_sizes = cells.shape[2], ctx.batch_sizes
+
+        def multiply(left: Tensor, right: Tensor) -> Tensor:
+            return torch.bmm(left.to(ctx.dtype), right.to(ctx.dtype)).to(states.dtype)
+
         first_states, first_cells = ctx.first or (None, None)
         earlier_states = values_one_step_before(states, batch_sizes, first_states)
         earlier_cells = values_one_step_before(cells, batch_sizes, first_cells)
@@ -188,7 +275,7 @@ class LstmSteps(torch.autograd.Function):
             total[:, : d_state.shape[1]] += d_state
             if ctx.clips.state:
                 total *= states[:, rows].abs() < ctx.clips.state
-            d_output = total if project is None else torch.bmm(total, project)  # 2 n C
+            d_output = total if project is None else multiply(total, project)  # 2 n C
             d_total = d_output * by_cell[:, rows]
             d_total[:, : d_cell.shape[1]] += d_cell
             if by_cells is not None:
@@ -196,10 +283,10 @@ class LstmSteps(torch.autograd.Function):
             torch.mul(d_total[:, :, None], of_cell[:, rows], out=d_gates[:, rows, :3])
             torch.mul(d_output, by_gate[:, rows], out=d_gates[:, rows, 3])
             d_cell = d_total * f[:, rows]
-            d_state = torch.bmm(d_gates[:, rows].flatten(2), hidden)
-        flat = d_gates.flatten(2)
-        d_hidden = torch.bmm(flat.transpose(1, 2), earlier_states)
-        d_project = None if project is None else torch.bmm(d_states.transpose(1, 2), o * squashed)
+            d_state = multiply(d_gates[:, rows].flatten(2), hidden)
+        flat = d_gates.flatten(2).to(ctx.dtype)
+        d_hidden = multiply(flat.transpose(1, 2), earlier_states)
+        d_project = None if project is None else multiply(d_states.transpose(1, 2), o * squashed)
         return flat, d_hidden, d_project, None, None, None
 
 

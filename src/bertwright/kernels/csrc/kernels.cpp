@@ -6,6 +6,7 @@
 #include "embedding.h"
 #include "encoder.h"
 #include "gelu.h"
+#include "lstm.h"
 #include "out_of_memory.h"
 #include "word_vectors.h"
 
@@ -202,6 +203,14 @@ int64_t encoder_backward(const EncoderArgs* args, const bfloat16* dy, const bflo
         ::encoder_backward(Layers{*args, parameters, keys, workspace, threads}, dy, hidden, dhidden, gradients);
     });
 }
+
+int64_t lstm_forward(const LstmArgs* args, const LstmForward* tensors, int64_t threads) {
+    return status_of([&] { ::lstm_forward(*args, *tensors, threads); });
+}
+
+int64_t lstm_backward(const LstmArgs* args, const LstmBackward* tensors, int64_t threads) {
+    return status_of([&] { ::lstm_backward(*args, *tensors, threads); });
+}
 #endif
 
 }  // extern "C"
@@ -217,6 +226,9 @@ NAME_TYPE(GloveArgs)
 #define FUNCTION(name) describe_function(#name, c_api::name)
 #if HAS_BF16_ISA
 NAME_TYPE(EncoderArgs)
+NAME_TYPE(LstmArgs)
+NAME_TYPE(LstmForward)
+NAME_TYPE(LstmBackward)
 template <class P> struct TypeName<LayerParameters<P>> {
     static std::string get() { return "LayerParameters"; }
 };
@@ -235,7 +247,9 @@ extern "C" const char* describe_interface() {
 #if HAS_BF16_ISA
         + DESCRIBE_STRUCTURE(EncoderArgs, ENCODER_ARGS) + DESCRIBE_STRUCTURE(LayerParameters<P>, LAYER_PARAMETERS) +
         FUNCTION(linear_forward) + FUNCTION(linear_backward) + FUNCTION(encoder_workspace_bytes) +
-        FUNCTION(encoder_forward) + FUNCTION(encoder_backward)
+        FUNCTION(encoder_forward) + FUNCTION(encoder_backward) + DESCRIBE_STRUCTURE(LstmArgs, LSTM_ARGS) +
+        DESCRIBE_STRUCTURE(LstmForward, LSTM_FORWARD) + DESCRIBE_STRUCTURE(LstmBackward, LSTM_BACKWARD) +
+        FUNCTION(lstm_forward) + FUNCTION(lstm_backward)
 #endif
         ;
     return text.c_str();

@@ -204,12 +204,16 @@ def sampled_cross_entropy(
     import torch
     import torch.nn.functional as F
 
+    from bertwright.kernels.fused_ops import linear
+    from bertwright.models.packed_lstm import as_factor
+
     sampled_ids = torch.from_numpy(sampled.ids).to(states.device)
     ids, right = torch.cat([labels, sampled_ids]), slice(len(states))
     vectors = F.embedding(ids, model.softmax.weight, sparse=model.encoder.sparse_gradients)  # M + S  P
     shifts = model.softmax.bias[ids] - sampled.log_expected_counts(ids, model.config.vocab_size)
     logits = (states * vectors[right]).sum(1) + shifts[right]  # M
-    others = torch.addmm(shifts[len(states) :], states, vectors[len(states) :].T)  # M S
+    factor = as_factor(states, model.encoder.compute_dtype)
+    others = linear(factor, vectors[len(states) :], shifts[len(states) :]).to(states.dtype)  # M S
     others = others.masked_fill(labels[:, None] == sampled_ids, -math.inf)
     losses = torch.logsumexp(torch.cat([logits[:, None], others], 1), 1) - logits
     return losses.sum() * scale, (logits > others.amax(1)).sum()

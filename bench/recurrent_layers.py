@@ -1,0 +1,149 @@
+"""Training of the recurrent models in float32 and in bfloat16: time of a step, and held-out scores after some steps.
+
+    python bench/recurrent_layers.py --store STORE --data shared/data [--systems elmo cove ulmfit tagger] [--steps 100]
+
+First single layers, then whole models. elmo: the bidirectional language model `mini` on STORE, a prepared text of words,
+64 texts of up to 32 words a step; ulmfit: the AWD-LSTM `mini` on STORE, 32 streams of 70 words; cove: the translation
+model `tiny` on Multi30k, 2,000 tokens; tagger: the BiLSTM-CNN-CRF on CoNLL-2003, 32 sentences. Whole steps with loss
+and optimizer, one thread, the same first weights and batches, a step of each dtype in turn. Time is the CPU time of the
+process, since other programs may run on the machine: the median, and the median ratio with its 10th and 90th
+percentile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertwright.console import silent_console
+from bertwright.finetuning.finetune_state import open_run as open_finetuning
+from bertwright.finetuning.run import FinetuneRun
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.models.packed_lstm import NO_CLIPS, LstmWeights, run_layer
+from bertwright.pretraining.run import open_run as open_pretraining
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.settings import from_table
+from bertwright.training.context import ExecutionContext
+from bertwright.training.fit import TrainingSpec
+from bertwright.training.loop import train_steps
+from bertwright.translation.run import open_run as open_translation
+from bertwright.translation.settings import TrainTranslationSettings
+from environment import describe_machine, use_threads
+
+LAYERS = {  # directions, sequences, words of each, inputs, cells, states
+    "ELMo tiny": (2, 128, 32, 64, 256, 64),
+    "ELMo mini": (2, 128, 32, 128, 512, 128),
+    "CoVe base": (2, 64, 13, 300, 300, 300),
+    "CoVe tiny, layer 2": (2, 64, 13, 256, 128, 128),
+    "ULMFiT mini, layer 2": (1, 32, 70, 256, 256, 256),
+    "tagger, 32 sentences": (2, 32, 15, 130, 200, 200),
+    "tagger, 10 sentences": (2, 10, 15, 130, 200, 200),
+    "32 states, 8 sentences": (2, 8, 10, 32, 32, 32),
+}
+DTYPES = (torch.float32, torch.bfloat16)
+SYSTEMS = ("elmo", "ulmfit", "cove", "tagger")
+SCORES = ("loss", "mlm_loss", "f1")
+WARM_UP = 3  # steps that are not timed
+RUN = "not-written"
+
+
+def open_spec(system: str, dtype: torch.dtype, options: argparse.Namespace) -> TrainingSpec[Any]:
+    """Make a model and its batches; nothing is written."""
+    context, console = ExecutionContext(torch.device("cpu"), dtype, 1, 0, 1), silent_console()
+    device = {"dtype": str(dtype).removeprefix("torch."), "threads": 1}
+    base: dict[str, Any] = {"run": RUN, "device": device}
+    if system == "tagger":
+        task = {"task": "conll2003", "data": str(options.data / "conll2003")}
+        table = {**base, "task": task, "architecture": "bilstm-crf", "tuning": {"limit": 2000}}
+        settings = from_table(FinetuneSettings, table, system)
+        return FinetuneRun(open_finetuning(settings, context, console, None), settings, context, console, True).spec()
+    if system == "cove":
+        folder = options.data / "multi30k"
+        files = {
+            f"{split}_{side}": [str(folder / f"{name}.lc.norm.tok.{language}")]
+            for split, name in (("train", "train"), ("dev", "val"))
+            for side, language in (("source", "en"), ("target", "de"))
+        }
+        table = {**base, **files, "architecture": "mt-lstm", "size": "tiny", "vocab_size": 5000}
+        table["steps"] = options.steps
+        return open_translation(from_table(TrainTranslationSettings, table, system), context, console).spec()
+    sizes = {"batch_size": 64, "max_length": 32} if system == "elmo" else {"batch_size": 32}
+    model = {"architecture": system, "size": "mini"}
+    table = {**base, "store": str(options.store), "steps": options.steps, "model": model, "data": sizes}
+    table["optimizer"] = {"learning_rate": 4e-3, "bias_correction": True}
+    return open_pretraining(from_table(PretrainSettings, table, system), context, console).spec()
+
+
+def compare_layers(rounds: int) -> None:
+    """Time forward and backward pass of single layers in both dtypes, in turn; print a row for each."""
+    for name, (directions, sequences, length, inputs, cells, states) in LAYERS.items():
+        shapes = [(directions, 4 * cells, inputs), (directions, 4 * cells), (directions, 4 * cells, states)]
+        shapes += [(directions, states, cells)] * (states != cells)
+        weights = LstmWeights(*((0.05 * torch.randn(shape)).requires_grad_() for shape in shapes))
+        words = torch.randn(directions, sequences * length, inputs, requires_grad=True)
+        times: list[list[float]] = [[], []]
+        for _ in range(1 + rounds):
+            for dtype, seconds in zip(DTYPES, times, strict=True):
+                started = time.process_time()
+                values = run_layer(words.to(dtype), weights, [sequences] * length, NO_CLIPS)
+                torch.autograd.backward(values.states.sum())
+                seconds.append(time.process_time() - started)
+        print(f"| {' | '.join([name, *format_times(*(np.array(seconds[1:]) for seconds in times))])} |", flush=True)
+
+
+def format_times(slow: np.ndarray, fast: np.ndarray) -> list[str]:
+    """Return the medians in milliseconds, and the ratio with its percentiles."""
+    low, median, high = np.percentile(slow / fast, (10, 50, 90))
+    ms = [f"{1e3 * np.median(seconds):.1f}" for seconds in (slow, fast)]
+    return [*ms, f"{median:.2f} ({low:.2f} to {high:.2f})"]
+
+
+def compare(system: str, options: argparse.Namespace) -> None:
+    """Train in both dtypes, in turn; print a row."""
+    specs = [open_spec(system, dtype, options) for dtype in DTYPES]
+    runs = []
+    for spec in specs:
+        spec.model.train()
+        runs.append(train_steps(spec.loss, spec.batches(0), spec.optimizer, spec.schedule))
+    times: list[list[float]] = [[], []]
+    for _ in range(options.steps):
+        for run, seconds in zip(runs, times, strict=True):
+            started = time.process_time()
+            next(run)
+            seconds.append(time.process_time() - started)
+    timed = format_times(*(np.array(seconds[WARM_UP:]) for seconds in times))
+    scores = [format_scores(spec.evaluate()) if spec.evaluate else "" for spec in specs]
+    print(f"| {' | '.join([system, *timed, *scores])} |", flush=True)
+
+
+def format_scores(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {scores[name]:.4f}" for name in SCORES if name in scores)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--systems", nargs="*", choices=SYSTEMS, default=[*SYSTEMS])
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=7, help="of the table of single layers; 0: no such table")
+    options = parser.parse_args()
+    use_threads(1)
+    print(describe_machine(1))
+    if options.rounds:
+        print("| one layer, forward and backward | float32, ms | bfloat16 | ratio |\n|---|---:|---:|---|")
+        compare_layers(options.rounds)
+    print(f"| {options.steps} steps | float32, ms a step | bfloat16 | ratio | held out, float32 | bfloat16 |")
+    print("|---|---:|---:|---|---|---|")
+    for system in options.systems:
+        compare(system, options)
+
+
+if __name__ == "__main__":
+    main()
