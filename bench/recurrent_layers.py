@@ -2,7 +2,7 @@
 
     python bench/recurrent_layers.py --store STORE --data shared/data [--systems elmo cove ulmfit tagger] [--steps 100]
 
-First single layers, then whole models. elmo: the bidirectional language model `mini` on STORE, a prepared text of words,
+Single layers, then whole models. elmo: the bidirectional language model `mini` on STORE, a prepared text of words,
 64 texts of up to 32 words a step; ulmfit: the AWD-LSTM `mini` on STORE, 32 streams of 70 words; cove: the translation
 model `tiny` on Multi30k, 2,000 tokens; tagger: the BiLSTM-CNN-CRF on CoNLL-2003, 32 sentences. Whole steps with loss
 and optimizer, one thread, the same first weights and batches, a step of each dtype in turn. Time is the CPU time of the
