@@ -176,7 +176,7 @@ def test_bfloat16_bits_depend_neither_on_other_sequences_nor_on_threads() -> Non
         (32, [2, 2], "lstm: got steps [2, 2] for 3 words"),
     ],
 )
-def test_native_steps_refuse_what_they_would_read_beyond(cells: int, steps: list[int], message: str) -> None:
+def test_native_steps_reject_sizes_beyond_their_tensors(cells: int, steps: list[int], message: str) -> None:
     gates, hidden = torch.zeros(1, 3, 4 * cells).bfloat16(), torch.zeros(1, 4 * cells, cells)
     with pytest.raises(ValueError, match="lstm") as caught:
         NativeLstmSteps.apply(gates, hidden, None, steps, NO_CLIPS, None)  # type: ignore[no-untyped-call]
