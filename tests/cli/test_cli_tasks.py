@@ -544,7 +544,7 @@ MISUSE: dict[str, tuple[str, str]] = {
         "other-tag.conll, line 1: tag 'B-PLANT' of 'bear': it is unknown; the tags of the training data are O, B-"),
     "one tag": (f"{TAG} all-o.conll", "all-o.conll, line 1: all words have the tag 'O'; at least two are needed"),
     "a tag too few": (f"{TAG} uneven-tags.jsonl", "uneven-tags.jsonl, line 1: 2 words, but 1 tags"),
-    "folder of tags": (f"{TAG} folder.conll", "folder.conll: expected a file, got a folder"),
+    "folder of tags": (f"{TAG} folder.conll", "folder.conll: no files there"),
     "a word of spaces": ("predict tagging --inputs odd-word.jsonl --output found.conll",
         "odd-word.jsonl, line 1: the word '\\r' cannot be written to a column file; write .jsonl"),
     "no words": ("predict tagging --inputs no-words.jsonl --output found.conll",

@@ -164,6 +164,7 @@ def test_codah_is_encoded_as_in_transformers(data: Path, max_length: int) -> Non
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
+        ([(["b", "c"], 0), (["b", "c", "d"], 0)], r"line 2: expected 2 endings, as in .*, got 3"),
         ([(["b"], 0)], r"line 1: expected at least two endings, got 1"),
         (
             [(["b", "c"], 2)],

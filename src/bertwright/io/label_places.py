@@ -44,6 +44,8 @@ class LabelPlaces:
     """The class that each of several files is named after: its folder if these differ, or else its own name."""
     in_folders: bool
     """Whether a folder is a class, so that a .txt file is one text."""
+    class_names: str
+    """The classes, for messages."""
 
 
 def find_labels(files: Sequence[InputFile]) -> LabelPlaces:
@@ -75,7 +77,7 @@ def find_labels(files: Sequence[InputFile]) -> LabelPlaces:
         names = [".".join([part for n, part in enumerate(cells) if n not in common]) for cells in parts]
     is_classes = (len(set(names)) > 1 or is_numbered) and not any(map(SPLIT_NAME.fullmatch, names))
     classes = {file.path: name for file, name in zip(tables, names, strict=True)} if is_classes else {}
-    return LabelPlaces(tables, label_files, classes, in_folders)
+    return LabelPlaces(tables, label_files, classes, in_folders, ", ".join(dict.fromkeys(classes.values())))
 
 
 def list_labeled_inputs(inputs: Sequence[str], formats: Sequence[str], suffix: str | None) -> list[InputFile]:
@@ -94,10 +96,11 @@ def list_labeled_inputs(inputs: Sequence[str], formats: Sequence[str], suffix: s
     below = [name for name in paths if PurePath(name).parent != PurePath(path)] if Path(path).is_dir() else []
     if len({PurePath(name).parent for name in below}) > 1 and not tables:
         chosen = [name for name in below if PurePath(name).parent.name.lower() not in UNLABELED]
-        if left_out := [name for name in paths if name not in {*chosen}]:
+        texts, unknown = {*chosen}, {*foreign}  # sets: there may be many thousand files
+        if left_out := [name for name in paths if name not in texts]:
             others = f" and {len(left_out) - 1:,} more files" if len(left_out) > 1 else ""
             warnings.warn(f"{left_out[0]}{others}: in no folder of a class, left out", stacklevel=1)
-        paths, foreign = chosen, [name for name in chosen if name in {*foreign}]
+        paths, foreign = chosen, [name for name in chosen if name in unknown]
     elif len(foreign) < len(paths):
         foreign = []
     return list_inputs(paths, formats=formats, suffix="txt" if foreign else None)

@@ -105,7 +105,7 @@ def _labeled_rows(file: InputFile, schema: TableSchema, stats: ReadStats, places
         rows = join_labels(rows, label_file, codec, file.path) if schema.values else rows
     elif places.classes and (lines or {*missing.columns} <= {*schema.texts, "id"}):  # no column may be the label
         unit = "folder" if places.in_folders else "file"
-        warnings.warn(f"a {unit} per class: {', '.join(dict.fromkeys(places.classes.values()))}", stacklevel=1)
+        warnings.warn(f"a {unit} per class: {places.class_names}", stacklevel=1)
         label = (places.classes[file.path],) if schema.values else ()
         rows = ((number, (*values, *label)) for number, values in rows)
     elif labeled := read_labels_of_lines(given):

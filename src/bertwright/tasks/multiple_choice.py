@@ -152,15 +152,18 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         offset = 1 if self.start is None else 2
         rows = read_rows(path, self._schema(labeled))
         shown = list(islice(rows, ROWS_SHOWN))
-        # The usual number of endings: some questions of ARC have three or five.
-        count = mode(len(self._list(row[offset], place)) for place, row in shown) if in_list and shown else 0
+        # The usual number of endings, if nearly all have it: a few questions of ARC have three or five.
+        numbers = [len(self._list(row[offset], place)) for place, row in shown] if in_list else []
+        usual = mode(numbers) if numbers else 0
+        count = usual if 10 * sum(number != usual for number in numbers) <= len(numbers) else 0
+        leaves_out = labeled and count > 0
         first, left_out = "", list[str]()
         for location, row in chain(shown, rows):
             begin = "" if self.start is None else f"{row[1]} "
             endings = self._list(row[offset], location) if in_list else row[offset : offset + len(self.endings)]
             keys = _keys_of(row[offset]) if in_list else []
             count = count or len(endings)
-            if labeled and in_list and len(endings) not in (0, 1, count):
+            if leaves_out and len(endings) not in (0, 1, count):
                 left_out.append(location)
                 continue
             first = first or location
