@@ -46,6 +46,7 @@ from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import plot_metrics, read_metrics
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.run_folder import read_run_settings
+from bertwright.training.throughput import measure_peak_flops
 from bertwright.vocabulary.tokenizer import Tokenizer
 from harness import check_killed_runs, load_weights, run_and_capture, same_weights, start_process
 
@@ -61,6 +62,7 @@ def finished_run(make_settings: Make, tmp_path_factory: pytest.TempPathFactory) 
     settings = make_settings(tmp_path_factory.mktemp("finished") / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertwright.pretraining.run.plot_metrics", plot_metrics)
+        patch.setattr("bertwright.pretraining.run.measure_peak_flops", measure_peak_flops)
         run_pretrain(settings)
     return settings.run
 
