@@ -24,9 +24,10 @@ TESTS = (
     "tests/kernels/test_cross_attention.py",
     "tests/models/test_encoder.py",
 )
-# Under the sanitizers also the other native code: the word-piece learner and counter, and word vectors.
+# Under the sanitizers also the other native code: LSTMs, the word-piece learner and counter, and word vectors.
 SANITIZED_TESTS = (
     *TESTS,
+    "tests/models/test_packed_lstm.py",
     "tests/vocabulary/test_merges.py",
     "tests/vocabulary/test_word_counts.py",
     "tests/kernels/test_word_vector_kernels.py",
