@@ -50,13 +50,13 @@ class LanguageModelStates(nn.Module):
 
     def forward(self, batch: WordBatch, texts: Texts, dtype: torch.dtype) -> dict[int, Tensor]:
         """Return the states of the batch's words to join at each place, N × H; `dtype`: of the products."""
-        self.model.compute_dtype = dtype
         with torch.no_grad():
             if isinstance(self.model, CoveEncoder):
                 ids = batch.rows[texts.words, 0]
                 ids = ids.masked_fill(ids < 0, UNKNOWN)  # words that determine their vectors themselves
-                states = self.model(ids, texts.lengths[texts.lengths > 0]).layers[-1:]
+                states = self.model(ids, texts.lengths[texts.lengths > 0], dtype=dtype).layers[-1:]
             else:
+                self.model.compute_dtype = dtype
                 layers = None if self.mixes else [self.model.config.num_layers]
                 states = self.model.hidden_states(batch, layers, texts.words)
         return {place: self.mixes[str(place)](states) if self.mixes else states[0] for place in self.places}

@@ -91,14 +91,14 @@ class CoveEncoder(nn.Module):
     def __init__(self, config: CoveConfig) -> None:
         super().__init__()
         self.config = config
-        self.compute_dtype = torch.float32
-        """Dtype of the products, if it is bfloat16."""
         self.words = nn.Embedding(config.vocab_size, config.word_size)
         sizes = [config.word_size, *[config.hidden_size] * (config.num_layers - 1)]
         self.layers = nn.ModuleList(nn.LSTM(size, config.hidden_size // 2, bidirectional=True) for size in sizes)
 
-    def forward(self, ids: Tensor, lengths: Ints, drop: Dropout | None = None) -> Encoded:
-        """Read S words by their ids; `lengths`: B, words of each source, at least 1."""
+    def forward(
+        self, ids: Tensor, lengths: Ints, drop: Dropout | None = None, dtype: torch.dtype = torch.float32
+    ) -> Encoded:
+        """Read S words by their ids; `lengths`: B, words of each source, at least 1; `dtype`: of the products."""
         order = TimeMajor.of(lengths, ids.device)
         last = order.inverse[torch.from_numpy(lengths.cumsum() - 1).to(ids.device)]  # B
         drop = drop and drop.select(order.order)
@@ -106,7 +106,7 @@ class CoveEncoder(nn.Module):
         states, layers = dropout(order.pack(words), drop, 0), [words]
         last_states, last_cells = list[Tensor](), list[Tensor]()
         for site, layer in enumerate(self.layers, 1):
-            inputs = as_factor(states, self.compute_dtype)
+            inputs = as_factor(states, dtype)
             directions = run_directions(cast(nn.LSTM, layer), inputs, order)  # 2 S H/2 each
             states = dropout(order.join_directions(directions[0]), drop, site)
             layers.append(order.unpack(states))
@@ -241,8 +241,7 @@ class MtLstm(nn.Module):
     def encode(self, source: TokenBatch) -> tuple[Encoded, Memory]:
         """Read the sources."""
         drop = make_dropout(self, self.config.dropout, source.packing)
-        self.encoder.compute_dtype = self.compute_dtype
-        encoded = self.encoder(source.input_ids, source.packing.lengths, drop)
+        encoded = self.encoder(source.input_ids, source.packing.lengths, drop, self.compute_dtype)
         return encoded, Memory.of(encoded.layers[-1], source.packing.lengths)
 
     def softmax_weights(self) -> tuple[Tensor, Tensor]:
