@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,7 +33,7 @@ from bertwright.kernels import attention as attention_module
 from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.reference import AdamStep
-from bertwright.kernels.triton import flash, layer_norm, multi_tensor, ops
+from bertwright.kernels.triton import flash, gelu, layer_norm, multi_tensor, ops
 from environment import describe_machine
 
 B, S, H, A, V, M = (256, 128, 768, 12, 30_522, 4_864) if ON_GPU else (2, 16, 32, 2, 100, 5)
@@ -43,7 +42,7 @@ KEY = Dropout(0.1, 1).mask_key(1)
 
 
 def milliseconds(run: Callable[[], object], rounds: int = 20) -> float:
-    """Measure the median time of a run; between runs, the GPU's cache is overwritten."""
+    """Measure the GPU's median time of a run, without the CPU's for starting it; the GPU's caches are overwritten."""
     if not ON_GPU:
         run()
         return float("nan")
@@ -52,6 +51,7 @@ def milliseconds(run: Callable[[], object], rounds: int = 20) -> float:
     cache, times = torch.empty(2**27, dtype=torch.uint8, device=DEVICE), []
     for _ in range(rounds):
         cache.zero_()
+        torch.cuda._sleep(2_000_000)  # a millisecond, in which the CPU queues the run
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         run()
@@ -194,83 +194,109 @@ def measure_operations(file: TextIO) -> None:
 
 
 def measure_tiles(file: TextIO) -> None:
-    """Time attention and LayerNorm with other tiles and warps."""
-    header(file, "kernel", "tile", "forward, ms", "both, ms")
-    lengths = (S, 4 * S)
-    forward_choices = [
-        (128, 128, 8, 1),
-        (128, 128, 8, 2),
-        (128, 128, 4, 2),
-        (64, 128, 4, 1),
-        (128, 64, 4, 2),
-        (64, 64, 4, 2),
-    ]
+    """Time kernels with other tiles, warps and programs."""
+    header(file, "kernel", "tile", "ms")
+
+    def row(name: str, choice: object, run: Callable[[], object]) -> None:
+        try:
+            report(file, name, choice, milliseconds(run, rounds=10))
+        except Exception as error:  # a choice may need too much shared memory
+            report(file, name, choice, f"{type(error).__name__}: {str(error).splitlines()[0][:60]}")
+
+    x, residual = normal(T, H).detach(), normal(T, H).detach()
+    vectors = [normal(H, dtype=torch.float32).detach() for _ in range(3)]
+    norm = (*vectors[:2], 1e-12)
+    tiles = layer_norm.FORWARD, layer_norm.BACKWARD, layer_norm.PROGRAMS
+    shapes = [(1024, 1), (1024, 2), (1024, 4), (2048, 4), (4096, 4), (4096, 8)]
+    _, summed, moments = layer_norm.add_dropout_norm(x, vectors[2], residual, norm, KEY, True)
+    assert summed is not None
+    assert moments is not None
+    for shape in shapes:
+        layer_norm.FORWARD = layer_norm.BACKWARD = layer_norm.Tile(*shape)
+        forward = partial(layer_norm.add_dropout_norm, x, vectors[2], residual, norm, KEY, True)
+        row("LayerNorm, forward", shape, forward)
+        for programs in (528, 1056, 2112):
+            layer_norm.PROGRAMS = programs
+            backward = partial(layer_norm.add_dropout_norm_backward, summed, moments, vectors[0], x, KEY)
+            row("LayerNorm, backward", (*shape, programs), backward)
+    layer_norm.FORWARD, layer_norm.BACKWARD, layer_norm.PROGRAMS = tiles
+
+    wide, dwide = normal(T, F_SIZE).detach(), normal(T, F_SIZE).detach()
+    bias = normal(F_SIZE, dtype=torch.float32).detach()
+    sizes = gelu.ROWS, gelu.COLUMNS, gelu.TILES
+    for choice in [(4, 512, 16), (2, 1024, 16), (8, 256, 16), (2, 512, 32), (8, 512, 8), (1, 1024, 64)]:
+        gelu.ROWS, gelu.COLUMNS, gelu.TILES = choice
+        row("GELU, forward", choice, partial(gelu.bias_gelu, wide, bias, False))
+        row("GELU, backward", choice, partial(gelu.bias_gelu_backward, wide, bias, dwide, False))
+        row("column sums", choice, partial(gelu.column_sum, wide))
+    gelu.ROWS, gelu.COLUMNS, gelu.TILES = sizes
+
+    forward_choices = [(128, 128, 8, 2), (128, 128, 4, 2), (64, 128, 4, 2), (128, 64, 4, 2), (64, 64, 4, 2)]
     backward_choices = [
-        (64, 128, 8, 1),
         (64, 128, 8, 2),
+        (64, 128, 4, 2),
         (32, 128, 4, 2),
-        (64, 128, 4, 1),
-        (128, 128, 8, 1),
+        (32, 128, 8, 2),
+        (64, 128, 8, 1),
         (64, 64, 4, 2),
     ]
     chosen = flash.forward_blocks, flash.backward_blocks
-    for length in lengths:
+    for length in (S, 4 * S):
         cu_seqlens = torch.arange(0, T + 1, length, device=DEVICE, dtype=torch.int32)
-        sequences, qkv = (cu_seqlens, cu_seqlens, length, length), normal(T, 3, A, H // A)
-
-        def ours(x: Tensor, offsets: Any = sequences) -> Tensor:
-            return ops.Attention.apply(offsets, False, KEY, x)
-
-        for number, choices in enumerate((forward_choices, backward_choices)):
-            for choice in choices:
-                blocks = flash.Blocks(*choice) if ON_GPU else flash.Blocks(16, 16, 4, 1)
-                if number == 0:
-                    flash.forward_blocks = lambda *of, b=blocks: b
-                else:
-                    flash.backward_blocks = lambda *of, b=blocks: b
-                result = try_passes(ours, qkv)
-                cells = result if not isinstance(result, str) else (result,)
-                report(file, f"attention {length} {'backward' if number else 'forward'}", choice, *cells)
-            flash.forward_blocks, flash.backward_blocks = chosen
-    operands = (
-        normal(T, H),
-        normal(H, dtype=torch.float32),
-        normal(T, H),
-        *(normal(H, dtype=torch.float32) for _ in "ab"),
-    )
-    tiles = layer_norm.FORWARD, layer_norm.BACKWARD
-    for elements, warps, programs in [*product((1024, 2048, 4096), (4, 8), (1056,)), (4096, 8, 528), (2048, 4, 2112)]:
-        layer_norm.FORWARD = layer_norm.BACKWARD = layer_norm.Tile(elements, warps)
-        layer_norm.PROGRAMS = programs
-        result = try_passes(lambda *x: ops.AddDropoutNorm.apply(*x, 1e-12, KEY, True), *operands)
-        cells = result if not isinstance(result, str) else (result,)
-        report(file, "LayerNorm", (elements, warps, programs), *cells)
-    layer_norm.FORWARD, layer_norm.BACKWARD = tiles
+        qkv, dout = normal(T, 3, A, H // A).detach(), normal(T, A, H // A).detach()
+        operands = ((cu_seqlens, cu_seqlens, length, length), False, KEY, [qkv])
+        out, lse = flash.attention(*operands)
+        for choice in forward_choices:
+            blocks = flash.Blocks(*choice) if ON_GPU else flash.Blocks(16, 16, 4, 1)
+            flash.forward_blocks = lambda *of, b=blocks: b
+            row(f"attention {length}, forward", choice, partial(flash.attention, *operands))
+        for choice in backward_choices:
+            blocks = flash.Blocks(*choice) if ON_GPU else flash.Blocks(16, 16, 4, 1)
+            flash.backward_blocks = lambda *of, b=blocks: b
+            row(f"attention {length}, backward", choice, partial(flash.attention_backward, *operands, out, lse, dout))
+        flash.forward_blocks, flash.backward_blocks = chosen
 
 
 def profile_step(file: TextIO) -> None:
-    """Print where the time of a step goes, by kernel."""
-    from torch.profiler import ProfilerActivity, profile
+    """Print the time of a step, how much of it the GPU works, and where that time goes, by kernel."""
+    from torch.profiler import DeviceType, ProfilerActivity, profile
 
     import pretraining
 
-    namespace = argparse.Namespace(
-        device=DEVICE, size="base" if ON_GPU else "tiny", sequences=B, threads=8, bfloat16=True, compile=False
-    )
-    step = pretraining.ours(namespace)
-    started = time.perf_counter()
-    step(0.0)
-    print(f"first step: {time.perf_counter() - started:.1f} s", file=file)
-    for _ in range(5 if ON_GPU else 0):
-        step(0.0)
+    def train(sequences: int) -> Callable[[int], float]:
+        """Prepare a model; return a function that makes steps, and returns the milliseconds of one."""
+        size = "base" if ON_GPU else "tiny"
+        namespace = argparse.Namespace(device=DEVICE, size=size, sequences=sequences, threads=8, bfloat16=True)
+        step = pretraining.ours(namespace)
+
+        def run(steps: int) -> float:
+            started = time.perf_counter()
+            for _ in range(steps):
+                step(0.0)
+            return 1000 * (time.perf_counter() - started) / steps
+
+        return run
+
+    run = train(B)
+    first, steps = run(1), 20 if ON_GPU else 1
+    run(max(steps // 4, 1))
+    milliseconds_per_step = run(steps)
     activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * ON_GPU]
     with profile(activities=activities) as profiler:
-        for _ in range(3 if ON_GPU else 1):
-            step(0.0)
-    key = "self_cuda_time_total" if ON_GPU else "self_cpu_time_total"
-    table = profiler.key_averages().table(sort_by=key, row_limit=60, max_name_column_width=70)
-    print(table, file=file)
-    print("\n".join(line[:72] + line[-100:] for line in table.splitlines()[:45]))
+        run(3)
+    device = DeviceType.CUDA if ON_GPU else DeviceType.CPU
+    events = [event for event in profiler.key_averages() if event.device_type == device]
+    attribute = "self_device_time_total" if ON_GPU else "self_cpu_time_total"
+    times = {event.key: (getattr(event, attribute) / 3000, event.count / 3) for event in events}
+    busy, launches = (sum(column) for column in zip(*times.values(), strict=True))
+    small = train(2)
+    small(3)
+    print(f"with 2 sequences, {small(steps):.2f} ms per step: mostly the CPU's, to start the kernels", file=file)
+    print(f"first step {first / 1000:.1f} s; then {milliseconds_per_step:.2f} ms per step", file=file)
+    print(f"the GPU works for {busy:.2f} ms of it, on {launches:.0f} kernels\n", file=file)
+    header(file, "kernel", "ms per step", "launches per step")
+    for name in sorted(times, key=lambda name: -times[name][0])[:60]:
+        report(file, name.replace("|", "/")[:100], *times[name])
 
 
 def main() -> None:

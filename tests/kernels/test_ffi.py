@@ -219,7 +219,8 @@ def linear_gradients(dy, weight=None):
     return linear_bf16.linear_backward(dy, states(4, 64), rand(64, 64) if weight is None else weight, (True,) * 3)
 def encode(hidden=None, cu_seqlens=None, positions=None, shape=SHAPE, mask_keys=KEYS, parameters=PARAMETERS):
     bounds = torch.tensor([0, 4]).int() if cu_seqlens is None else cu_seqlens
-    return fused_encoder(states(4, 32) if hidden is None else hidden, bounds, positions, shape, mask_keys, parameters)
+    hidden = states(4, 32) if hidden is None else hidden
+    return fused_encoder(hidden, bounds, 4, positions, shape, mask_keys, parameters)
 for good in GOOD_CALLS:
     eval(good)
 for name, code in CALLS.items():

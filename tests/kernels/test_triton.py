@@ -17,12 +17,13 @@ from torch import Tensor
 pytest.importorskip("triton", reason="no Triton on this machine")
 
 from bertwright.kernels import attention as attention_module
-from bertwright.kernels import fused_ops, half_linear, reference
+from bertwright.kernels import fused_encoder, fused_ops, half_linear, reference
 from bertwright.kernels.dropout import Dropout, mask_key
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.kernels.triton import flash, multi_tensor, ops
 from bertwright.models import encoder
 from bertwright.models.config import BertConfig
+from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
 from bertwright.pretraining.objectives.bert_objective import BertBatch
@@ -45,12 +46,11 @@ def seed() -> None:
 def everything_in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let models on the CPU run Triton's kernels, interpreted."""
     if DEVICE == "cpu":
-        for module in (fused_ops, attention_module, half_linear, optimizer_module):
+        for module in (fused_ops, fused_encoder, attention_module, half_linear, optimizer_module):
             monkeypatch.setattr(module, "use_triton", lambda *tensors: True)
         for module in (fused_ops, attention_module):
             monkeypatch.setattr(module, "use_native", lambda *tensors: False)
         monkeypatch.setattr(fused_ops, "is_native_bf16", lambda x: False)
-        monkeypatch.setattr(encoder, "can_fuse", lambda *of: False)
 
 
 def normal(*shape: int, trained: bool = True) -> Tensor:
@@ -156,9 +156,46 @@ def test_attention_equals_the_reference(
     assert_same(ours, with_gradients(theirs, *operands))
 
 
+@pytest.mark.usefixtures("everything_in_triton")
+@pytest.mark.parametrize("frozen", ["", "layers.0"])
+@pytest.mark.parametrize("positions", [None, [0, 16, 17, 3, 45], []], ids=["all", "some", "none"])
+@pytest.mark.parametrize(("causal", "rate"), [(False, 0.3), (True, 0.0)])
+def test_all_layers_at_once_equal_one_after_another(
+    causal: bool, rate: float, positions: list[int] | None, frozen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32, so that nothing but the order of sums differs."""
+    config = BertConfig(
+        vocab_size=90, hidden_size=32, num_layers=2, num_heads=2, intermediate_size=48, max_positions=64,
+        is_causal=causal, hidden_dropout=rate, attention_dropout=rate,
+    )  # fmt: skip
+    model = BertEncoder(config, seed=1).train().to(DEVICE)
+    for number, (name, parameter) in enumerate(model.named_parameters()):
+        noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+        parameter.data += 0.1 * noise.to(DEVICE)
+        parameter.requires_grad_(not frozen or not name.startswith((frozen, "embeddings")))
+    batch = pack([np.arange(5, 5 + length) for length in (17, 24, 5)]).with_dropout(3, 7).to(DEVICE)
+    at = None if positions is None else torch.tensor(positions, dtype=torch.int64, device=DEVICE)
+    results = []
+    for fuses in (True, False):
+        for module in (encoder, fused_encoder):
+            monkeypatch.setattr(module, "can_fuse", lambda *of, fuses=fuses: fuses)
+        model.zero_grad()
+        states = model(batch, at)
+        states.backward(torch.linspace(-1, 1, states.numel(), device=DEVICE).view_as(states))
+        with torch.no_grad():
+            assert_same([model(batch, at)], [states])
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        results.append((type(states.grad_fn).__name__, [states, *gradients.values()], list(gradients)))
+    (fused, ours, names), (single, theirs, other_names) = results
+    assert (fused, single) == ("FusedEncoderBackward", "AddDropoutNormBackward")
+    assert names == other_names
+    assert len(names) == (12 if frozen else 29)
+    assert_same(ours, theirs, 1e-4)
+
+
 @pytest.mark.parametrize("vocabulary", [70, 4100])
 def test_cross_entropy_equals_the_reference_and_ignores_padding(vocabulary: int) -> None:
-    padded = torch.randn(7, -(-vocabulary // 64) * 64, device=DEVICE)
+    padded = torch.randn(7, -(-vocabulary // 64) * 64).to(DEVICE)
     padded[4] = padded[4].round()  # several largest logits: the first one counts
     bias = torch.zeros(vocabulary, device=DEVICE)
     labels = padded[:, :vocabulary].argmax(1)

@@ -1,4 +1,6 @@
-"""All layers of an encoder as one native call forward and one backward (`encoder.h`), on CPUs with bfloat16 units.
+"""All layers of an encoder at once, in bfloat16, on CPUs with units for it and on GPUs.
+
+On a CPU, one native call forward and one backward (`encoder.h`); on a GPU, Triton kernels (`triton/encoder.py`).
 
 T tokens enter, R leave the last layer; H hidden size, A heads, F feed-forward size.
 """
@@ -14,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertwright.kernels.attention import check_sequences, head_size_vectorizable
+from bertwright.kernels.attention import check_sequences, head_size_vectorizable, split
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.ffi import apply, bf16_isa, call, check, check_positions
-from bertwright.kernels.fused_ops import check_range
+from bertwright.kernels.ffi import apply, bf16_isa, call, check, check_positions, triton_ops, use_triton
+from bertwright.kernels.fused_ops import check_range, linear_works, norm_works
 from bertwright.kernels.linear_bf16 import is_native_bf16, is_tile_aligned
+from bertwright.kernels.self_check import attention_example, attention_length, bias_gelu_example, works
 
 # A layer's parameters; with "_" for ".", the fields of `struct LayerParameters` in csrc/encoder.h.
 PARAMETER_NAMES = tuple(
@@ -83,14 +86,51 @@ class FusedArgs(NamedTuple):
     mask_keys: list[MaskKey]
     """Three per layer: for attention's weights, and for the outputs of both sub-layers."""
     first_saved: int
+    """The lowest layer that the backward pass reaches; their number if there is none."""
+    max_seqlen: int
 
 
 def can_fuse(hidden: Tensor, shape: EncoderShape) -> bool:
     """Return whether `fused_encoder` supports this machine and these sizes."""
     head_size, rest = divmod(shape.hidden_size, shape.num_heads)
-    heads_fit = rest == 0 and head_size_vectorizable(head_size)
-    fits = shape.num_layers > 0 and heads_fit and is_tile_aligned(shape.hidden_size, shape.intermediate_size)
-    return fits and is_native_bf16(hidden) and bf16_isa() is not None
+    if shape.num_layers == 0 or rest or not head_size_vectorizable(head_size):
+        return False
+    if use_triton(hidden):
+        return hidden.dtype == torch.bfloat16 and head_size <= triton_ops().MAX_HEAD_SIZE
+    aligned = is_tile_aligned(shape.hidden_size, shape.intermediate_size)
+    return aligned and is_native_bf16(hidden) and bf16_isa() is not None
+
+
+def kernels_work(
+    hidden: Tensor, max_seqlen: int, shape: EncoderShape, mask_keys: Sequence[MaskKey], parameters: Sequence[Tensor]
+) -> bool:
+    """Return whether `fused_encoder` may run: on a GPU, whether its kernels have passed their checks."""
+    if not use_triton(hidden):
+        return True
+    length, hidden_size, layer = attention_length(max_seqlen), shape.hidden_size, by_layer(parameters)[0]
+    attention_key, key, *_, last_key = mask_keys
+    heads = (shape.num_heads, hidden_size // shape.num_heads)
+    qkv, intermediate = hidden.new_empty(0, 3, *heads), hidden.new_empty(0, shape.intermediate_size)
+    norm = (layer.attention_norm_weight, layer.attention_norm_bias, shape.layer_norm_eps)
+    add_norm = (hidden, layer.output_bias, hidden, *norm)
+    attention_sizes = (*heads, shape.causal, attention_key.threshold != 0, 1, length, length)
+    return (
+        works(
+            "attention",
+            hidden,
+            attention_sizes,
+            lambda: attention_example(split, (length, length), shape.causal, attention_key, qkv),
+        )
+        and works(
+            "GELU",
+            hidden,
+            (shape.intermediate_size, shape.tanh),
+            lambda: bias_gelu_example(intermediate, layer.intermediate_bias, shape.tanh),
+        )
+        and norm_works(*add_norm, key, torch.is_grad_enabled())
+        and norm_works(*add_norm, last_key, torch.is_grad_enabled())
+        and linear_works(hidden, layer.qkv_weight, layer.qkv_bias)
+    )
 
 
 def are_fusable(parameters: Sequence[Tensor]) -> bool:
@@ -110,26 +150,27 @@ def are_fusable(parameters: Sequence[Tensor]) -> bool:
 def fused_encoder(
     hidden: Tensor,
     cu_seqlens: Tensor,
+    max_seqlen: int,
     positions: Tensor | None,
     shape: EncoderShape,
     mask_keys: list[MaskKey],
     parameters: Sequence[Tensor],
 ) -> Tensor:
-    """Compute every layer, T H → T H or, with `positions`, R H: the same bits as `BertEncoder.forward` layer by layer.
+    """Compute every layer, T H → T H or, with `positions`, R H, as `BertEncoder.forward` does layer by layer.
 
-    `parameters`: `layer_parameters` of each layer, accepted by `are_fusable`; `mask_keys`: three per layer.
+    `parameters`: `layer_parameters` of each layer, accepted by `are_fusable`; `mask_keys`: three per layer. On a CPU
+    the bits are the same; on a GPU, the gradients of the two branches of a residual are added without rounding between.
     """
-    check(
-        can_fuse(hidden, shape), "fused_encoder: no native kernel for {} {} and {}", hidden.dtype, hidden.shape, shape
-    )
+    check(can_fuse(hidden, shape), "fused_encoder: no kernel for {} {} and {}", hidden.dtype, hidden.shape, shape)
     check(are_fusable(parameters), "fused_encoder: parameters of other dtypes, or a layer that is trained in part")
     positions = None if positions is None else positions.contiguous()
     trained = [hidden.requires_grad, *(parameter.requires_grad for parameter in parameters)]
     first_saved = shape.num_layers
     if torch.is_grad_enabled() and any(trained):
         first_saved = max(trained.index(True) - 1, 0) // PARAMS_PER_LAYER
-    args = FusedArgs(shape, mask_keys, first_saved)
-    return apply(FusedEncoder, hidden.contiguous(), cu_seqlens, positions, args, *parameters)
+    args = FusedArgs(shape, mask_keys, first_saved, max_seqlen)
+    function = triton_ops().FusedEncoder if use_triton(hidden) else FusedEncoder
+    return apply(function, hidden.contiguous(), cu_seqlens, positions, args, *parameters)
 
 
 class FusedEncoder(torch.autograd.Function):

@@ -101,11 +101,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute x · weightᵀ + bias in the dtype of x, T H and O H → T O; the weight may be float32 if x is not."""
     if is_native_bf16(x):
         return apply(Linear, x, weight, bias)
-    if x.dtype != weight.dtype and use_triton(x):
-        sizes = (*weight.shape, bias is not None)
-        if works("dense layer", x, sizes, lambda: (HalfLinear.apply, linear_reference, example_rows(x), weight, bias)):
-            return apply(HalfLinear, x, weight, bias)
+    if x.dtype != weight.dtype and use_triton(x) and linear_works(x, weight, bias):
+        return apply(HalfLinear, x, weight, bias)
     return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+def linear_works(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Return whether `HalfLinear` may run with these sizes."""
+    sizes = (*weight.shape, bias is not None)
+    return works("dense layer", x, sizes, lambda: (HalfLinear.apply, linear_reference, example_rows(x), weight, bias))
 
 
 class Linear(torch.autograd.Function):
@@ -179,10 +183,15 @@ def add_dropout_norm(
     operands = (x, bias, residual, *norm, key, torch.is_grad_enabled())
     if use_native(x):
         return apply(AddDropoutNorm, *operands)
-    sizes = (x.shape[1], *mask_sizes(key))
-    if use_triton(x) and works("LayerNorm", x, sizes, lambda: add_dropout_norm_example(*operands)):
+    if use_triton(x) and norm_works(*operands):
         return apply(triton_ops().AddDropoutNorm, *operands)
     return reference.add_dropout_norm(x, bias, residual, norm, dropout.mask_key(site) if dropout else None)
+
+
+def norm_works(x: Tensor, *rest: Any) -> bool:
+    """Return whether Triton's `AddDropoutNorm` may run with these sizes; `rest`: its other operands."""
+    *_, key, _ = rest
+    return works("LayerNorm", x, (x.shape[1], *mask_sizes(key)), lambda: add_dropout_norm_example(x, *rest))
 
 
 class AddDropoutNorm(torch.autograd.Function):

@@ -6,33 +6,51 @@ together with the weight, so that nothing is cast at each use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping, Sequence
-from typing import Any, NamedTuple
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from bertwright.kernels.ffi import triton_ops, use_triton
 
 ROWS = 64  # matrices have copies with a multiple of so many rows: products with odd sizes take twice as long
 
 
-class Copy(NamedTuple):
-    """A copy, and the state of the weight that it was made of."""
+class KeptCopy:
+    """The copy of a weight, made when it is first needed, and the state of the weight that it was made of."""
 
-    tensor: Tensor
-    version: int
-    address: int
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weakref.ref(weight, _forget)
+        self.tensor: Tensor | None = None
+        self.version = self.address = 0
 
-    def is_current(self, weight: Tensor) -> bool:
-        return (weight._version, weight.data_ptr()) == self[1:]
+    def mark_current(self, weight: Tensor) -> None:
+        """State that the copy equals the weight."""
+        self.version, self.address = weight._version, weight.data_ptr()
+
+    def current(self, weight: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Return the copy, or None if there is none in this dtype, or the weight has changed."""
+        is_current = (weight._version, weight.data_ptr()) == (self.version, self.address)
+        return self.tensor if is_current and self.tensor is not None and self.tensor.dtype == dtype else None
 
 
-_copies: MutableMapping[Tensor, Copy | None] = WeakTensorKeyDictionary()
-"""Weight → its `Copy`, or None until a layer needs one."""
+_copies: dict[int, KeptCopy] = {}
+"""id of a weight → its copy. A dictionary with weights as keys takes microseconds, hundreds of times per step."""
+
+
+def _forget(weight: weakref.ref[Tensor]) -> None:
+    """Remove the copy of a weight that no longer exists."""
+    for key in [key for key, copy in _copies.items() if copy.weight is weight]:
+        del _copies[key]
+
+
+def _find(weight: Tensor) -> KeptCopy | None:
+    copy = _copies.get(id(weight))
+    return copy if copy is not None and copy.weight() is weight else None
 
 
 def keep_copies(weights: Iterable[Tensor]) -> None:
@@ -41,39 +59,43 @@ def keep_copies(weights: Iterable[Tensor]) -> None:
     A change through `weight.data` is not noticed, as it is not by autograd.
     """
     for weight in weights:
-        if use_triton(weight) and weight.dtype == torch.float32 and not weight.is_inference():
-            _copies.setdefault(weight, None)
+        if use_triton(weight) and weight.dtype == torch.float32 and not weight.is_inference() and not _find(weight):
+            _copies[id(weight)] = KeptCopy(weight)
 
 
 def existing_copies(weights: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the copies that exist, which a kernel may write together with the weights."""
-    records = (_copies.get(weight) for weight in weights)
-    return [None if copy is None else copy.tensor for copy in records]
+    copies = map(_find, weights)
+    return [None if copy is None else copy.tensor for copy in copies]
 
 
 def mark_current(weights: Sequence[Tensor]) -> None:
     """State that the existing copies equal the weights again."""
     for weight in weights:
-        if (copy := _copies.get(weight)) is not None:
-            _copies[weight] = Copy(copy.tensor, weight._version, weight.data_ptr())
+        if copy := _find(weight):
+            copy.mark_current(weight)
 
 
 def half(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a weight in another dtype, from its copy if one is kept."""
-    return weight.to(dtype) if weight not in _copies or weight.dtype == dtype else padded(weight, dtype)[: len(weight)]
+    if weight.dtype == dtype or _find(weight) is None:
+        return weight.to(dtype)
+    copy = padded(weight, dtype)
+    return copy if len(copy) == len(weight) else copy[: len(weight)]
 
 
 def padded(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a matrix in another dtype with zeros below, up to a multiple of ROWS; a vector without."""
-    copy = _copies.get(weight)
-    if copy is not None and copy.is_current(weight) and copy.tensor.dtype == dtype:
-        return copy.tensor
+    kept = _find(weight)
+    if kept is not None and (current := kept.current(weight, dtype)) is not None:
+        return current
     rows = len(weight) if weight.ndim == 1 else -(-len(weight) // ROWS) * ROWS
     with torch.inference_mode(False), torch.no_grad():
         tensor = weight.new_zeros(rows, *weight.shape[1:], dtype=dtype)
         tensor[: len(weight)] = weight
-    if weight in _copies and dtype == torch.bfloat16:
-        _copies[weight] = Copy(tensor, weight._version, weight.data_ptr())
+    if kept is not None and dtype == torch.bfloat16:
+        kept.tensor = tensor
+        kept.mark_current(weight)
     return tensor
 
 
@@ -91,7 +113,7 @@ class HalfLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         copy = half(weight, x.dtype)
         # A new copy would last until the backward pass; a weight that ranks divide (FSDP2) takes no memory meanwhile.
-        ctx.save_for_backward(x, copy if weight in _copies else weight)
+        ctx.save_for_backward(x, weight if _find(weight) is None else copy)
         ctx.bias_dtype = None if bias is None else bias.dtype
         return F.linear(x, copy, None if bias is None else half(bias, x.dtype))
 

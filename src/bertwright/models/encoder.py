@@ -20,6 +20,7 @@ from bertwright.kernels.fused_encoder import (
     are_fusable,
     can_fuse,
     fused_encoder,
+    kernels_work,
     layer_parameters,
 )
 from bertwright.kernels.fused_ops import (
@@ -161,7 +162,8 @@ class BertEncoder(TextEncoder):
     def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
         """Compute the last layer's states, T × H; with `positions` (R distinct int64), compute these R states only.
 
-        In bfloat16, on a CPU with instructions for it, one native call computes all layers instead of `Layer.forward`.
+        In bfloat16, on a GPU and on a CPU with instructions for it, one call computes all layers instead of
+        `Layer.forward`.
         Pre-training reads one state in six, and skipping the others saves most of the last layer.
         """
         batch, positions = self.to_reading_order(batch, positions)
@@ -172,7 +174,10 @@ class BertEncoder(TextEncoder):
             if are_fusable(parameters):
                 mask_keys = [key for layer in layers for key in layer.mask_keys(packing, None)]
                 mask_keys += last.mask_keys(packing, positions)
-                return fused_encoder(hidden, packing.cu_seqlens, positions, self.shape, mask_keys, parameters)
+                longest = packing.max_seqlen
+                if kernels_work(hidden, longest, self.shape, mask_keys, parameters):
+                    sequences = packing.cu_seqlens, longest
+                    return fused_encoder(hidden, *sequences, positions, self.shape, mask_keys, parameters)
         for layer in layers:
             hidden = layer(hidden, packing)
         return cast(Tensor, last(hidden, packing, positions))

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, launch, mask_args, row_words, token_indices
+from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, mask_args, row_words, token_indices
+from bertwright.kernels.triton.launch import cdiv, launch
 from bertwright.kernels.triton.layer_norm import BACKWARD, FORWARD, backward_programs, norm_gradient, normalize
 
 COLUMNS = 1024  # of a tile of `dropout_kernel`
@@ -67,10 +68,10 @@ def embed_norm_backward_kernel(
     column = tl.arange(0, COLS)[None, :]
     vector = column < columns
     w = tl.load(weight + column, mask=vector, other=0.0).to(tl.float32)
-    dweight = tl.zeros((1, COLS), tl.float32)
-    dnorm_bias = tl.zeros((1, COLS), tl.float32)
-    dtype0 = tl.zeros((1, COLS), tl.float32)
-    dtype1 = tl.zeros((1, COLS), tl.float32)
+    dweight = tl.zeros((ROWS, COLS), tl.float32)
+    dnorm_bias = tl.zeros((ROWS, COLS), tl.float32)
+    dtype0 = tl.zeros((ROWS, COLS), tl.float32)
+    dtype1 = tl.zeros((ROWS, COLS), tl.float32)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         row = tile * ROWS + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & vector
@@ -83,19 +84,19 @@ def embed_norm_backward_kernel(
             word0, word1 = row_words(token_indices(row, positions, first_token, row < rows), key0, key1)
             d = tl.where(keep(word0[:, None], word1[:, None], column, threshold), d * scale, 0.0)
         normalized = tl.where(inside, (z - mean[:, None]) * inverse[:, None], 0.0)
-        dweight += tl.sum(d * normalized, 0)[None, :]
-        dnorm_bias += tl.sum(d, 0)[None, :]
+        dweight += d * normalized
+        dnorm_bias += d
         d = norm_gradient(d * w, normalized, inverse, columns)
         tl.store(dsummed + at, d, mask=inside)
         d = tl.where(inside, d, 0.0)
         second = (tl.load(ids2 + row, mask=row < rows, other=0) == 1)[:, None]
-        dtype0 += tl.sum(tl.where(second, 0.0, d), 0)[None, :]
-        dtype1 += tl.sum(tl.where(second, d, 0.0), 0)[None, :]
+        dtype0 += tl.where(second, 0.0, d)
+        dtype1 += tl.where(second, d, 0.0)
     sums = partial + tl.program_id(0) * 4 * columns + column
-    tl.store(sums, dweight, mask=vector)
-    tl.store(sums + columns, dnorm_bias, mask=vector)
-    tl.store(sums + 2 * columns, dtype0, mask=vector)
-    tl.store(sums + 3 * columns, dtype1, mask=vector)
+    tl.store(sums, tl.sum(dweight, 0)[None, :], mask=vector)
+    tl.store(sums + columns, tl.sum(dnorm_bias, 0)[None, :], mask=vector)
+    tl.store(sums + 2 * columns, tl.sum(dtype0, 0)[None, :], mask=vector)
+    tl.store(sums + 3 * columns, tl.sum(dtype1, 0)[None, :], mask=vector)
 
 
 @triton.jit(do_not_specialize=MASK_NUMBERS)
@@ -132,7 +133,7 @@ class EmbedNorm(torch.autograd.Function):
         y, moments = word.new_empty(rows, columns), word.new_empty(rows, 2, dtype=torch.float32)
         tile = FORWARD.shape(columns)
         operands = (*tables, *ids, weight, norm_bias, moments, y, rows, eps, *mask_args(key))
-        constants, grid = (columns, key.threshold != 0, *tile), (triton.cdiv(rows, tile[0]),)
+        constants, grid = (columns, key.threshold != 0, *tile), (cdiv(rows, tile[0]),)
         launch(embed_norm_kernel, grid, *operands, *constants, on=y, num_warps=FORWARD.warps)
         ctx.save_for_backward(*tables, weight, moments, *ids)
         ctx.mask_key, ctx.norm_bias_dtype = key, norm_bias.dtype
@@ -149,7 +150,7 @@ class EmbedNorm(torch.autograd.Function):
         dsummed = torch.empty_like(dy, dtype=torch.float32, memory_format=torch.contiguous_format)
         partial = dsummed.new_empty(programs, 4, columns)
         operands = (*tables, *ids, weight, moments, dy.contiguous(), dsummed, partial)
-        numbers = (rows, triton.cdiv(rows, tile[0]), *mask_args(key), columns, key.threshold != 0, *tile)
+        numbers = (rows, cdiv(rows, tile[0]), *mask_args(key), columns, key.threshold != 0, *tile)
         launch(embed_norm_backward_kernel, (programs,), *operands, *numbers, on=dsummed, num_warps=BACKWARD.warps)
         sums = partial.sum(0)
         gradients: list[Tensor | None] = []
@@ -173,7 +174,7 @@ class DropoutFunction(torch.autograd.Function):
         rows, columns = len(x), math.prod(x.shape[1:])
         x = x.contiguous()
         y = torch.empty_like(x)
-        grid = (rows, triton.cdiv(columns, COLUMNS))
+        grid = (rows, cdiv(columns, COLUMNS))
         launch(dropout_kernel, grid, x, y, *mask_args(key), columns, COLUMNS, on=x)
         return y
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, launch, mask_args, row_words, token_indices
+from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, mask_args, row_words, token_indices
+from bertwright.kernels.triton.launch import cdiv, launch, next_power_of_2
 
 MAX_HEAD_SIZE = 128
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -34,7 +35,7 @@ class Blocks(NamedTuple):
 def forward_blocks(max_seqlen: int, operand: Tensor) -> Blocks:
     """Choose tiles for a forward pass; `max_seqlen`: of the keys."""
     size = 128 if operand.element_size() == 2 and operand.shape[-1] <= 64 else 32
-    keys = min(size, max(triton.next_power_of_2(max_seqlen), 16))
+    keys = min(size, max(next_power_of_2(max_seqlen), 16))
     return Blocks(keys, keys, 8 if keys == 128 else 4, 2)
 
 
@@ -236,45 +237,64 @@ def attention_dq_kernel(
     store_rows(dq + at_queries, rows, stride_q, length_q, dqueries * (score_scale / LOG2_E), D, WIDTH)
 
 
+Offsets = tuple[Tensor, Tensor, int, int]
+"""Offsets of the queries and of the keys, and the lengths of the longest sequence of each."""
+
+
+def attention(sequences: Offsets, causal: bool, key: MaskKey, operands: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Compute T A D from `operands`: qkv T 3 A D, or q Tq A D and kv Tkv 2 A D; all contiguous.
+
+    Returns it, and the logarithm of each softmax's sum, T A float32, which the backward pass needs.
+    """
+    q, k, v = split(operands)
+    cu_q, cu_k, max_q, max_k = sequences
+    (tokens, heads, _), blocks = q.shape, forward_blocks(max_k, q)
+    out, lse = q.new_empty(q.shape), q.new_empty(tokens, heads, dtype=torch.float32)
+    tiles = cdiv(max_q, blocks.queries)
+    tensors, grid = (q, k, v, cu_q, cu_k, out, lse, tiles), ((len(cu_q) - 1) * tiles, heads)
+    constants = (*common_args(q, k, key), causal, key.threshold != 0, blocks.queries, blocks.keys)
+    launch(attention_kernel, grid, *tensors, *constants, on=q, num_warps=blocks.warps, num_stages=blocks.stages)
+    return out, lse
+
+
+def attention_backward(
+    sequences: Offsets, causal: bool, key: MaskKey, operands: Sequence[Tensor], out: Tensor, lse: Tensor, dout: Tensor
+) -> list[Tensor]:
+    """Return the gradients of the operands, from the results of `attention` and their gradient."""
+    cu_q, cu_k, max_q, max_k = sequences
+    q, k, v = split(operands)
+    gradients = [torch.zeros_like(x) if len(operands) > 1 else torch.empty_like(x) for x in operands]
+    dq, dk, dv = split(gradients)
+    blocks, (_, heads, _) = backward_blocks(max_k, q), q.shape
+    tensors: tuple[Any, ...] = (q, k, v, cu_q, cu_k, out, lse, dout, dq)
+    constants = (*common_args(q, k, key), causal, key.threshold != 0, blocks.queries, blocks.keys)
+    key_tiles, count = cdiv(max_k, blocks.keys), len(cu_q) - 1
+    options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
+    grid, numbers = (count * key_tiles, heads), (key_tiles, *constants, key_tiles == 1)
+    launch(attention_backward_kernel, grid, *tensors, dk, dv, *numbers, on=q, **options)
+    if key_tiles > 1:
+        tiles = cdiv(max_q, blocks.queries)
+        launch(attention_dq_kernel, (count * tiles, heads), *tensors, tiles, *constants, on=q, **options)
+    return gradients
+
+
 class Attention(torch.autograd.Function):
-    """Attention; saves its operands, its output and one number per query and head, and recomputes the weights."""
+    """`attention` with gradients; saves operands, output and one number per query and head, no weights."""
 
     @staticmethod
-    def forward(
-        ctx: Any, sequences: tuple[Tensor, Tensor, int, int], causal: bool, key: MaskKey, *operands: Tensor
-    ) -> Tensor:
-        """Compute T A D from `operands`: qkv T 3 A D, or q Tq A D and kv Tkv 2 A D; all contiguous."""
-        q, k, v = split(operands)
-        cu_q, cu_k, max_q, max_k = sequences
-        (tokens, heads, _), blocks = q.shape, forward_blocks(max_k, q)
-        out, lse = q.new_empty(q.shape), q.new_empty(tokens, heads, dtype=torch.float32)
-        tiles = triton.cdiv(max_q, blocks.queries)
-        tensors, grid = (q, k, v, cu_q, cu_k, out, lse, tiles), ((len(cu_q) - 1) * tiles, heads)
-        constants = (*common_args(q, k, key), causal, key.threshold != 0, blocks.queries, blocks.keys)
-        launch(attention_kernel, grid, *tensors, *constants, on=q, num_warps=blocks.warps, num_stages=blocks.stages)
+    def forward(ctx: Any, sequences: Offsets, causal: bool, key: MaskKey, *operands: Tensor) -> Tensor:
+        out, lse = attention(sequences, causal, key, operands)
+        cu_q, cu_k, *ctx.max_seqlens = sequences
         ctx.save_for_backward(out, lse, cu_q, cu_k, *operands)
-        ctx.max_seqlens, ctx.causal, ctx.mask_key = (max_q, max_k), causal, key
+        ctx.causal, ctx.mask_key = causal, key
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         out, lse, cu_q, cu_k, *operands = ctx.saved_tensors
-        (max_q, max_k), key = ctx.max_seqlens, ctx.mask_key
-        q, k, v = split(operands)
-        gradients = [torch.zeros_like(x) if len(operands) > 1 else torch.empty_like(x) for x in operands]
-        dq, dk, dv = split(gradients)
-        blocks, (_, heads, _) = backward_blocks(max_k, q), q.shape
-        tensors: tuple[Any, ...] = (q, k, v, cu_q, cu_k, out, lse, dout.contiguous())
-        constants = (*common_args(q, k, key), ctx.causal, key.threshold != 0, blocks.queries, blocks.keys)
-        key_tiles, sequences = triton.cdiv(max_k, blocks.keys), len(cu_q) - 1
-        options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
-        tensors = (*tensors, dq)
-        grid, numbers = (sequences * key_tiles, heads), (key_tiles, *constants, key_tiles == 1)
-        launch(attention_backward_kernel, grid, *tensors, dk, dv, *numbers, on=q, **options)
-        if key_tiles > 1:
-            tiles = triton.cdiv(max_q, blocks.queries)
-            launch(attention_dq_kernel, (sequences * tiles, heads), *tensors, tiles, *constants, on=q, **options)
+        sequences = (cu_q, cu_k, *ctx.max_seqlens)
+        gradients = attention_backward(sequences, ctx.causal, ctx.mask_key, operands, out, lse, dout.contiguous())
         return None, None, None, *gradients
 
 
@@ -289,5 +309,5 @@ def common_args(q: Tensor, k: Tensor, key: MaskKey) -> tuple[Any, ...]:
     """Return strides, the factor of the scores (softmax in powers of two), the mask, heads, and the head's size."""
     _, heads, size = q.shape
     factor = size**-0.5 * LOG2_E.value
-    width = max(triton.next_power_of_2(size), 16)
+    width = max(next_power_of_2(size), 16)
     return q.stride(0), k.stride(0), factor, *mask_args(key._replace(positions=None)), heads, size, width

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertwright.kernels.triton.hashing import launch
+from bertwright.kernels.triton.launch import cdiv, launch
 
 ROWS, COLUMNS = 4, 512  # of a tile
 TILES = 16  # tiles per program of a kernel that sums rows
@@ -39,7 +39,7 @@ def gelu_backward_kernel(
     program = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLS + tl.arange(0, COLS)[None, :]
     b = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
-    total = tl.zeros((1, COLS), tl.float32)
+    total = tl.zeros((ROWS, COLS), tl.float32)
     for tile in range(TILES):
         row = (program * TILES + tile) * ROWS + tl.arange(0, ROWS)[:, None]
         valid = (row < rows) & (column < columns)
@@ -53,8 +53,8 @@ def gelu_backward_kernel(
             slope = 0.5 * (1.0 + tl.erf(z * SQRT_HALF)) + z * INV_SQRT_2PI * tl.exp(-0.5 * z * z)
         d *= slope
         tl.store(dx + at, d.to(dx.dtype.element_ty), mask=valid)
-        total += tl.sum(d, 0)[None, :]
-    tl.store(partial + program * columns + column, total, mask=column < columns)
+        total += d
+    tl.store(partial + program * columns + column, tl.sum(total, 0)[None, :], mask=column < columns)
 
 
 @triton.jit(do_not_specialize=["rows", "stride"])
@@ -74,36 +74,45 @@ def column_sum_kernel(
     tl.store(partial + program * columns + column, sums, mask=column < columns)
 
 
+def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
+    """Compute gelu(x + bias), T F → T F."""
+    y, (rows, columns) = torch.empty_like(x), x.shape
+    grid = (cdiv(rows, ROWS), cdiv(columns, COLUMNS))
+    launch(gelu_kernel, grid, x, bias, y, rows, columns, tanh, ROWS, COLUMNS, on=x)
+    return y
+
+
+def bias_gelu_backward(x: Tensor, bias: Tensor, dy: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+    """Return dx, T F, and the bias's gradient, F float32."""
+    rows, columns = x.shape
+    grid = (cdiv(rows, ROWS * TILES), cdiv(columns, COLUMNS))
+    dx, partial = torch.empty_like(dy), dy.new_empty(grid[0], columns, dtype=torch.float32)
+    launch(gelu_backward_kernel, grid, x, bias, dy, dx, partial, rows, columns, tanh, ROWS, COLUMNS, TILES, on=x)
+    return dx, partial.sum(0)
+
+
 class BiasGelu(torch.autograd.Function):
-    """gelu(x + bias), T F → T F; saves only x and recomputes the rest in the backward pass."""
+    """`bias_gelu` with gradients; saves only x and recomputes the rest in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
+        x = x.contiguous()
         ctx.save_for_backward(x, bias)
         ctx.tanh = tanh
-        x, y = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
-        rows, columns = x.shape
-        grid = (triton.cdiv(rows, ROWS), triton.cdiv(columns, COLUMNS))
-        launch(gelu_kernel, grid, x, bias, y, rows, columns, tanh, ROWS, COLUMNS, on=x)
-        return y
+        return bias_gelu(x, bias, tanh)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, bias = ctx.saved_tensors
-        rows, columns = x.shape
-        grid = (triton.cdiv(rows, ROWS * TILES), triton.cdiv(columns, COLUMNS))
-        dy = dy.contiguous()
-        dx, partial = torch.empty_like(dy), dy.new_empty(grid[0], columns, dtype=torch.float32)
-        operands = (x.contiguous(), bias, dy, dx, partial)
-        launch(gelu_backward_kernel, grid, *operands, rows, columns, ctx.tanh, ROWS, COLUMNS, TILES, on=x)
-        return dx, partial.sum(0).to(bias.dtype), None
+        dx, dbias = bias_gelu_backward(x, bias, dy.contiguous(), ctx.tanh)
+        return dx, dbias.to(bias.dtype), None
 
 
 def column_sum(x: Tensor) -> Tensor:
     """Return the sum of each column, R C → C float32, in a fixed order; rows may have gaps."""
     rows, columns = x.shape
-    grid = (triton.cdiv(rows, ROWS * TILES), triton.cdiv(columns, COLUMNS))
+    grid = (cdiv(rows, ROWS * TILES), cdiv(columns, COLUMNS))
     partial = x.new_empty(grid[0], columns, dtype=torch.float32)
     launch(column_sum_kernel, grid, x, partial, rows, x.stride(0), columns, ROWS, COLUMNS, TILES, on=x)
     return partial.sum(0)

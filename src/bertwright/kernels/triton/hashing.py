@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -60,10 +59,3 @@ def mask_args(key: MaskKey) -> tuple[Any, ...]:
 def _signed(word: int) -> int:
     """Return the int32 with the bits of a 32-bit word: an unsigned argument would have a type for each half."""
     return word - (word >> 31 << 32)
-
-
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, on: Tensor, **options: Any) -> None:
-    """Start a kernel on the device of a tensor, unless the grid is empty."""
-    if all(grid):
-        with torch.cuda.device_of(on):
-            kernel[grid](*arguments, **options)

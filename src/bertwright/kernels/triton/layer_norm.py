@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, launch, mask_args, row_words, token_indices
+from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, mask_args, row_words, token_indices
+from bertwright.kernels.triton.launch import cdiv, launch, next_power_of_2
 
 PROGRAMS = 1056  # eight per multiprocessor of an H100; a constant, so that sums have the same order on every GPU
 
@@ -24,15 +25,15 @@ class Tile(NamedTuple):
 
     def shape(self, columns: int) -> tuple[int, int]:
         """Return its rows and columns."""
-        width = triton.next_power_of_2(columns)
+        width = next_power_of_2(columns)
         return max(self.elements // width, 1), width
 
 
-FORWARD, BACKWARD = Tile(4096, 4), Tile(4096, 8)
+FORWARD, BACKWARD = Tile(4096, 4), Tile(1024, 4)
 
 
 def backward_programs(rows: int, tile_rows: int) -> int:
-    return min(triton.cdiv(rows, tile_rows), PROGRAMS)
+    return min(cdiv(rows, tile_rows), PROGRAMS)
 
 
 @triton.jit
@@ -89,9 +90,9 @@ def add_dropout_norm_backward_kernel(
     column = tl.arange(0, COLS)[None, :]
     vector = column < columns
     w = tl.load(weight + column, mask=vector, other=0.0).to(tl.float32)
-    dbias = tl.zeros((1, COLS), tl.float32)
-    dweight = tl.zeros((1, COLS), tl.float32)
-    dnorm_bias = tl.zeros((1, COLS), tl.float32)
+    dbias = tl.zeros((ROWS, COLS), tl.float32)
+    dweight = tl.zeros((ROWS, COLS), tl.float32)
+    dnorm_bias = tl.zeros((ROWS, COLS), tl.float32)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
         row = tile * ROWS + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & vector
@@ -101,23 +102,58 @@ def add_dropout_norm_backward_kernel(
         z = tl.load(summed + at, mask=inside, other=0.0).to(tl.float32)
         d = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
         normalized = tl.where(inside, (z - mean[:, None]) * inverse[:, None], 0.0)
-        dweight += tl.sum(d * normalized, 0)[None, :]
-        dnorm_bias += tl.sum(d, 0)[None, :]
+        dweight += d * normalized
+        dnorm_bias += d
         d = norm_gradient(d * w, normalized, inverse, columns)
         if DROPOUT:
             tl.store(dresidual + at, d.to(dresidual.dtype.element_ty), mask=inside)
             word0, word1 = row_words(token_indices(row, positions, first_token, row < rows), key0, key1)
             d = tl.where(keep(word0[:, None], word1[:, None], column, threshold), d * scale, 0.0)
         tl.store(dx + at, d.to(dx.dtype.element_ty), mask=inside)
-        dbias += tl.sum(tl.where(inside, d, 0.0), 0)[None, :]
+        dbias += tl.where(inside, d, 0.0)
     sums = partial + tl.program_id(0) * 3 * columns + column
-    tl.store(sums, dbias, mask=vector)
-    tl.store(sums + columns, dweight, mask=vector)
-    tl.store(sums + 2 * columns, dnorm_bias, mask=vector)
+    tl.store(sums, tl.sum(dbias, 0)[None, :], mask=vector)
+    tl.store(sums + columns, tl.sum(dweight, 0)[None, :], mask=vector)
+    tl.store(sums + 2 * columns, tl.sum(dnorm_bias, 0)[None, :], mask=vector)
+
+
+def add_dropout_norm(
+    x: Tensor, bias: Tensor, residual: Tensor, norm: tuple[Tensor, Tensor, float], key: MaskKey, saves: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Compute LayerNorm(residual + dropout(x + bias)), T H; return it and, if it `saves` them, the sum and its moments.
+
+    `norm`: weight, bias and epsilon of LayerNorm.
+    """
+    (rows, columns), (weight, norm_bias, eps) = x.shape, norm
+    y = torch.empty_like(x)
+    summed, moments = (torch.empty_like(x), x.new_empty(rows, 2, dtype=torch.float32)) if saves else (None, None)
+    tile = FORWARD.shape(columns)
+    operands = (x, bias, residual, weight, norm_bias, summed, moments, y, rows, eps, *mask_args(key))
+    constants, grid = (columns, key.threshold != 0, *tile), (cdiv(rows, tile[0]),)
+    launch(add_dropout_norm_kernel, grid, *operands, *constants, on=x, num_warps=FORWARD.warps)
+    return y, summed, moments
+
+
+def add_dropout_norm_backward(
+    summed: Tensor, moments: Tensor, weight: Tensor, dy: Tensor, key: MaskKey
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of x and of the residual (without dropout, the same tensor), T H, and of the vectors, 3 H.
+
+    The vectors are the bias of x, and LayerNorm's weight and bias.
+    """
+    (rows, columns), drops, tile = summed.shape, key.threshold != 0, BACKWARD.shape(summed.shape[1])
+    dx = torch.empty_like(summed)
+    dresidual = torch.empty_like(summed) if drops else dx
+    programs = backward_programs(rows, tile[0])
+    partial = summed.new_empty(programs, 3, columns, dtype=torch.float32)
+    operands = (summed, moments, weight, dy, dx, dresidual, partial)
+    numbers = (rows, cdiv(rows, tile[0]), *mask_args(key), columns, drops, *tile)
+    launch(add_dropout_norm_backward_kernel, (programs,), *operands, *numbers, on=dx, num_warps=BACKWARD.warps)
+    return dx, dresidual, partial.sum(0)
 
 
 class AddDropoutNorm(torch.autograd.Function):
-    """LayerNorm(residual + dropout(x + bias)); saves the sum, and each row's mean and 1 / standard deviation."""
+    """`add_dropout_norm` with gradients."""
 
     @staticmethod
     def forward(
@@ -131,13 +167,8 @@ class AddDropoutNorm(torch.autograd.Function):
         key: MaskKey,
         saves: bool,
     ) -> Tensor:
-        (rows, columns), x, residual = x.shape, x.contiguous(), residual.contiguous()
-        y = torch.empty_like(x)
-        summed, moments = (torch.empty_like(x), x.new_empty(rows, 2, dtype=torch.float32)) if saves else (None, None)
-        tile = FORWARD.shape(columns)
-        operands = (x, bias, residual, weight, norm_bias, summed, moments, y, rows, eps, *mask_args(key))
-        constants, grid = (columns, key.threshold != 0, *tile), (triton.cdiv(rows, tile[0]),)
-        launch(add_dropout_norm_kernel, grid, *operands, *constants, on=x, num_warps=FORWARD.warps)
+        norm = (weight, norm_bias, eps)
+        y, summed, moments = add_dropout_norm(x.contiguous(), bias, residual.contiguous(), norm, key, saves)
         ctx.save_for_backward(summed, moments, weight)
         ctx.mask_key = key
         ctx.dtypes = bias.dtype, weight.dtype, norm_bias.dtype
@@ -146,15 +177,6 @@ class AddDropoutNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        summed, moments, weight = ctx.saved_tensors
-        (rows, columns), key = summed.shape, ctx.mask_key
-        drops, tile = key.threshold != 0, BACKWARD.shape(columns)
-        dx = torch.empty_like(summed)
-        dresidual = torch.empty_like(summed) if drops else dx
-        programs = backward_programs(rows, tile[0])
-        partial = summed.new_empty(programs, 3, columns, dtype=torch.float32)
-        operands = (summed, moments, weight, dy.contiguous(), dx, dresidual, partial)
-        numbers = (rows, triton.cdiv(rows, tile[0]), *mask_args(key), columns, drops, *tile)
-        launch(add_dropout_norm_backward_kernel, (programs,), *operands, *numbers, on=dx, num_warps=BACKWARD.warps)
-        dbias, dweight, dnorm_bias = (total.to(dtype) for total, dtype in zip(partial.sum(0), ctx.dtypes, strict=True))
+        dx, dresidual, sums = add_dropout_norm_backward(*ctx.saved_tensors, dy.contiguous(), ctx.mask_key)
+        dbias, dweight, dnorm_bias = (total.to(dtype) for total, dtype in zip(sums, ctx.dtypes, strict=True))
         return dx, dbias, dresidual, dweight, dnorm_bias, None, None, None

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bertwright.kernels.reference import AdamStep
-from bertwright.kernels.triton.hashing import launch
+from bertwright.kernels.triton.launch import launch
 
 CHUNK, BLOCK = 8192, 1024  # elements per program, and at once
 ALIGNMENT = 16  # bytes that one thread reads at once

@@ -2,6 +2,7 @@
 
 from bertwright.kernels.triton.embedding import DropoutFunction as DropoutFunction
 from bertwright.kernels.triton.embedding import EmbedNorm as EmbedNorm
+from bertwright.kernels.triton.encoder import FusedEncoder as FusedEncoder
 from bertwright.kernels.triton.flash import MAX_HEAD_SIZE as MAX_HEAD_SIZE
 from bertwright.kernels.triton.flash import Attention as Attention
 from bertwright.kernels.triton.gelu import BiasGelu as BiasGelu

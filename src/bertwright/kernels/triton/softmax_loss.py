@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bertwright.kernels.triton.gelu import column_sum
-from bertwright.kernels.triton.hashing import launch
+from bertwright.kernels.triton.launch import launch
 
 COLUMNS = 4096  # read at once
 WARPS = 8
