@@ -33,7 +33,7 @@ if ! python3 -c 'import google_crc32c, nanotoken, tomli_w, zstandard' 2> /dev/nu
 fi
 
 tests() {
-    python3 -m pytest -q -p no:cacheprovider -n 8 tests/kernels/test_triton.py tests/training/test_gpu.py \
+    python3 -m pytest -q -p no:cacheprovider -W ignore -n 8 tests/kernels/test_triton.py tests/training/test_gpu.py \
         tests/kernels/test_attention.py -k 'test_triton or gpu or cuda'
 }
 operations() { python3 bench/gpu_kernels.py --parts operations; }

@@ -173,19 +173,22 @@ def test_all_layers_at_once_equal_one_after_another(
         noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
         parameter.data += 0.1 * noise.to(DEVICE)
         parameter.requires_grad_(not frozen or not name.startswith((frozen, "embeddings")))
-    batch = pack([np.arange(5, 5 + length) for length in (17, 24, 5)]).with_dropout(3, 7).to(DEVICE)
+    batches = [pack([np.arange(5, 5 + n) for n in lengths]).with_dropout(3, 7) for lengths in ((17, 24, 5), (30, 16))]
     at = None if positions is None else torch.tensor(positions, dtype=torch.int64, device=DEVICE)
     results = []
     for fuses in (True, False):
         for module in (encoder, fused_encoder):
             monkeypatch.setattr(module, "can_fuse", lambda *of, fuses=fuses: fuses)
         model.zero_grad()
-        states = model(batch, at)
-        states.backward(torch.linspace(-1, 1, states.numel(), device=DEVICE).view_as(states))
+        passes = (model(batch.to(DEVICE), at) for batch in batches)
+        states = []
+        for y in passes if causal else list(passes):  # gradients of two batches, one after another or intertwined
+            y.backward(torch.linspace(-1, 1, y.numel(), device=DEVICE).view_as(y))
+            states.append(y)
         with torch.no_grad():
-            assert_same([model(batch, at)], [states])
+            assert_same([model(batch.to(DEVICE), at) for batch in batches], states)
         gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-        results.append((type(states.grad_fn).__name__, [states, *gradients.values()], list(gradients)))
+        results.append((type(states[0].grad_fn).__name__, [*states, *gradients.values()], list(gradients)))
     (fused, ours, names), (single, theirs, other_names) = results
     assert (fused, single) == ("FusedEncoderBackward", "AddDropoutNormBackward")
     assert names == other_names
@@ -331,4 +334,5 @@ def test_kernels_compile_for_gpus_that_are_not_there_and_keep_values_in_register
     assert result.returncode == 0, result.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()[2:]]
     assert len(rows) == 14
-    assert all(int(stack) <= 16 for _, _, _, stack, *_ in rows), result.stdout  # bytes per thread
+    # Bytes per thread; with smaller tiles, which fit whole, attention's backward pass takes longer.
+    assert all(int(stack) <= 64 for _, _, _, stack, *_ in rows), result.stdout

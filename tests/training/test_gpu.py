@@ -82,9 +82,46 @@ def test_training_on_a_gpu_gives_the_same_bits_again() -> None:
             loss = partial(MaskedLMWithNextSentence().loss, model)
             batches = repeat([batch.to(context.device)], STEPS)
             results = [result.gradient_norm for result in train_steps(loss, batches, optimizer, lambda _: 1e-3)]
-            return [*results, *(float(parameter.double().sum()) for parameter in model.parameters())]
+            return [*results, *(float(parameter.detach().double().sum()) for parameter in model.parameters())]
 
     assert train() == train()
+
+
+@gpu
+def test_graphs_have_the_bits_of_kernels_started_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With batches of several sizes, steps of two micro-batches, and weights that something else changes in between."""
+    from bertwright.kernels.triton import graphs
+
+    def make_batches(number: int) -> list[BertBatch]:
+        rng = np.random.default_rng(number)
+        packed = [pack([rng.integers(5, 400, n) for n in rng.integers(5, 60, 12 + number % 2)]) for _ in range(2)]
+        batches = []
+        for micro, batch in enumerate(packed[: 1 + (number > 5)]):
+            positions = torch.arange(3, len(batch.input_ids), 7)
+            labels = torch.from_numpy(rng.integers(5, VOCABULARY, len(positions)))
+            answers = torch.arange(len(batch.packing)) % 2
+            dropped = batch.with_dropout(number, 1000 * micro)
+            batches.append(BertBatch(dropped, positions, labels, answers, 2 * len(labels), 2 * len(answers)))
+        return batches
+
+    def train(uses: int) -> list[torch.Tensor]:
+        monkeypatch.setattr(graphs, "USES_BEFORE_CAPTURE", uses)
+        with execution_context(DeviceSettings("cuda", "bfloat16", 1)) as context:
+            model = BertForPretraining(BertConfig.from_size("mini", VOCABULARY), seed=1).train().to(context.device)
+            model.encoder.compute_dtype = context.dtype
+            optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
+            batches = ([batch.to(context.device) for batch in make_batches(number)] for number in range(12))
+            steps = train_steps(partial(MaskedLMWithNextSentence().loss, model), batches, optimizer, lambda _: 1e-3)
+            for result in steps:
+                if result.step == 9:
+                    with torch.no_grad():
+                        model.encoder.layers[0].qkv.weight.mul_(0.5)
+            (encoder,) = [one for one in graphs._encoders.values() if one.first() is model.encoder.layers[0].qkv.weight]
+            assert any(padded.graphs for padded in encoder.padded.values()) == (uses == 1)
+            assert not graphs._problems
+            return [parameter.detach().cpu() for parameter in model.parameters()]
+
+    assert all(map(torch.equal, train(1), train(10**9)))
 
 
 def test_packages_that_travel_to_a_gpu_machine_have_pinned_versions() -> None:

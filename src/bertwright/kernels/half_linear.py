@@ -99,11 +99,16 @@ def padded(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor
 
 
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Compute a · b as float32, unrounded."""
-    if a.is_cuda:
-        return torch.mm(a, b, out_dtype=torch.float32)
-    return torch.mm(a.float(), b.float())
+def copy_address(weight: Tensor, dtype: torch.dtype) -> int:
+    """Return the address of a weight's copy, which is made if it is not there yet; 0 if none is kept."""
+    return 0 if _find(weight) is None else padded(weight, dtype).data_ptr()
+
+
+def multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """Compute a · b as float32, unrounded, in `out` if given."""
+    if a.is_cuda and a.dtype != torch.float32:
+        return torch.mm(a, b, out_dtype=torch.float32, out=out)
+    return torch.mm(a.float(), b.float(), out=out)
 
 
 class HalfLinear(torch.autograd.Function):

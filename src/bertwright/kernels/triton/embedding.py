@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, mask_args, row_words, token_indices
+from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, mask_args, read_key, row_words, token_indices
 from bertwright.kernels.triton.launch import cdiv, launch
 from bertwright.kernels.triton.layer_norm import BACKWARD, FORWARD, backward_programs, norm_gradient, normalize
 
@@ -35,9 +35,10 @@ def embedding_sum(word, position, token_type, ids0, ids1, ids2, row, inside, row
 @triton.jit(do_not_specialize=["rows", *MASK_NUMBERS])
 def embed_norm_kernel(
     word, position, token_type, ids0, ids1, ids2, weight, norm_bias, moments, y, rows, eps,
-    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    positions, numbers, first_token: tl.int64, key0, key1, threshold, scale,
     columns: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
+    first_token, key0, key1 = read_key(numbers, first_token, key0, key1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLS)[None, :]
     vector = column < columns
@@ -58,13 +59,14 @@ def embed_norm_kernel(
 @triton.jit(do_not_specialize=["rows", "tiles", *MASK_NUMBERS])
 def embed_norm_backward_kernel(
     word, position, token_type, ids0, ids1, ids2, weight, moments, dy, dsummed, partial, rows, tiles,
-    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    positions, numbers, first_token: tl.int64, key0, key1, threshold, scale,
     columns: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of the sum of embeddings, and sums over rows to `partial`, programs × 4 × columns.
 
     These are the gradients of LayerNorm's weight and bias, and of the token types 0 and 1.
     """
+    first_token, key0, key1 = read_key(numbers, first_token, key0, key1)
     column = tl.arange(0, COLS)[None, :]
     vector = column < columns
     w = tl.load(weight + column, mask=vector, other=0.0).to(tl.float32)
@@ -101,8 +103,9 @@ def embed_norm_backward_kernel(
 
 @triton.jit(do_not_specialize=MASK_NUMBERS)
 def dropout_kernel(
-    x, y, positions, first_token: tl.int64, key0, key1, threshold, scale, columns, COLS: tl.constexpr
+    x, y, positions, numbers, first_token: tl.int64, key0, key1, threshold, scale, columns, COLS: tl.constexpr
 ):  # fmt: skip
+    first_token, key0, key1 = read_key(numbers, first_token, key0, key1)
     row = tl.program_id(0)
     column = tl.program_id(1) * COLS + tl.arange(0, COLS)
     at = row.to(tl.int64) * columns + column

@@ -1,150 +1,124 @@
-"""All layers of an encoder on a GPU: cuBLAS's products and Triton kernels, one after another, without autograd between.
+"""A layer of an encoder on a GPU, forward and backward: cuBLAS's products and Triton kernels, without autograd.
 
-Layer by layer, Python and autograd take longer to start the kernels than a GPU takes to run them. T tokens enter,
-R leave the last layer; H hidden size, A heads, D head size, F feed-forward size. States are bfloat16, parameters and
-their gradients float32.
+T tokens enter, R leave the last layer; H hidden size, A heads, D head size, F feed-forward size. States are bfloat16,
+parameters and their gradients float32.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.fused_encoder import (
-    KEYS_PER_LAYER,
-    PARAMS_PER_LAYER,
-    FusedArgs,
-    LayerParameters,
-    by_layer,
-)
+from bertwright.kernels.fused_encoder import EncoderShape
 from bertwright.kernels.half_linear import half, multiply
 from bertwright.kernels.triton.flash import Offsets, attention, attention_backward
 from bertwright.kernels.triton.gelu import bias_gelu, bias_gelu_backward, column_sum
+from bertwright.kernels.triton.hashing import Key
 from bertwright.kernels.triton.layer_norm import add_dropout_norm, add_dropout_norm_backward
 
 
-class FusedEncoder(torch.autograd.Function):
-    """All layers, as `kernels/fused_encoder.py` calls them."""
+class LayerInput(NamedTuple):
+    """What a layer computes with, besides its parameters and the states."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, cu_seqlens: Tensor, positions: Tensor | None, args: FusedArgs, *parameters: Tensor
-    ) -> Tensor:
-        shape, sequences = args.shape, (cu_seqlens, cu_seqlens, args.max_seqlen, args.max_seqlen)
-        saved: list[Tensor | None] = []
-        for number, layer in enumerate(by_layer(parameters)):
-            last = number + 1 == shape.num_layers
-            hidden, tensors = forward_layer(hidden, sequences, positions if last else None, args, number, layer)
-            saved += tensors
-        if args.first_saved < shape.num_layers:
-            ctx.args, ctx.num_saved = args, len(saved)
-            ctx.save_for_backward(cu_seqlens, positions, *saved, *parameters)
-        return hidden
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        args, shape = ctx.args, ctx.args.shape
-        cu_seqlens, positions, *rest = ctx.saved_tensors
-        sequences = (cu_seqlens, cu_seqlens, args.max_seqlen, args.max_seqlen)
-        layers = by_layer(rest[ctx.num_saved :])
-        per_layer = ctx.num_saved // (shape.num_layers - args.first_saved)
-        saved = [rest[first : first + per_layer] for first in range(0, ctx.num_saved, per_layer)]
-        gradients: list[Tensor | None] = []
-        dhidden = dy.contiguous()
-        for number in range(shape.num_layers - 1, args.first_saved - 1, -1):
-            at = positions if number + 1 == shape.num_layers else None
-            dhidden, of_layer = backward_layer(dhidden, sequences, at, args, number, layers[number], saved.pop())
-            gradients = [*of_layer, *gradients]
-        gradients = [None] * (PARAMS_PER_LAYER * args.first_saved) + gradients
-        return dhidden, None, None, None, *gradients
+    shape: EncoderShape
+    sequences: Offsets
+    positions: Tensor | None
+    """R int64: the tokens whose states leave the layer; None: all."""
+    keys: Sequence[Key]
+    """Keys of attention's mask, and of the masks of both sub-layers' outputs."""
 
 
-def forward_layer(
-    hidden: Tensor,
-    sequences: Offsets,
-    positions: Tensor | None,
-    args: FusedArgs,
-    number: int,
-    layer: Any,
-) -> tuple[Tensor, list[Tensor | None]]:
-    """Compute one layer, T H → T H or, with `positions`, R H; return also what `backward_layer` needs."""
-    shape, dtype, saves = args.shape, hidden.dtype, number >= args.first_saved
-    attention_key, key1, key2 = layer_keys(args, number)
+class LayerGradients(NamedTuple):
+    """Gradients of a layer's parameters, float32."""
+
+    qkv_weight: Tensor
+    qkv_bias: Tensor
+    attention_output_weight: Tensor
+    attention_sums: Tensor
+    """3 H: of attention's output bias, and of the LayerNorm's weight and bias behind it."""
+    intermediate_weight: Tensor
+    intermediate_bias: Tensor
+    output_weight: Tensor
+    output_sums: Tensor
+    """3 H: of the output's bias, and of the LayerNorm's weight and bias behind it."""
+
+    @classmethod
+    def empty(cls, layer: Any) -> LayerGradients:
+        """Allocate the gradients of a layer's parameters."""
+        weights = layer.qkv_weight, layer.qkv_bias, layer.attention_output_weight
+        others = layer.intermediate_weight, layer.intermediate_bias, layer.output_weight
+        sums = (layer.output_bias.new_empty(3, len(layer.output_bias)) for _ in range(2))
+        return cls(*map(torch.empty_like, weights), next(sums), *map(torch.empty_like, others), next(sums))
+
+    def by_parameter(self) -> list[Tensor]:
+        """Return them in the order of PARAMETER_NAMES, as new tensors that share their memory: autograd keeps these."""
+        qkv_weight, qkv_bias, attention_weight, attention_sums, *others, output_weight, output_sums = self
+        ordered = (qkv_weight, qkv_bias, attention_weight, *attention_sums, *others, output_weight, *output_sums)
+        return [gradient.detach() for gradient in ordered]
+
+
+def forward_layer(hidden: Tensor, layer: Any, given: LayerInput, saves: bool) -> tuple[Tensor, list[Tensor]]:
+    """Compute one layer, T H → T H or, with positions, R H; return also what `backward_layer` needs if it `saves`.
+
+    `layer`: the parameters, as a `LayerParameters`.
+    """
+    shape, sequences, positions, keys = given
+    dtype = hidden.dtype
 
     def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(x, half(weight, dtype), None if bias is None else half(bias, dtype))
 
-    qkv = dense(hidden, layer.qkv_weight, layer.qkv_bias).view(len(hidden), 3, shape.num_heads, -1)
-    out, lse = attention(sequences, shape.causal, attention_key, [qkv])
+    qkv = dense(hidden, layer.qkv_weight, layer.qkv_bias).unflatten(1, (3, shape.num_heads, -1))
+    out, lse = attention(sequences, shape.causal, keys[0], [qkv])
     context, residual = out.flatten(1), hidden  # T H
     if positions is not None:  # from here on tokens do not interact: T becomes R
         context, residual = context[positions], hidden[positions]
     norm = (layer.attention_norm_weight, layer.attention_norm_bias, shape.layer_norm_eps)
     projected = dense(context, layer.attention_output_weight)
-    attended, sum1, moments1 = add_dropout_norm(projected, layer.attention_output_bias, residual, norm, key1, saves)
+    attended, *saved1 = add_dropout_norm(projected, layer.attention_output_bias, residual, norm, keys[1], saves)
     intermediate = dense(attended, layer.intermediate_weight)
     activated = bias_gelu(intermediate, layer.intermediate_bias, shape.tanh)
     norm = (layer.output_norm_weight, layer.output_norm_bias, shape.layer_norm_eps)
     output = dense(activated, layer.output_weight)
-    y, sum2, moments2 = add_dropout_norm(output, layer.output_bias, attended, norm, key2, saves)
-    if not saves:
-        return y, []
-    return y, [hidden, qkv, out, lse, context, sum1, moments1, attended, intermediate, activated, sum2, moments2]
+    y, *saved2 = add_dropout_norm(output, layer.output_bias, attended, norm, keys[2], saves)
+    tensors: list[Any] = [hidden, qkv, out, lse, context, *saved1, attended, intermediate, activated, *saved2]
+    return y, tensors if saves else []
 
 
 def backward_layer(
-    dy: Tensor,
-    sequences: Offsets,
-    positions: Tensor | None,
-    args: FusedArgs,
-    number: int,
-    layer: Any,
-    saved: list[Tensor],
-) -> tuple[Tensor, Any]:
-    """Return the gradient of the layer's input, and the gradients of its parameters as a `LayerParameters`."""
-    hidden, qkv, out, lse, context, sum1, moments1, attended, intermediate, activated, sum2, moments2 = saved
-    shape, dtype = args.shape, dy.dtype
-    attention_key, key1, key2 = layer_keys(args, number)
+    dy: Tensor, layer: Any, given: LayerInput, saved: Sequence[Tensor], gradients: LayerGradients
+) -> Tensor:
+    """Return the gradient of the layer's input; write those of its parameters to `gradients`.
 
-    dout, dattended, sums2 = add_dropout_norm_backward(sum2, moments2, layer.output_norm_weight, dy, key2)
-    output_weight = multiply(dout.T, activated)
-    dactivated = dout @ half(layer.output_weight, dtype)
-    dinter, intermediate_bias = bias_gelu_backward(intermediate, layer.intermediate_bias, dactivated, shape.tanh)
-    intermediate_weight = multiply(dinter.T, attended)
-    dattended.addmm_(dinter, half(layer.intermediate_weight, dtype))  # the residual's gradient and the product's
-    dproj, dhidden, sums1 = add_dropout_norm_backward(sum1, moments1, layer.attention_norm_weight, dattended, key1)
-    attention_output_weight = multiply(dproj.T, context)
-    dcontext = dproj @ half(layer.attention_output_weight, dtype)
+    `saved`: what `forward_layer` returned.
+    """
+    hidden, qkv, out, lse, context, sum1, moments1, attended, intermediate, activated, sum2, moments2 = saved
+    shape, sequences, positions, keys = given
+    dtype = dy.dtype
+
+    norm = layer.output_norm_weight
+    doutput, dattended, _ = add_dropout_norm_backward(sum2, moments2, norm, dy, keys[2], gradients.output_sums)
+    multiply(doutput.T, activated, gradients.output_weight)
+    dactivated = doutput @ half(layer.output_weight, dtype)
+    bias, dbias = layer.intermediate_bias, gradients.intermediate_bias
+    dintermediate, _ = bias_gelu_backward(intermediate, bias, dactivated, shape.tanh, dbias)
+    multiply(dintermediate.T, attended, gradients.intermediate_weight)
+    # A product is added to the gradient of the residual without rounding it first.
+    dattended.addmm_(dintermediate, half(layer.intermediate_weight, dtype))
+
+    norm, sums = layer.attention_norm_weight, gradients.attention_sums
+    dprojected, dhidden, _ = add_dropout_norm_backward(sum1, moments1, norm, dattended, keys[1], sums)
+    multiply(dprojected.T, context, gradients.attention_output_weight)
+    dcontext = dprojected @ half(layer.attention_output_weight, dtype)
     if positions is not None:
         dcontext = torch.zeros_like(hidden).index_copy_(0, positions, dcontext)
         dhidden = torch.zeros_like(hidden).index_copy_(0, positions, dhidden)
-    (dqkv,) = attention_backward(sequences, shape.causal, attention_key, [qkv], out, lse, dcontext.view(out.shape))
-    dqkv = dqkv.flatten(1)  # T 3H
-    qkv_weight, qkv_bias = multiply(dqkv.T, hidden), column_sum(dqkv)
-    dhidden.addmm_(dqkv, half(layer.qkv_weight, dtype))
-    gradients = LayerParameters(
-        qkv_weight=qkv_weight,
-        qkv_bias=qkv_bias,
-        attention_output_weight=attention_output_weight,
-        attention_output_bias=sums1[0],
-        attention_norm_weight=sums1[1],
-        attention_norm_bias=sums1[2],
-        intermediate_weight=intermediate_weight,
-        intermediate_bias=intermediate_bias,
-        output_weight=output_weight,
-        output_bias=sums2[0],
-        output_norm_weight=sums2[1],
-        output_norm_bias=sums2[2],
-    )
-    return dhidden, gradients
-
-
-def layer_keys(args: FusedArgs, number: int) -> list[MaskKey]:
-    """Return the keys of a layer's three masks."""
-    return args.mask_keys[KEYS_PER_LAYER * number : KEYS_PER_LAYER * (number + 1)]
+    operands = (sequences, shape.causal, keys[0], [qkv], out, lse, dcontext.view(out.shape))
+    dqkv = attention_backward(*operands)[0].flatten(1)  # T 3H
+    multiply(dqkv.T, hidden, gradients.qkv_weight)
+    column_sum(dqkv, gradients.qkv_bias)
+    return dhidden.addmm_(dqkv, half(layer.qkv_weight, dtype))

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, mask_args, row_words, token_indices
+from bertwright.kernels.triton.hashing import MASK_NUMBERS, Key, keep, mask_args, read_key, row_words, token_indices
 from bertwright.kernels.triton.launch import cdiv, launch, next_power_of_2
 
 MAX_HEAD_SIZE = 128
@@ -34,15 +34,16 @@ class Blocks(NamedTuple):
 
 def forward_blocks(max_seqlen: int, operand: Tensor) -> Blocks:
     """Choose tiles for a forward pass; `max_seqlen`: of the keys."""
-    size = 128 if operand.element_size() == 2 and operand.shape[-1] <= 64 else 32
+    size = 64 if operand.element_size() == 2 and operand.shape[-1] <= 64 else 32
     keys = min(size, max(next_power_of_2(max_seqlen), 16))
-    return Blocks(keys, keys, 8 if keys == 128 else 4, 2)
+    return Blocks(keys, keys, 4, 2)
 
 
 def backward_blocks(max_seqlen: int, operand: Tensor) -> Blocks:
-    """Choose tiles for a backward pass, which holds twice as much in registers."""
-    blocks = forward_blocks(max_seqlen, operand)
-    return blocks._replace(queries=min(blocks.queries, 64))
+    """Choose tiles for a backward pass; a tile with all keys computes the gradients of queries, too."""
+    size = 128 if operand.element_size() == 2 and operand.shape[-1] <= 64 else 32
+    keys = min(size, max(next_power_of_2(max_seqlen), 16))
+    return Blocks(min(keys, 32), keys, 4, 2)
 
 
 @triton.jit
@@ -74,11 +75,12 @@ def store_rows(base, rows, stride, length, values, D: tl.constexpr, WIDTH: tl.co
 @triton.jit(do_not_specialize=["tiles", *MASK_NUMBERS])
 def attention_kernel(
     q, k, v, cu_q, cu_k, out, lse, tiles, stride_q, stride_k, score_scale,
-    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    positions, numbers, first_token: tl.int64, key0, key1, threshold, scale,
     HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile of queries of one head of one sequence."""
+    first_token, key0, key1 = read_key(numbers, first_token, key0, key1)
     head, sequence = tl.program_id(1), tl.program_id(0) // tiles
     first_q, length_q = bounds(cu_q, sequence)
     first_k, length_k = bounds(cu_k, sequence)
@@ -149,11 +151,12 @@ def key_gradients(
 @triton.jit(do_not_specialize=["tiles", *MASK_NUMBERS])
 def attention_backward_kernel(
     q, k, v, cu_q, cu_k, out, lse, dout, dq, dk, dv, tiles, stride_q, stride_k, score_scale,
-    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    positions, numbers, first_token: tl.int64, key0, key1, threshold, scale,
     HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, WRITE_DQ: tl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv of one tile of keys; with WRITE_DQ, the tile has all keys, and dq is computed as well."""
+    first_token, key0, key1 = read_key(numbers, first_token, key0, key1)
     head, sequence = tl.program_id(1), tl.program_id(0) // tiles
     first_q, length_q = bounds(cu_q, sequence)
     first_k, length_k = bounds(cu_k, sequence)
@@ -198,11 +201,12 @@ def attention_backward_kernel(
 @triton.jit(do_not_specialize=["tiles", *MASK_NUMBERS])
 def attention_dq_kernel(
     q, k, v, cu_q, cu_k, out, lse, dout, dq, tiles, stride_q, stride_k, score_scale,
-    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    positions, numbers, first_token: tl.int64, key0, key1, threshold, scale,
     HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Compute dq of one tile of queries."""
+    first_token, key0, key1 = read_key(numbers, first_token, key0, key1)
     head, sequence = tl.program_id(1), tl.program_id(0) // tiles
     first_q, length_q = bounds(cu_q, sequence)
     first_k, length_k = bounds(cu_k, sequence)
@@ -241,7 +245,7 @@ Offsets = tuple[Tensor, Tensor, int, int]
 """Offsets of the queries and of the keys, and the lengths of the longest sequence of each."""
 
 
-def attention(sequences: Offsets, causal: bool, key: MaskKey, operands: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def attention(sequences: Offsets, causal: bool, key: Key, operands: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Compute T A D from `operands`: qkv T 3 A D, or q Tq A D and kv Tkv 2 A D; all contiguous.
 
     Returns it, and the logarithm of each softmax's sum, T A float32, which the backward pass needs.
@@ -258,7 +262,7 @@ def attention(sequences: Offsets, causal: bool, key: MaskKey, operands: Sequence
 
 
 def attention_backward(
-    sequences: Offsets, causal: bool, key: MaskKey, operands: Sequence[Tensor], out: Tensor, lse: Tensor, dout: Tensor
+    sequences: Offsets, causal: bool, key: Key, operands: Sequence[Tensor], out: Tensor, lse: Tensor, dout: Tensor
 ) -> list[Tensor]:
     """Return the gradients of the operands, from the results of `attention` and their gradient."""
     cu_q, cu_k, max_q, max_k = sequences
@@ -305,7 +309,7 @@ def split(operands: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def common_args(q: Tensor, k: Tensor, key: MaskKey) -> tuple[Any, ...]:
+def common_args(q: Tensor, k: Tensor, key: Key) -> tuple[Any, ...]:
     """Return strides, the factor of the scores (softmax in powers of two), the mask, heads, and the head's size."""
     _, heads, size = q.shape
     factor = size**-0.5 * LOG2_E.value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -49,11 +49,38 @@ def token_indices(rows, positions, first_token, valid):
     return indices + first_token
 
 
-def mask_args(key: MaskKey) -> tuple[Any, ...]:
-    """Return the arguments of a kernel for a mask: positions, first token, two words of the key, threshold, scale."""
-    words = (_signed(word) for word in (key.key0, key.key1, key.threshold))
-    positions: Tensor | None = key.positions
-    return positions, key.first_token, *words, key.scale
+@triton.jit
+def read_key(numbers, first_token, key0, key1):
+    """Return first token and words of a mask's key: from memory, where it may change between replays of a graph."""
+    if numbers is not None:
+        first_token = tl.load(numbers)
+        key0 = tl.load(numbers + 1)
+        key1 = tl.load(numbers + 2)
+    return first_token, key0, key1
+
+
+class StoredKey(NamedTuple):
+    """A `MaskKey` whose first token and words are in a GPU's memory."""
+
+    numbers: Tensor
+    """3 int64: first token and the key's two words."""
+    threshold: int
+    scale: float
+    positions: Tensor | None
+
+
+Key = MaskKey | StoredKey
+
+
+def mask_args(key: Key) -> tuple[Any, ...]:
+    """Return the arguments of a kernel for a mask.
+
+    They are positions, numbers in memory, first token and words if there are no such numbers, threshold, and scale.
+    """
+    threshold = _signed(key.threshold)
+    if isinstance(key, StoredKey):
+        return key.positions, key.numbers, 0, 0, 0, threshold, key.scale
+    return key.positions, None, key.first_token, _signed(key.key0), _signed(key.key1), threshold, key.scale
 
 
 def _signed(word: int) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, mask_args, row_words, token_indices
+from bertwright.kernels.triton.hashing import MASK_NUMBERS, Key, keep, mask_args, read_key, row_words, token_indices
 from bertwright.kernels.triton.launch import cdiv, launch, next_power_of_2
 
 PROGRAMS = 1056  # eight per multiprocessor of an H100; a constant, so that sums have the same order on every GPU
@@ -29,7 +29,7 @@ class Tile(NamedTuple):
         return max(self.elements // width, 1), width
 
 
-FORWARD, BACKWARD = Tile(4096, 4), Tile(1024, 4)
+FORWARD, BACKWARD = Tile(1024, 1), Tile(1024, 1)
 
 
 def backward_programs(rows: int, tile_rows: int) -> int:
@@ -55,9 +55,10 @@ def norm_gradient(d, normalized, inverse, columns: tl.constexpr):
 @triton.jit(do_not_specialize=["rows", *MASK_NUMBERS])
 def add_dropout_norm_kernel(
     x, bias, residual, weight, norm_bias, summed, moments, y, rows, eps,
-    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    positions, numbers, first_token: tl.int64, key0, key1, threshold, scale,
     columns: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
+    first_token, key0, key1 = read_key(numbers, first_token, key0, key1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLS)[None, :]
     inside = (row < rows)[:, None] & (column < columns)
@@ -83,10 +84,11 @@ def add_dropout_norm_kernel(
 @triton.jit(do_not_specialize=["rows", "tiles", *MASK_NUMBERS])
 def add_dropout_norm_backward_kernel(
     summed, moments, weight, dy, dx, dresidual, partial, rows, tiles,
-    positions, first_token: tl.int64, key0, key1, threshold, scale,
+    positions, numbers, first_token: tl.int64, key0, key1, threshold, scale,
     columns: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """Write dx and dresidual (dx alone without dropout), and sums over rows to `partial`, programs × 3 × columns."""
+    first_token, key0, key1 = read_key(numbers, first_token, key0, key1)
     column = tl.arange(0, COLS)[None, :]
     vector = column < columns
     w = tl.load(weight + column, mask=vector, other=0.0).to(tl.float32)
@@ -118,7 +120,7 @@ def add_dropout_norm_backward_kernel(
 
 
 def add_dropout_norm(
-    x: Tensor, bias: Tensor, residual: Tensor, norm: tuple[Tensor, Tensor, float], key: MaskKey, saves: bool
+    x: Tensor, bias: Tensor, residual: Tensor, norm: tuple[Tensor, Tensor, float], key: Key, saves: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Compute LayerNorm(residual + dropout(x + bias)), T H; return it and, if it `saves` them, the sum and its moments.
 
@@ -135,11 +137,11 @@ def add_dropout_norm(
 
 
 def add_dropout_norm_backward(
-    summed: Tensor, moments: Tensor, weight: Tensor, dy: Tensor, key: MaskKey
+    summed: Tensor, moments: Tensor, weight: Tensor, dy: Tensor, key: Key, sums: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x and of the residual (without dropout, the same tensor), T H, and of the vectors, 3 H.
 
-    The vectors are the bias of x, and LayerNorm's weight and bias.
+    The vectors are the bias of x, and LayerNorm's weight and bias; their gradients are `sums` if given.
     """
     (rows, columns), drops, tile = summed.shape, key.threshold != 0, BACKWARD.shape(summed.shape[1])
     dx = torch.empty_like(summed)
@@ -149,7 +151,7 @@ def add_dropout_norm_backward(
     operands = (summed, moments, weight, dy, dx, dresidual, partial)
     numbers = (rows, cdiv(rows, tile[0]), *mask_args(key), columns, drops, *tile)
     launch(add_dropout_norm_backward_kernel, (programs,), *operands, *numbers, on=dx, num_warps=BACKWARD.warps)
-    return dx, dresidual, partial.sum(0)
+    return dx, dresidual, torch.sum(partial, 0, out=sums)
 
 
 class AddDropoutNorm(torch.autograd.Function):

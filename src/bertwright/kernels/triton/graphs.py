@@ -1,0 +1,297 @@
+"""All layers of an encoder on a GPU as two CUDA graphs, forward and backward, in training.
+
+Python needs longer to start the kernels of a small step than a GPU to run them; a graph starts them all at once. Its
+kernels always read and write the same memory with the same sizes: so batches are padded to one of few sizes, by
+sequences of padding that nothing reads. Padding does not depend on whether a graph exists, so a run that is resumed
+has the same bits.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bertwright.console import print_message
+from bertwright.kernels.dropout import MaskKey
+from bertwright.kernels.fused_encoder import KEYS_PER_LAYER, PARAMS_PER_LAYER, FusedArgs, by_layer
+from bertwright.kernels.half_linear import copy_address
+from bertwright.kernels.triton.encoder import LayerGradients, LayerInput, backward_layer, forward_layer
+from bertwright.kernels.triton.hashing import StoredKey
+from bertwright.kernels.triton.launch import cdiv, next_power_of_2
+
+USES_BEFORE_CAPTURE = 1
+"""Steps with the same sizes before they become a graph: the first one compiles kernels, which a graph cannot."""
+
+
+_problems: list[str] = []
+"""Why this process records no graphs any more."""
+
+
+class Sizes(NamedTuple):
+    """Sizes of a padded batch."""
+
+    tokens: int
+    sequences: int
+    """Offsets of sequences, less one: those of padding included."""
+    selected: int | None
+    """R: states that leave the last layer; None: all tokens."""
+    max_seqlen: int
+
+
+def pad_sizes(tokens: int, sequences: int, selected: int | None, max_seqlen: int) -> Sizes:
+    """Choose the sizes of the padded batch: about 3 % more tokens at most, and few different sizes.
+
+    >>> pad_sizes(tokens=700, sequences=32, selected=32, max_seqlen=50)
+    Sizes(tokens=704, sequences=34, selected=32, max_seqlen=64)
+    >>> pad_sizes(tokens=704, sequences=32, selected=31, max_seqlen=50)  # unused places read a token of padding
+    Sizes(tokens=768, sequences=34, selected=32, max_seqlen=64)
+    """
+    longest = max(next_power_of_2(max_seqlen), 16)
+    chosen = None if selected is None else round_up(selected, max(next_power_of_2(selected) // 8, 16))
+    step = max(next_power_of_2(tokens) // 32, 64)
+    padded = round_up(tokens + (chosen != selected), step)
+    paddings = cdiv(step, longest) + 1
+    return Sizes(padded, round_up(sequences, max(next_power_of_2(sequences) // 8, 1)) + paddings, chosen, longest)
+
+
+def round_up(number: int, step: int) -> int:
+    return cdiv(number, step) * step
+
+
+class PaddedEncoder:
+    """The layers of one encoder for batches of one size: the memory of its input and results, and its graphs."""
+
+    def __init__(self, sizes: Sizes, args: FusedArgs, like: Tensor, gradients: list[LayerGradients]) -> None:
+        """Allocate the input. `like`: states of the encoder; `gradients`: of the layers from `first_saved` on."""
+        self.sizes, self.shape, self.first_saved = sizes, args.shape, args.first_saved
+        integers = {"dtype": torch.int64, "device": like.device}
+        self.hidden = like.new_zeros(sizes.tokens, like.shape[1])
+        self.cu_seqlens = torch.zeros(sizes.sequences + 1, dtype=torch.int32, device=like.device)
+        self.positions = None if sizes.selected is None else torch.zeros(sizes.selected, **integers)
+        self.numbers = torch.zeros(len(args.mask_keys), 3, **integers)
+        self.keys = [
+            StoredKey(numbers, key.threshold, key.scale, None if key.positions is None else self.positions)
+            for numbers, key in zip(self.numbers, args.mask_keys, strict=True)
+        ]
+        rows = sizes.tokens if sizes.selected is None else sizes.selected
+        self.dy = like.new_zeros(rows, like.shape[1])
+        self.gradients = gradients
+        self.saved: list[list[Tensor]] = []
+        self.uses = 0
+        self.graphs: tuple[Any, Any] | None = None
+        self.addresses: list[int] = []
+        """Of the weights that the graphs read."""
+        self.pending: weakref.ref[Any] | None = None
+        """The forward pass whose backward pass is still to come."""
+
+    @property
+    def is_pending(self) -> bool:
+        return self.pending is not None and self.pending() is not None
+
+    def load(self, hidden: Tensor, cu_seqlens: Tensor, positions: Tensor | None, keys: Sequence[MaskKey]) -> None:
+        """Copy a batch to the memory of the input."""
+        tokens, sizes = len(hidden), self.sizes
+        self.hidden[:tokens] = hidden
+        self.hidden[tokens:] = 0
+        paddings = range(1, sizes.sequences + 2 - len(cu_seqlens))
+        ends = [min(tokens + number * sizes.max_seqlen, sizes.tokens) for number in paddings]
+        self.cu_seqlens[: len(cu_seqlens)] = cu_seqlens
+        self.cu_seqlens[len(cu_seqlens) :] = self.to_device(ends, torch.int32)
+        if positions is not None and self.positions is not None:
+            self.positions[: len(positions)] = positions
+            self.positions[len(positions) :] = sizes.tokens - 1
+        self.numbers.copy_(self.to_device([[key.first_token, key.key0, key.key1] for key in keys], torch.int64))
+
+    def to_device(self, numbers: Any, dtype: torch.dtype) -> Tensor:
+        """Copy numbers without waiting for the GPU."""
+        device = self.hidden.device
+        return torch.tensor(numbers, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+    def layer_input(self, number: int) -> LayerInput:
+        positions = self.positions if number + 1 == self.shape.num_layers else None
+        sequences = (self.cu_seqlens, self.cu_seqlens, self.sizes.max_seqlen, self.sizes.max_seqlen)
+        keys = self.keys[KEYS_PER_LAYER * number : KEYS_PER_LAYER * (number + 1)]
+        return LayerInput(self.shape, sequences, positions, keys)
+
+    def compute(self, layers: Sequence[Any]) -> Tensor:
+        """Compute the states that leave the last layer, and save what the backward pass needs."""
+        hidden = self.hidden
+        self.saved = []
+        for number, layer in enumerate(layers):
+            saves = number >= self.first_saved
+            hidden, saved = forward_layer(hidden, layer, self.layer_input(number), saves)
+            if saves:
+                self.saved.append(saved)
+        return hidden
+
+    def compute_backward(self, layers: Sequence[Any]) -> Tensor:
+        """Compute the gradient of the first trained layer's input, and all gradients of parameters."""
+        dhidden = self.dy
+        for number in range(self.shape.num_layers - 1, self.first_saved - 1, -1):
+            operands = (layers[number], self.layer_input(number), self.saved.pop())
+            dhidden = backward_layer(dhidden, *operands, self.gradients[number - self.first_saved])
+        return dhidden
+
+    def forward(self, layers: Sequence[Any]) -> Tensor:
+        """Compute the states that leave the last layer, by a graph if there is one."""
+        self.uses += 1
+        addresses = weight_addresses(layers, self.hidden.dtype)
+        if self.graphs and addresses != self.addresses:  # a weight has moved
+            self.graphs, self.uses = None, 1
+        if not self.graphs and self.uses > USES_BEFORE_CAPTURE and self.hidden.is_cuda and not _problems:
+            try:
+                self.capture(layers)
+                self.addresses = addresses
+            except RuntimeError as error:
+                _problems.append(str(error))
+                print_message(
+                    "note: the kernels of a step cannot be recorded as a CUDA graph and are started one by one, which "
+                    f"is slower for small batches: {str(error).splitlines()[0]}"
+                )
+        if not self.graphs:
+            return self.compute(layers)
+        self.graphs[0].replay()
+        return self.y.clone()  # a caller may keep the states, and the next batch overwrites y
+
+    def backward(self, dy: Tensor, layers: Sequence[Any]) -> Tensor:
+        """Compute all gradients, by a graph if there is one; return the gradient of the input."""
+        self.dy[: len(dy)] = dy
+        self.dy[len(dy) :] = 0
+        if not self.graphs:
+            return self.compute_backward(layers)
+        self.graphs[1].replay()
+        return self.dhidden.clone()
+
+    def capture(self, layers: Sequence[Any]) -> None:
+        """Record both passes. Their memory is shared with the graphs of other sizes, which never run in between."""
+        device, graphs = self.hidden.device, (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
+        stream, pool = capture_resources(device)
+        torch.cuda.empty_cache()  # what the steps without a graph used
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            self.y = record(graphs[0], pool, lambda: self.compute(layers))
+            self.dhidden = record(graphs[1], pool, lambda: self.compute_backward(layers))
+        torch.cuda.current_stream(device).wait_stream(stream)
+        self.graphs = graphs
+
+
+def record(graph: Any, pool: Any, compute: Callable[[], Tensor]) -> Tensor:
+    """Record what `compute` starts as a graph, and return its result."""
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
+        return compute()
+    finally:
+        graph.capture_end()
+
+
+_resources: dict[torch.device, tuple[Any, Any]] = {}
+
+
+def capture_resources(device: torch.device) -> tuple[Any, Any]:
+    """Return the stream on which graphs are recorded, and the memory pool that they share."""
+    if device not in _resources:
+        _resources[device] = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
+    return _resources[device]
+
+
+def weight_addresses(layers: Sequence[Any], dtype: torch.dtype) -> list[int]:
+    """Return the addresses of the parameters and of their copies, which kernels read."""
+
+    def copied(parameter: Tensor) -> int:
+        return copy_address(parameter, dtype)
+
+    return [address(parameter) for layer in layers for parameter in layer for address in (Tensor.data_ptr, copied)]
+
+
+class Encoder:
+    """An encoder with the memory of its gradients, and its layers for batches of several sizes."""
+
+    def __init__(self, first: Tensor, layers: Sequence[Any]) -> None:
+        """Allocate the gradients; `first`: its first parameter, by which it is found."""
+        self.first = weakref.ref(first, self.forget)
+        self.key = id(first)
+        self.gradients = [LayerGradients.empty(layer) for layer in layers]
+        self.padded: dict[Any, PaddedEncoder] = {}
+
+    def forget(self, _: object) -> None:
+        if _encoders.get(self.key) is self:
+            del _encoders[self.key]
+
+    @property
+    def is_pending(self) -> bool:
+        return any(padded.is_pending for padded in self.padded.values())
+
+    def select(self, hidden: Tensor, args: FusedArgs, sequences: int, positions: Tensor | None) -> PaddedEncoder:
+        """Return the layers for a batch's sizes."""
+        selected = None if positions is None else len(positions)
+        sizes = pad_sizes(len(hidden), sequences, selected, args.max_seqlen)
+        dropouts = tuple((key.threshold, key.positions is None) for key in args.mask_keys)
+        signature = (sizes, args.shape, args.first_saved, dropouts, hidden.dtype, hidden.device)
+        if signature not in self.padded:
+            self.padded[signature] = PaddedEncoder(sizes, args, hidden, self.gradients[args.first_saved :])
+        return self.padded[signature]
+
+
+_encoders: dict[int, Encoder] = {}
+"""id of an encoder's first parameter → the encoder."""
+
+
+def find_encoder(layers: Sequence[Any]) -> Encoder:
+    first = layers[0][0]
+    encoder = _encoders.get(id(first))
+    if encoder is None or encoder.first() is not first:
+        encoder = _encoders[id(first)] = Encoder(first, layers)
+    return encoder
+
+
+class Pass:
+    """A forward pass; it lives as long as its backward pass may come."""
+
+
+class FusedEncoder(torch.autograd.Function):
+    """All layers, as `kernels/fused_encoder.py` calls them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, cu_seqlens: Tensor, positions: Tensor | None, args: FusedArgs, *parameters: Tensor
+    ) -> Tensor:
+        layers, shape = by_layer(parameters), args.shape
+        if args.first_saved == shape.num_layers:  # no gradients
+            sequences = (cu_seqlens, cu_seqlens, args.max_seqlen, args.max_seqlen)
+            for number, layer in enumerate(layers):
+                at = positions if number + 1 == shape.num_layers else None
+                keys = args.mask_keys[KEYS_PER_LAYER * number :]
+                hidden, _ = forward_layer(hidden, layer, LayerInput(shape, sequences, at, keys), saves=False)
+            return hidden
+        encoder = find_encoder(layers)
+        if encoder.is_pending:  # its memory is in use: this batch gets its own
+            encoder = Encoder(layers[0][0], layers)
+        padded = encoder.select(hidden, args, len(cu_seqlens) - 1, positions)
+        padded.load(hidden, cu_seqlens, positions, args.mask_keys)
+        ctx.token = Pass()
+        padded.pending = weakref.ref(ctx.token)
+        ctx.padded, ctx.rows = padded, len(hidden)
+        ctx.save_for_backward(*parameters)  # so that autograd notices changes
+        selected = len(hidden) if positions is None else len(positions)
+        return padded.forward(layers)[:selected]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        padded, layers = ctx.padded, by_layer(ctx.saved_tensors)
+        if ctx.token is None:
+            raise RuntimeError("an encoder's states were differentiated twice; compute them again instead")
+        for parameter in ctx.saved_tensors:  # gradients of another micro-batch may be in the memory that is written now
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
+        dhidden = padded.backward(dy, layers)[: ctx.rows]
+        ctx.token = padded.pending = None
+        gradients: list[Tensor | None] = [None] * (PARAMS_PER_LAYER * padded.first_saved)
+        for layer in padded.gradients:
+            gradients += layer.by_parameter()
+        return dhidden, None, None, None, *gradients
