@@ -40,7 +40,7 @@ operations() { python3 bench/gpu_kernels.py --parts operations; }
 tiles() { python3 bench/gpu_kernels.py --parts tiles; }
 profile() { python3 bench/gpu_kernels.py --parts profile; }
 steps() {
-    python3 bench/pretraining.py --device cuda --sequences 256 --sizes base --rounds 20 --warmup 5 \
+    python3 bench/pretraining.py --device cuda --sequences 256 --sizes base --rounds 8 --steps 5 --warmup 2 \
         --without 'without Triton' --json "$OUT/gpu-steps.json"
 }
 pretrain() { python3 bench/gpu_pretrain.py .gpu/store; }

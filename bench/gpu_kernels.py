@@ -205,7 +205,7 @@ def measure_tiles(file: TextIO) -> None:
 
     x, residual = normal(T, H).detach(), normal(T, H).detach()
     vectors = [normal(H, dtype=torch.float32).detach() for _ in range(3)]
-    norm = (*vectors[:2], 1e-12)
+    norm = (vectors[0], vectors[1], 1e-12)
     tiles = layer_norm.FORWARD, layer_norm.BACKWARD, layer_norm.PROGRAMS
     shapes = [(1024, 1), (1024, 2), (1024, 4), (2048, 4), (4096, 4), (4096, 8)]
     _, summed, moments = layer_norm.add_dropout_norm(x, vectors[2], residual, norm, KEY, True)
@@ -224,11 +224,11 @@ def measure_tiles(file: TextIO) -> None:
     wide, dwide = normal(T, F_SIZE).detach(), normal(T, F_SIZE).detach()
     bias = normal(F_SIZE, dtype=torch.float32).detach()
     sizes = gelu.ROWS, gelu.COLUMNS, gelu.TILES
-    for choice in [(4, 512, 16), (2, 1024, 16), (8, 256, 16), (2, 512, 32), (8, 512, 8), (1, 1024, 64)]:
-        gelu.ROWS, gelu.COLUMNS, gelu.TILES = choice
-        row("GELU, forward", choice, partial(gelu.bias_gelu, wide, bias, False))
-        row("GELU, backward", choice, partial(gelu.bias_gelu_backward, wide, bias, dwide, False))
-        row("column sums", choice, partial(gelu.column_sum, wide))
+    for sizes_of_tile in [(4, 512, 16), (2, 1024, 16), (8, 256, 16), (2, 512, 32), (8, 512, 8), (1, 1024, 64)]:
+        gelu.ROWS, gelu.COLUMNS, gelu.TILES = sizes_of_tile
+        row("GELU, forward", sizes_of_tile, partial(gelu.bias_gelu, wide, bias, False))
+        row("GELU, backward", sizes_of_tile, partial(gelu.bias_gelu_backward, wide, bias, dwide, False))
+        row("column sums", sizes_of_tile, partial(gelu.column_sum, wide))
     gelu.ROWS, gelu.COLUMNS, gelu.TILES = sizes
 
     forward_choices = [(128, 128, 8, 2), (128, 128, 4, 2), (64, 128, 4, 2), (128, 64, 4, 2), (64, 64, 4, 2)]
@@ -272,7 +272,8 @@ def profile_step(file: TextIO) -> None:
         def run(steps: int) -> float:
             started = time.perf_counter()
             for _ in range(steps):
-                step(0.0)
+                read = step(0.0)
+            read()
             return 1000 * (time.perf_counter() - started) / steps
 
         return run

@@ -65,20 +65,20 @@ class PlainBert(nn.Module):
         return loss + F.cross_entropy(next_sentence.float(), answers)
 
 
-def plain_step(size: str, device: str, example: Mapping[str, Tensor], compiled: bool) -> Callable[[], float]:
+def plain_step(size: str, device: str, example: Mapping[str, Tensor], compiled: bool) -> Callable[[], Tensor]:
     """Return a function that makes one step and returns its loss; `example`: ids, masks, labels, next."""
     model = PlainBert(size).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-6, fused=True)
     given = [example[name].to(device) for name in ("ids", "masks", "labels", "next")]
     forward = torch.compile(model) if compiled else model
 
-    def step() -> float:
+    def step() -> Tensor:
         with torch.autocast(device, torch.bfloat16):
-            loss = forward(*given)
+            loss: Tensor = forward(*given)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach())
+        return loss.detach()
 
     return step

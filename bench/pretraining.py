@@ -3,10 +3,10 @@
     python bench/pretraining.py [--sizes mini small base] [--rounds 7] [--threads 2] [--json FILE]
     bench/gpu.sh steps   (the same on a GPU, with base)
 
-Every contender is a process of its own. After a warm-up they take turns, one step each per round, because the speed of
-shared machines drifts. On a GPU, `plain_bert.py` takes part, too. The recipe is the same for all: hidden and attention
-dropout 0.1, AdamW with weight decay 0.01, clipping at 1.0, 15 % masked. The table shows the median step and the median
-of the ratios within a round.
+Every contender is a process of its own. After a warm-up they take turns, one step (or `--steps`) per round, because the
+speed of shared machines drifts. On a GPU, `plain_bert.py` takes part, too. The recipe is the same for all: hidden and
+attention dropout 0.1, AdamW with weight decay 0.01, clipping at 1.0, 15 % masked. The table shows the median step and
+the median of the ratios within a round.
 
 Useful work is what the model needs: no padding, and the vocabulary projection at the masked positions only. Utilization
 is useful work per second, divided by the speed of a matrix product of the model's feed-forward shape (torch's or ours,
@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +40,8 @@ MEMORY = HUGE_PAGES | {
     "MALLOC_TOP_PAD_": str(1 << 28),
 }
 
-Step = Callable[[float], float]  # seconds of our last step, which is also the ceiling's duration
+# From the seconds of our last step, which is also the ceiling's duration, to a function that waits for the result.
+Step = Callable[[float], Callable[[], float]]
 
 
 def contenders(bfloat16: bool, gpu: bool) -> dict[str, tuple[list[str], dict[str, str]]]:
@@ -106,14 +108,14 @@ def theirs(chosen: argparse.Namespace) -> Step:
     inputs = {name: value.to(chosen.device) for name, value in inputs.items()}
     forward = torch.compile(model) if chosen.compile else model
 
-    def step(_: float) -> float:
+    def step(_: float) -> Callable[[], float]:
         with torch.autocast(chosen.device, torch.bfloat16, enabled=chosen.bfloat16):
             loss = forward(**inputs).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach())
+        return lambda: float(loss.detach())
 
     return step
 
@@ -125,7 +127,12 @@ def plain(chosen: argparse.Namespace) -> Step:
 
     example_tensors = {name: torch.as_tensor(value) for name, value in example(chosen.sequences).items()}
     step = plain_step(chosen.size, chosen.device, example_tensors, chosen.compile)
-    return lambda _: step()
+
+    def run(_: float) -> Callable[[], float]:
+        loss = step()
+        return lambda: float(loss)
+
+    return run
 
 
 def ours(chosen: argparse.Namespace) -> Step:
@@ -164,7 +171,12 @@ def ours(chosen: argparse.Namespace) -> Step:
 
     objective = MaskedLMWithNextSentence()
     results = train_steps(lambda batch: objective.loss(model, batch), forever(), optimizer, lambda _: 1e-4)
-    return lambda _: next(results).sums["mlm_sum"] / len(labels)
+
+    def step(_: float) -> Callable[[], float]:
+        result = next(results)
+        return lambda: result.sums["mlm_sum"] / len(labels)
+
+    return step
 
 
 def ceiling(chosen: argparse.Namespace) -> Step:
@@ -176,13 +188,12 @@ def ceiling(chosen: argparse.Namespace) -> Step:
 
     dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
     context = ExecutionContext(torch.device(chosen.device), dtype, torch.get_num_threads())
-    return lambda seconds: measure_peak_flops(
-        context, SIZES[chosen.size][1], max(seconds, 0.3)
-    )  # alone on a GPU: no duration is given
+    size = SIZES[chosen.size][1]
+    return lambda seconds: partial(measure_peak_flops, context, size, max(seconds, 0.3))
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Run one step per number read; print seconds, the step's result, and peak memory."""
+    """Run one turn per number read; print the seconds of a step, the last result, and peak memory."""
     import torch
 
     torch.set_num_threads(arguments.threads)
@@ -190,8 +201,10 @@ def serve(arguments: argparse.Namespace) -> None:
     step = {"theirs": theirs, "plain": plain, "ours": ours, "ceiling": ceiling}[arguments.serve](arguments)
     for line in sys.stdin:
         started = time.perf_counter()
-        result = step(float(line))
-        seconds = time.perf_counter() - started
+        for _ in range(arguments.steps):
+            read = step(float(line))
+        result = read()
+        seconds = (time.perf_counter() - started) / arguments.steps
         on_gpu = arguments.device == "cuda"
         peak = (
             torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -206,7 +219,7 @@ class Child:
         self, size: str, chosen: argparse.Namespace, arguments: list[str], environment: dict[str, str]
     ) -> None:
         command = [sys.executable, __file__, "--serve", *arguments, "--size", size, "--threads", str(chosen.threads)]
-        command += ["--device", chosen.device, "--sequences", str(chosen.sequences)]
+        command += ["--device", chosen.device, "--sequences", str(chosen.sequences), "--steps", str(chosen.steps)]
         self.start(command, environment)
 
     def start(self, command: list[str], environment: dict[str, str]) -> None:
@@ -310,6 +323,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=99, help="contenders that run at once: as memory permits")
     parser.add_argument("--without", nargs="+", default=[], help="leave out contenders whose name contains this")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=1, help="steps per turn; the last one's loss is read")
     parser.add_argument("--sequences", type=int, default=32, help="sequences per step")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
@@ -328,7 +342,7 @@ def main() -> None:
 
     bfloat16 = supports_bfloat16(torch.device(arguments.device))
     about = f"{describe_machine(arguments.threads, arguments.device)}; {arguments.rounds} rounds"
-    about += f", {arguments.sequences} × {LENGTH} tokens"
+    about += f" of {arguments.steps} steps, {arguments.sequences} × {LENGTH} tokens"
     print(about)
     tables = []
     for size in arguments.sizes:

@@ -305,6 +305,9 @@ def test_a_diverged_step_leaves_the_weights_although_it_is_noticed_later() -> No
         optimizer,
         lambda _: 1e-2,
     )
+    result = next(steps)
+    with pytest.raises(DivergedError, match="step 1: not finite: loss = inf"):
+        result.read()
     with pytest.raises(DivergedError, match="step 1: not finite: loss = inf"):
         next(steps)
     assert all(map(torch.equal, before, model.parameters()))

@@ -221,8 +221,8 @@ class FusedEncoder(torch.autograd.Function):
         return dhidden, None, None, None, *gradients
 
 
-def by_layer(parameters: Sequence[Tensor | None]) -> list[LayerParameters]:
-    """Group the parameters of all layers, or their gradients, by layer."""
+def by_layer(parameters: Sequence[Tensor | None]) -> list[Any]:
+    """Group the parameters of all layers, or their gradients, by layer, as `LayerParameters`."""
     return [LayerParameters(*layer) for layer in zip(*[iter(parameters)] * PARAMS_PER_LAYER, strict=True)]
 
 

@@ -309,8 +309,8 @@ class _Fit(Generic[M]):
 
     def write_metrics(self, results: Sequence[StepResult]) -> str:
         """Log the metrics of some steps; return them as text."""
-        seconds = sum(result.seconds for result in results)
         sums = {name: sum(result.sums[name] for result in results) for name in results[0].sums}
+        seconds = sum(result.seconds for result in results)  # after the numbers, for which a GPU may need time
         rates = {"learning_rate": results[-1].learning_rate, "gradient_norm": results[-1].gradient_norm}
         metrics = self.spec.summarize(MetricWindow(sums, len(results), seconds)) | rates
         self.recorder.write("train", metrics)

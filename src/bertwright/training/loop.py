@@ -59,18 +59,44 @@ class LossOutput(NamedTuple):
         return cls(loss, {**sums, **{name: loss.new_full((), float(value)) for name, value in counts.items()}})
 
 
-class StepResult(NamedTuple):
-    """Report of a finished step."""
+class StepResult:
+    """Report of a finished step. On a GPU, the step may still be running; reading its numbers waits for it."""
 
-    step: int
-    """Steps finished, this one included."""
-    sums: dict[str, float]
-    """Sums over all micro-batches and ranks of the step."""
-    gradient_norm: float
-    """Norm before clipping."""
-    learning_rate: float
-    seconds: float
-    """Wall-clock time of this step, including the wait for its data, without the caller's work between two steps."""
+    def __init__(self, step: int, names: Sequence[str], numbers: Tensor, learning_rate: float) -> None:
+        """Start to copy `numbers` from the device: the sum of each name, then the norm of the gradient."""
+        self.step = step
+        """Steps finished, this one included."""
+        self.learning_rate = learning_rate
+        self.seconds = 0.0
+        """Wall-clock time of this step, including waits for its data and numbers, without the caller's own work."""
+        self._names, self._numbers, self._copied = names, numbers, None
+        self._values: list[float] | None = None
+        if numbers.is_cuda:
+            self._numbers = torch.empty_like(numbers, device="cpu", pin_memory=True).copy_(numbers, non_blocking=True)
+            self._copied = torch.cuda.current_stream(numbers.device).record_event()
+
+    @property
+    def sums(self) -> dict[str, float]:
+        """Sums over all micro-batches and ranks of the step. Raises DivergedError if a number is not finite."""
+        return dict(zip(self._names, self.read(), strict=False))
+
+    @property
+    def gradient_norm(self) -> float:
+        """Norm before clipping. Raises DivergedError if a number is not finite."""
+        return self.read()[-1]
+
+    def read(self) -> list[float]:
+        """Return all numbers, after a wait for the step. Raises DivergedError if one of them is not finite."""
+        if self._values is None:
+            started = time.perf_counter()
+            if self._copied is not None:
+                self._copied.synchronize()
+            values: list[float] = self._numbers.tolist()
+            self.seconds += time.perf_counter() - started
+            named = {**dict(zip(self._names, values, strict=False)), "gradient norm": values[-1]}
+            _check_finite(self.step, named)
+            self._values = values
+        return self._values
 
 
 class LossModule(torch.nn.Module, Generic[M]):
@@ -93,23 +119,28 @@ def train_steps(
 ) -> Iterator[StepResult]:
     """Run one optimizer step for each list of micro-batches and yield its result; steps count from `optimizer.steps`.
 
-    Raises DivergedError, before the weights are updated, if the loss or the gradient is not finite.
+    Raises DivergedError if the loss or the gradient is not finite; that step does not change the weights. A GPU may
+    still be computing a step that is yielded: its numbers are checked when they are read, or in the next step, which is
+    started first, so that the GPU never waits for this process.
     """
-    started = time.perf_counter()
+    started, before = time.perf_counter(), None
     for micro_batches in batches:
-        step, learning_rate = optimizer.steps + 1, schedule(optimizer.steps)
+        learning_rate = schedule(optimizer.steps)
         names, totals = _backward(loss, micro_batches)
         norm = optimizer.gradient_norm().to(totals.device)
         numbers = torch.cat([totals, norm[None]])
-        if optimizer.checks_on_gpu:  # all work of the step is queued before its numbers are read
+        result = StepResult(optimizer.steps + 1, names, numbers, learning_rate)
+        if optimizer.checks_on_gpu:
             optimizer.step(learning_rate, torch.where(numbers.isfinite().all(), norm, math.nan))
-        *values, norm_value = numbers.tolist()
-        sums = dict(zip(names, values, strict=True))
-        _check_finite(step, sums, norm_value)
-        if not optimizer.checks_on_gpu:
-            optimizer.step(learning_rate, norm_value)
-        yield StepResult(step, sums, norm_value, learning_rate, time.perf_counter() - started)
-        started = time.perf_counter()
+            if before is not None:
+                before.read()
+        else:
+            optimizer.step(learning_rate, result.gradient_norm)
+        result.seconds = time.perf_counter() - started
+        yield result
+        started, before = time.perf_counter(), result
+    if before is not None:
+        before.read()
 
 
 def check_finite_weights(model: torch.nn.Module, step: int) -> None:
@@ -145,8 +176,8 @@ def _backward(loss: Callable[[M], LossOutput], micro_batches: Sequence[M]) -> tu
     return list(output.sums), sum_over_ranks(torch.stack(values).sum(0))
 
 
-def _check_finite(step: int, sums: Mapping[str, float], norm: float) -> None:
-    bad = [f"{name} = {value}" for name, value in {**sums, "gradient norm": norm}.items() if not math.isfinite(value)]
+def _check_finite(step: int, numbers: Mapping[str, float]) -> None:
+    bad = [f"{name} = {value}" for name, value in numbers.items() if not math.isfinite(value)]
     if bad:
         raise DivergedError(
             f"step {step}: not finite: {', '.join(bad)}. The weights were not updated. Usual causes: a "

@@ -51,8 +51,10 @@ class LayerGradients(NamedTuple):
         """Allocate the gradients of a layer's parameters."""
         weights = layer.qkv_weight, layer.qkv_bias, layer.attention_output_weight
         others = layer.intermediate_weight, layer.intermediate_bias, layer.output_weight
-        sums = (layer.output_bias.new_empty(3, len(layer.output_bias)) for _ in range(2))
-        return cls(*map(torch.empty_like, weights), next(sums), *map(torch.empty_like, others), next(sums))
+        gradients = [torch.empty_like(parameter) for parameter in (*weights, *others)]
+        for at in (3, 7):
+            gradients.insert(at, layer.output_bias.new_empty(3, len(layer.output_bias)))
+        return cls._make(gradients)
 
     def by_parameter(self) -> list[Tensor]:
         """Return them in the order of PARAMETER_NAMES, as new tensors that share their memory: autograd keeps these."""

@@ -69,11 +69,10 @@ class PaddedEncoder:
     def __init__(self, sizes: Sizes, args: FusedArgs, like: Tensor, gradients: list[LayerGradients]) -> None:
         """Allocate the input. `like`: states of the encoder; `gradients`: of the layers from `first_saved` on."""
         self.sizes, self.shape, self.first_saved = sizes, args.shape, args.first_saved
-        integers = {"dtype": torch.int64, "device": like.device}
         self.hidden = like.new_zeros(sizes.tokens, like.shape[1])
-        self.cu_seqlens = torch.zeros(sizes.sequences + 1, dtype=torch.int32, device=like.device)
-        self.positions = None if sizes.selected is None else torch.zeros(sizes.selected, **integers)
-        self.numbers = torch.zeros(len(args.mask_keys), 3, **integers)
+        self.cu_seqlens = like.new_zeros(sizes.sequences + 1, dtype=torch.int32)
+        self.positions = None if sizes.selected is None else like.new_zeros(sizes.selected, dtype=torch.int64)
+        self.numbers = like.new_zeros(len(args.mask_keys), 3, dtype=torch.int64)
         self.keys = [
             StoredKey(numbers, key.threshold, key.scale, None if key.positions is None else self.positions)
             for numbers, key in zip(self.numbers, args.mask_keys, strict=True)

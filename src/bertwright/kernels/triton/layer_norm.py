@@ -179,6 +179,7 @@ class AddDropoutNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dresidual, sums = add_dropout_norm_backward(*ctx.saved_tensors, dy.contiguous(), ctx.mask_key)
+        summed, moments, weight = ctx.saved_tensors
+        dx, dresidual, sums = add_dropout_norm_backward(summed, moments, weight, dy.contiguous(), ctx.mask_key)
         dbias, dweight, dnorm_bias = (total.to(dtype) for total, dtype in zip(sums, ctx.dtypes, strict=True))
         return dx, dbias, dresidual, dweight, dnorm_bias, None, None, None
