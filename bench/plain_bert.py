@@ -75,7 +75,7 @@ def plain_step(size: str, device: str, example: Mapping[str, Tensor], compiled: 
     def step() -> Tensor:
         with torch.autocast(device, torch.bfloat16):
             loss: Tensor = forward(*given)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
