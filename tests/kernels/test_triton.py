@@ -78,6 +78,18 @@ def test_bias_gelu_equals_the_reference(tanh: bool) -> None:
     assert_same(with_gradients(ops.BiasGelu.apply, *operands), with_gradients(reference.bias_gelu, *operands))
 
 
+def test_gelu_in_bfloat16_is_exact_within_its_rounding() -> None:
+    """Its distribution function is a series. The tolerance is two roundings: the interpreter cuts digits off."""
+    x = torch.linspace(-6, 6, 2048, device=DEVICE).bfloat16().view(2, 1024).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    y, expected = ops.BiasGelu.apply(x, torch.zeros(1024, device=DEVICE), False), torch.nn.functional.gelu(exact)
+    (dx,), (dexpected,) = (
+        torch.autograd.grad(result.sum(), operand) for result, operand in ((y, x), (expected, exact))
+    )
+    torch.testing.assert_close(y.double(), expected, rtol=2**-7, atol=5e-7)
+    torch.testing.assert_close(dx.double(), dexpected, rtol=2**-7, atol=5e-7)
+
+
 def test_gradient_with_other_strides_is_read_by_rows() -> None:
     """A kernel writes rows one after another; `empty_like` of a transposed gradient has columns one after another."""
     x, bias = normal(ROWS, COLUMNS), normal(COLUMNS)
