@@ -169,9 +169,15 @@ def test_attention_equals_the_reference(
 
 
 @pytest.mark.usefixtures("everything_in_triton")
-@pytest.mark.parametrize("frozen", ["", "layers.0"])
-@pytest.mark.parametrize("positions", [None, [0, 16, 17, 3, 45], []], ids=["all", "some", "none"])
-@pytest.mark.parametrize(("causal", "rate"), [(False, 0.3), (True, 0.0)])
+@pytest.mark.parametrize(
+    ("causal", "rate", "positions", "frozen"),
+    [
+        (False, 0.3, [0, 8, 9, 3, 22], ""),
+        (False, 0.0, None, "layers.0"),
+        (True, 0.3, None, ""),
+        (True, 0.0, [], "layers.0"),
+    ],
+)
 def test_all_layers_at_once_equal_one_after_another(
     causal: bool, rate: float, positions: list[int] | None, frozen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +191,7 @@ def test_all_layers_at_once_equal_one_after_another(
         noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
         parameter.data += 0.1 * noise.to(DEVICE)
         parameter.requires_grad_(not frozen or not name.startswith((frozen, "embeddings")))
-    batches = [pack([np.arange(5, 5 + n) for n in lengths]).with_dropout(3, 7) for lengths in ((17, 24, 5), (30, 16))]
+    batches = [pack([np.arange(5, 5 + n) for n in lengths]).with_dropout(3, 7) for lengths in ((9, 12, 2), (20, 3))]
     at = None if positions is None else torch.tensor(positions, dtype=torch.int64, device=DEVICE)
     results = []
     for fuses in (True, False):
@@ -304,7 +310,7 @@ def test_training_steps_in_bfloat16_have_about_the_losses_of_float32(
 ) -> None:
     request.getfixturevalue("everything_in_triton")
     *losses, _ = train(torch.bfloat16)
-    assert losses == pytest.approx(exact_training[:-1], rel=2e-2)
+    assert losses == pytest.approx(exact_training[:-1], rel=3e-2)  # the interpreter cuts digits off
 
 
 @pytest.mark.usefixtures("everything_in_triton")

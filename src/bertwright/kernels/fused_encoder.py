@@ -1,6 +1,6 @@
 """All layers of an encoder at once, in bfloat16, on CPUs with units for it and on GPUs.
 
-On a CPU, one native call forward and one backward (`encoder.h`); on a GPU, Triton kernels (`triton/encoder.py`).
+On a CPU, one native call forward and one backward (`encoder.h`); on a GPU, Triton kernels (`triton/graphs.py`).
 
 T tokens enter, R leave the last layer; H hidden size, A heads, F feed-forward size.
 """

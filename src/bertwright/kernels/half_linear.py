@@ -20,7 +20,7 @@ from bertwright.kernels.ffi import triton_ops, use_triton
 ROWS = 64  # matrices have copies with a multiple of so many rows: products with odd sizes take twice as long
 
 
-class KeptCopy:
+class WeightCopy:
     """The copy of a weight, made when it is first needed, and the state of the weight that it was made of."""
 
     def __init__(self, weight: Tensor) -> None:
@@ -38,7 +38,7 @@ class KeptCopy:
         return self.tensor if is_current and self.tensor is not None and self.tensor.dtype == dtype else None
 
 
-_copies: dict[int, KeptCopy] = {}
+_copies: dict[int, WeightCopy] = {}
 """id of a weight → its copy. A dictionary with weights as keys takes microseconds, hundreds of times per step."""
 
 
@@ -48,7 +48,7 @@ def _forget(weight: weakref.ref[Tensor]) -> None:
         del _copies[key]
 
 
-def _find(weight: Tensor) -> KeptCopy | None:
+def _find(weight: Tensor) -> WeightCopy | None:
     copy = _copies.get(id(weight))
     return copy if copy is not None and copy.weight() is weight else None
 
@@ -60,7 +60,7 @@ def keep_copies(weights: Iterable[Tensor]) -> None:
     """
     for weight in weights:
         if use_triton(weight) and weight.dtype == torch.float32 and not weight.is_inference() and not _find(weight):
-            _copies[id(weight)] = KeptCopy(weight)
+            _copies[id(weight)] = WeightCopy(weight)
 
 
 def existing_copies(weights: Sequence[Tensor]) -> list[Tensor | None]:
@@ -86,16 +86,16 @@ def half(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 def padded(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a matrix in another dtype with zeros below, up to a multiple of ROWS; a vector without."""
-    kept = _find(weight)
-    if kept is not None and (current := kept.current(weight, dtype)) is not None:
+    copy = _find(weight)
+    if copy is not None and (current := copy.current(weight, dtype)) is not None:
         return current
     rows = len(weight) if weight.ndim == 1 else -(-len(weight) // ROWS) * ROWS
     with torch.inference_mode(False), torch.no_grad():
         tensor = weight.new_zeros(rows, *weight.shape[1:], dtype=dtype)
         tensor[: len(weight)] = weight
-    if kept is not None and dtype == torch.bfloat16:
-        kept.tensor = tensor
-        kept.mark_current(weight)
+    if copy is not None and dtype == torch.bfloat16:
+        copy.tensor = tensor
+        copy.mark_current(weight)
     return tensor
 
 

@@ -20,7 +20,7 @@ from bertwright.console import print_message
 from bertwright.kernels.dropout import MaskKey
 from bertwright.kernels.fused_encoder import KEYS_PER_LAYER, PARAMS_PER_LAYER, FusedArgs, by_layer
 from bertwright.kernels.half_linear import copy_address
-from bertwright.kernels.triton.encoder import LayerGradients, LayerInput, backward_layer, forward_layer
+from bertwright.kernels.triton.encoder_layer import LayerGradients, LayerInput, backward_layer, forward_layer
 from bertwright.kernels.triton.hashing import StoredKey
 from bertwright.kernels.triton.launch import cdiv, next_power_of_2
 
