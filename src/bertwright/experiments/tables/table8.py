@@ -54,4 +54,5 @@ def make_plan(maker: JobMaker) -> TablePlan:
     if "conll2003" in tasks:
         titles[FEATURES] = "conll2003 features F1"
         maker.notes.append(f"Features are {representation}. {describe_heads(maker.level)}")
+    maker.notes.append("Held-out losses of rows with other mixes are of other inputs, so that they cannot be compared.")
     return TablePlan("table8", TITLE, titles, (*MIXES, *FLOORS), trials, claims, FIGURES, maker.notes)
