@@ -44,6 +44,14 @@ WAIT_S = 0.5  # seconds until a process looks again for the copy that another pr
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # raised by the rename of a folder if the new name exists
 
 
+def masked_crc32c(data: bytes) -> int:
+    """Return the CRC-32C as LevelDB and TensorFlow store it: masked, because a CRC of data with CRCs would be weak."""
+    import google_crc32c
+
+    checksum: int = google_crc32c.value(data)
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
 def sync(path: Path) -> None:
     """Flush a file, or the names in a folder, to the disk: a rename needs its folder flushed to survive a power cut."""
     if sys.platform == "win32":  # opens no folders, and flushes only files that are open for writing

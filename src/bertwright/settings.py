@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import functools
 import importlib.util
 import inspect
 import math
@@ -177,6 +178,7 @@ def field_docs(cls: type[Any]) -> dict[str, str]:
     return docs
 
 
+@functools.cache
 def _class_body(cls: type[Any]) -> list[ast.stmt]:
     """Return the statements of a class; none if its source is missing, as in a package of compiled files."""
     try:

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import google_crc32c
 import numpy as np
 import pytest
 import zstandard
@@ -28,7 +27,8 @@ from project import CPU, WINDOW
 from safetensors.numpy import save_file
 from test_damaged_files import OF_BYTES, OF_TEXT, Damage
 
-from bertwright.interop.tf_checkpoint import mask_crc, read_varint
+from bertwright.files import masked_crc32c
+from bertwright.interop.tf_checkpoint import read_varint
 
 pytestmark = pytest.mark.slow
 
@@ -220,7 +220,7 @@ def renew_checksums(index: bytes) -> bytes:
         content = index[: size + 1]
     except IndexError:
         return index
-    return content + mask_crc(google_crc32c.value(content)).to_bytes(4, "little") + index[size + 5 :]
+    return content + masked_crc32c(content).to_bytes(4, "little") + index[size + 5 :]
 
 
 def find_problems(outcome: Outcome, folder: Path) -> list[str]:

@@ -144,12 +144,12 @@ def test_version() -> None:
 
 def flags(record: type) -> dict[str, str]:
     """Return the text of every setting by name, those of nested records included."""
-    found = {}
+    docs, found = field_docs(record), {}
     for name, kind in get_type_hints(record).items():
         if dataclasses.is_dataclass(kind):
             found |= flags(kind)  # type: ignore[arg-type]
         else:
-            found[name] = field_docs(record)[name]  # every field must have one
+            found[name] = docs[name]  # every field must have one
     return found
 
 

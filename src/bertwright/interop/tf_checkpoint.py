@@ -14,11 +14,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.files import atomic_file
+from bertwright.files import atomic_file, masked_crc32c
 
 HANDLES_SIZE = 40  # two block handles, padded
 FOOTER_SIZE = HANDLES_SIZE + 8  # and the magic number
@@ -103,7 +102,7 @@ def read_tensor(path: Path, name: str, entry: Entry) -> npt.NDArray[np.float32]:
             data = file.read(entry.size)
         else:
             data = b""
-    if len(data) < entry.size or mask_crc(google_crc32c.value(data)) != entry.checksum:
+    if len(data) < entry.size or masked_crc32c(data) != entry.checksum:
         raise ValueError(f"{path}: truncated or damaged at {name} (checksum); copy or download it again")
     return np.frombuffer(data, dtype="<f4").astype(np.float32).reshape(entry.shape)
 
@@ -124,18 +123,13 @@ def read_block(data: bytes, offset: int, size: int, path: Path) -> bytes:
     """Return a block's content. Raises ValueError, naming `path` and offset, if its checksum differs."""
     content = data[offset : offset + size + 1]
     stored = data[offset + size + 1 : offset + size + TRAILER_SIZE]
-    if len(stored) < 4 or mask_crc(google_crc32c.value(content)) != int.from_bytes(stored, "little"):
+    if len(stored) < 4 or masked_crc32c(content) != int.from_bytes(stored, "little"):
         raise ValueError(f"{path}: damaged at byte {offset} (checksum); copy or download it again")
     if content[-1:] != UNCOMPRESSED:
         raise ValueError(
             f"{path}: compressed (type {content[-1]}), which the index of a TensorFlow checkpoint never is"
         )
     return content[:-1]
-
-
-def mask_crc(checksum: int) -> int:
-    """Mask a CRC as LevelDB and TensorFlow do before they store it: a CRC of data that holds CRCs would be weak."""
-    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def read_entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -214,7 +208,7 @@ def write_bundle(index: Path, tensors: Mapping[str, npt.NDArray[np.float32]]) ->
 def format_entry(shape: Sequence[int], offset: int, data: bytes) -> bytes:
     """Format a BundleEntryProto of a float32 tensor in the first data file."""
     dims = b"".join(format_bytes(2, format_int(1, size)) for size in shape)
-    checksum = format_varint(6 << 3 | FIXED32) + struct.pack("<I", mask_crc(google_crc32c.value(data)))
+    checksum = format_varint(6 << 3 | FIXED32) + struct.pack("<I", masked_crc32c(data))
     return format_int(1, FLOAT32) + format_bytes(2, dims) + format_int(4, offset) + format_int(5, len(data)) + checksum
 
 
@@ -235,7 +229,7 @@ def format_block(records: Sequence[tuple[bytes, bytes]]) -> bytes:
     ]
     restarts = [*accumulate(map(len, entries), initial=0)][: len(entries)]
     content = b"".join(entries) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts)) + UNCOMPRESSED
-    return content + struct.pack("<I", mask_crc(google_crc32c.value(content)))
+    return content + struct.pack("<I", masked_crc32c(content))
 
 
 def format_handle(offset: int, block: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -15,10 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from bertwright.console import escape_control
-from bertwright.files import attach_filename, save_figure, write_text
+from bertwright.files import attach_filename, masked_crc32c, save_figure, write_text
 from bertwright.training.tracking import TrackerName, Tracking
 
 METRICS_FILE = "metrics.jsonl"
@@ -107,7 +107,6 @@ class TensorBoardWriter:
         started = time.time()
         self.path = folder / f"events.out.tfevents.{started:017.6f}.{socket.gethostname()}.{os.getpid()}"
         self.file = self.path.open("wb", buffering=0)
-        self.records = RecordWriter(self.file)
         self._add(Event(wall_time=started, file_version="brain.Event:2"))
         self._add(Event(wall_time=started, step=first_step, session_log=SessionLog(status=SessionLog.START)))
 
@@ -116,8 +115,14 @@ class TensorBoardWriter:
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
 
     def _add(self, event: Event) -> None:
+        """Write an event as a record of TensorFlow: its length and its bytes, each followed by a checksum.
+
+        TensorBoard's own writer would load half of TensorFlow's file systems first.
+        """
+        data = event.SerializeToString()
+        parts = (struct.pack("<Q", len(data)), data)
         with attach_filename(self.path):
-            self.records.write(event.SerializeToString())
+            self.file.write(b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts))
 
 
 def step_progress(console: Console) -> Progress:
