@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from bertwright.models.config import BertConfig
+from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
 from bertwright.pretraining.objectives.bert_objective import BertBatch
@@ -122,6 +123,30 @@ def test_graphs_have_the_bits_of_kernels_started_one_by_one(monkeypatch: pytest.
             return [parameter.detach().cpu() for parameter in model.parameters()]
 
     assert all(map(torch.equal, train(1), train(10**9)))
+
+
+@gpu
+def test_two_encoders_in_one_backward_pass_have_their_own_graphs() -> None:
+    """Also after a third one has gone, whose memory pool ended with it."""
+    from bertwright.kernels.triton import graphs
+
+    def train(models: int) -> list[torch.Tensor]:
+        config = BertConfig.from_size("mini", VOCABULARY)
+        encoders = [BertEncoder(config, torch.bfloat16, seed=seed).train().cuda() for seed in range(models)]
+        batch = pack([np.arange(5, 5 + length) for length in (40, 60)]).to("cuda")
+        for step in range(4):
+            states = [encoder(batch.with_dropout(step)) for encoder in encoders]
+            for encoder in encoders:
+                encoder.zero_grad()
+            torch.stack(states).float().square().mean(1).sum().backward()
+        gradients = [parameter.grad for encoder in encoders for parameter in encoder.parameters()]
+        assert not graphs._problems
+        return [gradient.cpu() for gradient in gradients if gradient is not None]
+
+    (alone, both, again), count = (train(1), train(2), train(1)), len(graphs._encoders)
+    assert all(map(torch.equal, alone, both))
+    assert all(map(torch.equal, alone, again))
+    assert count <= 1
 
 
 def test_packages_that_travel_to_a_gpu_machine_have_pinned_versions() -> None:

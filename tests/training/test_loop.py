@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.training import loop
-from bertwright.training.loop import DivergedError, LossOutput, train_steps
+from bertwright.training.loop import DivergedError, LossOutput, StepResult, train_steps
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 
 SETTINGS = OptimizerSettings(learning_rate=0.1, bias_correction=True)
@@ -62,6 +62,28 @@ def test_seconds_of_a_step_include_the_wait_for_data_but_not_the_caller(monkeypa
         seconds.append(result.seconds)
         clock[0] += 100  # an evaluation, a checkpoint
     assert seconds == [1, 1, 1]
+
+
+def test_waits_for_a_gpu_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the caller reads a step's numbers, or the next step does."""
+    clock, waits = [0.0], set[int]()
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(Optimizer, "checks_on_gpu", True)
+    monkeypatch.setattr(Optimizer, "step", lambda self, *_: setattr(self, "steps", self.steps + 1))
+
+    def wait(result: StepResult) -> list[float]:
+        clock[0] += result.step not in waits  # a GPU needs a second for each step
+        waits.add(result.step)
+        return [0.0, 0.0, 0.0]
+
+    monkeypatch.setattr(StepResult, "wait", wait)
+    line, results = Line(), list[StepResult]()
+    batches = [[(torch.ones(2), torch.ones(2), 2)]] * 4
+    for result in train_steps(line, batches, Optimizer(dict(line.named_parameters()), SETTINGS), lambda _: 0.1):
+        results.append(result)
+        if result.step in (1, 4):
+            result.read()
+    assert sum(result.seconds for result in results) == clock[0] == 4
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

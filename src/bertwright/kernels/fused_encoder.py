@@ -7,6 +7,7 @@ T tokens enter, R leave the last layer; H hidden size, A heads, F feed-forward s
 
 from __future__ import annotations
 
+import sys
 from collections import namedtuple
 from collections.abc import Sequence
 from operator import attrgetter
@@ -171,6 +172,12 @@ def fused_encoder(
     args = FusedArgs(shape, mask_keys, first_saved, max_seqlen)
     function = triton_ops().FusedEncoder if use_triton(hidden) else FusedEncoder
     return apply(function, hidden.contiguous(), cu_seqlens, positions, args, *parameters)
+
+
+def release_memory() -> None:
+    """Free what encoders keep on a GPU between the steps of a training (`triton/graphs.py`)."""
+    if graphs := sys.modules.get("bertwright.kernels.triton.graphs"):
+        graphs.release_memory()
 
 
 class FusedEncoder(torch.autograd.Function):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ class WeightCopy:
     """The copy of a weight, made when it is first needed, and the state of the weight that it was made of."""
 
     def __init__(self, weight: Tensor) -> None:
-        self.weight = weakref.ref(weight, _forget)
+        self.weight = weakref.ref(weight, partial(_forget, id(weight)))
         self.tensor: Tensor | None = None
         self.version = self.address = 0
 
@@ -42,9 +43,10 @@ _copies: dict[int, WeightCopy] = {}
 """id of a weight → its copy. A dictionary with weights as keys takes microseconds, hundreds of times per step."""
 
 
-def _forget(weight: weakref.ref[Tensor]) -> None:
+def _forget(key: int, weight: weakref.ref[Tensor]) -> None:
     """Remove the copy of a weight that no longer exists."""
-    for key in [key for key, copy in _copies.items() if copy.weight is weight]:
+    copy = _copies.get(key)
+    if copy is not None and copy.weight is weight:
         del _copies[key]
 
 

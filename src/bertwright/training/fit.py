@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bertwright.console import format_duration, notice, say
+from bertwright.kernels.fused_encoder import release_memory
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import any_rank, run_on_rank_0, wrap
@@ -175,6 +176,7 @@ def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext,
             resumed = checkpoint.path_of(settings.run / "checkpoints", spec.optimizer.steps)
             spec.carried.load_state(load_file(resumed / checkpoint.CARRIED))
     with ExitStack() as stack:
+        stack.callback(release_memory)
         opened: list[Recorder] = []
         run_on_rank_0(
             lambda: opened.append(stack.enter_context(open_recorder(settings, spec, context))),
@@ -287,6 +289,8 @@ class _Fit(Generic[M]):
                 step, last = result.step, result.step == settings.steps
                 saving, evaluating = settings.saves(step), settings.evaluates(step)
                 window.append(result)
+                if evaluating:
+                    result.read()  # no scores of a model that has diverged
                 if saving or step % settings.log_every == 0:
                     text = self.write_metrics(window)
                     window = []

@@ -87,12 +87,17 @@ class StepResult:
 
     def read(self) -> list[float]:
         """Return all numbers, after a wait for the step. Raises DivergedError if one of them is not finite."""
+        started = time.perf_counter()
+        values = self.wait()
+        self.seconds += time.perf_counter() - started
+        return values
+
+    def wait(self) -> list[float]:
+        """Do as `read`, for a caller whose own time is counted anyway."""
         if self._values is None:
-            started = time.perf_counter()
             if self._copied is not None:
                 self._copied.synchronize()
             values: list[float] = self._numbers.tolist()
-            self.seconds += time.perf_counter() - started
             named = {**dict(zip(self._names, values, strict=False)), "gradient norm": values[-1]}
             _check_finite(self.step, named)
             self._values = values
@@ -133,14 +138,16 @@ def train_steps(
         if optimizer.checks_on_gpu:
             optimizer.step(learning_rate, torch.where(numbers.isfinite().all(), norm, math.nan))
             if before is not None:
-                before.read()
+                before.wait()
+            if world_size() > 1:
+                result.wait()  # all ranks end in the same step if it has diverged
         else:
-            optimizer.step(learning_rate, result.gradient_norm)
+            optimizer.step(learning_rate, result.wait()[-1])
         result.seconds = time.perf_counter() - started
         yield result
         started, before = time.perf_counter(), result
     if before is not None:
-        before.read()
+        before.wait()
 
 
 def check_finite_weights(model: torch.nn.Module, step: int) -> None:
@@ -180,7 +187,7 @@ def _check_finite(step: int, numbers: Mapping[str, float]) -> None:
     bad = [f"{name} = {value}" for name, value in numbers.items() if not math.isfinite(value)]
     if bad:
         raise DivergedError(
-            f"step {step}: not finite: {', '.join(bad)}. The weights were not updated. Usual causes: a "
+            f"step {step}: not finite: {', '.join(bad)}. This step has not changed the weights. Usual causes: a "
             "learning rate that is too high for this model or batch size (try a third of --learning-rate), a warm-up "
             "that is too short (raise --warmup-ratio), or damaged initial weights"
         )

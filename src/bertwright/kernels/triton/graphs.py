@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,9 +26,9 @@ from bertwright.kernels.triton.hashing import StoredKey
 from bertwright.kernels.triton.launch import cdiv, next_power_of_2
 
 USES_BEFORE_CAPTURE = 1
-"""Steps with the same sizes before they become a graph: the first one compiles kernels, which a graph cannot."""
-
-
+"""Passes with the same sizes before they become a graph: the first one compiles kernels, which a graph cannot."""
+MAX_SIZES = 64
+"""Sizes of one encoder whose memory and graphs are remembered."""
 _problems: list[str] = []
 """Why this process records no graphs any more."""
 
@@ -44,7 +45,7 @@ class Sizes(NamedTuple):
 
 
 def pad_sizes(tokens: int, sequences: int, selected: int | None, max_seqlen: int) -> Sizes:
-    """Choose the sizes of the padded batch: about 3 % more tokens at most, and few different sizes.
+    """Choose the sizes of the padded batch: few different ones, with 6 % more tokens at most, or 64 more.
 
     >>> pad_sizes(tokens=700, sequences=32, selected=32, max_seqlen=50)
     Sizes(tokens=704, sequences=34, selected=32, max_seqlen=64)
@@ -61,6 +62,13 @@ def pad_sizes(tokens: int, sequences: int, selected: int | None, max_seqlen: int
 
 def round_up(number: int, step: int) -> int:
     return cdiv(number, step) * step
+
+
+class Pass:
+    """A forward pass; it lives as long as its backward pass may come."""
+
+    saved: list[list[Tensor]]
+    """What `forward_layer` returned for each trained layer, unless a graph holds it."""
 
 
 class PaddedEncoder:
@@ -80,12 +88,12 @@ class PaddedEncoder:
         rows = sizes.tokens if sizes.selected is None else sizes.selected
         self.dy = like.new_zeros(rows, like.shape[1])
         self.gradients = gradients
-        self.saved: list[list[Tensor]] = []
         self.uses = 0
+        """Backward passes so far."""
         self.graphs: tuple[Any, Any] | None = None
         self.addresses: list[int] = []
         """Of the weights that the graphs read."""
-        self.pending: weakref.ref[Any] | None = None
+        self.pending: weakref.ref[Pass] | None = None
         """The forward pass whose backward pass is still to come."""
 
     @property
@@ -117,35 +125,38 @@ class PaddedEncoder:
         keys = self.keys[KEYS_PER_LAYER * number : KEYS_PER_LAYER * (number + 1)]
         return LayerInput(self.shape, sequences, positions, keys)
 
-    def compute(self, layers: Sequence[Any]) -> Tensor:
-        """Compute the states that leave the last layer, and save what the backward pass needs."""
-        hidden = self.hidden
-        self.saved = []
+    def compute(self, layers: Sequence[Any], token: Pass) -> Tensor:
+        """Compute the states that leave the last layer; save for the pass what its backward pass needs."""
+        hidden, token.saved = self.hidden, []
         for number, layer in enumerate(layers):
             saves = number >= self.first_saved
             hidden, saved = forward_layer(hidden, layer, self.layer_input(number), saves)
             if saves:
-                self.saved.append(saved)
+                token.saved.append(saved)
         return hidden
 
-    def compute_backward(self, layers: Sequence[Any]) -> Tensor:
+    def compute_backward(self, layers: Sequence[Any], token: Pass) -> Tensor:
         """Compute the gradient of the first trained layer's input, and all gradients of parameters."""
         dhidden = self.dy
         for number in range(self.shape.num_layers - 1, self.first_saved - 1, -1):
-            operands = (layers[number], self.layer_input(number), self.saved.pop())
+            operands = (layers[number], self.layer_input(number), token.saved.pop())
             dhidden = backward_layer(dhidden, *operands, self.gradients[number - self.first_saved])
         return dhidden
 
-    def forward(self, layers: Sequence[Any]) -> Tensor:
-        """Compute the states that leave the last layer, by a graph if there is one."""
-        self.uses += 1
+    def forward(self, layers: Sequence[Any], token: Pass, pool: Any) -> Tensor:
+        """Compute the states that leave the last layer, by a graph if there is one.
+
+        `pool`: memory for a new graph; None: nothing is recorded.
+        """
         addresses = weight_addresses(layers, self.hidden.dtype)
         if self.graphs and addresses != self.addresses:  # a weight has moved
-            self.graphs, self.uses = None, 1
-        if not self.graphs and self.uses > USES_BEFORE_CAPTURE and self.hidden.is_cuda and not _problems:
+            self.graphs, self.uses = None, 0
+        if not self.graphs and self.uses >= USES_BEFORE_CAPTURE and pool is not None and not _problems:
             try:
-                self.capture(layers)
+                self.capture(layers, pool)
                 self.addresses = addresses
+            except torch.OutOfMemoryError:
+                self.uses = 0  # later there may be more memory
             except RuntimeError as error:
                 _problems.append(str(error))
                 print_message(
@@ -153,28 +164,29 @@ class PaddedEncoder:
                     f"is slower for small batches: {str(error).splitlines()[0]}"
                 )
         if not self.graphs:
-            return self.compute(layers)
+            return self.compute(layers, token)
         self.graphs[0].replay()
         return self.y.clone()  # a caller may keep the states, and the next batch overwrites y
 
-    def backward(self, dy: Tensor, layers: Sequence[Any]) -> Tensor:
+    def backward(self, dy: Tensor, layers: Sequence[Any], token: Pass) -> Tensor:
         """Compute all gradients, by a graph if there is one; return the gradient of the input."""
         self.dy[: len(dy)] = dy
         self.dy[len(dy) :] = 0
+        self.uses += 1
         if not self.graphs:
-            return self.compute_backward(layers)
+            return self.compute_backward(layers, token)
         self.graphs[1].replay()
         return self.dhidden.clone()
 
-    def capture(self, layers: Sequence[Any]) -> None:
-        """Record both passes. Their memory is shared with the graphs of other sizes, which never run in between."""
-        device, graphs = self.hidden.device, (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
-        stream, pool = capture_resources(device)
-        torch.cuda.empty_cache()  # what the steps without a graph used
+    def capture(self, layers: Sequence[Any], pool: Any) -> None:
+        """Record both passes. Their memory is shared with the encoder's other graphs, which never run in between."""
+        device, graphs, token = self.hidden.device, (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()), Pass()
+        stream = capture_stream(device)
+        torch.cuda.empty_cache()  # what the passes without a graph used
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
-            self.y = record(graphs[0], pool, lambda: self.compute(layers))
-            self.dhidden = record(graphs[1], pool, lambda: self.compute_backward(layers))
+            self.y = record(graphs[0], pool, lambda: self.compute(layers, token))
+            self.dhidden = record(graphs[1], graphs[0].pool(), lambda: self.compute_backward(layers, token))
         torch.cuda.current_stream(device).wait_stream(stream)
         self.graphs = graphs
 
@@ -188,14 +200,10 @@ def record(graph: Any, pool: Any, compute: Callable[[], Tensor]) -> Tensor:
         graph.capture_end()
 
 
-_resources: dict[torch.device, tuple[Any, Any]] = {}
-
-
-def capture_resources(device: torch.device) -> tuple[Any, Any]:
-    """Return the stream on which graphs are recorded, and the memory pool that they share."""
-    if device not in _resources:
-        _resources[device] = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
-    return _resources[device]
+@cache
+def capture_stream(device: torch.device) -> Any:
+    """Return the stream on which graphs are recorded."""
+    return torch.cuda.Stream(device)
 
 
 def weight_addresses(layers: Sequence[Any], dtype: torch.dtype) -> list[int]:
@@ -208,48 +216,71 @@ def weight_addresses(layers: Sequence[Any], dtype: torch.dtype) -> list[int]:
 
 
 class Encoder:
-    """An encoder with the memory of its gradients, and its layers for batches of several sizes."""
+    """An encoder with the memory of its gradients, and its layers for batches of several sizes.
 
-    def __init__(self, first: Tensor, layers: Sequence[Any]) -> None:
-        """Allocate the gradients; `first`: its first parameter, by which it is found."""
-        self.first = weakref.ref(first, self.forget)
-        self.key = id(first)
-        self.gradients = [LayerGradients.empty(layer) for layer in layers]
+    `parameter.grad` shares this memory until the next backward pass, as does every result of `torch.autograd.grad`.
+    """
+
+    def __init__(self, first: weakref.ref[Tensor]) -> None:
+        """Start without memory; `first`: the first parameter, by which the encoder is found."""
+        self.first = first
+        self.gradients: dict[int, LayerGradients] = {}
         self.padded: dict[Any, PaddedEncoder] = {}
-
-    def forget(self, _: object) -> None:
-        if _encoders.get(self.key) is self:
-            del _encoders[self.key]
 
     @property
     def is_pending(self) -> bool:
         return any(padded.is_pending for padded in self.padded.values())
 
-    def select(self, hidden: Tensor, args: FusedArgs, sequences: int, positions: Tensor | None) -> PaddedEncoder:
+    def pool(self) -> Any:
+        """Return the memory pool of this encoder's graphs; a pool ends with its last graph."""
+        graphs = (padded.graphs for padded in self.padded.values())
+        return next((recorded[0].pool() for recorded in graphs if recorded), None) or torch.cuda.graph_pool_handle()
+
+    def select(
+        self, hidden: Tensor, layers: Sequence[Any], args: FusedArgs, sequences: int, positions: Tensor | None
+    ) -> PaddedEncoder:
         """Return the layers for a batch's sizes."""
         selected = None if positions is None else len(positions)
         sizes = pad_sizes(len(hidden), sequences, selected, args.max_seqlen)
         dropouts = tuple((key.threshold, key.positions is None) for key in args.mask_keys)
-        signature = (sizes, args.shape, args.first_saved, dropouts, hidden.dtype, hidden.device)
-        if signature not in self.padded:
-            self.padded[signature] = PaddedEncoder(sizes, args, hidden, self.gradients[args.first_saved :])
-        return self.padded[signature]
+        signature = (sizes, args.shape, args.first_saved, dropouts, hidden.dtype)
+        padded = self.padded.pop(signature, None)
+        if padded is None:
+            trained = range(args.first_saved, len(layers))
+            for number in trained:
+                if number not in self.gradients:
+                    self.gradients[number] = LayerGradients.empty(layers[number])
+            padded = PaddedEncoder(sizes, args, hidden, [self.gradients[number] for number in trained])
+            if len(self.padded) == MAX_SIZES:
+                del self.padded[next(iter(self.padded))]  # the one that was used longest ago
+        self.padded[signature] = padded
+        return padded
 
 
-_encoders: dict[int, Encoder] = {}
-"""id of an encoder's first parameter → the encoder."""
+_encoders: dict[Any, Encoder] = {}
+"""(id of an encoder's first parameter, number of layers, device) → the encoder."""
 
 
 def find_encoder(layers: Sequence[Any]) -> Encoder:
+    """Return the memory of an encoder, made when it is first needed."""
     first = layers[0][0]
-    encoder = _encoders.get(id(first))
+    key = (id(first), len(layers), first.device)
+    encoder = _encoders.get(key)
     if encoder is None or encoder.first() is not first:
-        encoder = _encoders[id(first)] = Encoder(first, layers)
+        encoder = _encoders[key] = Encoder(weakref.ref(first, partial(_forget, key)))
     return encoder
 
 
-class Pass:
-    """A forward pass; it lives as long as its backward pass may come."""
+def _forget(key: Any, first: weakref.ref[Tensor]) -> None:
+    """Free the memory of an encoder that no longer exists."""
+    encoder = _encoders.get(key)
+    if encoder is not None and encoder.first is first:
+        del _encoders[key]
+
+
+def release_memory() -> None:
+    """Free the memory and the graphs of all encoders; they are made anew when a training needs them."""
+    _encoders.clear()
 
 
 class FusedEncoder(torch.autograd.Function):
@@ -267,28 +298,29 @@ class FusedEncoder(torch.autograd.Function):
                 keys = args.mask_keys[KEYS_PER_LAYER * number :]
                 hidden, _ = forward_layer(hidden, layer, LayerInput(shape, sequences, at, keys), saves=False)
             return hidden
-        encoder = find_encoder(layers)
-        if encoder.is_pending:  # its memory is in use: this batch gets its own
-            encoder = Encoder(layers[0][0], layers)
-        padded = encoder.select(hidden, args, len(cu_seqlens) - 1, positions)
+        encoder, records = find_encoder(layers), hidden.is_cuda
+        if encoder.is_pending:  # its memory is in use: this pass gets its own
+            encoder, records = Encoder(encoder.first), False
+        padded = encoder.select(hidden, layers, args, len(cu_seqlens) - 1, positions)
         padded.load(hidden, cu_seqlens, positions, args.mask_keys)
         ctx.token = Pass()
         padded.pending = weakref.ref(ctx.token)
         ctx.padded, ctx.rows = padded, len(hidden)
         ctx.save_for_backward(*parameters)  # so that autograd notices changes
         selected = len(hidden) if positions is None else len(positions)
-        return padded.forward(layers)[:selected]
+        return padded.forward(layers, ctx.token, encoder.pool() if records else None)[:selected]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        padded, layers = ctx.padded, by_layer(ctx.saved_tensors)
-        if ctx.token is None:
+        padded, layers, token = ctx.padded, by_layer(ctx.saved_tensors), ctx.token
+        if token is None:
             raise RuntimeError("an encoder's states were differentiated twice; compute them again instead")
-        for parameter in ctx.saved_tensors:  # gradients of another micro-batch may be in the memory that is written now
-            if parameter.grad is not None:
+        own = {gradient.data_ptr() for layer in padded.gradients for gradient in layer.by_parameter()}
+        for parameter in ctx.saved_tensors:  # the gradient of an earlier micro-batch is overwritten now
+            if parameter.grad is not None and parameter.grad.data_ptr() in own:
                 parameter.grad = parameter.grad.clone()
-        dhidden = padded.backward(dy, layers)[: ctx.rows]
+        dhidden = padded.backward(dy, layers, token)[: ctx.rows]
         ctx.token = padded.pending = None
         gradients: list[Tensor | None] = [None] * (PARAMS_PER_LAYER * padded.first_saved)
         for layer in padded.gradients:
