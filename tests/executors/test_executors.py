@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import pytest
 from rich.console import Console
+from worker_tasks import Count, die, die_once, square
 
 from bertwright.cli.main import run
 from bertwright.corpus import corpus_figures
@@ -35,36 +36,6 @@ from helpers import text_console
 
 ON_RAY = ExecutorSettings(executor="ray")
 WORDS = "the a cat dog sat ran on under mat tree red big old and then it was there again far Élan mañana zebra".split()
-
-
-class Count(NamedTuple):
-    """A task of the tests."""
-
-    number: int
-    marker: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"count {self.number}"
-
-
-def square(task: Count, shift: int) -> tuple[int, int]:
-    if task.number == 13:
-        raise ValueError("13: expected a lucky number")
-    return task.number**2 + shift, os.getpid()
-
-
-def die_once(task: Count, shift: int) -> int:
-    """Kill this worker with SIGKILL, unless the marker shows that a worker has died."""
-    if task.number == 3 and not Path(task.marker).exists():
-        Path(task.marker).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return task.number + shift
-
-
-def die(task: Count, shift: int) -> int:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return 0
 
 
 @pytest.fixture(params=["serial", "processes", "ray"])

@@ -350,12 +350,12 @@ def test_copies_of_weights_follow_the_optimizer_and_every_other_change() -> None
     assert not half_linear.padded(weight, torch.bfloat16)[5:].any()
 
 
-def test_kernels_compile_for_gpus_that_are_not_there_and_keep_values_in_registers() -> None:
+def test_kernels_compile_for_gpus_that_are_not_there_and_keep_most_values_in_registers() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, str(ROOT / "bench/gpu_compile.py"), "--targets", "90"]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()[2:]]
     assert len(rows) == 14
-    # Bytes per thread; with smaller tiles, which fit whole, attention's backward pass takes longer.
-    assert all(int(stack) <= 64 for _, _, _, stack, *_ in rows), result.stdout
+    # Bytes per thread; with tiles that fit whole, attention's backward pass takes longer on an H200.
+    assert all(int(stack) <= 160 for _, _, _, stack, *_ in rows), result.stdout
