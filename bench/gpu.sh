@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Test and measure on a machine with a GPU, in stages of at most 100 seconds; each writes its table to a folder as it goes.
+# Test and measure on a machine with a GPU, in stages of at most STAGE_SECONDS (100); each writes its table as it goes.
 #
 #   bench/gpu.sh OUT [STAGE…]   stages, by default all in this order: tests operations steps pretrain profile tiles finetune embed
 #   bench/gpu.sh --prepare TEXT…   collects in .gpu/ what such a machine may lack: wheels (for Python 3.12, x86-64), a
@@ -54,7 +54,7 @@ for stage in "${stages[@]}"; do
     started=$SECONDS
     echo "== $stage"
     export -f "$stage"
-    timeout 100 bash -c "set -o pipefail; $stage 2>&1 | tee '$OUT/gpu-$stage.log'" || { echo "$stage: failed"; failed=1; }
+    timeout "${STAGE_SECONDS:-100}" bash -c "set -o pipefail; $stage 2>&1 | tee '$OUT/gpu-$stage.log'" || { echo "$stage: failed"; failed=1; }
     echo "== $stage: $((SECONDS - started)) s"
 done
 exit $failed

@@ -287,10 +287,11 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> dict[str, 
                 seconds = child.step(counted=True, seconds=last)
                 last = seconds if name.startswith("bertwright") else last
         for name, child in together.items():
-            child.close()
             if chosen.device == "cuda" and "ceiling" not in name:  # a time limit may end this process
                 tokens = LENGTH * sequences / statistics.median(child.seconds)
                 print(f"{name}: {tokens:,.0f} tokens/s, first step after {child.first_step:.1f} s", flush=True)
+        for child in together.values():  # a compiler's processes need seconds to end
+            child.close()
     top = statistics.median(children.pop("matrix product (ceiling)").results)
     useful = BertConfig.from_size(size, VOCABULARY).count_training_flops(
         [LENGTH] * sequences, 19 * sequences, pooled=True
