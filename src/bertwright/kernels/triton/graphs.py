@@ -88,6 +88,7 @@ class PaddedEncoder:
         rows = sizes.tokens if sizes.selected is None else sizes.selected
         self.dy = like.new_zeros(rows, like.shape[1])
         self.gradients = gradients
+        self.gradient_addresses = {tensor.data_ptr() for layer in gradients for tensor in layer.by_parameter()}
         self.uses = 0
         """Backward passes so far."""
         self.graphs: tuple[Any, Any] | None = None
@@ -316,9 +317,8 @@ class FusedEncoder(torch.autograd.Function):
         padded, layers, token = ctx.padded, by_layer(ctx.saved_tensors), ctx.token
         if token is None:
             raise RuntimeError("an encoder's states were differentiated twice; compute them again instead")
-        own = {gradient.data_ptr() for layer in padded.gradients for gradient in layer.by_parameter()}
         for parameter in ctx.saved_tensors:  # the gradient of an earlier micro-batch is overwritten now
-            if parameter.grad is not None and parameter.grad.data_ptr() in own:
+            if parameter.grad is not None and parameter.grad.data_ptr() in padded.gradient_addresses:
                 parameter.grad = parameter.grad.clone()
         dhidden = padded.backward(dy, layers, token)[: ctx.rows]
         ctx.token = padded.pending = None
