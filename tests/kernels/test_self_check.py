@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,10 +14,14 @@ from torch import Tensor
 pytest.importorskip("triton", reason="no Triton on this machine")
 
 from bertwright.kernels import attention as attention_module
-from bertwright.kernels import fused_ops, half_linear, native, self_check
+from bertwright.kernels import fused_encoder, fused_ops, half_linear, native, self_check
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
-from bertwright.kernels.triton import multi_tensor, ops
+from bertwright.kernels.triton import flash, gelu, layer_norm, multi_tensor, ops
+from bertwright.models import encoder
+from bertwright.models.config import BertConfig
+from bertwright.models.encoder import BertEncoder
+from bertwright.models.packing import pack
 from bertwright.training import optimizer as optimizer_module
 from bertwright.training.context import ExecutionContext
 from interpreted_triton import DEVICE
@@ -30,7 +35,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has checked nothing, and whose dispatcher takes every tensor for one on a GPU."""
     monkeypatch.setattr(self_check, "_checked", set())
     monkeypatch.setattr(self_check, "ROWS", 20)
-    for module in (fused_ops, attention_module, half_linear, optimizer_module):
+    for module in (fused_ops, fused_encoder, attention_module, half_linear, optimizer_module):
         monkeypatch.setattr(module, "use_triton", lambda *tensors: not native.triton_problems)
     for module in (fused_ops, attention_module):
         monkeypatch.setattr(module, "use_native", lambda *tensors: False)
@@ -85,6 +90,36 @@ def test_every_operation_is_checked_once_and_works(dtype: torch.dtype, capsys: p
     compute(dtype)
     assert [name for name, *_ in self_check._checked] == checked
     assert capsys.readouterr().err == ""
+
+
+def test_checks_of_an_encoder_start_the_kernels_of_its_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton compiles another kernel if an argument is None: the same ones must be None in the checks."""
+    launched: dict[bool, set[Any]] = {True: set(), False: set()}
+    is_check = False
+
+    def record(kernel: Any, grid: Any, *arguments: Any, **options: Any) -> None:
+        launched[is_check].add((kernel.fn.__name__, *(argument is None for argument in arguments)))
+        start(kernel, grid, *arguments, **options)
+
+    def check(*given: Any) -> bool:
+        nonlocal is_check
+        is_check = True
+        passed = fused_encoder.kernels_work(*given)
+        is_check = False
+        return passed
+
+    start = flash.launch
+    for module in (flash, gelu, layer_norm):
+        monkeypatch.setattr(module, "launch", record)
+    monkeypatch.setattr(encoder, "kernels_work", check)
+    config = BertConfig(
+        vocab_size=VOCABULARY, hidden_size=WIDTH, num_layers=2, num_heads=HEADS, intermediate_size=24, max_positions=8
+    )
+    model = BertEncoder(config, torch.bfloat16, seed=1).train().to(DEVICE)
+    states = model(pack([np.arange(5), np.arange(8)]).with_dropout(3).to(DEVICE), torch.tensor([0, 7], device=DEVICE))
+    states.float().sum().backward()
+    assert {name for name, *_ in launched[False]} >= {"attention_kernel", "add_dropout_norm_backward_kernel"}
+    assert launched[False] - {("column_sum_kernel", *[False] * 8)} <= launched[True]
 
 
 def wrong_forward(function: Any) -> Any:

@@ -114,13 +114,14 @@ def kernels_work(
     qkv, intermediate = hidden.new_empty(0, 3, *heads), hidden.new_empty(0, shape.intermediate_size)
     norm = (layer.attention_norm_weight, layer.attention_norm_bias, shape.layer_norm_eps)
     add_norm = (hidden, layer.output_bias, hidden, *norm)
-    attention_sizes = (*heads, shape.causal, attention_key.threshold != 0, 1, length, length)
+    recorded = torch.is_grad_enabled()
+    attention_sizes = (*heads, shape.causal, attention_key.threshold != 0, 1, length, length, recorded)
     return (
         works(
             "attention",
             hidden,
             attention_sizes,
-            lambda: attention_example(split, (length, length), shape.causal, attention_key, qkv),
+            lambda: attention_example(split, (length, length), shape.causal, attention_key, qkv, recorded=recorded),
         )
         and works(
             "GELU",
@@ -128,8 +129,8 @@ def kernels_work(
             (shape.intermediate_size, shape.tanh),
             lambda: bias_gelu_example(intermediate, layer.intermediate_bias, shape.tanh),
         )
-        and norm_works(*add_norm, key, torch.is_grad_enabled())
-        and norm_works(*add_norm, last_key, torch.is_grad_enabled())
+        and norm_works(*add_norm, key, recorded, recorded=recorded)
+        and norm_works(*add_norm, last_key, recorded, recorded=recorded)
         and linear_works(hidden, layer.qkv_weight, layer.qkv_bias)
     )
 

@@ -188,10 +188,14 @@ def add_dropout_norm(
     return reference.add_dropout_norm(x, bias, residual, norm, dropout.mask_key(site) if dropout else None)
 
 
-def norm_works(x: Tensor, *rest: Any) -> bool:
-    """Return whether Triton's `AddDropoutNorm` may run with these sizes; `rest`: its other operands."""
+def norm_works(x: Tensor, *rest: Any, recorded: bool = False) -> bool:
+    """Return whether Triton's `AddDropoutNorm` may run with these sizes; `rest`: its other operands.
+
+    `recorded`: as part of a step that becomes a CUDA graph.
+    """
     *_, key, _ = rest
-    return works("LayerNorm", x, (x.shape[1], *mask_sizes(key)), lambda: add_dropout_norm_example(x, *rest))
+    sizes = (x.shape[1], *mask_sizes(key), recorded)
+    return works("LayerNorm", x, sizes, lambda: add_dropout_norm_example(x, *rest, recorded=recorded))
 
 
 class AddDropoutNorm(torch.autograd.Function):

@@ -95,6 +95,12 @@ def example_mask(key: MaskKey) -> MaskKey:
     return key._replace(positions=None if positions is None else 3 * torch.arange(ROWS, device=positions.device))
 
 
+def stored(key: MaskKey, like: Tensor) -> Any:
+    """Return a key as a recorded step has it, with its numbers in memory: Triton compiles another kernel for it."""
+    numbers = torch.tensor([key.first_token, key.key0, key.key1], device=like.device)
+    return triton_ops().store(key, numbers, key.positions)
+
+
 def bias_gelu_example(x: Tensor, bias: Tensor, tanh: bool) -> Example:
     return triton_ops().BiasGelu.apply, reference.bias_gelu, example_rows(x), bias, tanh
 
@@ -107,13 +113,14 @@ def dropout_example(x: Tensor, key: MaskKey) -> Example:
     return triton_ops().DropoutFunction.apply, reference.dropout, example_rows(x), example_mask(key)
 
 
-def add_dropout_norm_example(x: Tensor, bias: Tensor, residual: Tensor, *rest: Any) -> Example:
+def add_dropout_norm_example(x: Tensor, bias: Tensor, residual: Tensor, *rest: Any, recorded: bool = False) -> Example:
     weight, norm_bias, eps, key, saves = rest
+    own_key = stored(example_mask(key), x) if recorded else example_mask(key)
 
     def theirs(x: Tensor, bias: Tensor, residual: Tensor, weight: Tensor, norm_bias: Tensor, *_: Any) -> Tensor:
         return reference.add_dropout_norm(x, bias, residual, LayerNormParams(weight, norm_bias, eps), example_mask(key))
 
-    numbers = (example_rows(x), bias, example_rows(residual), weight, norm_bias, eps, example_mask(key), saves)
+    numbers = (example_rows(x), bias, example_rows(residual), weight, norm_bias, eps, own_key, saves)
     return triton_ops().AddDropoutNorm.apply, theirs, *numbers
 
 
@@ -133,9 +140,15 @@ def attention_length(longest: int) -> int:
 
 
 def attention_example(
-    split: Callable[..., Any], lengths: tuple[int, int], causal: bool, key: MaskKey, *operands: Tensor
+    split: Callable[..., Any],
+    lengths: tuple[int, int],
+    causal: bool,
+    key: MaskKey,
+    *operands: Tensor,
+    recorded: bool = False,
 ) -> Example:
     """Return four packed sequences of queries and of keys, of at most these lengths."""
+    own_key = stored(key, operands[0]) if recorded else key
     bounds = [torch.tensor([0, n, max(n // 3, 1), 8, n // 2 + 1]).cumsum(0).int() for n in lengths]
     rows = [int(bound[-1]) for bound in bounds]
     cu_q, cu_k = (bound.to(operands[0].device) for bound in bounds)
@@ -143,7 +156,7 @@ def attention_example(
     shaped = [x.new_empty(count, *x.shape[1:]) for x, count in zip(operands, rows, strict=False)]
 
     def ours(*given: Tensor) -> Tensor:
-        result: Tensor = triton_ops().Attention.apply(sequences, causal, key, *given)
+        result: Tensor = triton_ops().Attention.apply(sequences, causal, own_key, *given)
         return result
 
     def theirs(*given: Tensor) -> Tensor:

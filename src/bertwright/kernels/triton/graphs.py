@@ -22,7 +22,7 @@ from bertwright.kernels.dropout import MaskKey
 from bertwright.kernels.fused_encoder import KEYS_PER_LAYER, PARAMS_PER_LAYER, FusedArgs, by_layer
 from bertwright.kernels.half_linear import copy_address
 from bertwright.kernels.triton.encoder_layer import LayerGradients, LayerInput, backward_layer, forward_layer
-from bertwright.kernels.triton.hashing import StoredKey
+from bertwright.kernels.triton.hashing import store
 from bertwright.kernels.triton.launch import cdiv, next_power_of_2
 
 USES_BEFORE_CAPTURE = 1
@@ -82,8 +82,7 @@ class PaddedEncoder:
         self.positions = None if sizes.selected is None else like.new_zeros(sizes.selected, dtype=torch.int64)
         self.numbers = like.new_zeros(len(args.mask_keys), 3, dtype=torch.int64)
         self.keys = [
-            StoredKey(numbers, key.threshold, key.scale, None if key.positions is None else self.positions)
-            for numbers, key in zip(self.numbers, args.mask_keys, strict=True)
+            store(key, numbers, self.positions) for numbers, key in zip(self.numbers, args.mask_keys, strict=True)
         ]
         rows = sizes.tokens if sizes.selected is None else sizes.selected
         self.dy = like.new_zeros(rows, like.shape[1])

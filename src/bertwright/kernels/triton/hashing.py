@@ -72,6 +72,16 @@ class StoredKey(NamedTuple):
 Key = MaskKey | StoredKey
 
 
+def store(key: MaskKey, numbers: Tensor, positions: Tensor | None) -> Key:
+    """Return a key that reads first token and words from `numbers`, 3 int64; a key that drops nothing stays as it is.
+
+    `positions`: memory for the key's positions.
+    """
+    if key.threshold == 0:
+        return key
+    return StoredKey(numbers, key.threshold, key.scale, None if key.positions is None else positions)
+
+
 def mask_args(key: Key) -> tuple[Any, ...]:
     """Return the arguments of a kernel for a mask.
 

@@ -7,6 +7,7 @@ from bertwright.kernels.triton.flash import Attention as Attention
 from bertwright.kernels.triton.gelu import BiasGelu as BiasGelu
 from bertwright.kernels.triton.gelu import column_sum as column_sum
 from bertwright.kernels.triton.graphs import FusedEncoder as FusedEncoder
+from bertwright.kernels.triton.hashing import store as store
 from bertwright.kernels.triton.layer_norm import AddDropoutNorm as AddDropoutNorm
 from bertwright.kernels.triton.multi_tensor import adamw_ as adamw_
 from bertwright.kernels.triton.multi_tensor import gradient_norm as gradient_norm
