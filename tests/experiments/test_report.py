@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small_experiments import Make, copy_results, is_pretraining, output, plan_of, run_experiment
 
 from bertwright.experiments import jobs, report
+from bertwright.experiments.bootstrap import Estimate
 from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.job_runner import JobResult, JobRunner
-from bertwright.experiments.table_plan import FLOORS, Trial
+from bertwright.experiments.table_plan import FLOORS, FREQUENT, RANDOM, TablePlan, Trial
 from bertwright.files import read_json
 from bertwright.training.loop import DivergedError
 
@@ -41,6 +43,24 @@ def test_an_average_is_over_the_seeds_that_all_columns_have() -> None:
     assert average.scores == {(0, 0): pytest.approx(0.6), (0, 2): pytest.approx(0.8)}
     assert average.learning_rate is None
     assert report._average([cell({0: 0.5}), cell({1: 0.5})]) is None
+
+
+def test_a_column_without_intervals_is_not_called_at_the_floor() -> None:
+    """Scores on test have no single examples: with one run of each row, nothing says how sure a difference is."""
+
+    def compare(draws: np.ndarray | None) -> report.FloorColumns:
+        rows = {"ours": 0.8, FREQUENT: 0.0, RANDOM: 0.3}
+        estimates = {
+            (row, "stsb test"): Estimate(mean, None if draws is None else mean + draws * (1 if row == "ours" else -1))
+            for row, mean in rows.items()
+        }
+        trials = [Trial(row, "stsb test", 0, 0.1, None, "spearman", "dev") for row in rows]  # type: ignore[arg-type]
+        plan = TablePlan("table1", "", {"stsb test": "stsb ρ, test"}, tuple(rows), trials, [], {}, [])
+        return report.find_columns_at_floor(plan, estimates)
+
+    assert compare(None) == ((), (), ("stsb test",))
+    assert compare(np.array([-0.1, 0.1])) == ((), (), ())
+    assert compare(np.array([-0.9, 0.9])) == (("stsb test",), (), ())
 
 
 def test_a_pretraining_that_learned_context_is_not_on_the_plateau() -> None:

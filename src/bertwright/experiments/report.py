@@ -186,8 +186,8 @@ def make_report(plan: TablePlan, runner: JobRunner) -> Report:
     }
     by_job = [(job, result) for job in all_jobs(plan.jobs) if (result := runner.result(job))]
     chosen = _chosen_pretrainings(by_job)
-    at_floor, without_floor = find_columns_at_floor(plan, estimates)
-    usable = [column for column in plan.columns if column not in (*at_floor, *without_floor)]
+    at_floor, without_floor, undecided = find_columns_at_floor(plan, estimates)
+    usable = [column for column in plan.columns if column not in (*at_floor, *without_floor, *undecided)]
     claims, disagreements = _check_claims(plan, cells, estimates, usable)
     notes = [describe_plateau(job.name, result) for job, result in chosen if result.is_on_plateau]
     notes += [
@@ -203,6 +203,11 @@ def make_report(plan: TablePlan, runner: JobRunner) -> Report:
     if without_floor:
         notes.append(
             f"The floors of {', '.join(without_floor)} have not been run yet, so that no claim is checked there."
+        )
+    if undecided:
+        notes.append(
+            f"{', '.join(undecided)}: one run of each row and no scores of single examples, so that no interval says "
+            "whether a row is above the floors, and no claim is checked there."
         )
     return Report(
         plan=plan,
@@ -286,15 +291,20 @@ def _average(cells: Sequence[Cell]) -> Cell | None:
     return Cell(scores, None) if scores else None
 
 
-def find_columns_at_floor(
-    plan: TablePlan, estimates: Mapping[tuple[str, str], Estimate]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns in which no pre-trained row is above all floors, and the columns whose floors lack results.
+class FloorColumns(NamedTuple):
+    """Columns in which no claim is checked. Columns without floors, such as perplexities, are in no group."""
 
-    A row is above a floor if the 95 % interval of their difference is. Columns without floors, such as perplexities,
-    are in neither group.
-    """
-    at_floor, without_floor = [], []
+    at_floor: tuple[str, ...]
+    """No pre-trained row is above all floors: the 95 % interval of its difference from one of them reaches 0."""
+    without_floor: tuple[str, ...]
+    """Floors lack results."""
+    undecided: tuple[str, ...]
+    """No difference has an interval: one run of each row, without scores of single examples."""
+
+
+def find_columns_at_floor(plan: TablePlan, estimates: Mapping[tuple[str, str], Estimate]) -> FloorColumns:
+    """Compare the rows of each column with its floors."""
+    at_floor, without_floor, undecided = list[str](), list[str](), list[str]()
     for column in plan.columns:
         floors = {trial.row for trial in plan.trials if trial.column == column and trial.row in FLOORS}
         rows = [row for row in plan.rows if (row, column) in estimates and not row.startswith(FLOORS)]
@@ -302,17 +312,20 @@ def find_columns_at_floor(
             continue
         if any((floor, column) not in estimates for floor in floors):
             without_floor.append(column)
-        elif not any(
-            all(_is_above(estimates[row, column], estimates[floor, column]) for floor in floors) for row in rows
-        ):
-            at_floor.append(column)
-    return tuple(at_floor), tuple(without_floor)
+            continue
+        pairs = [[(estimates[row, column], estimates[floor, column]) for floor in floors] for row in rows]
+        lows = [[_lower_bound(*pair) for pair in of_row] for of_row in pairs]
+        if any(all(low is not None and low > 0 for low in of_row) for of_row in lows):
+            continue
+        known = any(low is not None for of_row in lows for low in of_row)
+        (at_floor if known else undecided).append(column)
+    return FloorColumns(tuple(at_floor), tuple(without_floor), tuple(undecided))
 
 
-def _is_above(row: Estimate, floor: Estimate) -> bool:
-    """Return whether the whole interval of the difference of two rows is above 0."""
+def _lower_bound(row: Estimate, floor: Estimate) -> float | None:
+    """Return the lower end of the interval of the difference of two rows, None if it has no interval."""
     interval = difference([(row, floor)]).interval
-    return interval is not None and interval.low > 0
+    return None if interval is None else interval.low
 
 
 def _chosen_pretrainings(finished: Sequence[tuple[Job, JobResult]]) -> list[tuple[Job, JobResult]]:
