@@ -85,7 +85,9 @@ def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
     printed = run_experiment(settings, columns=140)
     assert "pre-train ltr, rate 0.001: diverged: step 3" in printed
     record = read_json(output(settings) / "report.json")
-    assert {cell["row"] for cell in record["cells"]} == {"MLM + NSP", "MLM", "MLM, mean pooling", *FLOORS}
+    assert {cell["row"] for cell in record["cells"]} == {
+        "MLM + NSP", "MLM", "MLM, mean pooling", "random weights, mean pooling", *FLOORS
+    }  # fmt: skip
     diverged = {one["row"]: one["diverged"] for one in record["without_results"]}
     assert diverged == {"LTR": 1, "LTR + BiLSTM": 1, "LTR + RTL": 1, "LTR, mean pooling": 1}
     assert printed.count("1 diverged") == 4

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from bertwright.experiments.composed_models import ComposeJob, ComposeSettings
 from bertwright.experiments.job_maker import ACCURACY, UNTRAINED_POOLER, JobMaker, Starts
 from bertwright.experiments.jobs import Job
-from bertwright.experiments.table_plan import FLOORS, Claim, Figures, TablePlan, column_titles
+from bertwright.experiments.table_plan import FLOORS, RANDOM, Claim, Figures, TablePlan, column_titles
 
 TITLE = "Table 5: pre-training objectives"
 
@@ -44,7 +44,8 @@ def make_plan(maker: JobMaker) -> TablePlan:
         for name, task in tasks.items()
         for trial in maker.finetune(row, name, task, starts)
     ]
-    pooled = {f"{name}{MEAN_POOLING}": start for name, start in (("MLM", mlm), ("LTR", ltr)) if sentences}
+    means = {"MLM": mlm, "LTR": ltr, RANDOM: maker.start_random()} if sentences else {}
+    pooled = {f"{name}{MEAN_POOLING}": start for name, start in means.items()}
     for row, start in pooled.items():
         trials += [
             t for name, task in sentences.items() for t in maker.finetune(row, name, task, start, pooling="mean")
