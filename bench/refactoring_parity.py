@@ -84,7 +84,8 @@ class Tree(NamedTuple):
     def paper_options(self, job: Job) -> tuple[str, ...]:
         """Return the options by which a fine-tuning starts its head at random, if the tree has another start, too."""
         settings = self.source / "src/bertwright/finetuning/settings.py"
-        if job.command != "finetune" or "head_init" not in settings.read_text(encoding="utf-8"):
+        has_choice = settings.exists() and "head_init" in settings.read_text(encoding="utf-8")
+        if job.command != "finetune" or not has_choice:
             return ()
         return ("--head-init", "random")
 
