@@ -20,7 +20,7 @@ from bertwright.kernels import attention as attention_module
 from bertwright.kernels import fused_encoder, fused_ops, half_linear, reference
 from bertwright.kernels.dropout import Dropout, mask_key
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
-from bertwright.kernels.triton import flash, gelu, multi_tensor, ops
+from bertwright.kernels.triton import gelu, multi_tensor, ops
 from bertwright.models import encoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
@@ -164,7 +164,7 @@ def test_attention_equals_the_reference(
     sequences = cu_q, cu_k, max(queries), max(keys or queries)
 
     def theirs(*given: Tensor) -> Tensor:
-        return reference.attention(*flash.split(given), *sequences, key if dropout else None, causal)
+        return reference.attention(*attention_module.split(given), *sequences, key if dropout else None, causal)
 
     ours = with_gradients(lambda *given: ops.Attention.apply(sequences, causal, key, *given), *operands)
     assert_same(ours, with_gradients(theirs, *operands))

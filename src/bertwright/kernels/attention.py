@@ -9,7 +9,7 @@ variable-length kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,9 +73,7 @@ def _attend(
     vectors = head_size_vectorizable(first.shape[-1])
     if vectors and use_triton(*operands) and first.shape[-1] <= triton_ops().MAX_HEAD_SIZE:
         contiguous, key = [operand.contiguous() for operand in operands], mask_key(dropout, site)
-        lengths = attention_length(sequences[2]), attention_length(sequences[3])
-        sizes = (*first.shape[-2:], causal, key.threshold != 0, len(operands), *lengths)
-        if works("attention", first, sizes, lambda: attention_example(split, lengths, causal, key, *contiguous)):
+        if attention_works(contiguous, sequences[2:], causal, key):
             return apply(triton_ops().Attention, sequences, causal, key, *contiguous)
     if vectors and first.device.type == "cuda" and _cuda_supports(first):
         return cuda_attention(split(operands), sequences, dropout, site, causal)
@@ -83,6 +81,20 @@ def _attend(
         return apply(PackedAttention, *sequences[:2], causal, mask_key(dropout, site), *operands)
     q, k, v = split(operands)
     return reference.attention(q, k, v, *sequences, dropout.mask_key(site) if dropout else None, causal)
+
+
+def attention_works(
+    operands: Sequence[Tensor], longest: tuple[int, int], causal: bool, key: MaskKey, recorded: bool = False
+) -> bool:
+    """Return whether Triton's attention may run with these sizes.
+
+    `longest`: lengths of the longest sequences of queries and of keys; `recorded`: in a step that becomes a CUDA graph.
+    """
+    first, (queries, keys) = operands[0], longest
+    lengths = attention_length(queries), attention_length(keys)
+    sizes = (*first.shape[-2:], causal, key.threshold != 0, len(operands), *lengths, recorded)
+    example = partial(attention_example, split, lengths, causal, key, *operands, recorded=recorded)
+    return works("attention", first, sizes, example)
 
 
 def split(operands: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:

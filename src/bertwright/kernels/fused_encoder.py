@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertwright.kernels.attention import check_sequences, head_size_vectorizable, split
+from bertwright.kernels.attention import attention_works, check_sequences, head_size_vectorizable
 from bertwright.kernels.dropout import MaskKey
 from bertwright.kernels.ffi import apply, bf16_isa, call, check, check_positions, triton_ops, use_triton
-from bertwright.kernels.fused_ops import check_range, linear_works, norm_works
+from bertwright.kernels.fused_ops import check_range, gelu_works, linear_works, norm_works
 from bertwright.kernels.linear_bf16 import is_native_bf16, is_tile_aligned
-from bertwright.kernels.self_check import attention_example, attention_length, bias_gelu_example, works
 
 # A layer's parameters; with "_" for ".", the fields of `struct LayerParameters` in csrc/encoder.h.
 PARAMETER_NAMES = tuple(
@@ -108,27 +107,15 @@ def kernels_work(
     """Return whether `fused_encoder` may run: on a GPU, whether its kernels have passed their checks."""
     if not use_triton(hidden):
         return True
-    length, hidden_size, layer = attention_length(max_seqlen), shape.hidden_size, by_layer(parameters)[0]
+    layer, recorded = by_layer(parameters)[0], torch.is_grad_enabled()
     attention_key, key, *_, last_key = mask_keys
-    heads = (shape.num_heads, hidden_size // shape.num_heads)
-    qkv, intermediate = hidden.new_empty(0, 3, *heads), hidden.new_empty(0, shape.intermediate_size)
+    qkv = hidden.new_empty(0, 3, shape.num_heads, shape.hidden_size // shape.num_heads)
+    intermediate = hidden.new_empty(0, shape.intermediate_size)
     norm = (layer.attention_norm_weight, layer.attention_norm_bias, shape.layer_norm_eps)
     add_norm = (hidden, layer.output_bias, hidden, *norm)
-    recorded = torch.is_grad_enabled()
-    attention_sizes = (*heads, shape.causal, attention_key.threshold != 0, 1, length, length, recorded)
     return (
-        works(
-            "attention",
-            hidden,
-            attention_sizes,
-            lambda: attention_example(split, (length, length), shape.causal, attention_key, qkv, recorded=recorded),
-        )
-        and works(
-            "GELU",
-            hidden,
-            (shape.intermediate_size, shape.tanh),
-            lambda: bias_gelu_example(intermediate, layer.intermediate_bias, shape.tanh),
-        )
+        attention_works([qkv], (max_seqlen, max_seqlen), shape.causal, attention_key, recorded)
+        and gelu_works(intermediate, layer.intermediate_bias, shape.tanh)
         and norm_works(*add_norm, key, recorded, recorded=recorded)
         and norm_works(*add_norm, last_key, recorded, recorded=recorded)
         and linear_works(hidden, layer.qkv_weight, layer.qkv_bias)

@@ -69,9 +69,14 @@ def bias_gelu(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """Compute gelu(x + bias), T F → T F, in the exact erf form or in the `tanh` approximation of Google's BERT."""
     if use_native(x):
         return apply(BiasGelu, x, bias, tanh)
-    if use_triton(x) and works("GELU", x, (x.shape[1], tanh), lambda: bias_gelu_example(x, bias, tanh)):
+    if use_triton(x) and gelu_works(x, bias, tanh):
         return apply(triton_ops().BiasGelu, x, bias, tanh)
     return reference.bias_gelu(x, bias, tanh)
+
+
+def gelu_works(x: Tensor, bias: Tensor, tanh: bool) -> bool:
+    """Return whether Triton's `BiasGelu` may run with these sizes."""
+    return works("GELU", x, (x.shape[1], tanh), lambda: bias_gelu_example(x, bias, tanh))
 
 
 class BiasGelu(torch.autograd.Function):

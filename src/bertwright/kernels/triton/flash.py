@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bertwright.kernels.attention import Offsets, split
 from bertwright.kernels.dropout import MaskKey
 from bertwright.kernels.triton.hashing import MASK_NUMBERS, Key, keep, mask_args, read_key, row_words, token_indices
 from bertwright.kernels.triton.launch import cdiv, launch, next_power_of_2
@@ -241,10 +242,6 @@ def attention_dq_kernel(
     store_rows(dq + at_queries, rows, stride_q, length_q, dqueries * (score_scale / LOG2_E), D, WIDTH)
 
 
-Offsets = tuple[Tensor, Tensor, int, int]
-"""Offsets of the queries and of the keys, and the lengths of the longest sequence of each."""
-
-
 def attention(sequences: Offsets, causal: bool, key: Key, operands: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Compute T A D from `operands`: qkv T 3 A D, or q Tq A D and kv Tkv 2 A D; all contiguous.
 
@@ -300,13 +297,6 @@ class Attention(torch.autograd.Function):
         sequences = (cu_q, cu_k, *ctx.max_seqlens)
         gradients = attention_backward(sequences, ctx.causal, ctx.mask_key, operands, out, lse, dout.contiguous())
         return None, None, None, *gradients
-
-
-def split(operands: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return views of q, k and v."""
-    *queries, stacked = operands
-    q, k, v = *queries, *stacked.unbind(1)
-    return q, k, v
 
 
 def common_args(q: Tensor, k: Tensor, key: Key) -> tuple[Any, ...]:
