@@ -117,7 +117,9 @@ def test_graphs_have_the_bits_of_kernels_started_one_by_one(monkeypatch: pytest.
                 if result.step == 9:
                     with torch.no_grad():
                         model.encoder.layers[0].qkv.weight.mul_(0.5)
-            (encoder,) = [one for one in graphs._encoders.values() if one.first() is model.encoder.layers[0].qkv.weight]
+            encoders = graphs._encoders.get(model.encoder.layers[0].qkv.weight)
+            assert encoders is not None
+            (encoder,) = encoders.values()
             assert any(padded.graphs for padded in encoder.padded.values()) == (uses == 1)
             assert not graphs._problems
             return [parameter.detach().cpu() for parameter in model.parameters()]

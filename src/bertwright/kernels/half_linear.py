@@ -6,9 +6,7 @@ together with the weight, so that nothing is cast at each use.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.ffi import triton_ops, use_triton
+from bertwright.kernels.weak_tensors import WeakTensorMap
 
 ROWS = 64  # matrices have copies with a multiple of so many rows: products with odd sizes take twice as long
 
@@ -24,8 +23,7 @@ ROWS = 64  # matrices have copies with a multiple of so many rows: products with
 class WeightCopy:
     """The copy of a weight, made when it is first needed, and the state of the weight that it was made of."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weakref.ref(weight, partial(_forget, id(weight)))
+    def __init__(self) -> None:
         self.tensor: Tensor | None = None
         self.version = self.address = 0
 
@@ -39,20 +37,7 @@ class WeightCopy:
         return self.tensor if is_current and self.tensor is not None and self.tensor.dtype == dtype else None
 
 
-_copies: dict[int, WeightCopy] = {}
-"""id of a weight → its copy. A dictionary with weights as keys takes microseconds, hundreds of times per step."""
-
-
-def _forget(key: int, weight: weakref.ref[Tensor]) -> None:
-    """Remove the copy of a weight that no longer exists."""
-    copy = _copies.get(key)
-    if copy is not None and copy.weight is weight:
-        del _copies[key]
-
-
-def _find(weight: Tensor) -> WeightCopy | None:
-    copy = _copies.get(id(weight))
-    return copy if copy is not None and copy.weight() is weight else None
+_copies = WeakTensorMap[WeightCopy]()
 
 
 def keep_copies(weights: Iterable[Tensor]) -> None:
@@ -61,26 +46,31 @@ def keep_copies(weights: Iterable[Tensor]) -> None:
     A change through `weight.data` is not noticed, as it is not by autograd.
     """
     for weight in weights:
-        if use_triton(weight) and weight.dtype == torch.float32 and not weight.is_inference() and not _find(weight):
-            _copies[id(weight)] = WeightCopy(weight)
+        if (
+            use_triton(weight)
+            and weight.dtype == torch.float32
+            and not weight.is_inference()
+            and not _copies.get(weight)
+        ):
+            _copies[weight] = WeightCopy()
 
 
 def existing_copies(weights: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the copies that exist, which a kernel may write together with the weights."""
-    copies = map(_find, weights)
+    copies = map(_copies.get, weights)
     return [None if copy is None else copy.tensor for copy in copies]
 
 
 def mark_current(weights: Sequence[Tensor]) -> None:
     """State that the existing copies equal the weights again."""
     for weight in weights:
-        if copy := _find(weight):
+        if copy := _copies.get(weight):
             copy.mark_current(weight)
 
 
 def half(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a weight in another dtype, from its copy if one is kept."""
-    if weight.dtype == dtype or _find(weight) is None:
+    if weight.dtype == dtype or _copies.get(weight) is None:
         return weight.to(dtype)
     copy = padded(weight, dtype)
     return copy if len(copy) == len(weight) else copy[: len(weight)]
@@ -88,7 +78,7 @@ def half(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 def padded(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a matrix in another dtype with zeros below, up to a multiple of ROWS; a vector without."""
-    copy = _find(weight)
+    copy = _copies.get(weight)
     if copy is not None and (current := copy.current(weight, dtype)) is not None:
         return current
     rows = len(weight) if weight.ndim == 1 else -(-len(weight) // ROWS) * ROWS
@@ -103,7 +93,7 @@ def padded(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 def copy_address(weight: Tensor, dtype: torch.dtype) -> int:
     """Return the address of a weight's copy, which is made if it is not there yet; 0 if none is kept."""
-    return 0 if _find(weight) is None else padded(weight, dtype).data_ptr()
+    return 0 if _copies.get(weight) is None else padded(weight, dtype).data_ptr()
 
 
 def multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
@@ -120,7 +110,7 @@ class HalfLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         copy = half(weight, x.dtype)
         # A new copy would last until the backward pass; a weight that ranks divide (FSDP2) takes no memory meanwhile.
-        ctx.save_for_backward(x, weight if _find(weight) is None else copy)
+        ctx.save_for_backward(x, weight if _copies.get(weight) is None else copy)
         ctx.bias_dtype = None if bias is None else bias.dtype
         return F.linear(x, copy, None if bias is None else half(bias, x.dtype))
 

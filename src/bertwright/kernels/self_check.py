@@ -19,6 +19,7 @@ from bertwright.kernels import native, reference
 from bertwright.kernels.dropout import MaskKey
 from bertwright.kernels.ffi import triton_ops
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
+from bertwright.kernels.triton.launch import next_power_of_2
 
 ROWS = 64
 """Rows of an example: at least one whole tile and a part of one in most kernels."""
@@ -136,7 +137,7 @@ def embed_norm_example(*operands: Any) -> Example:
 
 def attention_length(longest: int) -> int:
     """Round the length of the longest sequence up to the length that stands for it: kernels use the same tiles."""
-    return min(max(1 << (longest - 1).bit_length(), 16), MAX_LENGTH)
+    return min(max(next_power_of_2(longest), 16), MAX_LENGTH)
 
 
 def attention_example(

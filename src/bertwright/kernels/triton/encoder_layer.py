@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.kernels.attention import Offsets
-from bertwright.kernels.fused_encoder import EncoderShape
+from bertwright.kernels.fused_encoder import KEYS_PER_LAYER, EncoderShape
 from bertwright.kernels.half_linear import half, multiply
 from bertwright.kernels.triton.flash import attention, attention_backward
 from bertwright.kernels.triton.gelu import bias_gelu, bias_gelu_backward, column_sum
@@ -50,18 +50,55 @@ class LayerGradients(NamedTuple):
     @classmethod
     def empty(cls, layer: Any) -> LayerGradients:
         """Allocate the gradients of a layer's parameters."""
-        weights = layer.qkv_weight, layer.qkv_bias, layer.attention_output_weight
-        others = layer.intermediate_weight, layer.intermediate_bias, layer.output_weight
-        gradients = [torch.empty_like(parameter) for parameter in (*weights, *others)]
-        for at in (3, 7):
-            gradients.insert(at, layer.output_bias.new_empty(3, len(layer.output_bias)))
-        return cls._make(gradients)
+        new, sums = torch.empty_like, layer.output_bias.new_empty
+        return cls(
+            qkv_weight=new(layer.qkv_weight),
+            qkv_bias=new(layer.qkv_bias),
+            attention_output_weight=new(layer.attention_output_weight),
+            attention_sums=sums(3, len(layer.attention_output_bias)),
+            intermediate_weight=new(layer.intermediate_weight),
+            intermediate_bias=new(layer.intermediate_bias),
+            output_weight=new(layer.output_weight),
+            output_sums=sums(3, len(layer.output_bias)),
+        )
 
     def by_parameter(self) -> list[Tensor]:
         """Return them in the order of PARAMETER_NAMES, as new tensors that share their memory: autograd keeps these."""
         qkv_weight, qkv_bias, attention_weight, attention_sums, *others, output_weight, output_sums = self
         ordered = (qkv_weight, qkv_bias, attention_weight, *attention_sums, *others, output_weight, *output_sums)
         return [gradient.detach() for gradient in ordered]
+
+
+def layer_inputs(
+    shape: EncoderShape, sequences: tuple[Tensor, int], positions: Tensor | None, keys: Sequence[Key]
+) -> list[LayerInput]:
+    """Return the inputs of all layers.
+
+    `sequences`: their offsets and the length of the longest; `positions`: of the last layer; `keys`: of all layers.
+    """
+    (cu_seqlens, longest), last = sequences, shape.num_layers - 1
+    offsets = (cu_seqlens, cu_seqlens, longest, longest)
+    return [
+        LayerInput(
+            shape,
+            offsets,
+            positions if number == last else None,
+            keys[KEYS_PER_LAYER * number : KEYS_PER_LAYER * (number + 1)],
+        )
+        for number in range(shape.num_layers)
+    ]
+
+
+def forward_layers(
+    hidden: Tensor, layers: Sequence[Any], inputs: Sequence[LayerInput], first_saved: int
+) -> tuple[Tensor, list[list[Tensor]]]:
+    """Compute all layers; return also what `backward_layer` needs for each layer from `first_saved` on."""
+    saved = []
+    for number, (layer, given) in enumerate(zip(layers, inputs, strict=True)):
+        hidden, tensors = forward_layer(hidden, layer, given, number >= first_saved)
+        if tensors:
+            saved.append(tensors)
+    return hidden, saved
 
 
 def forward_layer(hidden: Tensor, layer: Any, given: LayerInput, saves: bool) -> tuple[Tensor, list[Tensor]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -19,11 +19,12 @@ from torch.autograd.function import once_differentiable
 
 from bertwright.console import print_message
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.fused_encoder import KEYS_PER_LAYER, PARAMS_PER_LAYER, FusedArgs, by_layer
+from bertwright.kernels.fused_encoder import PARAMS_PER_LAYER, FusedArgs, by_layer
 from bertwright.kernels.half_linear import copy_address
-from bertwright.kernels.triton.encoder_layer import LayerGradients, LayerInput, backward_layer, forward_layer
+from bertwright.kernels.triton.encoder_layer import LayerGradients, backward_layer, forward_layers, layer_inputs
 from bertwright.kernels.triton.hashing import store
 from bertwright.kernels.triton.launch import cdiv, next_power_of_2
+from bertwright.kernels.weak_tensors import WeakTensorMap
 
 USES_BEFORE_CAPTURE = 1
 """Passes with the same sizes before they become a graph: the first one compiles kernels, which a graph cannot."""
@@ -76,14 +77,13 @@ class PaddedEncoder:
 
     def __init__(self, sizes: Sizes, args: FusedArgs, like: Tensor, gradients: list[LayerGradients]) -> None:
         """Allocate the input. `like`: states of the encoder; `gradients`: of the layers from `first_saved` on."""
-        self.sizes, self.shape, self.first_saved = sizes, args.shape, args.first_saved
+        self.sizes, self.first_saved = sizes, args.first_saved
         self.hidden = like.new_zeros(sizes.tokens, like.shape[1])
         self.cu_seqlens = like.new_zeros(sizes.sequences + 1, dtype=torch.int32)
         self.positions = None if sizes.selected is None else like.new_zeros(sizes.selected, dtype=torch.int64)
         self.numbers = like.new_zeros(len(args.mask_keys), 3, dtype=torch.int64)
-        self.keys = [
-            store(key, numbers, self.positions) for numbers, key in zip(self.numbers, args.mask_keys, strict=True)
-        ]
+        keys = [store(key, numbers, self.positions) for numbers, key in zip(self.numbers, args.mask_keys, strict=True)]
+        self.inputs = layer_inputs(args.shape, (self.cu_seqlens, sizes.max_seqlen), self.positions, keys)
         rows = sizes.tokens if sizes.selected is None else sizes.selected
         self.dy = like.new_zeros(rows, like.shape[1])
         self.gradients = gradients
@@ -119,28 +119,17 @@ class PaddedEncoder:
         device = self.hidden.device
         return torch.tensor(numbers, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
-    def layer_input(self, number: int) -> LayerInput:
-        positions = self.positions if number + 1 == self.shape.num_layers else None
-        sequences = (self.cu_seqlens, self.cu_seqlens, self.sizes.max_seqlen, self.sizes.max_seqlen)
-        keys = self.keys[KEYS_PER_LAYER * number : KEYS_PER_LAYER * (number + 1)]
-        return LayerInput(self.shape, sequences, positions, keys)
-
     def compute(self, layers: Sequence[Any], token: Pass) -> Tensor:
         """Compute the states that leave the last layer; save for the pass what its backward pass needs."""
-        hidden, token.saved = self.hidden, []
-        for number, layer in enumerate(layers):
-            saves = number >= self.first_saved
-            hidden, saved = forward_layer(hidden, layer, self.layer_input(number), saves)
-            if saves:
-                token.saved.append(saved)
+        hidden, token.saved = forward_layers(self.hidden, layers, self.inputs, self.first_saved)
         return hidden
 
     def compute_backward(self, layers: Sequence[Any], token: Pass) -> Tensor:
         """Compute the gradient of the first trained layer's input, and all gradients of parameters."""
         dhidden = self.dy
-        for number in range(self.shape.num_layers - 1, self.first_saved - 1, -1):
-            operands = (layers[number], self.layer_input(number), token.saved.pop())
-            dhidden = backward_layer(dhidden, *operands, self.gradients[number - self.first_saved])
+        for number in range(len(layers) - 1, self.first_saved - 1, -1):
+            gradients = self.gradients[number - self.first_saved]
+            dhidden = backward_layer(dhidden, layers[number], self.inputs[number], token.saved.pop(), gradients)
         return dhidden
 
     def forward(self, layers: Sequence[Any], token: Pass, pool: Any) -> Tensor:
@@ -221,9 +210,7 @@ class Encoder:
     `parameter.grad` shares this memory until the next backward pass, as does every result of `torch.autograd.grad`.
     """
 
-    def __init__(self, first: weakref.ref[Tensor]) -> None:
-        """Start without memory; `first`: the first parameter, by which the encoder is found."""
-        self.first = first
+    def __init__(self) -> None:
         self.gradients: dict[int, LayerGradients] = {}
         self.padded: dict[Any, PaddedEncoder] = {}
 
@@ -257,25 +244,20 @@ class Encoder:
         return padded
 
 
-_encoders: dict[Any, Encoder] = {}
-"""(id of an encoder's first parameter, number of layers, device) → the encoder."""
+_encoders = WeakTensorMap[dict[Any, Encoder]]()
+"""First parameter of an encoder → (number of layers, device) → its memory."""
 
 
 def find_encoder(layers: Sequence[Any]) -> Encoder:
     """Return the memory of an encoder, made when it is first needed."""
     first = layers[0][0]
-    key = (id(first), len(layers), first.device)
-    encoder = _encoders.get(key)
-    if encoder is None or encoder.first() is not first:
-        encoder = _encoders[key] = Encoder(weakref.ref(first, partial(_forget, key)))
-    return encoder
-
-
-def _forget(key: Any, first: weakref.ref[Tensor]) -> None:
-    """Free the memory of an encoder that no longer exists."""
-    encoder = _encoders.get(key)
-    if encoder is not None and encoder.first is first:
-        del _encoders[key]
+    encoders = _encoders.get(first)
+    if encoders is None:
+        encoders = _encoders[first] = {}
+    key = (len(layers), first.device)
+    if key not in encoders:
+        encoders[key] = Encoder()
+    return encoders[key]
 
 
 def release_memory() -> None:
@@ -292,15 +274,11 @@ class FusedEncoder(torch.autograd.Function):
     ) -> Tensor:
         layers, shape = by_layer(parameters), args.shape
         if args.first_saved == shape.num_layers:  # no gradients
-            sequences = (cu_seqlens, cu_seqlens, args.max_seqlen, args.max_seqlen)
-            for number, layer in enumerate(layers):
-                at = positions if number + 1 == shape.num_layers else None
-                keys = args.mask_keys[KEYS_PER_LAYER * number :]
-                hidden, _ = forward_layer(hidden, layer, LayerInput(shape, sequences, at, keys), saves=False)
-            return hidden
+            inputs = layer_inputs(shape, (cu_seqlens, args.max_seqlen), positions, args.mask_keys)
+            return forward_layers(hidden, layers, inputs, args.first_saved)[0]
         encoder, records = find_encoder(layers), hidden.is_cuda
         if encoder.is_pending:  # its memory is in use: this pass gets its own
-            encoder, records = Encoder(encoder.first), False
+            encoder, records = Encoder(), False
         padded = encoder.select(hidden, layers, args, len(cu_seqlens) - 1, positions)
         padded.load(hidden, cu_seqlens, positions, args.mask_keys)
         ctx.token = Pass()
