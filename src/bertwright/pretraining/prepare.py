@@ -16,6 +16,7 @@ from bertwright.remote import display
 from bertwright.settings import write_settings
 from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build, list_corpora
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.word_tokenizer import WordTokenizer
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,11 @@ def prepare(settings: PrepareSettings, console: Console | None = None) -> BuildR
             raise KeyboardInterrupt("finished shards are saved; run the same command again to continue") from None
     write_settings(settings.store / "settings.toml", settings, "bertwright prepare: all settings, defaults included")
     heading(console, f"Token store {display(settings.store)}, {time.perf_counter() - started:,.1f} s")
-    _print_result(console, result)
+    _print_result(console, result, "words" if isinstance(tokenizer, WordTokenizer) else "characters")
     return result
 
 
-def _print_result(console: Console, result: BuildResult) -> None:
+def _print_result(console: Console, result: BuildResult, units: str) -> None:
     table = make_table("", "documents", "sentences", "tokens")
     for name, header in (("train", result.train), ("held out", result.held_out)):
         if header is not None:
@@ -85,6 +86,6 @@ def _print_result(console: Console, result: BuildResult) -> None:
     if result.empty_sentences:
         notice(console, f"{result.empty_sentences:,} sentences without a token were skipped")
     if result.unknown_tokens:
-        notice(console, f"{result.unknown_tokens:,} tokens are [UNK]: characters that the vocabulary lacks")
+        notice(console, f"{result.unknown_tokens:,} tokens are [UNK]: {units} that the vocabulary lacks")
     if result.held_out_in_train:
         notice(console, f"{result.held_out_in_train:,} held-out documents are also in train")

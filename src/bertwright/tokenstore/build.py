@@ -92,7 +92,7 @@ class BuildResult(NamedTuple):
     empty_sentences: int
     """Sentences that were dropped because they have no token."""
     unknown_tokens: int
-    """[UNK] in both stores: characters that the vocabulary lacks."""
+    """[UNK] in both stores: characters, or words, that the vocabulary lacks."""
     held_out_in_train: int
     """Held-out documents with a text that is also in train (possible only with `held_out_inputs`)."""
 

@@ -54,7 +54,7 @@ class ShardSummary(NamedTuple):
     empty_sentences: int
     """Sentences that were dropped because they have no token."""
     unknown_tokens: int
-    """[UNK]: characters that the vocabulary lacks."""
+    """[UNK]: characters, or words, that the vocabulary lacks."""
 
 
 def write_shard(shard: ShardSpec, tokenizer: TextTokenizer) -> None:
