@@ -48,6 +48,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", ROOT.parent / "shared" / "data"))
 
 CLOCK_FIELDS = ("tokens_per_second", "sequences_per_second", "utilization")
+NEW_FIELDS = ("seconds", "tokens")  # the earlier commit did not write them
 NUM_STEPS = 20
 SPEED_JOBS = ("pretrain-2-threads", "sst2")
 SPEED_STEPS = 60
@@ -219,7 +220,9 @@ def read_records(run: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """Return a run's records by kind and step, without timings."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {
-        (record["kind"], record["step"]): {name: record[name] for name in record if name not in CLOCK_FIELDS}
+        (record["kind"], record["step"]): {
+            name: record[name] for name in record if name not in CLOCK_FIELDS + NEW_FIELDS
+        }
         for record in records
     }
 

@@ -29,7 +29,7 @@ S = TypeVar("S")
 Wait = Callable[[BaseProcess, Path], object]  # gets a process and its run folder; returns when to kill the process
 PRELOADED = ["bertwright.experiments.experiment", "matplotlib.backends.backend_agg", "sklearn.metrics"]
 """Modules that the server of `start_process` has imported: each of its processes starts with them."""
-TIMINGS = ("tokens_per_second", "sequences_per_second", "utilization")
+TIMINGS = ("tokens_per_second", "sequences_per_second", "utilization", "seconds")
 
 
 def run_with_output(command: Callable[[S, Console], R], settings: S, columns: int = 100) -> tuple[R, str]:

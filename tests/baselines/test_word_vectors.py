@@ -22,6 +22,7 @@ from bertwright.baselines.word_vectors.word_stream import WordStream, read_words
 from bertwright.cli.main import run
 from bertwright.console import silent_console
 from bertwright.corpus.documents import CorpusSettings
+from bertwright.files import read_json
 from bertwright.io.fasttext_file import Subwords, hash_subwords
 from bertwright.io.vector_file import VectorFile, load_vectors
 from helpers import read_output, text_console, write_file
@@ -111,7 +112,10 @@ def test_words_of_one_topic_become_similar_and_the_files_agree(tmp_path: Path, m
         assert cosine(vectors, topic[0], topic[1]) > cosine(vectors, FRUIT[0], METALS[0]) + 0.2
     names = sorted(path.name for path in settings.output.iterdir())
     text = {"skip-gram": "vectors.txt", "fasttext": "vectors.vec", "glove": "vectors.txt"}[model]
-    assert names == sorted({"counts.txt", "settings.toml", text} | ({"vectors.bin"} if model != "glove" else set()))
+    files = {"counts.txt", "report.json", "settings.toml", text}
+    assert names == sorted(files | ({"vectors.bin"} if model != "glove" else set()))
+    words = sum(int(line.split()[1]) for line in (settings.output / "counts.txt").read_text().splitlines())
+    assert read_json(settings.output / "report.json")["tokens"] == words * settings.recipe.epochs
     from_text = load_vectors(settings.output / text)
     assert from_text.words == vectors.words
     np.testing.assert_allclose(from_text.vectors, vectors.vectors, atol=1e-6)

@@ -27,7 +27,9 @@ from safetensors.torch import load_file, save_file
 
 import bertwright
 from bertwright.corpus.documents import CorpusSettings
-from bertwright.files import lock_folder
+from bertwright.files import lock_folder, read_json
+from bertwright.inference.info import info
+from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
@@ -150,6 +152,12 @@ def test_run_folder_has_the_documented_files(finished: PretrainSettings) -> None
         12,
     ]  # a record also ends at each checkpoint, every 4 steps
     assert all(record["tokens_per_second"] > 0 and 0 < record["utilization"] < 2 for record in train)
+    report = read_json(settings.run / "report.json")
+    tokens = sum(record["tokens_per_second"] * record["seconds"] for record in train)
+    assert report["tokens"] == sum(record["tokens"] for record in train) == pytest.approx(tokens)
+    assert report["seconds"] == sum(record["seconds"] for record in train) < report["seconds_of_this_process"]
+    described = " ".join(run_and_capture(info, InfoSettings(settings.run)).split())
+    assert f"trained on {report['tokens']:,.0f} tokens" in described
     assert [record["step"] for record in read_evaluations(settings.run)] == [0, 6, 12]
     assert list((settings.run / "tensorboard").glob("events.*"))
 

@@ -12,6 +12,7 @@ import pytest
 from bertwright.finetuning import ladder as ladder_module
 from bertwright.finetuning.ladder import RungResult, RungRun, compare, ladder, score_floor
 from bertwright.finetuning.ladder_settings import FLOOR, LadderSettings
+from bertwright.finetuning.pretraining_work import pretraining_work
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
@@ -42,6 +43,8 @@ def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSetti
     for name, row in rows.items():
         assert all(0 <= score <= 1 for score in row["dev"] + row["test"])
         assert row["cpu_minutes"] > 0
+        known = name not in ("BERT, frozen", "BERT, fine-tuned")  # a model folder without its run
+        assert (row["tokens_before"], row["seconds_before"]) == ((0, 0) if known else (None, None))
         assert (row["step"] is None) == (name in (FLOOR, "BiLSTM, random vectors"))
     low, high = rows["BERT, frozen"]["test"], rows["BERT, fine-tuned"]["test"]
     assert rows["BERT, fine-tuned"]["step"] == pytest.approx((sum(high) - sum(low)) / 2)
@@ -72,6 +75,31 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
     monkeypatch.setattr(ladder_module, "train_rung", train)
     assert "3 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
     assert "0 of them pending" in run_ladder(replace(small, resume=True))
+
+
+def test_pretraining_counts_every_run_that_a_system_stands_on_once(tmp_path: Path) -> None:
+    def write_run(name: str, tokens: int, settings: str = "") -> str:
+        (tmp_path / name / "model").mkdir(parents=True)
+        (tmp_path / name / "report.json").write_text(json.dumps({"tokens": tokens, "seconds": tokens / 10}))
+        (tmp_path / name / "settings.toml").write_text(settings)
+        return str(tmp_path / name)
+
+    vectors = write_run("vectors", 1_000)
+    general = write_run("general", 200)
+    translation = write_run("translation", 30, f"vectors = '{vectors}/vectors.txt'")
+    task_text = write_run("task-text", 4, f"init = '{general}/model'")
+    assert pretraining_work([]) == (0, 0)
+    assert pretraining_work([f"{task_text}/model"]) == (204, 20.4)
+    assert pretraining_work([f"{vectors}/vectors.txt", translation]) == (1_030, 103)
+    assert pretraining_work([translation, str(tmp_path / "elsewhere")]) is None
+
+    task = TaskSettings("classification", train=("train.tsv",))
+    settings = LadderSettings(tmp_path, task, vectors=vectors, cove=translation, elmo=general, bert=task_text)
+    sources = {rung.name: rung.sources() for rung in settings.rungs()}
+    assert sources["+ characters"] == sources["BERT, random weights"] == []
+    assert sources["ELMo"] == [vectors, general]
+    assert sources["BCN + CoVe"] == [vectors, translation]
+    assert sources["BERT, frozen"] == [task_text]
 
 
 def test_tagging_has_the_rungs_of_its_papers(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, TrainingSpec, fit
 from bertwright.training.loop import LossOutput
-from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import LRScale, OptimizerSettings, make_optimizer
+from harness import read_untimed
 
 CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 STEPS, WINDOW, WEIGHTS = 12, 5, "weights.safetensors"
@@ -87,7 +87,7 @@ def interrupt_and_compare(tmp_path: Path, **options: bool | Callable[[int], floa
     train(tmp_path / "stopped", **options)  # type: ignore[arg-type]
     runs = tmp_path / "unbroken", tmp_path / "stopped"
     weights = [(run / "checkpoints" / f"step-{STEPS:08d}" / WEIGHTS).read_bytes() for run in runs]
-    return weights[0] == weights[1] and read_metrics(runs[0]) == read_metrics(runs[1])
+    return weights[0] == weights[1] and read_untimed(runs[0]) == read_untimed(runs[1])
 
 
 def test_hidden_state_of_truncated_bptt_is_resumed_to_the_bit(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from bertwright.console import filled_table, format_duration, heading, make_cons
 from bertwright.files import lock_folder, read_json, write_json, write_text
 from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.ladder_settings import FLOOR, RESUME_OVERRIDES, LadderSettings, Rung
+from bertwright.finetuning.pretraining_work import Work, pretraining_work
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.trials import RESULTS_FILE, pending_trials, read_results, write_results
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
@@ -28,7 +29,7 @@ from bertwright.settings import write_settings
 from bertwright.training.context import execution_context
 from bertwright.training.run_folder import check_run_directory, delete_weights
 
-COLUMNS = ("system", "dev", "test", "step up", "p", "published", "CPU minutes")
+COLUMNS = ("system", "dev", "test", "step up", "p", "published", "tokens before", "minutes before", "CPU minutes")
 
 
 class RungRun(NamedTuple):
@@ -114,8 +115,10 @@ def print_table(settings: LadderSettings, results: Sequence[RungResult], console
     rows, records = [], []
     before: list[RungResult] = []
     is_conll = settings.task.task == "conll2003"
-    published = {rung.name: rung.published for rung in settings.rungs() if is_conll}
-    for name in dict.fromkeys((FLOOR, *(rung.name for rung in settings.rungs()))):
+    rungs = {rung.name: rung for rung in settings.rungs()}
+    published = {name: rung.published for name, rung in rungs.items() if is_conll}
+    works = {name: pretraining_work(rung.sources()) for name, rung in rungs.items()} | {FLOOR: Work(0, 0)}
+    for name in (FLOOR, *rungs):
         own = sorted((result for result in results if result.run.rung == name), key=lambda result: result.run.seed)
         if not own:
             continue
@@ -124,17 +127,21 @@ def print_table(settings: LadderSettings, results: Sequence[RungResult], console
         minutes = sum(result.cpu_seconds for result in own) / len(own) / 60
         cells = [name, *("" if summary is None else summary.format(2) for summary in summaries.values())]
         cells += ["" if step is None else f"{100 * step:+.2f}", "" if p is None else f"{p:.3f}"]
-        cells += [f"{figure:.2f}" if (figure := published.get(name)) else "", f"{minutes:.1f}"]
-        rows.append(tuple(cells))
+        cells.append(f"{figure:.2f}" if (figure := published.get(name)) else "")
+        work = works[name]
+        cells += ["?", "?"] if work is None else [f"{work.tokens / 1e6:,.1f} M", f"{work.seconds / 60:,.1f}"]
+        rows.append((*cells, f"{minutes:.1f}"))
         scores = {split: [result.scores.get(split) for result in own] for split in ("dev", "test")}
-        records.append({"system": name, **scores, "step": step, "p": p, "cpu_minutes": minutes})
+        before_it = {"tokens_before": work and work.tokens, "seconds_before": work and work.seconds}
+        records.append({"system": name, **scores, "step": step, "p": p, **before_it, "cpu_minutes": minutes})
         before = own if name != FLOOR else []
     heading(console, f"{settings.task.task}: {results[0].metric}, mean ± standard deviation of {settings.seeds} seeds")
     console.print(filled_table(COLUMNS, rows))
     say(
         console,
-        "step up: difference to the row above, on test if there are test files; p: paired t-test over the seeds. CPU "
-        "minutes: training and scoring of one run, without pre-training.",
+        "step up: difference to the row above, on test if there are test files; p: paired t-test over the seeds. "
+        "before: tokens and time of all pre-training that a system starts from (? if its folders do not tell). CPU "
+        "minutes: training and scoring of one run.",
     )
     write_json(settings.run / "report.json", {"metric": results[0].metric, "systems": records})
     lines = [f"| {' | '.join(row)} |" for row in (COLUMNS, ("---", *["---:"] * (len(COLUMNS) - 1)), *rows)]

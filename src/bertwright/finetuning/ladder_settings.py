@@ -31,6 +31,14 @@ class Rung(NamedTuple):
     is_frozen: bool = False
     """True if all layers of the model keep their weights, so that only the head is trained."""
 
+    def sources(self) -> list[str]:
+        """Return the folders and files of everything trained that the system starts from."""
+        if self.table.get("tuning", {}).get("from_scratch"):
+            return []
+        words = self.table.get("words", {})
+        sources = self.table.get("model"), *map(words.get, ("vectors", "language_model", "translation_model"))
+        return [str(source) for source in sources if source is not None]
+
 
 @dataclass(frozen=True)
 class LadderSettings:

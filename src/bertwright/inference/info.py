@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.console import heading, key_value_table, make_console
+from bertwright.console import format_duration, heading, key_value_table, make_console
 from bertwright.files import read_json
 from bertwright.inference.feature_cache import HEADER, cache_info
 from bertwright.inference.info_settings import InfoSettings
@@ -149,7 +149,10 @@ def _describe_run(folder: Path, verify: bool) -> Description:
         fields |= _score_fields(folder, None if task is None else task.metric)
     if report.is_file():
         with _name_damaged_file(report):
-            fields["seconds of its last process"] = f"{read_json(report)['seconds_of_this_process']:,.0f}"
+            work = read_json(report)
+            fields["seconds of its last process"] = f"{work['seconds_of_this_process']:,.0f}"
+            if {"tokens", "seconds"} <= work.keys():
+                fields["trained on"] = f"{work['tokens']:,.0f} tokens, {format_duration(work['seconds'])}"
     return Description(f"{'fine-tuning' if fine_tuning else 'pre-training'} run", fields, bool(checkpoints))
 
 

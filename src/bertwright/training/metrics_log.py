@@ -41,6 +41,13 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return records
 
 
+def total_work(run: Path) -> dict[str, float]:
+    """Return the tokens that a run has read in all its processes, and the seconds of its steps."""
+    records = [record for record in read_metrics(run) if record["kind"] == "train"]
+    names = [name for name in ("tokens", "seconds") if all(name in record for record in records)]
+    return {name: sum(record[name] for record in records) for name in names}
+
+
 def _check_record(record: Any) -> None:
     kind, step, *values = record["kind"], record["step"], *(record[name] for name in record.keys() - {"kind", "step"})
     if type(kind) is not str or type(step) is not int or not all(type(value) in (int, float) for value in values):

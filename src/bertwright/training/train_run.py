@@ -14,6 +14,7 @@ from bertwright.files import atomic_folder, write_json
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.distributed import check_single_process, run_on_rank_0
 from bertwright.training.fit import FitResult, FitSettings, TrainingSpec, fit
+from bertwright.training.metrics_log import total_work
 from bertwright.training.run_folder import Resumable, check_run_directory, delete_weights, locked_run
 
 
@@ -81,7 +82,7 @@ def train_run(
             return settings.run
         report = run.make_report(result)
         fields = {"steps": spec.optimizer.steps, "seconds_of_this_process": time.perf_counter() - started}
-        write_json(settings.run / "report.json", fields | report)
+        write_json(settings.run / "report.json", fields | total_work(settings.run) | report)
         assert spec.write_model is not None
         with atomic_folder(folder) as temporary:  # last: the folder exists if and only if the run is finished
             spec.write_model(temporary)

@@ -12,7 +12,7 @@ from bertwright.baselines.word_vectors.vector_settings import WordVectorSettings
 from bertwright.baselines.word_vectors.word_stream import WordStream, read_words
 from bertwright.console import byte_progress, heading, item_progress, key_value_table, make_console
 from bertwright.corpus.documents import list_corpus_files, text_size
-from bertwright.files import atomic_folder, check_absent, write_text
+from bertwright.files import atomic_folder, check_absent, write_json, write_text
 from bertwright.io.fasttext_file import compose_vectors, write_fasttext
 from bertwright.io.vector_file import VectorFile, load_vectors
 from bertwright.io.vector_formats import write_text_vectors, write_word2vec_binary
@@ -47,9 +47,11 @@ def train_word_vectors(settings: WordVectorSettings, console: Console | None = N
         write_text(folder / "counts.txt", "".join(lines))
         write_settings(folder / "settings.toml", settings, "bertwright word-vectors: all settings, defaults included")
         words_read = int(stream.counts.sum())
+        report = {"tokens": words_read * settings.recipe.epochs, "seconds": seconds}
+        write_json(folder / "report.json", report)
     heading(console, f"Word vectors {settings.output}")
     vectors = load_vectors(settings.output)
-    rate = words_read * settings.recipe.epochs / seconds
+    rate = report["tokens"] / seconds
     fields = {
         "model": f"{settings.model}, {settings.size} numbers per word",
         "words with a vector": f"{len(vectors):,} of {len(stream.ids) - 1:,}",
