@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.experiments.composed_models import ComposeSettings, CompositeConfig, CompositeEncoder, compose
+from bertwright.experiments.compose_job import ComposeSettings, compose
 from bertwright.finetuning.finetune_state import own_lr_scales
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_model, load_task_model, save_model, start_task_model, write_task_model
+from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask, HeadSpec, TaskBatch

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from small_experiments import Make, output, plan_of
 
-from bertwright.experiments.composed_models import ComposeJob
+from bertwright.experiments.compose_job import ComposeJob
 from bertwright.experiments.experiment import choose_level, describe_level, experiment, format_command
 from bertwright.experiments.job_runner import JobRunner
 from bertwright.experiments.jobs import BestRateJob, FinetuneJob, PretrainJob, ProbeJob, SameRateJob, all_jobs

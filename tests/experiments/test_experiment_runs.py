@@ -19,7 +19,7 @@ from rich.console import Console
 from small_experiments import Make, copy_results, is_pretraining, output, plan_of, results, run_experiment
 
 from bertwright.experiments import jobs
-from bertwright.experiments.composed_models import ComposeJob
+from bertwright.experiments.compose_job import ComposeJob
 from bertwright.experiments.experiment import experiment
 from bertwright.experiments.experiment_settings import ExperimentSettings
 from bertwright.experiments.floor_jobs import InitialModelJob

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from tensorboard.compat.proto import tensor_shape_pb2
 from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
-from bertwright.experiments.composed_models import CompositeConfig, CompositeEncoder
 from bertwright.files import masked_crc32c
 from bertwright.interop.architectures import BERT
 from bertwright.interop.google import read_checkpoint, save_checkpoint, to_google_name, to_hf_name
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import LoadResult, build_model, build_task_model, to_hf_weights
 from bertwright.interop.tf_checkpoint import read_bundle, read_table, write_bundle
+from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec

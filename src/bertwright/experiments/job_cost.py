@@ -16,9 +16,9 @@ from typing import NamedTuple
 from rich.console import Console
 
 from bertwright.console import item_progress, silent_console
-from bertwright.experiments.composed_models import ComposeJob
+from bertwright.experiments.compose_job import ComposeJob
 from bertwright.experiments.experiment_settings import ExperimentSettings
-from bertwright.experiments.floor_jobs import InitialModelJob, write_initial_model
+from bertwright.experiments.floor_jobs import FrequentAnswerJob, InitialModelJob, write_initial_model
 from bertwright.experiments.jobs import BestRateJob, FinetuneJob, Job, PretrainJob, ProbeJob, TaskJob, with_model_of
 from bertwright.experiments.levels import ExperimentLevel
 from bertwright.finetuning.finetune_cost import time_evaluation
@@ -103,8 +103,10 @@ def measure(job: Job) -> JobCost:
     if isinstance(job, PretrainJob):
         cost = measure_cost(job.settings)
         return JobCost(cost.evaluation_seconds, cost.seconds - cost.evaluation_seconds)
+    if isinstance(job, BestRateJob | ComposeJob | InitialModelJob | FrequentAnswerJob):
+        return JobCost(0.0)  # copies files, or counts labels
     if not isinstance(job, FinetuneJob | ProbeJob):
-        return JobCost(0.0)  # a copy of files
+        raise TypeError(f"{type(job).__name__}: no estimate for jobs of this class")
     with TemporaryDirectory() as folder:
         parents = [write_untrained(parent, Path(folder) / str(number)) for number, parent in enumerate(job.parents)]
         if isinstance(job, FinetuneJob):

@@ -19,6 +19,7 @@ from bertwright.interop.model_format import Architecture as Architecture
 from bertwright.interop.openai_gpt import GPT
 from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
 from bertwright.interop.weights import raise_if_any
+from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
@@ -166,6 +167,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     BERT.encoder.model_type: BERT,
     REVERSED: BERT,
     READS_LAST: BERT,
+    CompositeEncoder.model_type: Architecture(CompositeEncoder, CompositeConfig, "BertComposite"),
     AwdLstmEncoder.model_type: AwdLstmArchitecture(AwdLstmEncoder, AwdLstmConfig, "AwdLstm"),
     ElmoEncoder.model_type: ElmoArchitecture(ElmoEncoder, ElmoConfig, "Elmo"),
     GPT.encoder.model_type: GPT,

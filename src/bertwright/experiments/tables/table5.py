@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bertwright.experiments.composed_models import ComposeJob, ComposeSettings
+from bertwright.experiments.compose_job import ComposeJob, ComposeSettings
 from bertwright.experiments.job_maker import ACCURACY, UNTRAINED_POOLER, JobMaker, Starts
 from bertwright.experiments.jobs import Job
 from bertwright.experiments.table_plan import FLOORS, RANDOM, Claim, Figures, TablePlan, column_titles

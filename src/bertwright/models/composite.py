@@ -1,34 +1,26 @@
-"""Composed models of table 5: LTR with a BiLSTM on top, and LTR next to RTL (paper, section 5.1).
+"""BERTs side by side, with or without a BiLSTM on top: LTR + BiLSTM and LTR next to RTL (paper, section 5.1, table 5).
 
 A composed encoder concatenates the states of several BERTs, and a BiLSTM may read them; fine-tuning trains everything
-together. This module adds its model folders to the architectures that can be read.
+together.
 
 T tokens, B sequences, R positions whose states are read, H size of a state: the sum over the encoders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar, cast
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
-from bertwright.experiments.jobs import Digests, Job
-from bertwright.interop.architectures import ARCHITECTURES, Architecture
-from bertwright.interop.huggingface import load_model, save_model
 from bertwright.kernels.dropout import skip_sites
 from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder, make_dropout
-from bertwright.models.heads import EncoderModel
 from bertwright.models.packing import TokenBatch
 from bertwright.models.rnn import BiLSTM, initialize_uniform
 from bertwright.models.text_encoder import TextEncoder
-from bertwright.training.device_settings import DeviceSettings
-from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 
 @dataclass(frozen=True)
@@ -146,51 +138,3 @@ class CompositeEncoder(TextEncoder):
     ) -> list[Tensor]:
         """Raise NotImplementedError: table 5 fine-tunes composed models, and reads no features."""
         raise NotImplementedError("a composed model has no features of single layers")
-
-
-ARCHITECTURES[CompositeEncoder.model_type] = Architecture(CompositeEncoder, CompositeConfig, "BertComposite")
-
-
-def compose(folder: Path, models: Sequence[Path], settings: ComposeSettings) -> None:
-    """Write a folder with the encoders of some BERTs side by side, and a BiLSTM of random weights on top.
-
-    Raises ValueError if the folder exists, and for models that do not fit together.
-    """
-    encoders = [cast(BertEncoder, load_model(model, heads="optional").model.encoder) for model in models]
-    configs = tuple(encoder.config for encoder in encoders)
-    config = CompositeConfig(configs, settings.lstm_layers, settings.lstm_learning_rate)
-    composed = CompositeEncoder(config, seed=settings.seed)
-    for target, source in zip(composed.encoders, encoders, strict=True):
-        target.load_state_dict(source.state_dict())
-    save_model(folder, EncoderModel(composed), open_tokenizer(models[0]))
-
-
-@dataclass(frozen=True)
-class ComposeSettings:
-    """Settings of a composed model."""
-
-    lstm_layers: int
-    lstm_learning_rate: float
-    seed: int
-    device: DeviceSettings
-    """Not used: the job only copies files."""
-
-
-@dataclass(frozen=True)
-class ComposeJob(Job):
-    """Composition of the parents' models into one model folder."""
-
-    settings: ComposeSettings
-
-    kind: ClassVar[str] = "compose"
-    described: ClassVar[str] = "composed models"
-
-    def digest_inputs(self) -> Digests:
-        """Return no digests: the job reads other jobs' models alone."""
-        return ()
-
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
-        """Write the model; it has no scores."""
-        if not (run / "model").is_dir():  # else a process was killed before it wrote the result
-            compose(run / "model", [parent / "model" for parent in parents], self.settings)
-        return {}
