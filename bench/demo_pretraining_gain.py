@@ -21,7 +21,7 @@ from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
-from bertwright.pretraining.objectives.bert_objective import new_bert
+from bertwright.pretraining.objectives.bert_base import new_bert
 from bertwright.pretraining.settings import ModelSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_data import read_examples

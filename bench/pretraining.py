@@ -142,8 +142,8 @@ def ours(chosen: argparse.Namespace) -> Step:
     from bertwright.models.config import BertConfig
     from bertwright.models.heads import BertForPretraining
     from bertwright.models.packing import pack
-    from bertwright.pretraining.objectives.bert_objective import BertBatch
-    from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
+    from bertwright.pretraining.objectives.bert_base import BertBatch
+    from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
     from bertwright.training.context import execution_context
     from bertwright.training.device_settings import DeviceSettings
     from bertwright.training.loop import train_steps

@@ -132,7 +132,7 @@ def test_usage_lists_every_command() -> None:
     shown = run_successfully("--help")
     assert run_command("") == (2, shown, "")
     for name in verb_names():
-        assert f"  {name:<15} {load_verb(name).SUMMARY}\n" in shown
+        assert re.search(rf"^  {name} +{re.escape(load_verb(name).SUMMARY)}$", shown, re.MULTILINE)
     places = [shown.index(f"\n  {name} ") for name in ("survey", "vocabulary", "prepare", "pretrain", "finetune")]
     assert places == sorted(places)  # from raw text to a task
     assert max(map(len, shown.split("\n"))) <= 80
@@ -806,7 +806,7 @@ def test_help_works_without_source_files(tmp_path: Path) -> None:
     for path in (tmp_path / "bertwright").rglob("*.py"):
         path.unlink()
     for arguments, expected in (
-        (["--help"], "  embed           turn texts into vectors"),
+        (["--help"], "turn texts into vectors"),
         (["embed", "--help"], "--pooling"),
     ):
         command = [sys.executable, "-m", "bertwright", *arguments]

@@ -19,7 +19,7 @@ from bertwright.inference.attention_weights import Attention
 from bertwright.inference.model import Bert
 from bertwright.inference.text_settings import NextSentenceSettings
 from bertwright.pretraining.data_settings import DataSettings
-from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
+from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase
 from bertwright.training.metrics_log import read_metrics

@@ -16,7 +16,7 @@ import pytest
 from bertwright.kernels import compile as compilation
 from bertwright.kernels import native
 from bertwright.kernels.compile import CompileError, Compiler, compile_flags, find_compilers, uses_openmp
-from bertwright.kernels.cpu import find_levels
+from bertwright.kernels.cpu import InstructionSet, find_levels
 
 needs_compiler = pytest.mark.skipif(not any(find_compilers()), reason="no C++ compiler on this machine")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files of other users")
@@ -281,6 +281,23 @@ def test_notes_have_no_control_characters(
     monkeypatch.setenv("CXX", "g++\x1b[2J")
     assert native.load_library("small") is None
     assert r"g++\x1b[2J, g++" in capsys.readouterr().err
+
+
+@needs_compiler
+def test_a_compiler_older_than_the_processor_compiles_for_the_best_level_that_it_knows(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    known = find_levels()[-1]
+    newer = [InstructionSet(name, ("-march=of-2030",), frozenset()) for name in ("of-2031", "of-2030")]
+    monkeypatch.setattr(native, "find_levels", lambda: [*newer, known])
+    for _ in range(2):  # the second process finds the library of the first one
+        assert load_again() is not None
+    assert capfd.readouterr().err.count("compiling small.cpp") == 1
+    assert len(list_cached(tmp_path)) == 1
+
+    monkeypatch.setenv("BERTWRIGHT_ISA", "of-2031")  # no other level has the same bits
+    assert load_again() is None
+    assert "of-2030" in capfd.readouterr().err
 
 
 @needs_compiler

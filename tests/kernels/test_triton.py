@@ -26,8 +26,8 @@ from bertwright.models.config import BertConfig
 from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
-from bertwright.pretraining.objectives.bert_objective import BertBatch
-from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
+from bertwright.pretraining.objectives.bert_base import BertBatch
+from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
 from bertwright.training import optimizer as optimizer_module
 from bertwright.training.loop import DivergedError, train_steps
 from bertwright.training.optimizer import Optimizer, OptimizerSettings

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from bertwright.pretraining.objectives.one_sided import LeftToRightLM
+from bertwright.pretraining.objectives.one_sided_objective import LeftToRightLM
 from bertwright.pretraining.objectives.registry import OBJECTIVES
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import from_table

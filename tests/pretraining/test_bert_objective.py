@@ -11,9 +11,9 @@ import torch
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
-from bertwright.pretraining.objectives.bert_objective import BertBatch
-from bertwright.pretraining.objectives.masked import MaskedLM, MaskedLMWithNextSentence
-from bertwright.pretraining.objectives.one_sided import LeftToRightLM
+from bertwright.pretraining.objectives.bert_base import BertBatch
+from bertwright.pretraining.objectives.masked_lm_objective import MaskedLM, MaskedLMWithNextSentence
+from bertwright.pretraining.objectives.one_sided_objective import LeftToRightLM
 
 CONFIG = BertConfig(
     vocab_size=30, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_positions=16,

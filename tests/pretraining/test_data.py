@@ -13,7 +13,7 @@ import torch
 
 from bertwright.pretraining.data import StoreExamples
 from bertwright.pretraining.data_settings import DataSettings
-from bertwright.pretraining.objectives.bert_objective import BertBatch
+from bertwright.pretraining.objectives.bert_base import BertBatch
 from bertwright.pretraining.objectives.registry import find_objective
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.prefetch import prefetch

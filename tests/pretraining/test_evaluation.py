@@ -15,8 +15,8 @@ from bertwright.models.heads import BertForPretraining
 from bertwright.pretraining.data import StoreExamples, unigram_entropy
 from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.evaluation import PlateauDetector, evaluate
-from bertwright.pretraining.objectives.bert_objective import BertBatch
-from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
+from bertwright.pretraining.objectives.bert_base import BertBatch
+from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ import torch
 
 from bertwright.models.config import SIZES, BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.objectives.bert_objective import new_bert
+from bertwright.pretraining.objectives.bert_base import new_bert
 from bertwright.pretraining.settings import ModelSettings
 
 

@@ -17,8 +17,8 @@ from bertwright.interop.weight_names import hf_names
 from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
-from bertwright.pretraining.objectives.bert_objective import BertBatch
-from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
+from bertwright.pretraining.objectives.bert_base import BertBatch
+from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
 
 VOCABULARY = 211
 IGNORED = -100  # the label in transformers of positions without a target

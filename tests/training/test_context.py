@@ -24,8 +24,8 @@ from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
-from bertwright.pretraining.objectives.bert_objective import BertBatch
-from bertwright.pretraining.objectives.masked import MaskedLMWithNextSentence
+from bertwright.pretraining.objectives.bert_base import BertBatch
+from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training import context
 from bertwright.training.context import ExecutionContext, execution_context, prefers_bfloat16, select_device

@@ -169,4 +169,5 @@ def usage() -> str:
     """Return the help of the program."""
     constants = {name: read_constants(module_of(name)) for name in verb_names()}
     ordered = sorted(constants, key=lambda name: constants[name]["ORDER"])
-    return USAGE.format(commands="\n".join(f"  {name:<15} {constants[name]['SUMMARY']}" for name in ordered))
+    width = max(map(len, ordered))
+    return USAGE.format(commands="\n".join(f"  {name:<{width}} {constants[name]['SUMMARY']}" for name in ordered))

@@ -27,6 +27,7 @@ from bertwright.finetuning.probe_settings import ProbeSettings, ProbeTrial
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.models.representations import RepresentationName
 from bertwright.pretraining.data_settings import DataSettings
+from bertwright.pretraining.masking import Mix
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -35,11 +36,10 @@ from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
 
 Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl"]
-Mix = tuple[float, float, float]
 Starts = tuple[Job | None, ...]
 """The models that a row starts from, one per seed of pre-training; None: the model folder that the user gave."""
 
-PAPER_MIX: Mix = (0.8, 0.1, 0.1)
+PAPER_MIX: Mix = DataSettings.mask_mix
 CURVE_CHECKPOINTS = 10  # evenly spaced checkpoints of a pre-training, which figure 5 shows
 NO_DEV_SELECTION = sys.maxsize  # eval_every: score only the last step
 SAVE_EVERY = 500  # steps of fine-tuning that a kill loses at most

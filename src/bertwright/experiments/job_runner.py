@@ -31,6 +31,7 @@ from bertwright.files import lock_if_free, read_json, write_json
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.planning.scaling_law import has_left_plateau
+from bertwright.pretraining.objectives.language_model import LOSS
 from bertwright.training.context import select_device, select_threads
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.interrupt import graceful_shutdown
@@ -55,7 +56,7 @@ class JobResult(NamedTuple):
     @property
     def is_on_plateau(self) -> bool:
         """True for a pre-training after which the model knows little more than the token frequencies."""
-        return ENTROPY in self.scores and not has_left_plateau(self.scores["mlm_loss"], self.scores[ENTROPY])
+        return ENTROPY in self.scores and not has_left_plateau(self.scores[LOSS], self.scores[ENTROPY])
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from bertwright.experiments.jobs import (
 from bertwright.experiments.table_plan import FEATURES, FLOORS, FREQUENT, PERPLEXITY, Claim, TablePlan, Trial
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
+from bertwright.pretraining.objectives.language_model import LOSS
 
 Verdict = Literal["shown", "not shown", "reversed", "no verdict"]
 Run = tuple[int, int]
@@ -228,7 +229,7 @@ def make_report(plan: TablePlan, runner: JobRunner) -> Report:
 def describe_plateau(name: str, result: JobResult) -> str:
     """Return a warning about a pre-training that is still on the plateau of the token frequencies."""
     return (
-        f"{name}: the held-out loss of {result.scores['mlm_loss']:.2f} is near {result.scores[ENTROPY]:.2f}, the "
+        f"{name}: the held-out loss of {result.scores[LOSS]:.2f} is near {result.scores[ENTROPY]:.2f}, the "
         "entropy of the token frequencies. The model has learned little from context, so that its scores say little "
         "about what the experiment compares; more steps may help."
     )
@@ -344,13 +345,12 @@ def _summarize_pretraining(job: Job, result: JobResult) -> Pretraining:
     objective, scores = job.settings.objective, result.scores
     rate = scores.get(CHOSEN_RATE, job.settings.optimizer.learning_rate)
     losses = {float(name[len(LOSS_AT) :]): value for name, value in scores.items() if name.startswith(LOSS_AT)}
-    has_answers = objective.name == "mlm+nsp"
     return Pretraining(
         job.name.removeprefix("pre-train "),
         losses or {rate: scores[objective.loss_metric]},
         rate,
         scores[PERPLEXITY],
-        scores["nsp_accuracy"] if has_answers else None,
+        scores.get("nsp_accuracy"),
     )
 
 

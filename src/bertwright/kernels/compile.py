@@ -112,6 +112,12 @@ def compile_flags(compiler: Compiler, openmp: bool, march: Sequence[str]) -> lis
     return [*flags, *(["-Xclang", "-fopenmp"] if sys.platform == "darwin" else ["-fopenmp"])]
 
 
+def accepts(compiler: Compiler, flags: Sequence[str]) -> bool:
+    """Return whether a compiler knows all flags."""
+    command = [*compiler.command, *flags, "-fsyntax-only", "-x", "c++", os.devnull]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 def compile_library(
     source: Path, compiler: Compiler, flags: Sequence[str], folder: Path, link_flags: Sequence[str] = ()
 ) -> Path:

@@ -31,6 +31,7 @@ from bertwright.kernels.compile import (
     REQUIREMENT,
     CompileError,
     Compiler,
+    accepts,
     bundled_openmp,
     candidates,
     compile_flags,
@@ -132,13 +133,21 @@ def _load_with(compiler: Compiler, source: Path, sources: list[bytes]) -> ctypes
 
     Raises CompileError if the compiler fails, OSError if the cache cannot be used, RuntimeError without a home folder.
     """
-    levels = find_levels()
-    flags = compile_flags(compiler, uses_openmp(sources), levels[0].flags if levels else ())
-    key = digest_bytes(*sources, *(text.encode() for text in (*compiler.command, *flags, compiler.version)))
-    library = cache_folder() / f"{source.stem}-{key}.so"
-    _make_private(library.parent)
-    if not is_intact(library):
-        _build(library, source, compiler, flags)
+    folder = cache_folder()
+    _make_private(folder)
+    levels = [level.flags for level in find_levels()] or [()]
+    if os.environ.get("BERTWRIGHT_ISA"):
+        del levels[1:]  # the others have other bits
+    while True:
+        flags = compile_flags(compiler, uses_openmp(sources), levels[0])
+        key = digest_bytes(*sources, *(text.encode() for text in (*compiler.command, *flags, compiler.version)))
+        library = folder / f"{source.stem}-{key}.so"
+        if is_intact(library):
+            break
+        if len(levels) == 1 or accepts(compiler, flags):
+            _build(library, source, compiler, flags)
+            break
+        del levels[0]  # the compiler is older than the processor
     return _dlopen(library, sources)
 
 

@@ -193,7 +193,7 @@ class TaskHead(nn.Module, ABC):
 
 
 class PathScores(Protocol):
-    """Output of a head that scores all tags of a sentence together (`Tagging.scores_paths`).
+    """Output of a head that scores all tags of a sentence together; such heads are listed in `tasks.tagging.TAG_HEADS`.
 
     The head's `scores` have a column for each tag's log-probability, and a last one with the best path's tags.
     """

@@ -71,10 +71,25 @@ if TYPE_CHECKING:
 FORMATS = (*ROW_FORMATS, ".conllu", ".conll")
 WITHOUT_PREFIX = "io"  # a scheme: a tag is the type alone, as in Few-NERD
 NUM_SPECIALS = 2  # [CLS] and [SEP] of every window
-TAG_HEADS = {"linear": "", "crf": "bertwright.models.crf:CrfHead"}
-"""Heads by name: add yours here. Each is a class, called with its `HeadSpec`, the width of the states, the tags and
-their scheme; "": the paper's linear layer."""
 UNSEEN = -100  # label of a tag that training never showed: no class, and no loss (cross entropy's ignore_index)
+
+
+class TagHead(NamedTuple):
+    """A head for tags."""
+
+    location: str
+    """MODULE:CLASS; the class is called with the `HeadSpec`, the width of the states, the tags and their scheme. Empty:
+    the paper's linear layer."""
+    scores_paths: bool
+    """True if it scores all tags of a sentence together, so that its output is a `heads.PathScores`; False: a row of
+    scores for each word."""
+
+
+TAG_HEADS = {
+    "linear": TagHead("", scores_paths=False),
+    "crf": TagHead("bertwright.models.crf:CrfHead", scores_paths=True),
+}
+"""Heads for tags by name: add yours here."""
 
 
 class Entity(NamedTuple):
@@ -166,7 +181,7 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     @property
     def scores_paths(self) -> bool:
-        return self.tag_head != "linear"
+        return TAG_HEADS[self.tag_head].scores_paths
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -326,9 +341,10 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     @property
     def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
-        if not self.scores_paths:
+        location = TAG_HEADS[self.tag_head].location
+        if not location:
             return None
-        head_class = resolve_name(TAG_HEADS[self.tag_head])  # by name, because heads import PyTorch
+        head_class = resolve_name(location)  # by name, because heads import PyTorch
         return lambda encoder: head_class(self.head, encoder.config.hidden_size, self.labels, self._scheme)
 
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:

@@ -1,4 +1,7 @@
-"""The task types by name, and the union of their options. A new type is registered here and nowhere else."""
+"""The task types by name, and the union of their options: add yours, with its options, here.
+
+A method of its own for Python users is in `inference/model.py`.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +86,11 @@ class TaskOptions:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in odd)
             raise ValueError(f"{flags}: not an option of {task.kind} tasks")
         return replace(task, **self.to_dict())  # type: ignore[type-var]
+
+
+for _cls in TASK_TYPES.values():
+    if _missing := {option.name for option in options_of(_cls)} - {field.name for field in fields(TaskOptions)}:
+        raise TypeError(f"TaskOptions: {', '.join(sorted(_missing))} of {_cls.__name__} is missing")
 
 
 def _format_default(default: Any) -> str:

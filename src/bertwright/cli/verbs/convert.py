@@ -6,7 +6,7 @@ from bertwright.inference.convert import ConvertSettings, convert
 
 SETTINGS = ConvertSettings
 ORDER = 18
-SUMMARY = "write a model as a Hugging Face folder, or in Google's format"
+SUMMARY = "write a model in the format of Hugging Face, or of Google"
 EXAMPLE = "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True"
 
 

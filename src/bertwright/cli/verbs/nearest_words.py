@@ -6,7 +6,7 @@ from bertwright.baselines.word_vectors.vector_evaluation import NearestSettings,
 
 SETTINGS = NearestSettings
 ORDER = 14
-SUMMARY = "print the nearest words of word vectors, and answer analogies"
+SUMMARY = "print nearest words of word vectors, and answer analogies"
 EXAMPLE = "bertwright nearest-words vectors man king woman --analogy"
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bertwright.experiments.job_maker import PAPER_MIX, JobMaker, Mix, describe_heads
+from bertwright.experiments.job_maker import PAPER_MIX, JobMaker, describe_heads
 from bertwright.experiments.table_plan import FEATURES, FLOORS, RANDOM, Claim, Figures, TablePlan, Trial, column_titles
 from bertwright.models.representations import RepresentationName
+from bertwright.pretraining.masking import Mix
 
 TITLE = "Table 8: masking strategies (MASK/SAME/RND, percent)"
 

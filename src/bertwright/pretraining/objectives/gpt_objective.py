@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bertwright.pretraining.objectives.bert_objective import BertBatch, check_memory
+from bertwright.pretraining.objectives.bert_base import BertBatch, check_memory
 from bertwright.pretraining.objectives.language_model import language_model_columns, load_first_model
-from bertwright.pretraining.objectives.one_sided import LeftToRightLM
+from bertwright.pretraining.objectives.one_sided_objective import LeftToRightLM
 
 if TYPE_CHECKING:
     from bertwright.baselines.gpt import GptLanguageModel

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 M = TypeVar("M", bound="EncoderModel")
+LOSS = "mlm_loss"
+"""Metric of the loss of every language model. It has the name of BERT's, because the records of finished runs do."""
 
 
 def language_model_columns(label: str) -> tuple[Column, ...]:
     """Return the columns of a language model; `label`: its name for people."""
     return (
-        Column("mlm_loss", f"{label} loss (nats)", "{:.3f}", f"{label} loss {{:.3f}}", "loss {:.3f}", True),
+        Column(LOSS, f"{label} loss (nats)", "{:.3f}", f"{label} loss {{:.3f}}", "loss {:.3f}", True),
         Column("perplexity", f"{label} perplexity", "{:,.1f}"),  # the figure of the paper's table 6
         Column("mlm_accuracy", f"{label} accuracy", "{:.1%}", "accuracy {:.1%}", is_plotted=True),
     )
@@ -32,7 +34,7 @@ def language_model_scores(sums: Mapping[str, float]) -> dict[str, float]:
     count = max(sums["mlm_count"], 1)
     loss = sums["mlm_sum"] / count
     return {
-        "mlm_loss": loss,
+        LOSS: loss,
         "perplexity": math.exp(min(loss, 700.0)),
         "mlm_accuracy": sums["mlm_correct"] / count,
     }

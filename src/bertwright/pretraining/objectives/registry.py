@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from bertwright.pretraining.objectives.elmo_objective import BidirectionalLanguageModel
 from bertwright.pretraining.objectives.gpt_objective import GptObjective
-from bertwright.pretraining.objectives.masked import MaskedLM, MaskedLMWithNextSentence
+from bertwright.pretraining.objectives.masked_lm_objective import MaskedLM, MaskedLMWithNextSentence
 from bertwright.pretraining.objectives.objective import AnyObjective
-from bertwright.pretraining.objectives.one_sided import LeftToRightLM, RightToLeftLM
+from bertwright.pretraining.objectives.one_sided_objective import LeftToRightLM, RightToLeftLM
 from bertwright.pretraining.objectives.ulmfit_objective import RecurrentLanguageModel
 
 OBJECTIVES: dict[str, AnyObjective] = {

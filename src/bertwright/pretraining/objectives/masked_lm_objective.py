@@ -8,8 +8,8 @@ import numpy as np
 
 from bertwright.permutation import uniform
 from bertwright.pretraining import masking
-from bertwright.pretraining.objectives.bert_objective import BertObjective
-from bertwright.pretraining.objectives.language_model import language_model_columns
+from bertwright.pretraining.objectives.bert_base import BertObjective
+from bertwright.pretraining.objectives.language_model import LOSS, language_model_columns
 from bertwright.pretraining.objectives.objective import Column
 from bertwright.seeding import derive_key
 
@@ -61,6 +61,6 @@ class MaskedLMWithNextSentence(MaskedLM):
     has_next_sentence: ClassVar[bool] = True
     trains_all_parameters: ClassVar[bool] = True
     columns = (
-        *(column._replace(is_plotted=column.metric == "mlm_loss") for column in MaskedLM.columns),
+        *(column._replace(is_plotted=column.metric == LOSS) for column in MaskedLM.columns),
         Column("nsp_accuracy", "next-sentence accuracy", "{:.1%}", "next sentence {:.1%}", "nsp {:.0%}", True),
     )

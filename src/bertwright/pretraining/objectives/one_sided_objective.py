@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from bertwright.pretraining import masking
-from bertwright.pretraining.objectives.bert_objective import BertObjective
+from bertwright.pretraining.objectives.bert_base import BertObjective
 from bertwright.pretraining.objectives.language_model import language_model_columns
 
 if TYPE_CHECKING:
