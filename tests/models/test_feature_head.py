@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels.dropout import Dropout
-from bertwright.models.feature_head import BiLSTM, FeatureHead, FeatureHeadConfig, ScalarMix
+from bertwright.models.feature_head import BiLSTM, FeatureHead, FeatureHeadConfig, LayerSum
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, expand_representations, select_layers
 
 SHAPE = FeatureHeadConfig(num_layers=3, weighted=True, hidden_size=6, outputs=5, lstm_size=8, lstm_layers=2)
@@ -62,7 +62,7 @@ def test_each_layer_is_every_single_one_and_no_name_occurs_twice():
 
 
 def test_scalar_mix_is_the_formula_of_elmo():
-    mix, states = ScalarMix(3), random_states(4)
+    mix, states = LayerSum(3), random_states(4)
     torch.testing.assert_close(mix(states), states.mean(1))
     with torch.no_grad():
         mix.weights.copy_(torch.tensor([0.5, -1.0, 2.0]))

@@ -27,7 +27,7 @@ def pretraining_work(sources: Iterable[str]) -> Work | None:
     """
     folders, pending = dict[Path, Work](), list(sources)
     while pending:
-        path = Path(pending.pop())
+        path = Path(pending.pop()).resolve()
         folder = path if (path / "report.json").is_file() else path.parent  # a run, or a file or model folder in it
         if folder in folders:
             continue

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
 from bertwright.kernels.ffi import apply, call, check, new_float32, triton_ops, use_native, use_triton
-from bertwright.kernels.self_check import attention_example, attention_length, works
+from bertwright.kernels.triton_check import attention_example, attention_length, works
 
 CAUSAL_FROM_BOTTOM_RIGHT = 2  # CustomMaskType of PyTorch's memory-efficient attention
 

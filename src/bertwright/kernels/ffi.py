@@ -217,7 +217,7 @@ def triton_ops() -> Any:
 
 @cache
 def bf16_isa() -> str | None:
-    """Return the name of the bfloat16 micro-kernel in use (dispatch.h); None on a processor without bfloat16 units."""
+    """Return the name of the bfloat16 micro-kernel in use (bf16_isa.h); None on a processor without bfloat16 units."""
     library = native.load_library("kernels")
     if library is None or not hasattr(library, "bf16_isa_name"):
         return None

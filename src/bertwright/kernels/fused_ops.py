@@ -41,7 +41,7 @@ from bertwright.kernels.linear_bf16 import (
     uses_native_linear,
 )
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
-from bertwright.kernels.self_check import (
+from bertwright.kernels.triton_check import (
     add_dropout_norm_example,
     bias_gelu_example,
     cross_entropy_example,

@@ -108,7 +108,7 @@ def triton_available() -> bool:
 
 
 triton_problems: list[str] = []
-"""The failed check of a Triton kernel, after which this process does without them (`kernels/self_check.py`)."""
+"""The failed check of a Triton kernel, after which this process does without them (`kernels/triton_check.py`)."""
 
 
 def disable_triton(problem: str) -> None:

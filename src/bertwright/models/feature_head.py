@@ -16,7 +16,7 @@ from bertwright.kernels.fused_ops import dropout
 from bertwright.models.rnn import BiLSTM, initialize_uniform
 
 
-class ScalarMix(nn.Module):
+class LayerSum(nn.Module):
     """A weighted sum of layers with learned weights: γ · Σ softmax(w)ₖ hₖ.
 
     The paper says only "weighted sum". ELMo's is used (Peters et al. 2018, equation 1), to which the paper compares
@@ -55,7 +55,7 @@ class FeatureHead(nn.Module):
 
     def __init__(self, config: FeatureHeadConfig, seed: int = 0) -> None:
         super().__init__()
-        self.mix = ScalarMix(config.num_layers) if config.weighted else nn.Flatten()  # R K H -> R D
+        self.mix = LayerSum(config.num_layers) if config.weighted else nn.Flatten()  # R K H -> R D
         input_size = config.hidden_size * (1 if config.weighted else config.num_layers)
         self.lstm = BiLSTM(input_size, config.lstm_size, config.lstm_layers) if config.lstm_layers else None
         self.classifier = nn.Linear(config.lstm_size if config.lstm_layers else input_size, config.outputs)

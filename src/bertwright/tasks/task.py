@@ -133,16 +133,6 @@ class Task(ABC, Generic[E, P]):
     """Longest sequence in tokens, [CLS] and [SEP] included."""
 
     @property
-    @abstractmethod
-    def head(self) -> HeadSpec:
-        """The head on the encoder. Raises ValueError if it depends on labels that are not known yet."""
-
-    @property
-    def scores_paths(self) -> bool:
-        """True if the head scores all labels of a sequence together, so that no label has a loss of its own."""
-        return False
-
-    @property
     def label_names(self) -> tuple[str, ...]:
         """Name of each output of the head, for `config.json`; empty if outputs have no names.
 
@@ -263,15 +253,6 @@ class Task(ABC, Generic[E, P]):
         Raises ValueError for labels that `check` rejects.
         """
 
-    @property
-    def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
-        """A function that builds the head on an encoder; None for the paper's linear layer with its pooler."""
-        return None
-
-    def initialize_head(self, head: TaskHead) -> None:
-        """Set initial weights of the head that depend on the training examples; by default none."""
-        return
-
     def balanced_weights(self, examples: Sequence[E]) -> Floats:
         """Compute the weight in the loss of each label that makes up for its frequency in training examples.
 
@@ -280,6 +261,25 @@ class Task(ABC, Generic[E, P]):
         raise ValueError(f"class_weights: expected a task type with classes, got {self.kind}; omit it")
 
     # The head
+
+    @property
+    @abstractmethod
+    def head(self) -> HeadSpec:
+        """The head on the encoder. Raises ValueError if it depends on labels that are not known yet."""
+
+    @property
+    def scores_paths(self) -> bool:
+        """True if the head scores all labels of a sequence together, so that no label has a loss of its own."""
+        return False
+
+    @property
+    def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
+        """A function that builds the head on an encoder; None for the paper's linear layer with its pooler."""
+        return None
+
+    def initialize_head(self, head: TaskHead) -> None:
+        """Set initial weights of the head that depend on the training examples; by default none."""
+        return
 
     @abstractmethod
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:

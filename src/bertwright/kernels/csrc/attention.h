@@ -4,7 +4,7 @@
 // m queries and n keys of one sequence, A heads, D head size. Queries are processed in blocks, whose scores stay in the
 // second-level cache. One algorithm serves both dtypes; a Gemm policy says how its products are made.
 #pragma once
-#include "dispatch.h"
+#include "bf16_isa.h"
 #include "dropout.h"
 #include "gemm_microkernel_float32.h"
 

@@ -40,7 +40,7 @@ INLINE Gelu gelu_tanh(FloatVec z) {
 // Faster versions for results that are rounded to 8 bits: relative error below 2^-12.
 namespace approx {
 INLINE FloatVec reciprocal(FloatVec x) {
-#if defined(__AVX512F__)
+#if HAS_AVX512
     return (FloatVec)_mm512_rcp14_ps((__m512)x);
 #else
     return 1.0f / x;

@@ -3,7 +3,7 @@
 // Every element of a product is summed by one thread in the order of the depth: its bits do not depend on the number of
 // threads.
 #pragma once
-#include "dispatch.h"
+#include "bf16_isa.h"
 #include "transpose.h"
 
 #if HAS_BF16_ISA

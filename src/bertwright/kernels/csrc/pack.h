@@ -14,14 +14,6 @@
 #include "memory.h"
 #include "transpose_in_register.h"
 
-// The block of C that a float32 micro-kernel holds in registers: BLOCK_ROWS × PANEL.
-#if defined(__AVX512F__)
-constexpr int BLOCK_ROWS = 12, PANEL_VECTORS = 2;
-#elif defined(__AVX__)
-constexpr int BLOCK_ROWS = 6, PANEL_VECTORS = 2;
-#else
-constexpr int BLOCK_ROWS = 6, PANEL_VECTORS = 4;  // for the 32 registers of NEON
-#endif
 constexpr int PANEL = PANEL_VECTORS * W;
 
 template <class T> static void pack_b(const T* b, int64_t stride, int64_t depth, int64_t columns, float* panels) {
@@ -49,8 +41,7 @@ template <class T> static void pack_b_t(const T* b, int64_t stride, int64_t colu
             }
 }
 
-#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-#define HAS_BF16_ISA 1
+#if HAS_BF16_ISA
 
 constexpr int TILE = 32;         // C is computed in blocks of TILE × TILE; depth is padded to TILE
 constexpr int TILE_ROWS = 16;    // rows of a tile register, and columns of a panel
@@ -61,7 +52,7 @@ constexpr int64_t panel_words(int64_t depth, int64_t columns) { return depth / 2
 
 // 2W numbers as bfloat16; number 0 is in the lower half of word 0.
 INLINE FloatVec pack_bf16(FloatVec first, FloatVec last) {
-#if defined(__AVX512BF16__)
+#if HAS_AVX512_BF16
     return (FloatVec)_mm512_cvtne2ps_pbh((__m512)last, (__m512)first);
 #else
     const HalfVec halves[] = {round_to_bf16(first), round_to_bf16(last)};

@@ -1,30 +1,11 @@
 // Vectors of the target's native width in the compiler's portable notation, and functions on them.
 #pragma once
+#include "target.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#if defined(__AVX512F__)
-#if !defined(__clang__)  // false alarms in GCC 12's own header (PR 105593)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-#else
-#include <immintrin.h>
-#endif
-#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-#include <arm_neon.h>
-#endif
-
-#if defined(__AVX512F__)
-constexpr int W = 16;
-#elif defined(__AVX__)
-constexpr int W = 8;
-#else
-constexpr int W = 4;
-#endif
 
 typedef float FloatVec __attribute__((vector_size(W * 4)));
 typedef uint32_t UIntVec __attribute__((vector_size(W * 4)));
@@ -51,7 +32,7 @@ INLINE UIntVec lane_indices() {
 INLINE FloatVec select(IntVec condition, FloatVec a, FloatVec b) { return condition ? a : b; }
 INLINE FloatVec max(FloatVec a, FloatVec b) { return a > b ? a : b; }
 
-#if defined(__AVX512F__)
+#if HAS_AVX512
 INLINE float reduce_add(FloatVec x) { return _mm512_reduce_add_ps((__m512)x); }
 INLINE float reduce_max(FloatVec x) { return _mm512_reduce_max_ps((__m512)x); }
 #else
@@ -81,9 +62,9 @@ INLINE FloatVec load(const bfloat16* p) {
 }
 // To nearest, ties to even; NaN stays NaN.
 INLINE HalfVec round_to_bf16(FloatVec x) {
-#if defined(__AVX512BF16__)
+#if HAS_AVX512_BF16
     return (HalfVec)_mm512_cvtneps_pbh((__m512)x);  // flushes numbers below 2^-126 to 0
-#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#elif HAS_NEON_BF16
     return (HalfVec)vcvt_bf16_f32((float32x4_t)x);
 #else
     UIntVec bits = (UIntVec)x;
@@ -98,7 +79,7 @@ INLINE void store(bfloat16* p, FloatVec x) {
 
 // Writes a vector past the caches where the target can (`p` is aligned to the vector's size).
 INLINE void store_streaming(void* p, FloatVec x) {
-#if defined(__AVX512F__)
+#if HAS_AVX512
     _mm512_stream_ps((float*)p, (__m512)x);
 #else
     memcpy(p, &x, sizeof x);
@@ -107,7 +88,7 @@ INLINE void store_streaming(void* p, FloatVec x) {
 
 // Makes a thread's streaming stores visible to the others; call before the barrier.
 INLINE void streaming_fence() {
-#if defined(__AVX512F__)
+#if HAS_AVX512
     _mm_sfence();
 #endif
 }

@@ -1,9 +1,20 @@
 // The choice among the bfloat16 micro-kernels that this library was compiled with, made once, at the first use.
 #pragma once
-#include "gemm_microkernel_bf16.h"
+#include "pack.h"
 
 #if HAS_BF16_ISA
+#if HAS_AMX
+#include "bf16_amx.h"
+#endif
+#if HAS_AVX512_BF16
+#include "bf16_avx512.h"
+#endif
+#if HAS_NEON_BF16
+#include "bf16_neon.h"
+#endif
 
+// Small products on one thread, summed in float32: C (+)= A · B with B packed (pack.h). One namespace or type per
+// instruction set has these functions.
 struct Bf16Isa {
     const char* name;
     bool (*available)();                      // on this machine, for this process
@@ -27,9 +38,10 @@ static constexpr Bf16Isa BF16_ISAS[] = {
 #if HAS_AMX
     BF16_ISA(amx),
 #endif
-#if defined(__AVX512BF16__)
+#if HAS_AVX512_BF16
     BF16_ISA(avx512_bf16),
-#else
+#endif
+#if HAS_NEON_BF16
     BF16_ISA(neon_bf16),
 #endif
 };

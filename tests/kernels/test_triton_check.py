@@ -14,7 +14,7 @@ from torch import Tensor
 pytest.importorskip("triton", reason="no Triton on this machine")
 
 from bertwright.kernels import attention as attention_module
-from bertwright.kernels import fused_encoder, fused_ops, half_linear, native, self_check
+from bertwright.kernels import fused_encoder, fused_ops, half_linear, native, triton_check
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.kernels.triton import flash, gelu, layer_norm, multi_tensor, ops
@@ -33,8 +33,8 @@ OPERATIONS = {"embeddings", "dense layer", "attention", "LayerNorm", "GELU", "dr
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has checked nothing, and whose dispatcher takes every tensor for one on a GPU."""
-    monkeypatch.setattr(self_check, "_checked", set())
-    monkeypatch.setattr(self_check, "ROWS", 20)
+    monkeypatch.setattr(triton_check, "_checked", set())
+    monkeypatch.setattr(triton_check, "ROWS", 20)
     for module in (fused_ops, fused_encoder, attention_module, half_linear, optimizer_module):
         monkeypatch.setattr(module, "use_triton", lambda *tensors: not native.triton_problems)
     for module in (fused_ops, attention_module):
@@ -83,12 +83,12 @@ def exact(dtype: torch.dtype) -> list[Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_operation_is_checked_once_and_works(dtype: torch.dtype, capsys: pytest.CaptureFixture[str]) -> None:
     for own, reference in zip(compute(dtype), exact(dtype), strict=True):
-        tolerance = self_check.TOLERANCES[dtype]
+        tolerance = triton_check.TOLERANCES[dtype]
         assert (own - reference).abs().max() <= 2 * tolerance * reference.abs().max()
-    checked = [name for name, *_ in self_check._checked]
+    checked = [name for name, *_ in triton_check._checked]
     assert set(checked) == OPERATIONS - ({"dense layer"} if dtype == torch.float32 else set())
     compute(dtype)
-    assert [name for name, *_ in self_check._checked] == checked
+    assert [name for name, *_ in triton_check._checked] == checked
     assert capsys.readouterr().err == ""
 
 

@@ -3,7 +3,7 @@
 // BFMMLA adds to a 2 × 2 block of C the product of two rows of A and two columns of B, four deep. Zipped word by word,
 // two rows of a panel (pack.h) yield these columns: (k, k+1 | k+2, k+3) of column 0, then of column 1.
 #pragma once
-#include "pack.h"
+#include "bf16_vectors.h"
 
 struct NeonRows {
     static constexpr int BLOCK_ROWS = 8, COLUMNS = 8;  // 16 sums, which leave registers for both factors
@@ -58,3 +58,4 @@ struct NeonRows {
         to[1] = vcombine_f32(vget_high_f32(first), vget_high_f32(second));
     }
 };
+using neon_bf16 = VectorIsa<NeonRows>;

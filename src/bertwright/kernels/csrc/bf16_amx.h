@@ -1,17 +1,10 @@
-// Small bfloat16 products on one thread, summed in float32: C (+)= A · B with B packed (pack.h).
-//
-// One namespace or type per instruction set, each with the functions that `struct Bf16Isa` of dispatch.h lists.
+// Products of bfloat16 tiles on Intel processors with AMX (since Sapphire Rapids).
 #pragma once
 #include "pack.h"
-
-#if HAS_BF16_ISA
-
-#if (defined(__AMX_BF16__) || defined(__AMXBF16__)) && defined(__linux__)  // the latter by clang 14
-#define HAS_AMX 1
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Tile registers (Intel, since Sapphire Rapids). A register holds 16 rows of 64 bytes: of A 16 rows × 32 columns as
+// A tile register holds 16 rows of 64 bytes: of A 16 rows × 32 columns as
 // in memory, of B one panel of 32 rows, of C 16 × 16. Registers 0 to 3 hold C, 4 and 5 A, 6 and 7 B.
 namespace amx {
 
@@ -119,69 +112,3 @@ static void multiply(const bfloat16* a, int64_t a_stride, const uint32_t* b, int
         }
 }
 }  // namespace amx
-#endif
-
-// The functions for an instruction set that multiplies vectors. Rows::multiply<V, ADD> computes BLOCK_ROWS × V panels:
-// c[0 … BLOCK_ROWS)[0 … 16 V) (+)= BLOCK_ROWS rows of a · V panels of b.
-template <class Rows> struct VectorIsa {
-    static constexpr int BLOCK_ROWS = Rows::BLOCK_ROWS;
-    static_assert(TILE_ROWS % BLOCK_ROWS == 0);
-
-    static bool available() { return true; }
-    static void begin_thread() {}
-    static void end_thread() {}
-
-    static void multiply_block(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t depth, float* c) {
-        for (int i = 0; i < TILE; i += BLOCK_ROWS)
-            Rows::template multiply<2, false>(a + i * a_stride, a_stride, b, depth, depth, c + i * TILE, TILE);
-    }
-
-    template <bool ADD>
-    static void multiply(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t rows, int64_t depth,
-                         int64_t columns, int64_t b_depth, float* c, int64_t c_stride) {
-        for (int64_t j = 0; j < columns; j += TILE)
-            for (int64_t i = 0; i < rows; i += BLOCK_ROWS) {
-                const uint32_t* panels = b + panel_words(b_depth, j);
-                float* out = c + i * c_stride + j;
-                if (j + PANEL_WORDS < columns)
-                    Rows::template multiply<2, ADD>(a + i * a_stride, a_stride, panels, depth, b_depth, out, c_stride);
-                else Rows::template multiply<1, ADD>(a + i * a_stride, a_stride, panels, depth, b_depth, out, c_stride);
-            }
-    }
-};
-
-#if defined(__AVX512BF16__)
-// Vectors that add products of pairs (Intel since Cooper Lake, AMD since Zen 4).
-struct Avx512Rows {
-    static constexpr int BLOCK_ROWS = 8;  // with two panels 16 sums, enough to hide the latency of the instruction
-
-    template <int V, bool ADD>
-    INLINE_MEMBER static void multiply(const bfloat16* a, int64_t a_stride, const uint32_t* b, int64_t depth,
-                                       int64_t b_depth, float* c, int64_t c_stride) {
-        __m512 sums[BLOCK_ROWS][V];
-        for (int i = 0; i < BLOCK_ROWS; i++)
-            for (int v = 0; v < V; v++)
-                sums[i][v] = ADD ? _mm512_loadu_ps(c + i * c_stride + v * W) : _mm512_setzero_ps();
-        for (int64_t k = 0; k < depth; k += 2) {
-            __m512bh right[V];
-            for (int v = 0; v < V; v++)
-                right[v] =
-                    (__m512bh)_mm512_loadu_si512(b + panel_words(b_depth, v * PANEL_WORDS) + k / 2 * PANEL_WORDS);
-#pragma GCC unroll 8
-            for (int i = 0; i < BLOCK_ROWS; i++) {
-                int32_t pair;
-                memcpy(&pair, a + i * a_stride + k, sizeof pair);
-                const __m512bh left = (__m512bh)_mm512_set1_epi32(pair);
-                for (int v = 0; v < V; v++) sums[i][v] = _mm512_dpbf16_ps(sums[i][v], left, right[v]);
-            }
-        }
-        for (int i = 0; i < BLOCK_ROWS; i++)
-            for (int v = 0; v < V; v++) _mm512_storeu_ps(c + i * c_stride + v * W, sums[i][v]);
-    }
-};
-using avx512_bf16 = VectorIsa<Avx512Rows>;
-#else
-#include "gemm_microkernel_neon.h"
-using neon_bf16 = VectorIsa<NeonRows>;
-#endif
-#endif

@@ -1,0 +1,38 @@
+// What the compiler's flags allow: the only header that reads their macros. A new instruction set enters here.
+#pragma once
+
+#if defined(__AVX512F__)
+#define HAS_AVX512 1
+#if !defined(__clang__)  // false alarms in GCC 12's own header (PR 105593)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
+#endif
+
+#if defined(__AVX512BF16__)
+#define HAS_AVX512_BF16 1
+#endif
+#if (defined(__AMX_BF16__) || defined(__AMXBF16__)) && defined(__linux__)  // the latter by clang 14
+#define HAS_AMX 1
+#endif
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define HAS_NEON_BF16 1
+#include <arm_neon.h>
+#endif
+#define HAS_BF16_ISA (HAS_AVX512_BF16 || HAS_NEON_BF16)
+
+// W: numbers in a vector. BLOCK_ROWS × PANEL_VECTORS vectors: the block of C that a float32 micro-kernel holds in
+// registers, which leaves some for both factors.
+#if HAS_AVX512
+constexpr int W = 16, BLOCK_ROWS = 12, PANEL_VECTORS = 2;  // 32 registers
+#elif defined(__AVX__)
+constexpr int W = 8, BLOCK_ROWS = 6, PANEL_VECTORS = 2;  // 16
+#elif defined(__SSE__)
+constexpr int W = 4, BLOCK_ROWS = 6, PANEL_VECTORS = 2;  // 16
+#else
+constexpr int W = 4, BLOCK_ROWS = 6, PANEL_VECTORS = 4;  // 32, of NEON
+#endif
