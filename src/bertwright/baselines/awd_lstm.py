@@ -155,8 +155,8 @@ class AwdLstmEncoder(TextEncoder):
     model_type: ClassVar[str] = "awd-lstm"
     config: AwdLstmConfig
 
-    def __init__(self, config: AwdLstmConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
-        super().__init__(config, compute_dtype)
+    def __init__(self, config: AwdLstmConfig, seed: int = 0) -> None:
+        super().__init__(config)
         self.embeddings = WordTable(config)
         self.layers = nn.ModuleList(nn.LSTM(size, state) for size, state in config.layer_sizes())
         self.initialize(seed)
@@ -180,10 +180,6 @@ class AwdLstmEncoder(TextEncoder):
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""
         return ConcatPoolingHead(spec, self.config) if spec.reads_sequence_state else None
-
-    def forward(self, batch: TokenBatch | WordBatch, positions: Tensor | None = None) -> Tensor:
-        """Compute the last layer's states, T × H or, with `positions`, R × H."""
-        return self.hidden_states(batch, [self.config.num_layers], positions)[0]
 
     def hidden_states(
         self, batch: TokenBatch | WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None

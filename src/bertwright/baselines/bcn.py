@@ -141,8 +141,8 @@ class BcnEncoder(TextEncoder):
     model_type: ClassVar[str] = "bcn"
     config: BcnConfig
 
-    def __init__(self, config: BcnConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
-        super().__init__(config, compute_dtype)
+    def __init__(self, config: BcnConfig, seed: int = 0) -> None:
+        super().__init__(config)
         context = config.language_model
         self.embeddings = WordEmbeddings(config, reads_bytes=isinstance(context, ElmoConfig))
         self.language_model = LanguageModelStates(context, config.lm_layers, [0]) if context else None
@@ -152,9 +152,7 @@ class BcnEncoder(TextEncoder):
         )
         self.initialize(seed)
 
-    def initialize(self, seed: int) -> None:
-        """Draw weights as a `BiLSTMEncoder` does."""
-        initialize_word_model(self, seed)
+    initialize = initialize_word_model
 
     @property
     def num_dropout_sites(self) -> int:
@@ -164,10 +162,6 @@ class BcnEncoder(TextEncoder):
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""
         return BcnHead(spec, self.config) if spec.reads_sequence_state else None
-
-    def forward(self, batch: WordBatch, positions: Tensor | None = None) -> Tensor:
-        """Compute the integrated states, T × H or, with `positions`, R × H."""
-        return self.hidden_states(batch, [2], positions)[0]
 
     def hidden_states(
         self, batch: WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None

@@ -204,8 +204,8 @@ class BiLSTMEncoder(TextEncoder):
     model_type: ClassVar[str] = "bilstm"
     config: BiLSTMConfig
 
-    def __init__(self, config: BiLSTMConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
-        super().__init__(config, compute_dtype)
+    def __init__(self, config: BiLSTMConfig, seed: int = 0) -> None:
+        super().__init__(config)
         self.embeddings = WordEmbeddings(config, reads_bytes=isinstance(config.language_model, ElmoConfig))
         sizes = [config.state_size(number) for number in range(config.num_layers)]
         self.layers = nn.ModuleList(nn.LSTM(size, config.lstm_size, bidirectional=True) for size in sizes)
@@ -216,9 +216,7 @@ class BiLSTMEncoder(TextEncoder):
         )
         self.initialize(seed)
 
-    def initialize(self, seed: int) -> None:
-        """Draw weights by `initialize_word_model`."""
-        initialize_word_model(self, seed)
+    initialize = initialize_word_model
 
     @property
     def num_dropout_sites(self) -> int:
@@ -228,10 +226,6 @@ class BiLSTMEncoder(TextEncoder):
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""
         return SentenceHead(spec, self.config, self.config.hidden_size) if spec.reads_sequence_state else None
-
-    def forward(self, batch: WordBatch, positions: Tensor | None = None) -> Tensor:
-        """Compute the last layer's states, T × H or, with `positions`, R × H."""
-        return self.hidden_states(batch, [self.config.num_layers], positions)[0]
 
     def hidden_states(
         self, batch: WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None

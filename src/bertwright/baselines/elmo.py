@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
@@ -179,8 +178,8 @@ class ElmoEncoder(TextEncoder):
     model_type: ClassVar[str] = "elmo"
     config: ElmoConfig
 
-    def __init__(self, config: ElmoConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
-        super().__init__(config, compute_dtype)
+    def __init__(self, config: ElmoConfig, seed: int = 0) -> None:
+        super().__init__(config)
         self.embeddings = WordEncoder(config)
         clips = Clips(config.cell_clip, config.projection_clip)
         self.layers = nn.ModuleList(
@@ -220,10 +219,6 @@ class ElmoEncoder(TextEncoder):
     def num_dropout_sites(self) -> int:
         """Two for the input of each layer and for the last output: one per direction."""
         return 2 * (self.config.num_layers + 1)
-
-    def forward(self, batch: WordBatch, positions: Tensor | None = None) -> Tensor:
-        """Compute the last layer's states, T × H or, with `positions`, R × H."""
-        return self.hidden_states(batch, [self.config.num_layers], positions)[0]
 
     def hidden_states(
         self, batch: WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
@@ -287,17 +282,13 @@ class BidirectionalLM(EncoderModel):
 class ScalarMix(nn.Module):
     """γ Σ sⱼ hⱼ over layers, s = softmax(w) (equation 1); at first the mean of all layers."""
 
-    def __init__(self, num_layers: int, normalize: bool = False) -> None:
-        """Mix `num_layers` layers; `normalize`: LayerNorm of each layer first, over all words of the batch."""
+    def __init__(self, num_layers: int) -> None:
         super().__init__()
-        self.normalize = normalize
         self.weights = nn.Parameter(torch.zeros(num_layers))
         self.gamma = nn.Parameter(torch.ones(1))
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         """Mix states, each R × H."""
-        if self.normalize:
-            layers = [F.layer_norm(states, states.shape, eps=1e-12) for states in layers]
         shares = torch.softmax(self.weights, 0)
         mixed: Tensor = self.gamma * sum(share * states for share, states in zip(shares, layers, strict=True))
         return mixed

@@ -86,8 +86,8 @@ class WindowEncoder(TextEncoder):
     model_type: ClassVar[str] = "window"
     config: WindowConfig
 
-    def __init__(self, config: WindowConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
-        super().__init__(config, compute_dtype)
+    def __init__(self, config: WindowConfig, seed: int = 0) -> None:
+        super().__init__(config)
         self.embeddings = WordEmbeddings(config)
         self.layers = nn.ModuleList([WindowLayer(config.input_size, config.reach, config.hidden_size)])
         self.initialize(seed)
@@ -114,10 +114,6 @@ class WindowEncoder(TextEncoder):
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""
         return SentenceHead(spec, self.config, self.config.hidden_size) if spec.reads_sequence_state else None
-
-    def forward(self, batch: WordBatch, positions: Tensor | None = None) -> Tensor:
-        """Compute the states, T × H or, with `positions`, R × H."""
-        return self.hidden_states(batch, [1], positions)[0]
 
     def hidden_states(
         self, batch: WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None

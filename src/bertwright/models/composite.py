@@ -99,9 +99,9 @@ class CompositeEncoder(TextEncoder):
     model_type: ClassVar[str] = "bert-composite"
     config: CompositeConfig
 
-    def __init__(self, config: CompositeConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
-        super().__init__(config, compute_dtype)
-        self.encoders = nn.ModuleList(BertEncoder(encoder, compute_dtype, seed) for encoder in config.encoders)
+    def __init__(self, config: CompositeConfig, seed: int = 0) -> None:
+        super().__init__(config)
+        self.encoders = nn.ModuleList(BertEncoder(encoder, seed=seed) for encoder in config.encoders)
         self.lstm = BiLSTM(config.hidden_size, config.hidden_size, config.lstm_layers) if config.lstm_layers else None
         if self.lstm is not None:
             self.learning_rates = {"lstm": config.lstm_learning_rate}

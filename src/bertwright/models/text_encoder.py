@@ -94,12 +94,12 @@ class TextEncoder(nn.Module, ABC):
         """Number of the encoder's dropout sites; the head's sites follow."""
         return 0
 
-    @abstractmethod
     def forward(self, batch: Any, positions: Tensor | None = None) -> Tensor:
         """Compute the last layer's states, T × H; with `positions` (R distinct int64), compute these R states only.
 
         `batch`: the `PackedInput` of this architecture: tokens, or characters of words.
         """
+        return self.hidden_states(batch, [self.config.num_layers], positions)[0]
 
     @abstractmethod
     def hidden_states(

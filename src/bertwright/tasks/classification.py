@@ -32,7 +32,6 @@ from bertwright.tasks.task import (
     Task,
     balance,
     check_metric,
-    check_restored,
     count_labels,
     describe_pooling,
     make_pooled_head,
@@ -296,18 +295,11 @@ class Classification(TextTask[str, LabelPrediction]):
     def head(self) -> HeadSpec:
         return HeadSpec("sequence", count_labels(self.labels))
 
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        return self.labels
-
     @classmethod
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
         if record.head.kind != "sequence" or record.regression or record.multi_label:
             return None
         return cls(max_length=max_positions, labels=record.labels)
-
-    def check_learned(self) -> None:
-        check_restored("labels", self.labels)
 
     def parse_label(self, value: Any, location: str) -> str:
         if isinstance(value, list):
@@ -366,10 +358,6 @@ class Classification(TextTask[str, LabelPrediction]):
 
     def balanced_weights(self, examples: Sequence[TextExample[str]]) -> Floats:
         return balance(np.bincount(self.encode_labels(examples), minlength=len(self.labels)))
-
-    @property
-    def has_frequent_answer(self) -> bool:
-        return True
 
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
         return repeat_output(np.bincount(train.labels, minlength=len(self.labels)), encoded)

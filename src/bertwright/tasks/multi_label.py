@@ -39,7 +39,6 @@ from bertwright.tasks.task import (
     Floats,
     Outputs,
     check_metric,
-    check_restored,
     count_labels,
     repeat_output,
 )
@@ -115,19 +114,12 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         return HeadSpec("sequence", count_labels(self.labels))
 
     @property
-    def label_names(self) -> tuple[str, ...]:
-        return self.labels
-
-    @property
     def label_fields(self) -> tuple[str, ...]:
         return self.label_columns or super().label_fields
 
     @classmethod
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
         return cls(max_length=max_positions, labels=record.labels) if record.multi_label else None
-
-    def check_learned(self) -> None:
-        check_restored("labels", self.labels)
 
     def with_threshold(self, threshold: float) -> Self:
         return replace(self, threshold=threshold)
@@ -209,10 +201,6 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         present = self.encode_labels(examples).sum(0, dtype=np.float64)
         weights: Floats = np.maximum(len(examples) - present, 1) / np.maximum(present, 1)
         return weights
-
-    @property
-    def has_frequent_answer(self) -> bool:
-        return True
 
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
         shares = np.clip(train.labels.reshape(-1, len(self.labels)).mean(0), 1e-6, 1 - 1e-6)

@@ -275,10 +275,6 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         scores_of_items = logits.view(len(batch.labels), -1)  # N · W × 1 -> N × W
         return sum_cross_entropy(scores_of_items, batch.labels, smoothing)
 
-    @property
-    def has_frequent_answer(self) -> bool:
-        return True
-
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
         counts = np.bincount(train.labels, minlength=encoded.sequences_per_item).astype(np.float32)
         return np.tile(counts, encoded.num_items)[:, None]  # N · W × 1

@@ -113,10 +113,6 @@ class Regression(TextTask[float, float]):
 
         return F.mse_loss(logits.squeeze(1), batch.labels, reduction="sum")
 
-    @property
-    def has_frequent_answer(self) -> bool:
-        return True
-
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
         return repeat_output(train.labels.mean(keepdims=True), encoded)
 

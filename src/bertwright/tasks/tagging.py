@@ -183,10 +183,6 @@ class Tagging(Task[TagExample, TagPrediction]):
     def scores_paths(self) -> bool:
         return TAG_HEADS[self.tag_head].scores_paths
 
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        return self.labels
-
     @classmethod
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
         if record.head.kind != "token":
@@ -205,7 +201,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         return cls(max_length=max_positions, scheme=scheme, metric=metric, labels=labels)
 
     def check_learned(self) -> None:
-        check_restored("labels", self.labels)
+        super().check_learned()
         check_restored("scheme", self.scheme)
 
     @property
@@ -361,10 +357,6 @@ class Tagging(Task[TagExample, TagPrediction]):
         labels = self._encode_labels(examples)
         return balance(np.bincount(labels[labels != UNSEEN], minlength=len(self.labels)))
 
-    @property
-    def has_frequent_answer(self) -> bool:
-        return True
-
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
         outputs = repeat_output(np.bincount(train.labels[train.labels >= 0], minlength=len(self.labels)), encoded)
         if not self.scores_paths:
@@ -447,10 +439,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         gold = to_canonical_scheme(known_tags(example), self._scheme)
         if self.score([example], [prediction])["accuracy"] == 1:
             return None
-        return {
-            "location": f"{example.source}, line {example.lines[0]}" if example.lines else example.source,
-            "gold": list(gold),
-        }
+        return {"location": example.location, "gold": list(gold)}
 
     def display(self, predicted: Sequence[tuple[TagExample, TagPrediction]]) -> list[DisplayTable]:
         """Format the entities of each text or, if tags are plain classes, all of its words."""

@@ -131,6 +131,8 @@ class Task(ABC, Generic[E, P]):
     """The score that selects checkpoints and settings; higher is better."""
     max_length: int
     """Longest sequence in tokens, [CLS] and [SEP] included."""
+    labels: tuple[str, ...] = ()
+    """All labels, in the order of the head's outputs; a field of the types that learn them from the training data."""
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -138,7 +140,7 @@ class Task(ABC, Generic[E, P]):
 
         Names that depend on the training data are in a field `labels`.
         """
-        return ()
+        return self.labels
 
     @property
     def head_scale(self) -> float:
@@ -153,8 +155,9 @@ class Task(ABC, Generic[E, P]):
         return None
 
     def check_learned(self) -> None:
-        """Raise ValueError if `task.json` lacks what training has set, such as the labels."""
-        return
+        """Raise ValueError if `task.json` lacks what training has set: by default, the labels, if they are a field."""
+        if "labels" in {field.name for field in fields(self)}:  # type: ignore[arg-type]
+            check_restored("labels", self.labels)
 
     def limited_to(self, max_positions: int) -> Self:
         """Return the task with lengths that a model with this number of positions can read."""
@@ -299,7 +302,7 @@ class Task(ABC, Generic[E, P]):
     @property
     def has_frequent_answer(self) -> bool:
         """True if one answer to all examples is possible: the floor of the scores (`frequent_outputs`)."""
-        return False
+        return type(self).frequent_outputs is not Task.frequent_outputs
 
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
         """Return outputs for `encoded`, R × C, that give every example the most frequent answer of `train`.

@@ -4,8 +4,8 @@ A file has four constants and a function: SETTINGS, the class of its settings; O
 text comes first; SUMMARY and EXAMPLE for the help; and `run(settings)`. The last three constants are literals.
 
 Torch takes seconds to import, so neither --help nor a check of the inputs waits for it: `run` checks first, then
-imports the library's function in a block `with importing_torch()`. If the settings and the function are in one module,
-the function checks first and has its own imports.
+imports the library's function in a block `with importing_torch()`. A function that checks first and has its own imports
+is `run` itself.
 """
 
 from __future__ import annotations

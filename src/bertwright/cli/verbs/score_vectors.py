@@ -5,10 +5,7 @@ from __future__ import annotations
 from bertwright.baselines.word_vectors.vector_evaluation import ScoreVectorsSettings, score_vectors
 
 SETTINGS = ScoreVectorsSettings
+run = score_vectors
 ORDER = 8
 SUMMARY = "score word vectors on word similarity and analogies"
 EXAMPLE = "bertwright score-vectors vectors EN-MEN-TR-3k.txt questions-words.txt"
-
-
-def run(settings: ScoreVectorsSettings) -> None:
-    score_vectors(settings)

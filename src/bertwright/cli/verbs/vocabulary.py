@@ -5,10 +5,7 @@ from __future__ import annotations
 from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 
 SETTINGS = LearnSettings
+run = learn_vocabulary
 ORDER = 2
 SUMMARY = "learn a vocabulary from text: word pieces or byte pairs"
 EXAMPLE = "bertwright vocabulary books/ wiki.txt --size 30000 --output vocabulary"
-
-
-def run(settings: LearnSettings) -> None:
-    learn_vocabulary(settings)
