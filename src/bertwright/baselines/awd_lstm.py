@@ -141,23 +141,17 @@ class Reading(NamedTuple):
     `TimeMajor`'s."""
 
 
-class WordTable(nn.Module):
-    """The table of word vectors."""
-
-    def __init__(self, config: AwdLstmConfig) -> None:
-        super().__init__()
-        self.word = nn.Embedding(config.vocab_size, config.embedding_size)
-
-
 class AwdLstmEncoder(TextEncoder):
     """Word vectors, and LSTM layers that read them from left to right."""
 
     model_type: ClassVar[str] = "awd-lstm"
     config: AwdLstmConfig
+    embeddings: Any
 
     def __init__(self, config: AwdLstmConfig, seed: int = 0) -> None:
         super().__init__(config)
-        self.embeddings = WordTable(config)
+        self.embeddings = nn.Module()
+        self.embeddings.word = nn.Embedding(config.vocab_size, config.embedding_size)
         self.layers = nn.ModuleList(nn.LSTM(size, state) for size, state in config.layer_sizes())
         self.initialize(seed)
 

@@ -31,7 +31,7 @@ from bertwright.files import lock_if_free, read_json, write_json
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.planning.scaling_law import has_left_plateau
-from bertwright.pretraining.objectives.language_model import LOSS
+from bertwright.pretraining.objectives.objective import LOSS
 from bertwright.training.context import select_device, select_threads
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.interrupt import graceful_shutdown

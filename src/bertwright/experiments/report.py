@@ -24,7 +24,7 @@ from bertwright.experiments.jobs import (
 from bertwright.experiments.table_plan import FEATURES, FLOORS, FREQUENT, PERPLEXITY, Claim, TablePlan, Trial
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
-from bertwright.pretraining.objectives.language_model import LOSS
+from bertwright.pretraining.objectives.objective import LOSS
 
 Verdict = Literal["shown", "not shown", "reversed", "no verdict"]
 Run = tuple[int, int]

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertwright.inference.examples import tag_example
 from bertwright.inference.model import Bert
+from bertwright.io.vector_formats import Vectors, unit_rows
 
-Floats = NDArray[np.float32]
 STATIC = "embeddings.word.weight"  # name of the embedding matrix in an encoder that has one
 
 
@@ -46,7 +45,7 @@ class WordContexts(NamedTuple):
     """Nearest tokens of the vocabulary to the word's first token; empty if the model has no embedding matrix."""
     occurrences: list[Occurrence]
     """In the order of the texts."""
-    cosines: Floats
+    cosines: Vectors
     """O × W between the states of the occurrences and of all words."""
 
 
@@ -60,7 +59,7 @@ def find_neighbours(bert: Bert, word: str, texts: Sequence[str], top_k: int = 5)
     found = [index for index, (text, _) in enumerate(places) if text.casefold() == word.casefold()]
     if not found:
         raise ValueError(f"--word {word!r}: expected a word of the texts, got none that is equal; write it as there")
-    states = _unit(np.concatenate([vectors[:, 0] for vectors in bert.features(list(texts))]))  # words × H
+    states = unit_rows(np.concatenate([vectors[:, 0] for vectors in bert.features(list(texts))]))  # words × H
     occurrences, cosines = [], states[found] @ states.T  # O × W
     for index, row in zip(found, cosines, strict=True):
         order = [n for n in np.argsort(-row, kind="stable").tolist() if n not in found][:top_k]
@@ -75,15 +74,9 @@ def _find_static(bert: Bert, word: str, top_k: int) -> list[Neighbour]:
     ids = bert.tokenizer.encode_raw([word]).ids
     if weights is None or not len(ids):
         return []
-    vectors = _unit(weights.detach().float().cpu().numpy())
+    vectors = unit_rows(weights.detach().float().cpu().numpy())
     token = int(ids[0])
     cosines = vectors @ vectors[token]
     hidden = {token, *bert.tokenizer.special_ids}
     order = [n for n in np.argsort(-cosines, kind="stable").tolist() if n not in hidden][:top_k]
     return [Neighbour(bert.tokenizer.token(n), None, float(cosines[n])) for n in order]
-
-
-def _unit(vectors: Floats) -> Floats:
-    """Scale rows to length 1; a row of zeros stays."""
-    scaled: Floats = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return scaled

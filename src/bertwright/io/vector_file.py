@@ -29,6 +29,7 @@ from bertwright.io.vector_formats import (
     detect_format,
     read_text_vectors,
     read_word2vec_binary,
+    unit_rows,
 )
 from bertwright.settings import did_you_mean
 
@@ -137,8 +138,7 @@ class VectorFile:
             word = words[int(np.argmin(result.has_vector))]
             hint = did_you_mean(word, self.words[:50_000]).partition("known:")[0]
             raise ValueError(f"{self.path}: no vector for {word!r}{f'; {hint}' if hint else ''}")
-        unit: Vectors = result.vectors / np.maximum(np.linalg.norm(result.vectors, axis=1, keepdims=True), 1e-12)
-        return unit
+        return unit_rows(result.vectors)
 
     def nearest(self, words: Sequence[str], count: int = 10) -> list[SimilarWord]:
         """Return the words with the highest cosine similarity to the sum of the unit vectors of some words."""

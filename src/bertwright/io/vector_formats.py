@@ -96,7 +96,7 @@ def read_text_vectors(path: Path) -> Iterator[VectorBlock]:
                 numbers = list(map(float, fields))
             except ValueError:
                 numbers = []
-            if len(numbers) != width or (" " in word and _is_number(word.rsplit(" ", 1)[1])):
+            if len(numbers) != width or (" " in word and is_number(word.rsplit(" ", 1)[1])):
                 raise ValueError(_describe_line(path, number, word, fields, width))
             with np.errstate(over="ignore"):  # infinity is refused below
                 vectors[row] = numbers
@@ -116,12 +116,13 @@ def _chain(first: tuple[int, str], rest: Iterable[tuple[int, str]]) -> Iterator[
 
 def _describe_line(path: Path, number: int, word: str, fields: list[str], width: int) -> str:
     place = f"{path}, line {number}: expected a word and {width} numbers"
-    if wrong := [field for field in fields if not _is_number(field)]:
+    if wrong := [field for field in fields if not is_number(field)]:
         return f"{place}, got {wrong[0][:40]!r}; fix the line"
     return f"{place}, got {len(fields) + word.count(' ')}; fix the line"
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether `float` reads a text."""
     try:
         float(text)
     except ValueError:
@@ -215,3 +216,9 @@ def check_words(path: Path, words: Sequence[str], vectors: int) -> None:
     for word in words:
         if not word or "\0" in word or re.search(r"[ \t\r\n]", word):
             raise ValueError(f"{path}: expected words without white space, got {word!r}")
+
+
+def unit_rows(vectors: Vectors) -> Vectors:
+    """Scale rows to length 1; a row of zeros stays."""
+    scaled: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return scaled

@@ -132,7 +132,23 @@ class StepTexts:
         return tokens, batch.with_dropout(self.dropout_key, first_token=int(self.positions[tokens.start]))
 
 
-class StoreExamples(Generic[B]):
+class StoreData:
+    """Data that a run reads from a token store; see `objectives.objective.Examples`."""
+
+    store: TokenStore
+
+    @property
+    def name(self) -> str:
+        return self.store.folder.name
+
+    def digest(self) -> str:
+        return digest_bytes(*(file.digest.encode() for file in self.store.header.files))
+
+    def measure_baseline(self) -> float:
+        return unigram_entropy(self.store)
+
+
+class StoreExamples(StoreData, Generic[B]):
     """Examples of a token store for one sequence length, by step."""
 
     def __init__(
@@ -161,10 +177,6 @@ class StoreExamples(Generic[B]):
         self._index = ExampleIndex.of(store, objective.max_num_tokens(settings))
         self.examples_per_epoch = int(self._index.document_examples[-1])
         """Number of examples in one pass over the documents."""
-
-    @property
-    def name(self) -> str:
-        return self.store.folder.name
 
     def batches_for_step(
         self, step: int, rank: int = 0, world_size: int = 1, micro_batch_size: int | None = None
@@ -199,12 +211,6 @@ class StoreExamples(Generic[B]):
             f"too few for exact scores: the loss has a standard error of {loss_error(predictions):.2f} nats{errors}. "
             "Do not trust smaller differences; to measure them, prepare the text again with a larger --held-out."
         )
-
-    def digest(self) -> str:
-        return digest_bytes(*(file.digest.encode() for file in self.store.header.files))
-
-    def measure_baseline(self) -> float:
-        return unigram_entropy(self.store)
 
     def validation_batches(self, sequences: int, micro_batch_size: int = VALIDATION_BATCH) -> Iterator[B]:
         """Yield up to `sequences` examples, at most an epoch, with fixed masks; each batch of 64 counts as a step."""

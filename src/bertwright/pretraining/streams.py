@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bertwright.corpus.limits import MIN_PREDICTIONS, loss_error
-from bertwright.files import digest_bytes
 from bertwright.permutation import uniform
-from bertwright.pretraining.data import StoreSummary, unigram_entropy
+from bertwright.pretraining.data import StoreData, StoreSummary
 from bertwright.ragged import Ints
 from bertwright.seeding import Stream, derive_key
 from bertwright.tokenstore.store import TokenStore
@@ -44,7 +43,7 @@ class StreamText(NamedTuple):
     dropout_key: int
 
 
-class Streams:
+class Streams(StoreData):
     """The streams of a store for one set of settings."""
 
     def __init__(self, store: TokenStore, tokenizer: TextTokenizer, settings: DataSettings) -> None:
@@ -60,10 +59,6 @@ class Streams:
                 f"{store.folder}: {self.size:,} tokens with the marks of documents are too few for batch_size = "
                 f"{settings.batch_size} streams; lower it, or use more text"
             )
-
-    @property
-    def name(self) -> str:
-        return self.store.folder.name
 
     @property
     def examples_per_epoch(self) -> int:
@@ -152,11 +147,3 @@ class Streams:
             f"{loss_error(self.size):.2f} nats. To measure smaller differences, prepare the text again with a larger "
             "--held-out."
         )
-
-    def digest(self) -> str:
-        """Digest the content, to recognize it when a run is resumed."""
-        return digest_bytes(*(file.digest.encode() for file in self.store.header.files))
-
-    def measure_baseline(self) -> float:
-        """Compute the loss of a model that has learned nothing from context."""
-        return unigram_entropy(self.store)

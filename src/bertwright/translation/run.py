@@ -12,6 +12,7 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,8 @@ def train_translation(settings: TrainTranslationSettings, console: Console | Non
     """
     check_single_process("the training of a translation model")
 
-    def open_training(context: ExecutionContext, console: Console) -> TranslationRun:
-        return open_run(settings, context, console)
-
-    return train_run(settings, RESUME_OVERRIDES, open_training, console or make_console(), distributed=False)
+    open_this_run = partial(open_run, settings)
+    return train_run(settings, RESUME_OVERRIDES, open_this_run, console or make_console(), distributed=False)
 
 
 def open_run(settings: TrainTranslationSettings, context: ExecutionContext, console: Console) -> TranslationRun:

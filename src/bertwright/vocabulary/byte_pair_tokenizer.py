@@ -7,7 +7,7 @@ released code uses ftfy and spaCy, which split a few words in another way. `toke
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +22,7 @@ from bertwright.layouts import SequenceLayout
 from bertwright.ragged import Ragged
 from bertwright.vocabulary.merges import WORD_END, Pair
 from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer
-from bertwright.vocabulary.tokenizer import encode_with, flat_ids
+from bertwright.vocabulary.tokenizer import encode_with_offsets, flat_ids
 from bertwright.vocabulary.tokenizer_io import MAX_ID
 
 VOCAB, MERGES, DESCRIPTION, CONFIG = "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"
@@ -123,7 +123,7 @@ class BytePairTokenizer(TextTokenizer):
         return flat_ids(self._raw, texts)
 
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        return list(_encode(self._raw, texts))
+        return list(encode_with_offsets(self._raw, texts))
 
     def encode_ids(self, texts: Sequence[str]) -> Ragged:
         encodings = [encoding.ids.astype(np.uint32) for encoding in self.encode_batch(texts)]
@@ -131,11 +131,7 @@ class BytePairTokenizer(TextTokenizer):
         return Ragged(flat, np.cumsum([0, *map(len, encodings)], dtype=np.int64))
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        first, last = self.layout.first, self.layout.last
-        return [
-            Encoding(np.array([first, *encoding.ids, last]), np.concatenate([[(0, 0)], encoding.offsets, [(0, 0)]]))
-            for encoding in _encode(self._typed, texts)
-        ]
+        return [self.add_ends(encoding) for encoding in encode_with_offsets(self._typed, texts)]
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
         """Decode ids: the tokens with a space after each word. Raises ValueError for an unknown id."""
@@ -179,11 +175,6 @@ def _make_backend(ids: Mapping[str, int], merges: Sequence[Pair], unk_token: str
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.BPEDecoder(suffix=WORD_END)
     return backend
-
-
-def _encode(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[Encoding]:
-    for encoding in encode_with(backend.encode_batch, texts, False):
-        yield Encoding(np.array(encoding.ids, np.int64), np.array(encoding.offsets, np.int64).reshape(-1, 2))
 
 
 def _check_token(path: Path, name: str, token: Any) -> str:

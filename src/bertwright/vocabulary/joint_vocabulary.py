@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
@@ -36,7 +36,7 @@ def learn_joint_vocabulary(texts: Iterable[str], size: int) -> Tokenizer:
     return whole_word_tokenizer([*start, *trainer.advance(size - len(start))])
 
 
-def whole_word_tokenizer(tokens: list[str]) -> Tokenizer:
+def whole_word_tokenizer(tokens: Sequence[str]) -> Tokenizer:
     """Return the WordPiece tokenizer that splits texts at spaces alone, with these tokens in id order."""
     ids = {token: number for number, token in enumerate(tokens)}
     backend = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH))

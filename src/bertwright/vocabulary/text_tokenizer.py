@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertwright.io.decoding import SURROGATE
 from bertwright.layouts import SequenceLayout
 from bertwright.ragged import Ragged
 
@@ -125,6 +126,20 @@ class TextTokenizer(ABC):
         """Encode one text; see `encode_batch`."""
         return self.encode_batch([text])[0]
 
+    def add_ends(self, encoding: Encoding) -> Encoding:
+        """Add the special tokens before and after a text."""
+        ids = np.array([self.layout.first, *encoding.ids, self.layout.last], dtype=np.int64)
+        return Encoding(ids, np.pad(encoding.offsets, ((1, 1), (0, 0))))
+
     def is_continuation(self) -> npt.NDArray[np.bool_]:
         """Return for every id whether its token continues a word; by default, none does."""
         return np.zeros(self.vocab_size, dtype=np.bool_)
+
+
+def check_raw_text(text: Any, number: int) -> None:
+    """Raise ValueError for a value that is no text, and for a lone surrogate; `number`: of the text, in messages."""
+    if not isinstance(text, str):
+        raise ValueError(f"text {number}: expected a text, got {str(text)[:60]!r}")
+    if surrogate := SURROGATE.search(text):
+        code = f"U+{ord(surrogate[0]):04X}"
+        raise ValueError(f"text {number}: lone surrogate {code} at character {surrogate.start()}")

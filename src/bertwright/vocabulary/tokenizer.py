@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +16,7 @@ import tokenizers
 from bertwright.files import digest_bytes
 from bertwright.layouts import SequenceLayout
 from bertwright.ragged import Ragged
-from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer
+from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer, check_raw_text
 from bertwright.vocabulary.tokenizer_io import (
     CONTINUATION,
     SPECIAL_TOKENS,
@@ -132,10 +132,7 @@ class Tokenizer(TextTokenizer):
 
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode raw texts like `encode_raw`, with offsets. Raises ValueError for a lone surrogate."""
-        return [
-            Encoding(np.array(encoding.ids, dtype=np.int64), np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2))
-            for encoding in encode_with(self._raw_with_offsets.encode_batch, texts, False)
-        ]
+        return list(encode_with_offsets(self._raw_with_offsets, texts))
 
     def encode_ids(self, texts: Sequence[str]) -> Ragged:
         """Encode texts like `encode_batch` without offsets: many times as fast."""
@@ -143,13 +140,7 @@ class Tokenizer(TextTokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode texts, not truncated, with special tokens and offsets. Raises ValueError for a lone surrogate."""
-        return [
-            Encoding(
-                np.array([self.layout.first, *encoding.ids, self.layout.last], dtype=np.int64),
-                np.array([(0, 0), *encoding.offsets, (0, 0)], dtype=np.int64),
-            )
-            for encoding in encode_with(self._backend.encode_batch, texts, False)
-        ]
+        return [self.add_ends(encoding) for encoding in encode_with_offsets(self._backend, texts)]
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
         """Decode ids; spaces before punctuation are removed. Raises ValueError for an unknown id."""
@@ -213,6 +204,12 @@ def flat_ids(backend: FlatBackend, texts: Sequence[str], add_special_tokens: boo
     return Ragged(np.concatenate(flat), np.cumsum(lengths, dtype=np.int64))
 
 
+def encode_with_offsets(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[Encoding]:
+    """Encode texts with `tokenizers`, without special tokens before and after. Raises ValueError as `encode_with`."""
+    for encoding in encode_with(backend.encode_batch, texts, False):
+        yield Encoding(np.array(encoding.ids, np.int64), np.array(encoding.offsets, np.int64).reshape(-1, 2))
+
+
 def encode_with(encode_batch: Callable[..., Any], texts: Sequence[str], add_special_tokens: bool) -> Any:
     """Call either library and explain its errors for lone surrogates and values that are no texts."""
     if isinstance(texts, str):
@@ -221,13 +218,7 @@ def encode_with(encode_batch: Callable[..., Any], texts: Sequence[str], add_spec
         return encode_batch(list(texts), add_special_tokens=add_special_tokens)
     except (TypeError, UnicodeEncodeError):
         for number, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise ValueError(f"text {number}: expected a text, got {str(text)[:60]!r}") from None
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                character = f"U+{ord(text[error.start]):04X}"
-                raise ValueError(f"text {number}: lone surrogate {character} at character {error.start}") from None
+            check_raw_text(text, number)
         raise
 
 

@@ -9,14 +9,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import tokenizers
-from tokenizers import models, pre_tokenizers
 
 from bertwright.settings import check_choice, check_limit, check_minimum
 from bertwright.vocabulary import word_counts
+from bertwright.vocabulary.joint_vocabulary import whole_word_tokenizer
 from bertwright.vocabulary.merges import WORD_END, Criterion, Rule, make_trainer
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
-from bertwright.vocabulary.tokenizer import Tokenizer, flat_backend, flat_ids
+from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import CONTINUATION, MAX_WORD_LENGTH, SPECIAL_TOKENS
 from bertwright.vocabulary.word_counts import WordCounts, WordRules
 
@@ -202,12 +201,7 @@ def _character_tokens(characters: Sequence[str], settings: VocabularySettings) -
 
 def token_counts(tokens: Sequence[str], counts: WordCounts) -> npt.NDArray[np.int64]:
     """Count the occurrences of each token in the counted words, by longest match."""
-    numbers = {token: number for number, token in enumerate(tokens)}
-    backend = tokenizers.Tokenizer(
-        models.WordPiece(numbers, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH)
-    )
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # words are normalized and split already
-    encoded = flat_ids(flat_backend(backend.to_str()), list(counts.words))
+    encoded = whole_word_tokenizer(tokens).encode_raw(list(counts.words))  # words are normalized and split already
     occurrences = np.fromiter(counts.words.values(), np.int64, len(counts.words))
     used = np.zeros(len(tokens), dtype=np.int64)
     np.add.at(used, encoded.ids, np.repeat(occurrences, np.diff(encoded.offsets)))

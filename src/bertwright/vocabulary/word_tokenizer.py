@@ -22,7 +22,7 @@ from bertwright.io.vector_file import hash_word
 from bertwright.layouts import SequenceLayout
 from bertwright.ragged import Ragged
 from bertwright.settings import convert
-from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer
+from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer, check_raw_text
 from bertwright.vocabulary.unknown_words import CLASSES, UnknownWords, word_class
 from bertwright.vocabulary.word_bytes import WORD_BYTES, word_byte_rows
 
@@ -208,12 +208,7 @@ class WordTokenizer(TextTokenizer):
         return rows
 
     def _split(self, text: str, number: int) -> list[str]:
-        if not isinstance(text, str):
-            raise ValueError(f"text {number}: expected a text, got {str(text)[:60]!r}")
-        if surrogate := re.search("[\ud800-\udfff]", text):
-            raise ValueError(
-                f"text {number}: lone surrogate U+{ord(surrogate[0]):04X} at character {surrogate.start()}"
-            )
+        check_raw_text(text, number)
         return self.rules.pattern.findall(text)
 
     def _offsets(self, text: str) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ from bertwright.files import check_absent, write_json
 from bertwright.io.decoding import read_text
 from bertwright.io.lines import split_lines
 from bertwright.io.vector_file import SimilarWord, VectorFile, load_vectors
-from bertwright.io.vector_formats import Vectors
+from bertwright.io.vector_formats import is_number, unit_rows
 from bertwright.metrics.scores import spearman
 from bertwright.settings import Positional, check_not_str, check_range
 
@@ -125,21 +125,13 @@ def read_examples(path: str) -> Iterator[list[str]]:
         fields = [field.strip() for field in fields]
         if not line.strip() or line.startswith((":", "#")):
             continue
-        count = count or (4 if len(fields) == 4 and not _is_rating(fields[2]) else 3)
-        if len(fields) < count or (count == 3 and not _is_rating(fields[2])):
+        count = count or (4 if len(fields) == 4 and not is_number(fields[2]) else 3)
+        if len(fields) < count or (count == 3 and not is_number(fields[2])):
             expected = "four words" if count == 4 else "two words and a rating"
             raise ValueError(f"{path}, line {number}: expected {expected}, got {line[:60]!r}; fix the line")
         yield fields[:count]
     if not count:
         raise ValueError(f"{path}: expected word pairs or analogies, got no lines")
-
-
-def _is_rating(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def score_examples(file: VectorFile, name: str, rows: Sequence[list[str]]) -> VectorScore:
@@ -148,7 +140,7 @@ def score_examples(file: VectorFile, name: str, rows: Sequence[list[str]]) -> Ve
         return _score_analogies(file, name, rows)
     first, second = (file.lookup([row[side] for row in rows]) for side in (0, 1))
     used = first.has_vector & second.has_vector
-    cosines = (_unit(first.vectors) * _unit(second.vectors)).sum(axis=1)[used]
+    cosines = (unit_rows(first.vectors) * unit_rows(second.vectors)).sum(axis=1)[used]
     ratings = [float(row[2]) for row, is_used in zip(rows, used, strict=True) if is_used]
     score = spearman(ratings, cosines.tolist()) if len(ratings) > 1 else 0.0
     return VectorScore(name, "spearman", score, len(ratings), len(rows))
@@ -158,7 +150,7 @@ def _score_analogies(file: VectorFile, name: str, rows: Sequence[list[str]]) -> 
     """Score questions a : b = c : d. Right is d as the nearest word to b - a + c of all words but a, b and c."""
     columns = np.stack([file.rows(words) for words in zip(*rows, strict=True)], axis=1)  # N 4
     questions = columns[(columns >= 0).all(axis=1)]
-    unit = _unit(np.asarray(file.vectors))
+    unit = unit_rows(np.asarray(file.vectors))
     correct = 0
     for block in _blocks(questions):
         a, b, c, d = block.T
@@ -173,8 +165,3 @@ def _blocks(questions: np.ndarray) -> Iterable[np.ndarray]:
     return (
         questions[start : start + QUESTIONS_PER_PRODUCT] for start in range(0, len(questions), QUESTIONS_PER_PRODUCT)
     )
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    result: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return result

@@ -19,7 +19,7 @@ import numpy as np
 from bertwright.kernels.cpu import available_memory
 from bertwright.pretraining.data import StepTexts
 from bertwright.pretraining.masking import Masked
-from bertwright.pretraining.objectives.language_model import language_model_scores, load_first_model
+from bertwright.pretraining.objectives.language_model import load_first_model
 from bertwright.pretraining.objectives.objective import ShownExample
 from bertwright.pretraining.objectives.store_objective import StoreObjective
 from bertwright.vocabulary.text_tokenizer import TextTokenizer
@@ -227,7 +227,7 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
         """Compute means over all predictions and answers, losses in nats; without predictions or answers they are 0."""
         answers = max(sums["nsp_count"], 1)
         next_sentence = {"nsp_loss": sums["nsp_sum"] / answers, "nsp_accuracy": sums["nsp_correct"] / answers}
-        return language_model_scores(sums) | next_sentence
+        return super().compute_scores(sums) | next_sentence
 
 
 def new_bert(settings: ModelSettings, config: BertConfig, seed: int) -> BertForPretraining:

@@ -6,7 +6,7 @@ M predictions of both directions together, P projection size, V vocabulary size,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,6 @@ from bertwright.pretraining.data import StepTexts, StoreExamples
 from bertwright.pretraining.masking import causal_lm_targets
 from bertwright.pretraining.objectives.language_model import (
     language_model_columns,
-    language_model_scores,
     load_first_model,
 )
 from bertwright.pretraining.objectives.store_objective import StoreObjective
@@ -188,10 +187,6 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
         flops = model.config.count_training_flops(words, len(states), candidates)
         counts = {"mlm_count": len(states), "tokens": words, "flops": flops}
         return LossOutput.of(loss, sums, counts)
-
-    def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Compute means over all predictions, in nats; the loss of training steps is the sampled softmax's."""
-        return language_model_scores(sums)
 
 
 def sampled_cross_entropy(

@@ -1,13 +1,11 @@
-"""What the objectives of language models have in common: columns, scores, and the check of the model to start from."""
+"""What the objectives of language models have in common: columns, and the check of the model to start from."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from bertwright.pretraining.objectives.objective import Column
+from bertwright.pretraining.objectives.objective import LOSS, Column
 
 if TYPE_CHECKING:
     from bertwright.interop.huggingface import LoadResult
@@ -16,8 +14,6 @@ if TYPE_CHECKING:
     from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
 M = TypeVar("M", bound="EncoderModel")
-LOSS = "mlm_loss"
-"""Metric of the loss of every language model. It has the name of BERT's, because the records of finished runs do."""
 
 
 def language_model_columns(label: str) -> tuple[Column, ...]:
@@ -27,17 +23,6 @@ def language_model_columns(label: str) -> tuple[Column, ...]:
         Column("perplexity", f"{label} perplexity", "{:,.1f}"),  # the figure of the paper's table 6
         Column("mlm_accuracy", f"{label} accuracy", "{:.1%}", "accuracy {:.1%}", is_plotted=True),
     )
-
-
-def language_model_scores(sums: Mapping[str, float]) -> dict[str, float]:
-    """Compute means over all predictions, losses in nats; without predictions they are 0."""
-    count = max(sums["mlm_count"], 1)
-    loss = sums["mlm_sum"] / count
-    return {
-        LOSS: loss,
-        "perplexity": math.exp(min(loss, 700.0)),
-        "mlm_accuracy": sums["mlm_correct"] / count,
-    }
 
 
 def load_first_model(

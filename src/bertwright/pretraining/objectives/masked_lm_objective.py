@@ -9,8 +9,8 @@ import numpy as np
 from bertwright.permutation import uniform
 from bertwright.pretraining import masking
 from bertwright.pretraining.objectives.bert_base import BertObjective
-from bertwright.pretraining.objectives.language_model import LOSS, language_model_columns
-from bertwright.pretraining.objectives.objective import Column
+from bertwright.pretraining.objectives.language_model import language_model_columns
+from bertwright.pretraining.objectives.objective import LOSS, Column
 from bertwright.seeding import derive_key
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ compute.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,8 @@ class MicroBatch(Protocol):
 
 B = TypeVar("B", bound=MicroBatch)
 M = TypeVar("M", bound="EncoderModel")
+LOSS = "mlm_loss"
+"""Metric of the loss of every language model. It has the name of BERT's, because the records of finished runs do."""
 
 
 class Column(NamedTuple):
@@ -203,9 +206,18 @@ class Objective(ABC, Generic[B, M]):
         """Return the state that the steps of a run hand on; None if there is none."""
         return None
 
-    @abstractmethod
     def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Compute the metrics of an evaluation or of some steps from the sums of `loss`."""
+        """Compute the metrics of an evaluation or of some steps from the sums of `loss`.
+
+        By default, the means of a language model over all predictions, losses in nats; without predictions they are 0.
+        """
+        count = max(sums["mlm_count"], 1)
+        loss = sums["mlm_sum"] / count
+        return {
+            LOSS: loss,
+            "perplexity": math.exp(min(loss, 700.0)),
+            "mlm_accuracy": sums["mlm_correct"] / count,
+        }
 
     def pad_batch(self, batch: B, sequences: int, settings: DataSettings) -> B:
         """Pad a micro-batch of at most `sequences` examples to shapes that only the settings decide."""

@@ -15,7 +15,6 @@ import numpy as np
 
 from bertwright.pretraining.objectives.language_model import (
     language_model_columns,
-    language_model_scores,
     load_kind,
 )
 from bertwright.pretraining.objectives.objective import Objective
@@ -185,10 +184,6 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
         flops = model.config.count_training_flops(len(batch.labels))
         counts = {"mlm_count": len(batch.labels), "tokens": len(batch.labels), "flops": flops}
         return LossOutput.of(loss, sums, counts)
-
-    def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Compute means over all predictions, in nats, without the penalties."""
-        return language_model_scores(sums)
 
     def suggest_command(self, model: str) -> str:
         return f"bertwright finetune --model {model} --task classification --train train.tsv --run RUN"
