@@ -158,3 +158,19 @@ def interrupt_at_step(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match=f"step {number} is saved"):
         patch.setattr(Optimizer, "step", with_signal)
         yield
+
+
+def check_interrupted_run(
+    command: Callable[[Any], object], settings: Any, step: int, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """Assert that a run which is interrupted at a step and resumed ends with the bits of the run of `settings`.
+
+    Returns the settings of the interrupted run, which is beside the other one.
+    """
+    command(settings)
+    broken = replace(settings, run=settings.run.with_name("broken"))
+    with interrupt_at_step(step, monkeypatch):
+        command(broken)
+    command(replace(broken, resume=True))
+    assert same_weights(settings.run / "model", broken.run / "model")
+    return broken

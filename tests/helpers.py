@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from bertwright.training.device_settings import DeviceSettings
+
+CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
 SAMPLES = Path(__file__).parent / "data"  # small files in the formats of the published data sets
 PUBLISHED = Path(os.environ.get("BERTWRIGHT_DATA", "."))  # whole data sets, under the same names
 needs_data = pytest.mark.skipif(
@@ -38,3 +44,14 @@ def text_console(width: int = 100, terminal: bool = False) -> Console:
 def read_output(console: Console) -> str:
     """Return what has been printed on a console of `text_console`."""
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Let writes beyond this number of bytes in a file fail, as on a full disk."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)

@@ -28,12 +28,12 @@ from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_io import TaskModel
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training import checkpoint
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from bertwright.vocabulary.trainer import VocabularySettings
+from helpers import CPU
 
 NOUNS = "bear deer fish wolf crow hare duck seal lynx mole".split()
 VERBS = "sees hears fears finds meets".split()
@@ -100,7 +100,7 @@ def make_settings(store: Path) -> Callable[..., PretrainSettings]:
             "data": DataSettings(max_length=32, batch_size=8),
             "long": LongPhase(long_ratio=0.25, long_length=64),
             "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_ratio=0.1),
-            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+            "device": CPU,
         }
         return PretrainSettings(**(fields | changes))
 
@@ -161,7 +161,7 @@ def make_tuning(tiny_bert: Path, review_files: Path) -> Callable[..., FinetuneSe
             "batch_size": 16,
             "log_every": 4,
             "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_ratio=0.1, bias_correction=True),
-            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+            "device": CPU,
         }
         shared = {"head_init": "random"} | {name: changes.pop(name) for name in TUNING if name in changes}
         return FinetuneSettings(**(defaults | {"tuning": TuningSettings(**shared)} | changes))

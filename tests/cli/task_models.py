@@ -14,10 +14,8 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_io import TaskModel
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 
-CPU = DeviceSettings("cpu", "float32", 1)
 CLASSES = Classification(labels=("bad", "good"))
 TAGGING = Tagging(labels=("O", "B-PER", "I-PER"), scheme="iob2", max_length=16)
 QUESTIONS = QuestionAnswering(max_length=32, max_query_length=8)

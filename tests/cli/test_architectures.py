@@ -34,12 +34,11 @@ from bertwright.models.packing import TokenBatch, pack
 from bertwright.models.text_encoder import TextEncoder
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.layer_rates import layerwise_lr_scales
 from bertwright.vocabulary.tokenizer import Tokenizer
 from harness import run_and_capture
+from helpers import CPU
 
-CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
 TEXTS = ["the bear sees the river", "the lynx sees the river"]
 
 

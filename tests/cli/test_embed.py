@@ -11,12 +11,9 @@ import pytest
 from rich.console import Console
 
 import bertwright
-from bertwright import DeviceSettings
 from bertwright.inference.embed import EmbedSettings, embed
 from bertwright.tasks import prediction
-from helpers import read_output
-
-HERE = DeviceSettings(device="cpu", dtype="float32", threads=1)
+from helpers import CPU, read_output
 
 
 def test_vectors_in_the_file_equal_those_of_the_model(
@@ -26,7 +23,7 @@ def test_vectors_in_the_file_equal_those_of_the_model(
     texts = [f"The bear sees the {noun} ." for noun in "deer fish wolf crow hare duck seal lynx mole bear".split()]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     settings = EmbedSettings(
-        str(one_layer_folder), inputs=(str(tmp_path / "texts.txt"),), output=tmp_path / "new/v.npy", device=HERE
+        str(one_layer_folder), inputs=(str(tmp_path / "texts.txt"),), output=tmp_path / "new/v.npy", device=CPU
     )
     embed(settings, console)
     vectors = np.load(tmp_path / "new/v.npy")
@@ -41,7 +38,7 @@ def test_vectors_of_piped_texts_equal_those_of_a_file(
     content = "\ufeffThe bear .\r\n\n  \nThe deer sees the bear .\nThe fish é".encode()
     (tmp_path / "texts.txt").write_bytes(content)
     file = EmbedSettings(
-        str(one_layer_folder), inputs=(str(tmp_path / "texts.txt"),), output=tmp_path / "file.npy", device=HERE
+        str(one_layer_folder), inputs=(str(tmp_path / "texts.txt"),), output=tmp_path / "file.npy", device=CPU
     )
     embed(file, console)
     pipe_in(content)
@@ -57,11 +54,11 @@ def test_piped_texts_are_compared(
     one_layer_folder: Path, console: Console, pipe_in: Callable[[str | bytes | None], None]
 ) -> None:
     pipe_in(b"The bear .\nThe deer .\n")
-    embed(EmbedSettings(str(one_layer_folder), ("-",), device=HERE), console)
+    embed(EmbedSettings(str(one_layer_folder), ("-",), device=CPU), console)
     assert "Cosines of 2 texts" in read_output(console)
     pipe_in(b"The bear .\n")
     with pytest.raises(ValueError, match="one text"):
-        embed(EmbedSettings(str(one_layer_folder), ("-",), device=HERE), console)
+        embed(EmbedSettings(str(one_layer_folder), ("-",), device=CPU), console)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +81,14 @@ def test_standard_input_without_text_is_rejected(
 ) -> None:
     pipe_in(content)
     with pytest.raises(ValueError, match=message):
-        embed(EmbedSettings(str(one_layer_folder), inputs=("-",), output=tmp_path / "v.npy", device=HERE), console)
+        embed(EmbedSettings(str(one_layer_folder), inputs=("-",), output=tmp_path / "v.npy", device=CPU), console)
     assert not [path for path in tmp_path.iterdir() if "npy" in path.name]
 
 
 def test_invalid_utf8_is_rejected_or_replaced(tmp_path: Path, one_layer_folder: Path, console: Console) -> None:
     (tmp_path / "texts.txt").write_bytes(b"The bear .\ncaf\xe9 .\n")
     settings = EmbedSettings(
-        str(one_layer_folder), inputs=(str(tmp_path / "texts.txt"),), output=tmp_path / "v.npy", device=HERE
+        str(one_layer_folder), inputs=(str(tmp_path / "texts.txt"),), output=tmp_path / "v.npy", device=CPU
     )
     with pytest.raises(ValueError, match=r"byte 14: e9 is not UTF-8 text; .* --encoding-errors replace"):
         embed(settings, console)
@@ -111,13 +108,13 @@ def test_a_truncated_file_leaves_no_vectors(tmp_path: Path, one_layer_folder: Pa
     (tmp_path / "texts.jsonl").write_text('{"text": "The bear ."}\n{"text": \n')
     inputs = (str(tmp_path / "texts.jsonl"),)
     with pytest.raises(ValueError, match=r"texts\.jsonl, line 2"):
-        embed(EmbedSettings(str(one_layer_folder), inputs=inputs, output=tmp_path / "v.npy", device=HERE), console)
+        embed(EmbedSettings(str(one_layer_folder), inputs=inputs, output=tmp_path / "v.npy", device=CPU), console)
     assert not [path for path in tmp_path.iterdir() if "npy" in path.name]
 
 
 def test_cosines_are_dot_products_of_unit_vectors(one_layer_folder: Path, console: Console) -> None:
     texts = ("The bear .", "The deer sees the bear .")
-    embed(EmbedSettings(str(one_layer_folder), texts, normalize=False, device=HERE), console)
+    embed(EmbedSettings(str(one_layer_folder), texts, normalize=False, device=CPU), console)
     one, two = bertwright.load(one_layer_folder, "cpu").embed(texts)
     assert read_output(console).count(f"{one @ two:.3f}") == 2
     assert read_output(console).count("1.000") == 2

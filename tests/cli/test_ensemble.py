@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from task_models import CLASSES, CPU, QUESTIONS, TAGGING, save_random_model
+from task_models import CLASSES, QUESTIONS, TAGGING, save_random_model
 
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.model import Bert
@@ -24,6 +24,7 @@ from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import TagExample
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
+from helpers import CPU
 
 TEXT = "the bear sees the wolf in the forest"
 CHOICE = MultipleChoice(endings=("a", "b", "c"))

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from task_models import CLASSES, CPU, QUESTIONS, TAGGING, save_random_model, write_questions
+from task_models import CLASSES, QUESTIONS, TAGGING, save_random_model, write_questions
 
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.task import AnyTask
-from helpers import read_output
+from helpers import CPU, read_output
 
 
 def test_evaluate_scores_an_answer_that_is_not_in_its_context(

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import bertwright
-from bertwright import DeviceSettings
 from bertwright.cli import main as cli
 from bertwright.cli.verbs.fill_mask import run as fill_mask
 from bertwright.inference.model import Bert
@@ -20,13 +19,12 @@ from bertwright.io.stdin_texts import expand_stdin
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.task import AnyTask
 from harness import run_with_output
-
-HERE = DeviceSettings(device="cpu", dtype="float32", threads=1)
+from helpers import CPU
 
 
 def test_fill_mask_prints_what_it_returns(one_layer_folder: Path) -> None:
     text = "The [MASK] sees the [MASK] ."
-    settings = FillMaskSettings(str(one_layer_folder), (text,), top_k=3, device=HERE)
+    settings = FillMaskSettings(str(one_layer_folder), (text,), top_k=3, device=CPU)
     (prediction,), printed = run_with_output(fill_mask, settings)
     assert prediction == bertwright.load(one_layer_folder, "cpu").fill_mask(text, 3)
     for candidates in prediction.masks:

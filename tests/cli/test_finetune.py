@@ -48,17 +48,17 @@ from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from harness import (
+    check_interrupted_run,
     check_killed_runs,
-    interrupt_at_step,
     load_weights,
     read_untimed,
     run_and_capture,
     run_on_ranks,
     same_weights,
 )
+from helpers import CPU
 
 Make = Callable[..., FinetuneSettings]
-CPU = DeviceSettings("cpu", "float32", 1)
 
 
 run_finetune = partial(run_and_capture, finetune)
@@ -235,12 +235,7 @@ def test_run_with_keep_head_resumes_to_the_same_bits(
     tmp_path: Path, make_tuning: Make, task_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_tuning(tmp_path / "whole", model=str(task_model), keep_head=True, epochs=0.5)
-    run_finetune(settings)
-    broken = replace(settings, run=tmp_path / "broken")
-    with interrupt_at_step(6, monkeypatch):
-        run_finetune(broken)
-    run_finetune(replace(broken, resume=True))
-    assert same_weights(broken.run / "model", settings.run / "model")
+    check_interrupted_run(run_finetune, settings, 6, monkeypatch)
     assert read_json(settings.run / "report.json")["scores"]["test"]["accuracy"] > 0.95
 
 
@@ -305,11 +300,7 @@ def test_interrupted_run_logs_each_step_in_one_record(
     tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make_tuning(tmp_path / "whole", epochs=0.5, log_every=4, save_every=1_000)
-    run_finetune(settings)
-    broken = replace(settings, run=tmp_path / "broken")
-    with interrupt_at_step(6, monkeypatch):
-        run_finetune(broken)
-    run_finetune(replace(broken, resume=True))
+    broken = check_interrupted_run(run_finetune, settings, 6, monkeypatch)
     first, second, third, *_ = read_untimed(settings.run)
     first_again, begun, ended, third_again, *_ = read_untimed(broken.run)
     assert [one["step"] for one in (first, second, third, begun, ended)] == [4, 8, 10, 6, 8]
@@ -813,7 +804,7 @@ def test_skipped_rows_of_published_files_are_reported_by_split(tmp_path: Path, m
     examples = (str(tmp_path / "dev.tsv"),)
     scores = io.StringIO()
     evaluate(
-        EvaluateSettings(str(tmp_path / "run"), examples, device=DeviceSettings("cpu", "float32", 1)),
+        EvaluateSettings(str(tmp_path / "run"), examples, device=CPU),
         Console(file=scores, width=300),
     )
     assert "8 examples" in scores.getvalue()

@@ -24,12 +24,11 @@ from bertwright.metrics.tag_schemes import find_spans, spell
 from bertwright.settings import from_table
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer_settings import OptimizerSettings
 from harness import check_killed_runs, run_and_capture
+from helpers import CPU
 
-CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
 SMALL = WordModelSettings(word_size=16, lstm_size=12)
 FAST = OptimizerSettings(learning_rate=0.02, schedule="constant", warmup_ratio=0.0, bias_correction=True)
 TITLES, FIRST, LAST = "Mr Mrs Dr".split(), "Ann Bob Cleo Dan".split(), "Smith Jones Brown Miller".split()

@@ -30,11 +30,11 @@ from bertwright.seeding import make_rng
 from bertwright.settings import from_table
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.joint_vocabulary import learn_joint_vocabulary
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
-from harness import interrupt_at_step, load_weights, run_and_capture, same_weights
+from harness import check_interrupted_run, load_weights, run_and_capture
+from helpers import CPU
 
 GOOD, BAD, FILLERS = "fine great good".split(), "bad poor dull".split(), "the film was a 2nd".split()
 run_finetune = partial(run_and_capture, finetune)
@@ -86,7 +86,7 @@ def make_settings(run: Path, folder: Path, with_cove: bool, pairs: bool = False,
         "epochs": 4.0,
         "batch_size": 10,
         "optimizer": OptimizerSettings(learning_rate=0.01, schedule="constant", warmup_ratio=0.0),
-        "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+        "device": CPU,
     }
     task = TaskSettings("classification", **files, overrides=TaskOptions(text_pair="other" if pairs else None))
     return FinetuneSettings(run, task, words=words, **given | changes)
@@ -114,12 +114,7 @@ def test_a_bcn_is_trained_beside_fixed_vectors_and_a_fixed_context(
 def test_an_interrupted_run_ends_with_the_same_bits(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, broken = (make_settings(tmp_path / name, folder, True) for name in ("whole", "broken"))
-    run_finetune(whole)
-    with interrupt_at_step(7, monkeypatch):
-        run_finetune(broken)
-    run_finetune(replace(broken, resume=True))
-    assert same_weights(whole.run / "model", broken.run / "model")
+    check_interrupted_run(run_finetune, make_settings(tmp_path / "whole", folder, True), 7, monkeypatch)
 
 
 def test_the_context_in_a_task_is_the_translation_models(folder: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,11 @@ from bertwright.models.packing import Packing, WordBatch
 from bertwright.settings import from_table
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.word_bytes import word_byte_rows
 from bertwright.vocabulary.word_tokenizer import ELMO_RULES, WordTokenizer
-from harness import interrupt_at_step, load_weights, run_and_capture, same_weights
+from harness import check_interrupted_run, load_weights, run_and_capture
+from helpers import CPU
 
 LM = ElmoConfig(vocab_size=5, filters=((1, 4), (2, 4)), num_highway=1, projection_size=6, cell_size=8)
 run_finetune = partial(run_and_capture, finetune)
@@ -62,7 +61,7 @@ def make_settings(run: Path, task: TaskSettings, architecture: str, model: Path,
         "epochs": 3.0,
         "batch_size": 10,
         "optimizer": OptimizerSettings(learning_rate=0.02, schedule="constant", warmup_ratio=0.0),
-        "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+        "device": CPU,
     }
     return FinetuneSettings(run, task, words=words, **given | changes)
 
@@ -89,12 +88,8 @@ def test_a_tagger_is_trained_on_a_language_model_that_does_not_change(
 def test_an_interrupted_run_ends_with_the_same_bits(
     language_model: Path, tagging: TaskSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, broken = (make_settings(tmp_path / name, tagging, "elmo", language_model) for name in ("whole", "broken"))
-    run_finetune(whole)
-    with interrupt_at_step(7, monkeypatch):
-        run_finetune(broken)
-    run_finetune(replace(broken, resume=True))
-    assert same_weights(whole.run / "model", broken.run / "model")
+    settings = make_settings(tmp_path / "whole", tagging, "elmo", language_model)
+    check_interrupted_run(run_finetune, settings, 7, monkeypatch)
 
 
 @torch.no_grad()

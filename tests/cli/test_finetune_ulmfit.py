@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from bertwright.training.layer_rates import layerwise_lr_scales, unfreeze_gradua
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings, Unfreezing
 from bertwright.vocabulary.word_tokenizer import LOWERCASE_RULES, WordTokenizer
-from harness import interrupt_at_step, load_weights, run_and_capture, same_weights
+from harness import check_interrupted_run, load_weights, run_and_capture
 
 run_finetune = partial(run_and_capture, finetune)
 WORDS = ["good", "bad", "film", "the", "was"]
@@ -111,14 +110,8 @@ def test_each_unfreezing_begins_a_new_slanted_triangle(language_model: Path, rev
 def test_an_interrupted_run_ends_with_the_same_bits(
     language_model: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, broken = (
-        make_settings(tmp_path / name, language_model, reviews, epochs=3.0) for name in ("whole", "broken")
-    )
-    run_finetune(whole)
-    with interrupt_at_step(6, monkeypatch):
-        run_finetune(broken)
-    run_finetune(replace(broken, resume=True))
-    assert same_weights(whole.run / "model", broken.run / "model")
+    settings = make_settings(tmp_path / "whole", language_model, reviews, epochs=3.0)
+    check_interrupted_run(run_finetune, settings, 6, monkeypatch)
 
 
 def test_bert_is_unfrozen_from_the_top(tiny_bert: Path, reviews: Path, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from bertwright.models.heads import EncoderForTask
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE
 from bertwright.tasks.task_io import TaskModel, save_task_folder
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
+from helpers import CPU
 
 Make = Callable[..., SubmissionSettings]
 
@@ -113,7 +113,7 @@ def make(glue: Path, models: Path, tmp_path: Path) -> Make:
             "data": glue,
             "output": tmp_path / "glue.zip",
             "ignore_row_count": True,
-            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+            "device": CPU,
         }
         return SubmissionSettings(**(fields | changes))
 

@@ -35,11 +35,11 @@ from bertwright.finetuning.trials import write_results
 from bertwright.interop.model_files import model_folder
 from bertwright.settings import from_table, read_toml, write_settings
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.loop import DivergedError
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.run_folder import read_run_settings
 from harness import read_weight_file, run_and_capture, same_weights
+from helpers import CPU
 
 Make = Callable[..., GridSettings]
 
@@ -58,7 +58,7 @@ def make(tiny_bert: Path, review_files: Path) -> Make:
             "batch_sizes": (16,),
             "epochs": (4.0,),
             "seeds": 2,
-            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+            "device": CPU,
         }
         return GridSettings(**(fields | changes))
 

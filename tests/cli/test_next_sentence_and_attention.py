@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import bertwright
-from bertwright import DeviceSettings
 from bertwright.cli.verbs.next_sentence import run as next_sentence
 from bertwright.inference.attention_plot import AttentionSettings, attention
 from bertwright.inference.attention_weights import Attention
@@ -25,8 +24,8 @@ from bertwright.pretraining.settings import LongPhase
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.tokenizer import Tokenizer
 from harness import run_and_capture, run_with_output
+from helpers import CPU
 
-HERE = DeviceSettings(device="cpu", dtype="float32", threads=1)
 WITHOUT_MASKS = DataSettings(max_length=32, batch_size=8, mask_mix=(0.0, 1.0, 0.0))
 TEXTS = ("The bear sees .", "The wolf fears the bear .", "The fish .")
 
@@ -43,7 +42,7 @@ def run(make_settings: Callable[..., Any], tmp_path: Path) -> Path:
 
 
 def test_next_sentence_prints_the_probability_that_each_text_follows_the_one_before(run: Path) -> None:
-    settings = NextSentenceSettings(str(run), TEXTS, HERE)
+    settings = NextSentenceSettings(str(run), TEXTS, CPU)
     found, printed = run_with_output(next_sentence, settings)
     assert found == bertwright.load(run, "cpu").next_sentence(TEXTS[:-1], TEXTS[1:])
     for text, probability in zip(TEXTS[1:], found, strict=True):
@@ -76,7 +75,7 @@ def test_next_sentence_without_its_pre_training_is_an_error(
     data = DataSettings(max_length=32, batch_size=8, objective=objective)
     run_and_capture(pretrain, make_settings(tmp_path / "run", data=data, long=LongPhase(long_ratio=0), steps=2))
     with pytest.raises(ValueError, match="without next-sentence prediction"):
-        next_sentence(NextSentenceSettings(str(tmp_path / "run"), TEXTS, HERE))
+        next_sentence(NextSentenceSettings(str(tmp_path / "run"), TEXTS, CPU))
 
 
 def test_one_text_is_refused_before_the_model_is_loaded() -> None:
@@ -87,25 +86,25 @@ def test_one_text_is_refused_before_the_model_is_loaded() -> None:
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_attention_draws_a_picture(one_layer_folder: Path, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"attention{suffix}"
-    attention(AttentionSettings(str(one_layer_folder), TEXTS[0], path, device=HERE))
+    attention(AttentionSettings(str(one_layer_folder), TEXTS[0], path, device=CPU))
     starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
     assert path.read_bytes().startswith(starts[suffix])
     if suffix == ".svg":
         assert path.read_text().count("<image") == 2  # a panel for each head of the one layer
     with pytest.raises(ValueError, match="already exists"):
-        attention(AttentionSettings(str(one_layer_folder), TEXTS[0], path, device=HERE))
+        attention(AttentionSettings(str(one_layer_folder), TEXTS[0], path, device=CPU))
 
 
 def test_attention_writes_the_weights_of_the_chosen_head(one_layer_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "attention.npz"
-    settings = AttentionSettings(str(one_layer_folder), "$ the $", path, text_pair="bear", head=2, device=HERE)
+    settings = AttentionSettings(str(one_layer_folder), "$ the $", path, text_pair="bear", head=2, device=CPU)
     _, printed = run_with_output(attention, settings)
     assert str(path) in printed.replace("\n", "")
     expected = bertwright.load(one_layer_folder, "cpu").attention("$ the $", "bear")
     with np.load(path) as written:
         assert tuple(written["tokens"]) == expected.tokens
         assert np.array_equal(written["weights"], expected.weights[:, 1:2])
-    attention(AttentionSettings(str(one_layer_folder), "$ the $", tmp_path / "one.png", layer=1, head=1, device=HERE))
+    attention(AttentionSettings(str(one_layer_folder), "$ the $", tmp_path / "one.png", layer=1, head=1, device=CPU))
 
 
 def test_characters_without_a_font_cause_one_notice(
@@ -115,7 +114,7 @@ def test_characters_without_a_font_cause_one_notice(
     tokens = ("[CLS]", "한", "##강", "[SEP]")
     weights = np.zeros((1, 1, 4, 4), np.float32)
     monkeypatch.setattr(Bert, "attention", lambda *_: Attention(tokens, weights))
-    settings = AttentionSettings(str(one_layer_folder), "the", tmp_path / "a.png", layer=1, head=1, device=HERE)
+    settings = AttentionSettings(str(one_layer_folder), "the", tmp_path / "a.png", layer=1, head=1, device=CPU)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _, printed = run_with_output(attention, settings)
@@ -126,5 +125,5 @@ def test_wrong_settings_of_attention_are_refused(one_layer_folder: Path, tmp_pat
     with pytest.raises(ValueError, match=r"\.txt: expected one of the suffixes"):
         AttentionSettings("model", "text", tmp_path / "a.txt")
     with pytest.raises(ValueError, match="--head: expected 1 to 2, got 3"):
-        attention(AttentionSettings(str(one_layer_folder), "The", tmp_path / "a.png", head=3, device=HERE))
+        attention(AttentionSettings(str(one_layer_folder), "The", tmp_path / "a.png", head=3, device=CPU))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from task_models import CLASSES, CPU, QUESTIONS, TAGGING, save_random_model, write_questions
+from task_models import CLASSES, QUESTIONS, TAGGING, save_random_model, write_questions
 
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.predict import predict
@@ -25,7 +25,7 @@ from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
-from helpers import read_output
+from helpers import CPU, read_output
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".tsv", ".csv"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import resource
 import shlex
 import shutil
 import signal
@@ -51,6 +50,7 @@ from bertwright.training.run_folder import read_run_settings
 from bertwright.training.throughput import measure_peak_flops
 from bertwright.vocabulary.tokenizer import Tokenizer
 from harness import check_killed_runs, load_weights, run_and_capture, same_weights, start_process
+from helpers import full_disk
 
 Make = Callable[..., PretrainSettings]
 
@@ -701,13 +701,8 @@ def test_damaged_checkpoint_is_named(unfinished: PretrainSettings) -> None:
 def test_full_disk_while_saving_loses_nothing(unfinished: PretrainSettings) -> None:
     settings = unfinished
     shutil.rmtree(settings.run / "checkpoints" / "step-00000012")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # like a full disk: writes beyond it fail
-    try:
-        with pytest.raises(OSError, match=r"not written|could not be written|[Tt]oo large"):
-            pretrain(settings, Console(file=StringIO()))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with full_disk(50_000), pytest.raises(OSError, match=r"not written|could not be written|[Tt]oo large"):
+        pretrain(settings, Console(file=StringIO()))
     assert [path.name for path in (settings.run / "checkpoints").iterdir()] == ["step-00000008"]
     run_pretrain(settings)
     assert (settings.run / "model").is_dir()

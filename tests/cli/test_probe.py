@@ -37,10 +37,10 @@ from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, single_
 from bertwright.settings import from_table, read_toml
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import read_run_settings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from harness import run_and_capture, run_with_output
+from helpers import CPU
 
 SPLIT_FILES = ("train.jsonl", "dev.jsonl", "test.jsonl")
 ANIMALS, LOCATIONS = "bear deer fish wolf crow".split(), "forest river mountain valley".split()
@@ -99,7 +99,7 @@ def make(tmp_path: Path, bert: Path) -> Make:
             "batch_size": 16,
             "lstm_size": 16,
             "dropout": 0.1,
-            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+            "device": CPU,
         }
         return ProbeSettings(**(fields | changes))
 

@@ -9,7 +9,7 @@ import pytest
 from small_experiments import Make, run_experiment, sentences
 
 from bertwright.experiments.experiment_settings import ExperimentSettings
-from bertwright.training.device_settings import DeviceSettings
+from helpers import CPU
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ def make(store: Path, data: Path) -> Make:
             "steps": 20,
             "limit": 60,
             "word_task_limit": 40,
-            "device": DeviceSettings(device="cpu", dtype="float32", threads=1),
+            "device": CPU,
         }
         if "model" in changes:  # then nothing is pre-trained
             fields |= {"store": None, "steps": None}

@@ -36,18 +36,16 @@ from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_io import TaskModel, save_task_folder
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
-from helpers import read_output, text_console, write_file
+from helpers import CPU, read_output, text_console, write_file
 
 WORDS = "cat dog sees hears a the red big".split()
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *WORDS], lowercase=True)
 CONFIG = BertConfig(TOKENIZER.vocab_size, 32, 2, 2, 64, max_positions=32, initializer_range=0.06)
 RNG = np.random.default_rng(0)
 TEXTS = [" ".join(RNG.choice(WORDS, RNG.integers(1, 6))) for _ in range(240)]
-CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
 RATE = OptimizerSettings(learning_rate=1e-2, warmup_ratio=0.1, bias_correction=True)
 ENCODED = Classification(labels=("no", "yes")).encode(
     [TextExample(text, None, "yes" if "cat" in text else "no", "toy") for text in TEXTS], TOKENIZER

@@ -22,9 +22,8 @@ from bertwright.inference.embed import EmbedSettings, embed
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.tasks.presets import TaskSettings
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
-from helpers import read_output
+from helpers import CPU, read_output
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
@@ -214,7 +213,7 @@ def test_probe_reads_the_folder_s_own_pooling_of_each_layer(base: Path, tmp_path
     task = TaskSettings("classification", train=(f"{tmp_path}/train.tsv",), dev=(f"{tmp_path}/dev.tsv",))
     settings = ProbeSettings(
         tmp_path / "run", task, str(folder), representations=("last",), seeds=(0,), epochs=1,
-        device=DeviceSettings("cpu", "float32", 1),
+        device=CPU,
     )  # fmt: skip
     probe(settings, console)
     stored = np.load(tmp_path / "run/features/train/layer-02.npy").astype(np.float32)

@@ -22,8 +22,8 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.settings import from_table, read_toml
 from bertwright.training import cost
 from harness import run_with_output
+from helpers import CPU
 
-ON_CPU = DeviceSettings("cpu", "float32", threads=1)
 BRIEF = 0.01  # minutes of short runs
 
 
@@ -33,7 +33,7 @@ def make_settings(folder: Path, **changes: Any) -> PlanSettings:
         "store": folder,
         "model_sizes": ("tiny",),
         "measure_minutes": BRIEF,
-        "device": ON_CPU,
+        "device": CPU,
     }
     return PlanSettings(**(fields | changes))
 
@@ -197,4 +197,4 @@ def test_an_interrupted_plan_does_not_offer_to_resume(monkeypatch: pytest.Monkey
 def test_the_device_of_this_machine_is_not_that_of_a_planned_gpu(store: Path) -> None:
     planner = Planner(make_settings(store, gpu="h200"), store)
     assert planner.choose_settings("tiny", 1e6).device == DeviceSettings()
-    assert Planner(make_settings(store), store).choose_settings("tiny", 1e6).device == ON_CPU
+    assert Planner(make_settings(store), store).choose_settings("tiny", 1e6).device == CPU

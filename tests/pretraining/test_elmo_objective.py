@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.trainer import VocabularySettings
-from harness import interrupt_at_step, read_untimed, run_and_capture, same_weights
+from harness import check_interrupted_run, read_untimed, run_and_capture
 from small_runs import grammar, make_word_store
 
 Make = Callable[..., PretrainSettings]
@@ -87,14 +86,9 @@ def test_both_directions_learn_the_grammar(
 def test_interrupted_run_resumes_to_the_same_bits(
     tmp_path: Path, make_elmo: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, broken = make_elmo(tmp_path / "whole"), make_elmo(tmp_path / "broken")
-    run_pretrain(whole)
-    with interrupt_at_step(6, monkeypatch):
-        run_pretrain(broken)
-    run_pretrain(replace(broken, resume=True))
-    assert same_weights(whole.run / "model", broken.run / "model")
-    last, last_again = (read_untimed(settings.run)[-1] for settings in (whole, broken))
-    assert last == last_again
+    whole = make_elmo(tmp_path / "whole")
+    broken = check_interrupted_run(run_pretrain, whole, 6, monkeypatch)
+    assert read_untimed(whole.run)[-1] == read_untimed(broken.run)[-1]
 
 
 def test_a_vocabulary_without_bytes_is_an_error_that_says_how_to_make_one(

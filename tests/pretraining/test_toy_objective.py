@@ -24,12 +24,11 @@ from bertwright.pretraining.objectives.store_objective import StoreObjective
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.tokenstore.build import BuildSettings, build
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.loop import LossOutput
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
-from helpers import read_output, text_console
+from helpers import CPU, read_output, text_console
 
 
 class AdjacentModel(nn.Module):
@@ -111,7 +110,7 @@ def test_toy_objective_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path
         return PretrainSettings(
             tmp_path / name, tmp_path / "store", resume, steps=40, save_every=5, eval_every=10, log_every=5,
             model=ModelSettings("tiny", max_positions=16), data=DataSettings(16, 8, "adjacent"),
-            long=LongPhase(0), optimizer=OptimizerSettings(1e-2), device=DeviceSettings("cpu", "float32", 1),
+            long=LongPhase(0), optimizer=OptimizerSettings(1e-2), device=CPU,
         )  # fmt: skip
 
     printed = pretrain_toy(settings("unbroken"))

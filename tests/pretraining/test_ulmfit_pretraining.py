@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from bertwright.pretraining.streams import StreamText
 from bertwright.settings import from_table
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from harness import interrupt_at_step, load_weights, read_untimed, run_and_capture, same_weights
+from harness import check_interrupted_run, load_weights, read_untimed, run_and_capture
 from small_runs import grammar, make_word_store
 
 Make = Callable[..., PretrainSettings]
@@ -67,14 +66,9 @@ def test_the_model_learns_the_grammar(tmp_path: Path, make_lm: Make) -> None:
 def test_interrupted_run_resumes_to_the_same_bits(
     tmp_path: Path, make_lm: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, broken = (make_lm(tmp_path / name, micro_batch_size=3) for name in ("whole", "broken"))
-    run_pretrain(whole)
-    with interrupt_at_step(6, monkeypatch):
-        run_pretrain(broken)
-    run_pretrain(replace(broken, resume=True))
-    assert same_weights(whole.run / "model", broken.run / "model")
-    last, last_again = (read_untimed(settings.run)[-1] for settings in (whole, broken))
-    assert last == last_again
+    whole = make_lm(tmp_path / "whole", micro_batch_size=3)
+    broken = check_interrupted_run(run_pretrain, whole, 6, monkeypatch)
+    assert read_untimed(whole.run)[-1] == read_untimed(broken.run)[-1]
 
 
 def test_another_text_s_vocabulary_is_adapted_with_lower_rates_of_lower_layers(tmp_path: Path, make_lm: Make) -> None:

@@ -30,13 +30,11 @@ from bertwright.tasks.multi_label import LabelsPrediction, MultiLabel
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
-from helpers import read_output, text_console, write_file
+from helpers import CPU, read_output, text_console, write_file
 
-CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
 RATE = OptimizerSettings(learning_rate=1e-2, warmup_ratio=0.1, bias_correction=True)
 
 

@@ -39,11 +39,10 @@ from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import Encoded, Ints, Outputs
 from bertwright.tasks.task_io import continue_task
 from bertwright.tasks.task_types import TASK_TYPES
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
-from helpers import read_output, text_console, write_file
+from helpers import CPU, read_output, text_console, write_file
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,6 @@ class OrdinalEstimator(BertEstimator):
 
 GRADES = "awful bad fair good great".split()
 FILLERS = "the film was a little very".split()
-CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
 RATE = OptimizerSettings(learning_rate=5e-3, warmup_ratio=0.1, bias_correction=True)
 
 

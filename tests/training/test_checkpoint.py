@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
+from helpers import full_disk
 
 STATE = {"moments": torch.arange(1000.0), "steps": torch.tensor(7)}
 
@@ -91,13 +91,8 @@ def test_failed_write_leaves_older_checkpoints(tmp_path: Path) -> None:
 
 
 def test_error_of_the_system_while_writing_is_raised(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))  # as a full disk would: writes beyond it fail
-    try:
-        with pytest.raises(OSError, match=r"[Tt]oo large"):
-            checkpoint.save(tmp_path, 3, write_model, STATE)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with full_disk(2_000), pytest.raises(OSError, match=r"[Tt]oo large"):
+        checkpoint.save(tmp_path, 3, write_model, STATE)
     assert list(tmp_path.iterdir()) == []
 
 

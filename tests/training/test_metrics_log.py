@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import warnings
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bertwright.training.metrics_log import MetricLogger, PlotPanel, plot_metrics, read_metrics
+from helpers import full_disk
 
 
 def test_resumed_log_drops_records_after_the_checkpoint(tmp_path: Path) -> None:
@@ -47,14 +47,9 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["metrics.jsonl", "tensorboard"])
 def test_full_disk_raises_an_error_with_the_file(tmp_path: Path, file: str, capfd: pytest.CaptureFixture[str]) -> None:
     log = MetricLogger(tmp_path, 0)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     written = (tmp_path / "metrics.jsonl") if file == "metrics.jsonl" else next((tmp_path / "tensorboard").iterdir())
-    resource.setrlimit(resource.RLIMIT_FSIZE, (written.stat().st_size, before[1]))  # as a full disk would be
-    try:
-        with pytest.raises(OSError, match="File too large") as failure:
-            log.write("train", 1, {"loss": 1.0}) if file == "metrics.jsonl" else log.board.write({"a": 1.0}, 1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with full_disk(written.stat().st_size), pytest.raises(OSError, match="File too large") as failure:
+        log.write("train", 1, {"loss": 1.0}) if file == "metrics.jsonl" else log.board.write({"a": 1.0}, 1)
     assert failure.value.filename == str(written)
     assert capfd.readouterr() == ("", "")
 

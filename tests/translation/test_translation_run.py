@@ -19,17 +19,15 @@ from bertwright.interop.marian import load_translation_model, write_translation_
 from bertwright.seeding import make_rng
 from bertwright.settings import from_table
 from bertwright.training import checkpoint
-from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.translation import run as translation_run
 from bertwright.translation.run import average_checkpoints, train_translation
 from bertwright.translation.settings import TrainTranslationSettings, TranslateSettings
 from bertwright.translation.translator import load_translator, translate
 from harness import read_untimed
-from helpers import read_output
+from helpers import CPU, read_output
 
 WORDS = dict(zip("one two three four five six".split(), "eins zwei drei vier fünf sechs".split(), strict=True))
-CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
 
 
 def write_toy(folder: Path, name: str, count: int, seed: int) -> tuple[tuple[str], tuple[str]]:
