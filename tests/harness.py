@@ -26,6 +26,7 @@ from bertwright.training.optimizer import Optimizer
 
 R = TypeVar("R")
 S = TypeVar("S")
+M = TypeVar("M", bound=torch.nn.Module)
 Wait = Callable[[BaseProcess, Path], object]  # gets a process and its run folder; returns when to kill the process
 PRELOADED = ["bertwright.experiments.experiment", "matplotlib.backends.backend_agg", "sklearn.metrics"]
 """Modules that the server of `start_process` has imported: each of its processes starts with them."""
@@ -49,6 +50,15 @@ def print_lines(what: RenderableType, columns: int = 80) -> list[str]:
     printed = io.StringIO()
     Console(file=printed, width=columns).print(what)
     return [line.rstrip() for line in printed.getvalue().split("\n")]
+
+
+def randomize(model: M, scale: float = 0.1) -> M:
+    """Change all parameters of a model for inference: if one were 0 or 1, no test would see it lost or swapped."""
+    numbers = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=numbers))
+    return model.eval()
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:

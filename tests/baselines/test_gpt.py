@@ -25,6 +25,7 @@ from bertwright.interop.model_files import CONFIG
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.packing import pack
 from bertwright.vocabulary.byte_pair_tokenizer import BytePairTokenizer
+from harness import randomize
 
 TOKENS = ["<pad>", "<unk>", "_start_", "_delimiter_", "_classify_", *"abcdefgh", *(f"{c}</w>" for c in "abcdefgh")]
 TOKENIZER = BytePairTokenizer({token: number for number, token in enumerate(TOKENS)}, [], "test")
@@ -40,12 +41,7 @@ def their_config(**changes: object) -> OpenAIGPTConfig:
 
 def random_model() -> GptLanguageModel:
     """Return a model whose biases and norms are random, too."""
-    model = GptLanguageModel(CONFIG_VALUES, seed=3).eval()
-    rng = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=rng)
-    return model
+    return randomize(GptLanguageModel(CONFIG_VALUES, seed=3))
 
 
 @pytest.fixture(scope="module")

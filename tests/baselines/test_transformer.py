@@ -12,18 +12,14 @@ from bertwright.baselines.transformer import Transformer, TransformerConfig, smo
 from bertwright.models.initialization import sinusoidal_positions
 from bertwright.models.packing import PairBatch, pack
 from bertwright.seeding import make_rng
+from harness import randomize
 
 CONFIG = TransformerConfig(50, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48, dropout=0.0)
 SOURCES, TARGETS = (5, 1, 9), (4, 7, 2)  # tokens
 
 
 def make_model(seed: int = 0, **changes: float) -> Transformer:
-    model = Transformer(TransformerConfig(**{**vars(CONFIG), **changes}), seed=seed)
-    rng = torch.Generator().manual_seed(1)
-    with torch.no_grad():  # biases and norms that are not 0 and 1
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=rng)
-    return model
+    return randomize(Transformer(TransformerConfig(**{**vars(CONFIG), **changes}), seed=seed)).train()
 
 
 def make_pairs(seed: int = 0) -> PairBatch:

@@ -19,7 +19,7 @@ from bertwright.inference.model import load
 from bertwright.interop.allennlp import read_elmo, write_elmo
 from bertwright.models.packing import Packing, WordBatch
 from bertwright.vocabulary.word_bytes import word_byte_rows
-from harness import run_and_capture
+from harness import randomize, run_and_capture
 
 h5py = pytest.importorskip("h5py")
 CONFIG = ElmoConfig(
@@ -30,11 +30,7 @@ Array = npt.NDArray[np.float64]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    model = BidirectionalLM(CONFIG, seed=5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    write_elmo(tmp_path, model)
+    write_elmo(tmp_path, randomize(BidirectionalLM(CONFIG, seed=5)))
     return tmp_path
 
 

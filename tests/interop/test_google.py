@@ -30,6 +30,7 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel
 from bertwright.vocabulary.tokenizer import Tokenizer
 from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from harness import randomize
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghij"], lowercase=True)
 CLASSIFIER = HeadRecord(HeadSpec("sequence", 3), ("bad", "so-so", "gut"), regression=False)
@@ -115,15 +116,6 @@ def write_release(folder: Path, model: EncoderModel, **table_options: int) -> No
     (folder / "bert_config.json").write_text(json.dumps(fields))
     (folder / "bert_model.ckpt.index").write_bytes(table(records, **table_options))
     (folder / "bert_model.ckpt.data-00000-of-00001").write_bytes(data)
-
-
-def randomize(model: EncoderModel) -> EncoderModel:
-    """Change all parameters: if one were 0 or 1, it would not show that it was lost or swapped."""
-    numbers = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=numbers))
-    return model
 
 
 def make_task_model(head: HeadRecord, config: BertConfig = CONFIG) -> EncoderForTask:

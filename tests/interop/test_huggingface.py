@@ -18,6 +18,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from harness import randomize
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghij"), "the", "cat"]
 CONFIG = BertConfig(
@@ -37,12 +38,7 @@ def tokenizer() -> Tokenizer:
 
 def random_model(**changes: object) -> BertForPretraining:
     """Return a model without a parameter that is 0 or 1: a lost or swapped one would not show."""
-    model = BertForPretraining(BertConfig(**(vars(CONFIG) | changes))).eval()
-    numbers = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=numbers))
-    return model
+    return randomize(BertForPretraining(BertConfig(**(vars(CONFIG) | changes))))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from bertwright.models.packing import PairBatch, pack
 from bertwright.seeding import make_rng
 from bertwright.translation.translator import Translator, load_translator
 from bertwright.vocabulary.joint_vocabulary import learn_joint_vocabulary
+from harness import randomize
 
 TEXT = ["der Hund schläft .", "der Hund bellt .", "die Katze schläft .", "ein Mann sieht den Hund .", "ein Haus"]
 
@@ -25,12 +26,8 @@ TEXT = ["der Hund schläft .", "der Hund bellt .", "die Katze schläft .", "ein 
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = learn_joint_vocabulary(TEXT, 120)
     config = TransformerConfig(tokenizer.vocab_size, 32, num_layers=2, num_heads=4, intermediate_size=48, dropout=0.2)
-    model = Transformer(config, seed=3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
     path = tmp_path_factory.mktemp("marian")
-    write_translation_model(path, model, tokenizer)
+    write_translation_model(path, randomize(Transformer(config, seed=3)), tokenizer)
     return path
 
 

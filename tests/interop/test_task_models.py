@@ -29,6 +29,7 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from harness import randomize
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)
 CONFIG = BertConfig(
@@ -54,15 +55,6 @@ AUTO = {
     "token": transformers.AutoModelForTokenClassification,
     "span": transformers.AutoModelForQuestionAnswering,
 }
-
-
-def randomize(model: nn.Module) -> nn.Module:
-    """Change all parameters: if one were 0 or 1, it would not show that it was lost or swapped."""
-    numbers = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=numbers))
-    return model.eval()
 
 
 def write(folder: Path, record: HeadRecord, config: BertConfig = CONFIG) -> EncoderForTask:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from converted import weights_of
+from converted import randomize_reference, weights_of
 from torch import Tensor
 
 from bertwright.interop.head_config import HEAD_CLASSES, MULTI_LABEL, HeadRecord
@@ -92,19 +92,13 @@ CASES = {
 
 
 def reference_model(task: AnyTask) -> Any:
-    """Build their model in float32 without dropout; no parameter is 0 or 1, so that a swapped one shows."""
+    """Build their model in float32 without dropout."""
     labels = {} if task.head.kind == "choice" else {"num_labels": task.head.outputs}
     labels |= {"problem_type": MULTI_LABEL} if task.is_multi_label else {}
     config = transformers.BertConfig(
         vocab_size=TOKENIZER.vocab_size, **ENCODER_SIZES, **labels, attn_implementation="eager"
     )
-    model = getattr(transformers, "Bert" + HEAD_CLASSES[task.head.kind].suffix)(config).train()
-    numbers = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            mean = 1.0 if name.endswith("LayerNorm.weight") else 0.0
-            parameter.copy_(mean + 0.15 * torch.randn(parameter.shape, generator=numbers))
-    return model
+    return randomize_reference(getattr(transformers, "Bert" + HEAD_CLASSES[task.head.kind].suffix)(config))
 
 
 def convert(reference: Any, head: HeadSpec) -> EncoderForTask:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from converted import weights_of
+from converted import randomize_reference, weights_of
 from torch import Tensor
 
 from bertwright.interop.architectures import BERT
@@ -40,18 +40,12 @@ class Example(NamedTuple):
 
 
 def reference_model(**changes: object) -> transformers.BertForPreTraining:
-    """Build their model in float32 without dropout; no parameter is 0 or 1, so that a swapped one shows."""
+    """Build their model in float32 without dropout."""
     config = transformers.BertConfig(
         vocab_size=VOCABULARY, max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         **({"intermediate_size": 96} | changes), attn_implementation="eager",
     )  # fmt: skip
-    model = transformers.BertForPreTraining(config).train()
-    numbers = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            mean = 1.0 if name.endswith("LayerNorm.weight") else 0.0
-            parameter.copy_(mean + 0.15 * torch.randn(parameter.shape, generator=numbers))
-    return model
+    return randomize_reference(transformers.BertForPreTraining(config))
 
 
 def example(lengths: tuple[int, ...] = (17, 2, 40, 9, 33)) -> Example:

@@ -73,11 +73,17 @@ def test_labels_of_large_magnitude_are_learned_in_few_steps() -> None:
     assert residual < 0.5  # R² above 0.5
 
 
-def test_model_folder_predicts_in_original_units_and_loads_to_the_same_bits(tmp_path: Path) -> None:
+def make_model() -> tuple[list[TextExample[float]], Regression, EncoderForTask]:
+    """Return examples with large labels, the task with their scale, and a random model for it."""
     given = examples(90_000.0, 110_000.0, 95_000.0)
     task = Regression(max_length=16).with_labels_of(given)
     model = EncoderForTask(BertEncoder(CONFIG, seed=3), task.head, 3)
     task.initialize_head(model.head)
+    return given, task, model
+
+
+def test_model_folder_predicts_in_original_units_and_loads_to_the_same_bits(tmp_path: Path) -> None:
+    given, task, model = make_model()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     (chunk,) = predict_chunks(model.eval(), task, TOKENIZER, given)
     save_task_folder(tmp_path / "m", TaskModel(model, task), TOKENIZER)
@@ -96,10 +102,7 @@ def test_model_folder_predicts_in_original_units_and_loads_to_the_same_bits(tmp_
 
 
 def test_writing_leaves_the_head_as_other_threads_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = examples(90_000.0, 110_000.0, 95_000.0)
-    task = Regression(max_length=16).with_labels_of(given)
-    model = EncoderForTask(BertEncoder(CONFIG, seed=3), task.head, 3)
-    task.initialize_head(model.head)
+    given, task, model = make_model()
     (before,) = predict_chunks(model.eval(), task, TOKENIZER, given)
     predictions: list[float] = []
 
@@ -113,10 +116,7 @@ def test_writing_leaves_the_head_as_other_threads_read_it(tmp_path: Path, monkey
 
 
 def test_continued_head_predicts_the_same_numbers_on_labels_of_another_scale(tmp_path: Path) -> None:
-    given = examples(90_000.0, 110_000.0, 95_000.0)
-    task = Regression(max_length=16).with_labels_of(given)
-    model = EncoderForTask(BertEncoder(CONFIG, seed=3), task.head, 3)
-    task.initialize_head(model.head)
+    given, task, model = make_model()
     (before,) = predict_chunks(model.eval(), task, TOKENIZER, given)
     save_task_folder(tmp_path / "m", TaskModel(model, task), TOKENIZER)
     other = continue_task(tmp_path / "m", Regression(max_length=16).with_labels_of(examples(1.0, 2.0)))
