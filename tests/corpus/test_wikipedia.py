@@ -15,7 +15,7 @@ from bertwright.corpus import wikipedia
 from bertwright.corpus.corpus_figures import measure_corpus
 from bertwright.corpus.diagnosis import diagnose
 from bertwright.corpus.documents import CorpusSettings, Document, read, read_shard, shard_corpus
-from bertwright.corpus.wikipedia import extract_text
+from bertwright.corpus.wikipedia import extract_sections
 from bertwright.io.decoding import ReadStats
 
 SEOUL = """{{Infobox city
@@ -128,6 +128,10 @@ def test_shards_of_a_dump_yield_the_documents_of_the_whole(tmp_path: Path, targe
     shards = shard_corpus(settings, target_bytes)
     assert len(shards) == {1: 7, 700: 3, 1 << 20: 1}[target_bytes]
     assert [document for shard in shards for document in read_shard(settings, shard)] == texts(path)
+
+
+def extract_text(wikitext: str) -> str:
+    return "\n\n".join(extract_sections(wikitext))
 
 
 @pytest.mark.parametrize(

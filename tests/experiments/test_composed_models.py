@@ -143,7 +143,7 @@ def test_a_composed_folder_is_fine_tuned_and_read_back(
 ) -> None:
     compose(tmp_path / "composed", folders[:used], ComposeSettings(lstm_layers, 2e-3, 7, DeviceSettings()))
     started = start_task_model(tmp_path / "composed", HeadSpec("token", 3), seed=0)
-    assert started.newly_initialized == ("classifier",)
+    assert started.missing_heads == ("classifier",)
     encoder = started.model.encoder
     assert isinstance(encoder, CompositeEncoder)
     assert encoder.learning_rates == ({"lstm": 2e-3} if lstm_layers else {})

@@ -57,8 +57,8 @@ def test_transformers_translates_as_we_do(folder: Path, beam_size: int) -> None:
         early_stopping=True, length_penalty=0.0, do_sample=False,
     )  # fmt: skip
     expected = tokenizer.batch_decode(found, skip_special_tokens=True)
-    loaded = load_translation_model(folder)
-    system = TranslationSystem(*loaded, loaded.tokenizer)
+    model, tokenizer = load_translation_model(folder)
+    system = TranslationSystem(model, tokenizer, tokenizer)
     lengths = encoded.attention_mask.sum(1)
     for text, length, translation in zip(TEXT[:3], lengths.tolist(), expected, strict=True):
         [ours] = Translator(system, beam_size, 0.0, extra_length=12 - length).translate([text])
@@ -66,14 +66,14 @@ def test_transformers_translates_as_we_do(folder: Path, beam_size: int) -> None:
 
 
 def test_a_written_model_is_read_to_the_bit(folder: Path, tmp_path: Path) -> None:
-    loaded = load_translation_model(folder)
-    assert loaded.model.config.dropout == 0.2
-    write_translation_model(tmp_path, *loaded)
-    again = load_translation_model(tmp_path)
-    for (name, first), (_, second) in zip(loaded.model.named_parameters(), again.model.named_parameters(), strict=True):
+    model, tokenizer = load_translation_model(folder)
+    assert model.config.dropout == 0.2
+    write_translation_model(tmp_path, model, tokenizer)
+    again, tokenizer_again = load_translation_model(tmp_path)
+    for (name, first), (_, second) in zip(model.named_parameters(), again.named_parameters(), strict=True):
         assert torch.equal(first, second), name
     assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    assert again.tokenizer.digest == loaded.tokenizer.digest
+    assert tokenizer_again.digest == tokenizer.digest
 
 
 @pytest.mark.parametrize(

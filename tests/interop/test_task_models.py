@@ -188,16 +188,16 @@ def test_start_takes_the_encoder_and_the_pooler_if_there_is_one(tmp_path, name, 
     if record.head.reads_sequence_state:
         has_pooler = name in ("BertForPreTraining", "BertModel")
         assert same(started.model.head.pooler, source.pooler if has_pooler else initial.head.pooler)
-        assert started.newly_initialized == (("classifier",) if has_pooler else ("pooler", "classifier"))
+        assert started.missing_heads == (("classifier",) if has_pooler else ("pooler", "classifier"))
     else:
         assert started.model.head.pooler is None
-        assert started.newly_initialized == ("classifier",)
+        assert started.missing_heads == ("classifier",)
 
 
 def test_start_has_a_new_classifier_even_if_the_folder_s_would_fit(tmp_path):
     write(tmp_path / "m", RECORDS["sequence"])
     started, other = (start_task_model(tmp_path / "m", HeadSpec("sequence", 3), seed) for seed in (1, 2))
-    assert started.newly_initialized == ("classifier",)
+    assert started.missing_heads == ("classifier",)
     assert same(
         started.model.head.classifier,
         EncoderForTask(BertEncoder(CONFIG), HeadSpec("sequence", 3), seed=1).head.classifier,

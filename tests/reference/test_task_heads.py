@@ -214,7 +214,7 @@ def test_published_weights_with_a_new_head_give_the_logits_of_transformers(tmp_p
     tokenizer = Tokenizer.load(source)
     head = HeadSpec("sequence", 3)
     started = start_task_model(source, head, seed=3)
-    assert started.newly_initialized == ("classifier",)
+    assert started.missing_heads == ("classifier",)
     write_task_model(tmp_path, started.model, tokenizer, HeadRecord(head, ("a", "b", "c"), False))
     reference = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     task = Classification(text_pair="second", labels=("a", "b", "c"))

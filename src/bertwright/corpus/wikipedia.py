@@ -212,15 +212,6 @@ def _prefix(title: str) -> str:
 HIDDEN = frozenset(name for name, key in NAMESPACES.items() if key in (FILE, CATEGORY))
 
 
-def extract_text(wikitext: str, hidden: frozenset[str] = HIDDEN) -> str:
-    r"""Extract the running text of a page as `extract_sections` does: paragraphs, with a blank line between them.
-
-    >>> extract_text("'''Seoul''' ({{lang|ko|서울}}) is the [[capital city|capital]].<ref>x</ref>\n* a list")
-    'Seoul (서울) is the capital.'
-    """
-    return "\n\n".join(extract_sections(wikitext, hidden))
-
-
 def extract_sections(wikitext: str, hidden: frozenset[str] = HIDDEN, stats: ReadStats | None = None) -> list[str]:
     r"""Extract the running text before the first section of a page, and of each section; empty texts are left out.
 

@@ -201,7 +201,7 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
         model = started.model
         if _has_head_of(source, task):
             notice(console, "the model's head is not used; a new one takes its place (see --keep-head)")
-        if "pooler" in started.newly_initialized:
+        if "pooler" in started.missing_heads:
             notice(console, "the model has no pooler: a new one starts from random weights")
         elif (pooler := getattr(model.head, "pooler", None)) is not None and is_untrained(pooler.dense):
             notice(

@@ -16,6 +16,7 @@ from bertwright.settings import Positional, check_not_str
 if TYPE_CHECKING:
     from bertwright.interop.google import GoogleCheckpoint
     from bertwright.interop.huggingface import LoadResult
+    from bertwright.models.heads import EncoderModel
     from bertwright.tasks.task_io import TaskModel
     from bertwright.vocabulary.text_tokenizer import TextTokenizer
 
@@ -99,7 +100,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
         notice(console, f"{settings.source}: ignored, not used in {purpose}: {', '.join(loaded.unexpected_keys)}")
 
 
-def _load(folder: Path) -> tuple[LoadResult, TaskModel | None]:
+def _load(folder: Path) -> tuple[LoadResult[EncoderModel], TaskModel | None]:
     """Load the model of a Hugging Face folder, and its task if it has one."""
     from bertwright.interop.huggingface import LoadResult, load_model
     from bertwright.tasks.task_io import load_task
@@ -108,7 +109,7 @@ def _load(folder: Path) -> tuple[LoadResult, TaskModel | None]:
     return (LoadResult(task.model, (), ()) if task else load_model(folder, heads="optional")), task
 
 
-def _load_elmo(folder: Path) -> tuple[TextTokenizer, LoadResult]:
+def _load_elmo(folder: Path) -> tuple[TextTokenizer, LoadResult[EncoderModel]]:
     """Build ELMo from AllenNLP's files; it reads any word by its bytes, so that its vocabulary is empty."""
     from bertwright.interop.allennlp import read_elmo
     from bertwright.interop.huggingface import LoadResult
@@ -117,7 +118,7 @@ def _load_elmo(folder: Path) -> tuple[TextTokenizer, LoadResult]:
     return WordTokenizer([], "", ELMO_RULES), LoadResult(read_elmo(folder), ("softmax",), ())
 
 
-def _load_google(checkpoint: GoogleCheckpoint) -> tuple[LoadResult, TaskModel | None]:
+def _load_google(checkpoint: GoogleCheckpoint) -> tuple[LoadResult[EncoderModel], TaskModel | None]:
     """Build the model of Google's files, and the task that its head implies."""
     from bertwright.interop.huggingface import LoadResult, build_model, build_task_model, to_hf_weights
     from bertwright.tasks.task_io import TaskModel, infer_task

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -69,32 +69,15 @@ class ModelSource(NamedTuple):
         return self if rate is None else self._replace(config=self.config.with_dropout(rate))
 
 
-class LoadResult(NamedTuple):
-    """A model read from a folder, and how the folder's heads differ from it."""
+class LoadResult(NamedTuple, Generic[M]):
+    """A model with the weights of a folder, and how the folder's heads differ from it."""
 
-    model: EncoderModel
-    """The model of pre-training; the encoder by itself for architectures without one."""
+    model: M
+    """The model of pre-training (the encoder by itself for architectures without one), or a task's."""
     missing_heads: tuple[str, ...]
-    """Heads that the folder lacks; they have random weights."""
+    """Modules of its heads that have random weights: those that the folder lacks, and a new classifier."""
     unexpected_keys: tuple[str, ...]
     """Parameters of other heads, such as a classifier."""
-
-
-class TaskModelInit(NamedTuple):
-    """A task's model before its first step."""
-
-    model: EncoderForTask
-    newly_initialized: tuple[str, ...]
-    """Modules with random weights: the classifier, and the pooler if the folder has none."""
-
-
-class IncompatibleKeys(NamedTuple):
-    """The parameters that a model or its source lacks."""
-
-    newly_initialized: tuple[str, ...]
-    """Modules that the source lacks; they have random weights."""
-    unexpected_keys: tuple[str, ...]
-    """Parameters of heads that the model lacks."""
 
 
 def load_config(folder: Path) -> EncoderConfig:
@@ -132,7 +115,9 @@ def read_source(folder: Path, model_config: ModelConfig) -> ModelSource:
     )
 
 
-def load_model(folder: Path, heads: Literal["required", "optional"] = "required", **changes: Any) -> LoadResult:
+def load_model(
+    folder: Path, heads: Literal["required", "optional"] = "required", **changes: Any
+) -> LoadResult[EncoderModel]:
     """Read a folder's model in float32, ready for inference (dropout off).
 
     `heads="optional"` accepts a bare encoder or one with other heads; the result lists the differences. `changes`:
@@ -153,22 +138,22 @@ def load_model(folder: Path, heads: Literal["required", "optional"] = "required"
     return loaded
 
 
-def build_model(source: ModelSource) -> LoadResult:
+def build_model(source: ModelSource) -> LoadResult[EncoderModel]:
     """Build the model of pre-training with the source's weights."""
     model = meta_model(source.architecture.build_model, source)
-    keys = load_weights(model, source, optional=source.architecture.optional_heads)
-    return LoadResult(model.eval(), keys.newly_initialized, keys.unexpected_keys)
+    loaded = load_weights(model, source, optional=source.architecture.optional_heads)
+    model.eval()
+    return loaded
 
 
-def start_task_model(folder: Path, head: Head, seed: int, dropout: float | None = None) -> TaskModelInit:
+def start_task_model(folder: Path, head: Head, seed: int, dropout: float | None = None) -> LoadResult[EncoderForTask]:
     """Build a task's model for training: encoder and pooler from any model folder, a random classifier.
 
     `dropout`: None leaves the folder's rates. Errors: see `load_model`.
     """
     source = read_source(folder, read_config(folder)).with_dropout(dropout)
     model = meta_model(lambda config: add_head(source.architecture.build_encoder(config), head), source)
-    keys = load_weights(model, source, optional=("pooler",), new_head=True, seed=seed)
-    return TaskModelInit(model, keys.newly_initialized)
+    return load_weights(model, source, optional=("pooler",), new_head=True, seed=seed)
 
 
 def random_task_model(folder: Path, head: Head, seed: int, dropout: float | None = None) -> EncoderForTask:
@@ -245,8 +230,8 @@ class _NoInit(TorchFunctionMode):
 
 
 def load_weights(
-    model: EncoderModel, source: ModelSource, optional: tuple[str, ...] = (), new_head: bool = False, seed: int = 0
-) -> IncompatibleKeys:
+    model: M, source: ModelSource, optional: tuple[str, ...] = (), new_head: bool = False, seed: int = 0
+) -> LoadResult[M]:
     """Give a model on the meta device the source's weights.
 
     `optional`: modules of its heads that get random weights if the source has none. `new_head`: the other modules of a
@@ -280,7 +265,7 @@ def load_weights(
     heads = model.head if isinstance(model, EncoderForTask) else model
     only = tuple(name.removeprefix(HEAD_PREFIX) for name in new)
     initialize(heads, model.config.initializer_range, seed, only=only)
-    return IncompatibleKeys(tuple(dict.fromkeys(modules[name] for name in new)), unexpected)
+    return LoadResult(model, tuple(dict.fromkeys(modules[name] for name in new)), unexpected)
 
 
 def file_names(model: EncoderModel) -> dict[str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ dimensions is arbitrary everywhere else, so the files hold all weights in Marian
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,13 +56,6 @@ WORDS = "model.shared.weight"
 ADVICE = "name a model that `bertwright train-translation` wrote"
 
 
-class TranslationModel(NamedTuple):
-    """A Transformer and its tokenizer."""
-
-    model: Transformer
-    tokenizer: TextTokenizer
-
-
 def write_translation_model(folder: Path, model: Transformer, tokenizer: TextTokenizer) -> None:
     """Write a model's files and their checksums into an existing folder; each file is whole or absent."""
     config = model.config
@@ -82,7 +75,7 @@ def write_translation_model(folder: Path, model: Transformer, tokenizer: TextTok
     write_checksums(folder)
 
 
-def load_translation_model(folder: Path) -> TranslationModel:
+def load_translation_model(folder: Path) -> tuple[Transformer, TextTokenizer]:
     """Read a folder that `write_translation_model` wrote, in float32, ready for inference (dropout off).
 
     Raises ValueError, naming the file, for another kind of model and for damaged, missing or unexpected weights.
@@ -104,7 +97,7 @@ def load_translation_model(folder: Path) -> TranslationModel:
     if tensors:
         raise ValueError(f"{path}: {min(tensors)}: unexpected; {ADVICE}")
     model.load_state_dict(state)
-    return TranslationModel(model.eval(), open_tokenizer(folder))
+    return model.eval(), open_tokenizer(folder)
 
 
 def read_config(path: Path) -> TransformerConfig:

@@ -132,7 +132,7 @@ def _with_legacy(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     map_path, added_path = path.with_name("special_tokens_map.json"), path.with_name("added_tokens.json")
     named, added = _object_or_none(map_path), _object_or_none(added_path)
     _check_added(map_path, named)
-    _check_special_tokens(map_path, named)
+    _special_tokens(map_path, named)  # raises ValueError, naming the file, for values that are no tokens
     for token, number in added.items():
         if type(number) is not int:
             raise ValueError(f"{added_path}: the id of {token!r} is {number!r}; expected a whole number")
@@ -196,11 +196,6 @@ def _special_tokens(path: Path, config: Mapping[str, Any]) -> list[AddedToken]:
     named += extra.values() if isinstance(extra, dict) else extra
     named += (config.get("model_specific_special_tokens") or {}).values()
     return [_added_token(path, value, special=True) for value in named if value not in SPECIAL_TOKENS]
-
-
-def _check_special_tokens(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise ValueError with the name of a file that has other values as special tokens."""
-    _special_tokens(path, config)
 
 
 def _added_token(path: Path, value: Any, special: bool = False) -> AddedToken:

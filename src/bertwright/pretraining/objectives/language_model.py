@@ -33,7 +33,7 @@ def load_first_model(
     settings: ModelSettings,
     tokenizer: TextTokenizer,
     heads: Literal["required", "optional"],
-) -> tuple[M, LoadResult]:
+) -> tuple[M, LoadResult[EncoderModel]]:
     """Load the model of a checkpoint or of --init, with the dropouts of the settings.
 
     `name`: of `kind`, for people. Raises ValueError for another kind of model, and for another vocabulary.
@@ -47,7 +47,7 @@ def load_first_model(
 
 def load_kind(
     folder: Path, kind: type[M], name: str, heads: Literal["required", "optional"], changes: Mapping[str, float]
-) -> tuple[M, LoadResult]:
+) -> tuple[M, LoadResult[EncoderModel]]:
     """Load a model of one kind, with `changes` of its configuration. Raises ValueError for another kind of model."""
     from bertwright.interop.huggingface import load_model
 
