@@ -37,6 +37,7 @@ TAGGERS: dict[str, tuple[str, dict[str, Any], str]] = {  # architecture, setting
     "ELMo, mix": ("elmo", {}, "language_model"),
 }
 FINDINGS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "TagLM, forward direction alone": ("taglm", {"lm_directions": "forward"}, "language_model"),
     "TagLM, states after layer 2": ("taglm", {"lm_places": [2]}, "language_model"),
     "TagLM, language model with fewer steps": ("taglm", {}, "shorter"),
     "TagLM, language model on the task's text": ("taglm", {}, "task_model"),

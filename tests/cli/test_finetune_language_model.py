@@ -107,6 +107,27 @@ def test_states_are_joined_where_the_places_say() -> None:
     torch.testing.assert_close(states[2][1:3, -12:], expected)
 
 
+@torch.no_grad()
+def test_one_direction_is_its_half_of_each_state_and_does_not_see_the_words_on_the_other_side() -> None:
+    sizes = {"word_size": 4, "lstm_size": 3, "char_model": "none", "language_model": LM}
+    weights = BidirectionalLM(LM, seed=1).encoder.state_dict()
+
+    def states(directions: str, words: list[str]) -> torch.Tensor:
+        encoder = BiLSTMEncoder(BiLSTMConfig(9, 257, lm_directions=directions, **sizes)).eval()  # type: ignore[arg-type]
+        assert encoder.language_model is not None
+        encoder.language_model.model.load_state_dict(weights)
+        ids = [0, *range(3, 3 + len(words) - 2), 1]
+        rows = np.column_stack([ids, word_byte_rows(words)])
+        batch = WordBatch(Packing.of(np.array([len(words)])), torch.from_numpy(rows).long())
+        return encoder.hidden_states(batch, [0])[0][1:-1, 4:]
+
+    both = states("both", ["", "cat", "sat", "on", ""])
+    forward, backward = (states(directions, ["", "cat", "sat", "on", ""]) for directions in ("forward", "backward"))
+    torch.testing.assert_close(torch.cat([forward, backward], 1), both, rtol=0, atol=0)
+    assert torch.equal(states("forward", ["", "cat", "sat", "mat", ""])[:2], forward[:2])
+    assert not torch.equal(states("backward", ["", "cat", "sat", "mat", ""])[:2], backward[:2])
+
+
 def test_defaults_of_the_papers(tagging: TaskSettings) -> None:
     table = {"run": "run", "task": {"task": "tagging", "train": list(tagging.train)}}
     for architecture, layers, places in (("taglm", "top", (1,)), ("elmo", "mix", (0,))):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from bertwright.baselines.elmo import ElmoConfig
-from bertwright.baselines.language_model_states import NUM_LETTERS, LanguageModelStates, LmLayers
+from bertwright.baselines.language_model_states import NUM_LETTERS, LanguageModelStates, LmDirections, LmLayers
 from bertwright.baselines.mt_lstm import CoveConfig
 from bertwright.baselines.word_config import WordConfig
 from bertwright.kernels.dropout import Dropout
@@ -58,11 +58,13 @@ class BiLSTMConfig(WordConfig):
     """mix: a learned mean of its layers (ELMo); top: its last one (TagLM, CoVe)."""
     lm_places: tuple[int, ...] = (0,)
     """Where its states are joined: 0, to the vectors of the words; n, to the states of LSTM layer n."""
+    lm_directions: LmDirections = "both"
+    """The directions whose states are joined."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_minimum(self, 1, "lstm_size", "num_layers")
-        check_choice(self, "lm_layers")
+        check_choice(self, "lm_layers", "lm_directions")
         if not {*self.lm_places} <= {*range(self.num_layers + 1)}:
             raise ValueError(f"lm_places = {self.lm_places}: expected numbers from 0 to {self.num_layers}, the layers")
 
@@ -77,7 +79,9 @@ class BiLSTMConfig(WordConfig):
     def state_size(self, layer: int) -> int:
         """Return the numbers per word after an LSTM layer, or at layer 0 of its vectors together."""
         own = self.input_size if layer == 0 else 2 * self.lstm_size
-        return own + (self.language_model.hidden_size if self.language_model and layer in self.lm_places else 0)
+        if self.language_model is None or layer not in self.lm_places:
+            return own
+        return own + self.language_model.hidden_size // (1 if self.lm_directions == "both" else 2)
 
     @property
     def num_parameters(self) -> int:
@@ -210,7 +214,7 @@ class BiLSTMEncoder(TextEncoder):
         sizes = [config.state_size(number) for number in range(config.num_layers)]
         self.layers = nn.ModuleList(nn.LSTM(size, config.lstm_size, bidirectional=True) for size in sizes)
         self.language_model = (
-            LanguageModelStates(config.language_model, config.lm_layers, config.lm_places)
+            LanguageModelStates(config.language_model, config.lm_layers, config.lm_places, config.lm_directions)
             if config.language_model
             else None
         )

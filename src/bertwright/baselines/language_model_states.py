@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bertwright.baselines.bilstm import Texts
 
 LmLayers = Literal["mix", "top"]
+LmDirections = Literal["both", "forward", "backward"]
 NUM_LETTERS = 257  # rows of a table of letters for models that read bytes: one per byte, and 0, which fills up
 
 
@@ -31,7 +32,13 @@ class LanguageModelStates(nn.Module):
     A language model reads the bytes of words; a translation model reads their ids, by vectors for the task's words.
     """
 
-    def __init__(self, config: ElmoConfig | CoveConfig, layers: LmLayers, places: Sequence[int]) -> None:
+    def __init__(
+        self,
+        config: ElmoConfig | CoveConfig,
+        layers: LmLayers,
+        places: Sequence[int],
+        directions: LmDirections = "both",
+    ) -> None:
         super().__init__()
         if isinstance(config, CoveConfig) and layers != "top":
             raise ValueError(f"lm_layers = {layers!r}: expected top for a translation model; set it")
@@ -41,6 +48,8 @@ class LanguageModelStates(nn.Module):
             {str(n): ScalarMix(config.num_layers + 1) for n in places} if layers == "mix" else {}
         )
         self.places = places
+        half = config.hidden_size // 2  # a state is the forward direction's, then the backward one's
+        self.columns = {"both": slice(None), "forward": slice(half), "backward": slice(half, None)}[directions]
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of all but the language model, which stays without dropout."""
@@ -59,4 +68,5 @@ class LanguageModelStates(nn.Module):
                 self.model.compute_dtype = dtype
                 layers = None if self.mixes else [self.model.config.num_layers]
                 states = self.model.hidden_states(batch, layers, texts.words)
+        states = [layer[:, self.columns] for layer in states]
         return {place: self.mixes[str(place)](states) if self.mixes else states[0] for place in self.places}

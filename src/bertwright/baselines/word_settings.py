@@ -65,10 +65,12 @@ class WordModelSettings:
     """mix: a learned mean of the language model's layers (ELMo); top: its last layer (TagLM, CoVe)."""
     lm_places: tuple[int, ...] = (0,)
     """Where its states are joined. 0: to the word vectors (ELMo, CoVe); n: to the states of LSTM layer n (TagLM: 1)."""
+    lm_directions: Literal["both", "forward", "backward"] = "both"
+    """The directions of the language model whose states are joined."""
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "word_size", "lstm_size", "lstm_layers", "min_word_count")
-        check_choice(self, "char_model", "unknown_words", "lm_layers")
+        check_choice(self, "char_model", "unknown_words", "lm_layers", "lm_directions")
         if self.unknown_words == "pretrained" and self.vectors is None:
             raise ValueError("unknown_words = 'pretrained': expected a file of word vectors, got none; name vectors")
         if self.unknown_words == "char" and self.char_model == "none":

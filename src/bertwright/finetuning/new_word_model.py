@@ -81,6 +81,7 @@ def make_word_model(settings: FinetuneSettings, task: AnyTask, examples: Sequenc
             **shared,
             **of_context,
             lm_places=words.lm_places,
+            lm_directions=words.lm_directions,
             lstm_size=words.lstm_size,
             num_layers=words.lstm_layers,
         )
