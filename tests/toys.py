@@ -21,8 +21,8 @@ from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, TrainingSpec, fit
 from bertwright.training.loop import LossOutput
-from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
+from harness import read_untimed
 
 CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 STEPS, SAVE_EVERY = 80, 10
@@ -79,7 +79,7 @@ def check_resumes_to_the_bit(make: Callable[[], TrainingSpec[Any]], folder: Path
         process.join(timeout=300)
         assert process.exitcode == -signal.SIGKILL
     train_toy(make, folder / "killed")
-    assert read_metrics(folder / "killed") == read_metrics(folder / "unbroken")
+    assert read_untimed(folder / "killed") == read_untimed(folder / "unbroken")
     last = f"checkpoints/step-{STEPS:08d}/{WEIGHTS}"
     killed, unbroken = (load_file(folder / name / last) for name in ("killed", "unbroken"))
     assert all(torch.equal(killed[name], tensor) for name, tensor in unbroken.items())

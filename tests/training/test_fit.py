@@ -180,7 +180,7 @@ def test_training_stops_after_evaluations_without_improvement_also_when_it_is_re
     for _ in range(2):  # the second time after the last step
         assert train(tmp_path / "killed")[:2] == (result, 50)
     assert read_weights(tmp_path / "killed") == read_weights(tmp_path / "unbroken")
-    assert read_metrics(tmp_path / "killed")[-1] == read_metrics(tmp_path / "unbroken")[-1]
+    assert read_untimed(tmp_path / "killed")[-1] == read_untimed(tmp_path / "unbroken")[-1]
 
 
 def test_a_signal_during_the_last_step_interrupts_nothing(tmp_path: Path) -> None:

@@ -58,14 +58,13 @@ class LanguageModelStates(nn.Module):
         return self
 
     def forward(self, batch: WordBatch, texts: Texts, dtype: torch.dtype) -> dict[int, Tensor]:
-        """Return the states of the batch's words to join at each place, N × H; `dtype`: of the products."""
+        """Return the states of the batch's words to join at each place, N × H; `dtype`: of CoVe's products."""
         with torch.no_grad():
             if isinstance(self.model, CoveEncoder):
                 ids = batch.rows[texts.words, 0]
                 ids = ids.masked_fill(ids < 0, UNKNOWN)  # words that determine their vectors themselves
                 states = self.model(ids, texts.lengths[texts.lengths > 0], dtype=dtype).layers[-1:]
             else:
-                self.model.compute_dtype = dtype
                 layers = None if self.mixes else [self.model.config.num_layers]
                 states = self.model.hidden_states(batch, layers, texts.words)
         states = [layer[:, self.columns] for layer in states]

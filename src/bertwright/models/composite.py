@@ -118,7 +118,7 @@ class CompositeEncoder(TextEncoder):
         """Compute the states, T × H; with `positions` (R distinct int64), compute these R states only."""
         packing, states, summaries, first_site = batch.packing, [], [], 0
         for encoder in cast(Sequence[BertEncoder], self.encoders):
-            encoder.compute_dtype, encoder.sparse_gradients = self.compute_dtype, self.sparse_gradients
+            encoder.sparse_gradients = self.sparse_gradients
             own_sites = skip_sites(packing.dropout_seed, first_site)
             states.append(encoder(batch.with_dropout(own_sites, packing.first_token)))
             summaries.append(states[-1][encoder.pooled_positions(packing)])

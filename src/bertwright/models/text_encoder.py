@@ -82,12 +82,25 @@ class TextEncoder(nn.Module, ABC):
     def __init__(self, config: EncoderConfig, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.config = config
-        self.compute_dtype = compute_dtype
-        """Dtype of states and matrix products; parameters, LayerNorm, softmax and losses stay float32."""
+        self._compute_dtype = compute_dtype
         self.sparse_gradients = False
         """True to let embedding tables have sparse gradients, for bertwright's optimizer; encoders may ignore it."""
         self.learning_rates: dict[str, float] = {}
         """Peak learning rates by module name, for modules that do not follow the rate of fine-tuning."""
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Dtype of states and matrix products; parameters, LayerNorm, softmax and losses stay float32.
+
+        An encoder within this one has the same.
+        """
+        return self._compute_dtype
+
+    @compute_dtype.setter
+    def compute_dtype(self, dtype: torch.dtype) -> None:
+        for module in self.modules():
+            if isinstance(module, TextEncoder):
+                module._compute_dtype = dtype
 
     @property
     def num_dropout_sites(self) -> int:
