@@ -259,6 +259,14 @@ def test_ctrl_c_outside_of_training_always_stops_the_experiment(
     assert len(scored) == 1
 
 
+def check_started_once(settings: ExperimentSettings) -> None:
+    """Assert that each fine-tuning of an experiment was started once."""
+    for job in plan_of(settings).jobs:
+        if isinstance(job, FinetuneJob):
+            log = (JobRunner(settings.work.resolve()).folder(job) / "log.txt").read_text()
+            assert log.count("Scores after step") == 1
+
+
 def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path) -> None:
     unbroken, _ = finished_run
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
@@ -268,11 +276,7 @@ def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, st
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
     assert results(settings).items() <= results(unbroken).items()
-    for job in plan_of(settings).jobs:  # each run was started once
-        if not isinstance(job, FinetuneJob):
-            continue
-        log = (JobRunner(settings.work.resolve()).folder(job) / "log.txt").read_text()
-        assert log.count("Scores after step") == 1
+    check_started_once(settings)
 
 
 def test_the_processes_of_torchrun_share_the_jobs(
@@ -285,11 +289,7 @@ def test_the_processes_of_torchrun_share_the_jobs(
     assert results(settings).items() <= results(unbroken).items()
     assert printed.count("Table 5: pre-training objectives: 25 jobs") == 1
     assert printed.count("report.json") == 1
-    for job in plan_of(settings).jobs:  # each run was started once
-        if not isinstance(job, FinetuneJob):
-            continue
-        log = (JobRunner(settings.work.resolve()).folder(job) / "log.txt").read_text()
-        assert log.count("Scores after step") == 1
+    check_started_once(settings)
 
 
 def test_what_a_killed_process_left_is_deleted(finished_run: tuple[ExperimentSettings, str], tmp_path: Path) -> None:

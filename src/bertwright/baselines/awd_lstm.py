@@ -48,6 +48,9 @@ EMBEDDING_RANGE = 0.1  # initial word vectors are uniform in ± this (released c
 class AwdLstmConfig:
     """Sizes and dropouts of an `AwdLstmEncoder`; the defaults are ULMFiT's (section 4.1)."""
 
+    type_vocab_size: ClassVar[int] = 2
+    is_causal: ClassVar[bool] = True
+
     vocab_size: int
     """V, rows of the table of word vectors."""
     embedding_size: int = 400
@@ -98,14 +101,6 @@ class AwdLstmConfig:
     @property
     def hidden_size(self) -> int:
         return self.embedding_size
-
-    @property
-    def type_vocab_size(self) -> int:
-        return 2
-
-    @property
-    def is_causal(self) -> bool:
-        return True
 
     @property
     def num_parameters(self) -> int:

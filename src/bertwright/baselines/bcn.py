@@ -43,6 +43,8 @@ CHANNELS = 4  # linear maps of a maxout layer, of which the largest output count
 class BcnConfig(WordConfig):
     """Sizes of a `BcnEncoder` and its head."""
 
+    num_layers: ClassVar[int] = 2
+
     hidden_dropout: float = 0.2
     """Dropout of the input of each layer (paper: 0.1 to 0.3)."""
     lstm_size: int = 300
@@ -63,10 +65,6 @@ class BcnConfig(WordConfig):
     def __str__(self) -> str:
         context = f", {self.language_model} ({self.lm_layers})" if self.language_model else ""
         return f"BCN H{self.lstm_size}+{self.lstm_size}, {self.describe_words()}{context}"
-
-    @property
-    def num_layers(self) -> int:
-        return 2
 
     @property
     def hidden_size(self) -> int:
@@ -139,6 +137,8 @@ class BcnEncoder(TextEncoder):
     """Words with context, up to the integrated states; the states of special tokens are 0."""
 
     model_type: ClassVar[str] = "bcn"
+    num_dropout_sites: ClassVar[int] = 3
+    """One for the characters, one for the input of each layer."""
     config: BcnConfig
 
     def __init__(self, config: BcnConfig, seed: int = 0) -> None:
@@ -153,11 +153,6 @@ class BcnEncoder(TextEncoder):
         self.initialize(seed)
 
     initialize = initialize_word_model
-
-    @property
-    def num_dropout_sites(self) -> int:
-        """One for the characters, one for the input of each layer."""
-        return 3
 
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""

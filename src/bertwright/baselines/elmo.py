@@ -50,6 +50,9 @@ CARRY_BIAS = -2.0  # of the highway layers' gates: at first, they mostly hand on
 class ElmoConfig:
     """Sizes of an `ElmoEncoder`; the defaults are the released model's (93.6 million parameters)."""
 
+    type_vocab_size: ClassVar[int] = 1
+    is_causal: ClassVar[bool] = False
+
     vocab_size: int
     """Words that the language model predicts; the encoder reads any word by its characters."""
     char_size: int = 16
@@ -99,14 +102,6 @@ class ElmoConfig:
     @property
     def hidden_size(self) -> int:
         return 2 * self.projection_size
-
-    @property
-    def type_vocab_size(self) -> int:
-        return 1
-
-    @property
-    def is_causal(self) -> bool:
-        return False
 
     @property
     def num_parameters(self) -> int:

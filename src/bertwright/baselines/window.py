@@ -34,6 +34,8 @@ from bertwright.settings import check_minimum
 class WindowConfig(WordConfig):
     """Sizes of a `WindowEncoder`; the defaults are the paper's for tagging (table 5), which has no dropout."""
 
+    num_layers: ClassVar[int] = 1
+
     word_size: int = 50
     hidden_dropout: float = 0.0
     reach: int = 2
@@ -49,10 +51,6 @@ class WindowConfig(WordConfig):
 
     def __str__(self) -> str:
         return f"window of {2 * self.reach + 1} words, H{self.hidden_size}, {self.describe_words()}"
-
-    @property
-    def num_layers(self) -> int:
-        return 1
 
     @property
     def num_parameters(self) -> int:
@@ -84,6 +82,8 @@ class WindowEncoder(TextEncoder):
     """Words with characters, read through windows, text by text; the states of special tokens are 0."""
 
     model_type: ClassVar[str] = "window"
+    num_dropout_sites: ClassVar[int] = 2
+    """One for the characters, one for the windows."""
     config: WindowConfig
 
     def __init__(self, config: WindowConfig, seed: int = 0) -> None:
@@ -105,11 +105,6 @@ class WindowEncoder(TextEncoder):
             rows, columns = parameter.shape
             bound = (3 / columns) ** 0.5 if name.startswith("embeddings.") else (6 / (rows + columns)) ** 0.5
             parameter.uniform_(-bound, bound, generator=parameter_rng(seed, f"encoder.{name}"))
-
-    @property
-    def num_dropout_sites(self) -> int:
-        """One for the characters, one for the windows."""
-        return 2
 
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from bertwright.settings import check_choice, check_limit, check_minimum
 
@@ -13,6 +13,9 @@ CharacterModel = Literal["cnn", "lstm", "none"]
 @dataclass(frozen=True)
 class WordConfig:
     """Sizes of the vectors of words, and of the head of sentence-level tasks."""
+
+    type_vocab_size: ClassVar[int] = 2
+    is_causal: ClassVar[bool] = False
 
     vocab_size: int
     """Rows of the table of word vectors."""
@@ -53,14 +56,6 @@ class WordConfig:
         """Describe the vectors of a word."""
         characters = "no characters" if self.char_model == "none" else f"characters by {self.char_model.upper()}"
         return f"words {self.word_size}, {characters}"
-
-    @property
-    def type_vocab_size(self) -> int:
-        return 2
-
-    @property
-    def is_causal(self) -> bool:
-        return False
 
     @property
     def input_size(self) -> int:

@@ -27,6 +27,9 @@ from bertwright.models.text_encoder import TextEncoder
 class CompositeConfig:
     """Configurations of the BERTs, and the size of the BiLSTM on them."""
 
+    is_causal: ClassVar[bool] = False
+    """False: sentence tasks read the first position, where `CompositeEncoder` puts the summary of a sequence."""
+
     encoders: tuple[BertConfig, ...]
     """Configurations that differ in their direction alone."""
     lstm_layers: int = 0
@@ -59,11 +62,6 @@ class CompositeConfig:
         size = self.hidden_size
         lstm = self.lstm_layers * 4 * size * (size + size // 2 + 2)
         return sum(config.num_encoder_parameters for config in self.encoders) + lstm
-
-    @property
-    def is_causal(self) -> bool:
-        """False: sentence tasks read the first position, where `CompositeEncoder` puts the summary of a sequence."""
-        return False
 
     @property
     def vocab_size(self) -> int:

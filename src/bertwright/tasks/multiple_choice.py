@@ -82,6 +82,8 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
 
     kind: ClassVar[str] = "multiple-choice"
     inference_call: ClassVar[str] = "choose(prompt, endings)"
+    head: ClassVar[HeadSpec] = HeadSpec("choice", 1)
+    num_segments: ClassVar[int] = 2
 
     prompt: str = "prompt"
     """Column with the prompt; a number counts from 1 in files without header."""
@@ -131,10 +133,6 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     def label_is_ending(self) -> bool:
         """Whether the label names a column of endings, as in SciQ, instead of a column with numbers."""
         return len(self.endings) > 1 and self.label in self.endings
-
-    @property
-    def head(self) -> HeadSpec:
-        return HeadSpec("choice", 1)
 
     @property
     def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
@@ -254,10 +252,6 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
 
     def group_keys(self, examples: Sequence[ChoiceExample]) -> Sequence[Hashable]:
         return [example.prompt for example in examples]
-
-    @property
-    def num_segments(self) -> int:
-        return 2
 
     def texts(self, examples: Sequence[ChoiceExample]) -> Iterator[str]:
         return (text for example in examples for text in (example.prompt, *example.endings))

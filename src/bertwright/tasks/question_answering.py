@@ -123,6 +123,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
     inference_call: ClassVar[str] = "answer(question, context)"
     native_suffix: ClassVar[str] = ".json"
     truncation_option: ClassVar[str] = "max_query_length"  # a longer context has more windows
+    head: ClassVar[HeadSpec] = HeadSpec("span", 2)
+    num_segments: ClassVar[int] = 2
+    """2: question and context."""
 
     max_length: int = 384
     """Longest sequence in tokens, [CLS] and [SEP] included; a longer context has several windows."""
@@ -164,10 +167,6 @@ class QuestionAnswering(Task[QaExample, Answer]):
             raise ValueError(f"scoring = {self.scoring!r}: {did_you_mean(self.scoring, RULES)}")
         if not math.isfinite(self.threshold):
             raise ValueError(f"threshold = {self.threshold}: a finite number is needed")
-
-    @property
-    def head(self) -> HeadSpec:
-        return HeadSpec("span", 2)
 
     @classmethod
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
@@ -256,11 +255,6 @@ class QuestionAnswering(Task[QaExample, Answer]):
             f"{count:,} of {total:,} questions ({count / total:.1%}) have an answer that begins or ends inside a "
             "token, so that no prediction can equal it; a vocabulary of fewer tokens splits words more often",
         ]
-
-    @property
-    def num_segments(self) -> int:
-        """2: question and context."""
-        return 2
 
     def texts(self, examples: Sequence[QaExample]) -> Iterator[str]:
         """Yield the questions, and each context once."""

@@ -38,6 +38,7 @@ class Regression(TextTask[float, float]):
 
     kind: ClassVar[str] = "regression"
     is_regression: ClassVar[bool] = True
+    head: ClassVar[HeadSpec] = HeadSpec("sequence", 1)
 
     metric: str = "spearman"
     """Score that selects the best checkpoint: spearman or pearson."""
@@ -51,10 +52,6 @@ class Regression(TextTask[float, float]):
         check_metric(self.metric, ("spearman", "pearson"))
         if not (self.scale > 0 and math.frexp(self.scale)[0] == 0.5 and abs(self.mean) <= MAX_NUMBER):
             raise ValueError(f"scale = {self.scale}, mean = {self.mean}: expected a power of two and a finite number")
-
-    @property
-    def head(self) -> HeadSpec:
-        return HeadSpec("sequence", 1)
 
     @property
     def head_scale(self) -> float:

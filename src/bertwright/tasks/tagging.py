@@ -125,6 +125,7 @@ class Tagging(Task[TagExample, TagPrediction]):
     inference_call: ClassVar[str] = "tag(text)"
     native_suffix: ClassVar[str] = ".conll"
     reads_words: ClassVar[bool] = True
+    reads_single_texts: ClassVar[bool] = True
 
     words: str | None = None
     """Column of the words: a number from 1, or negative, counted from the last; in .conllu also a name; in .jsonl and
@@ -203,10 +204,6 @@ class Tagging(Task[TagExample, TagPrediction]):
     def check_learned(self) -> None:
         super().check_learned()
         check_restored("scheme", self.scheme)
-
-    @property
-    def reads_single_texts(self) -> bool:
-        return True
 
     def read(self, path: str, labeled: bool = True) -> Iterator[TagExample]:
         found = read_sentences(path, self.words, self.tags, labeled, self.comment_prefix, self.encoding, self.format)

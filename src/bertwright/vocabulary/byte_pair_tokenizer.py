@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ class BytePairTokenizer(TextTokenizer):
     Sequences are `_start_ A _classify_` and `_start_ A _delimiter_ B _classify_` (section 3.3: start, delimiter,
     extract). A vocabulary without these tokens, such as OpenAI's, gets them as its last ids.
     """
+
+    lowercase: ClassVar[bool] = True
 
     def __init__(
         self, ids: Mapping[str, int], merges: Sequence[Pair], source: str, special: Mapping[str, str] | None = None
@@ -109,10 +111,6 @@ class BytePairTokenizer(TextTokenizer):
     def layout(self) -> SequenceLayout:
         """Start, delimiter and extract tokens, without segment types."""
         return SequenceLayout(self.start_id, self.delimiter_id, self.extract_id, has_types=False)
-
-    @property
-    def lowercase(self) -> bool:
-        return True
 
     @cached_property
     def digest(self) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,9 @@ LOWERCASE_RULES = WordRules(zero_digits=False, split_punctuation=True, max_chara
 class WordTokenizer(TextTokenizer):
     """A vocabulary of whole words and one of their characters."""
 
+    special_ids: ClassVar[tuple[int, ...]] = (BEGIN, END, UNKNOWN)
+    layout: ClassVar[SequenceLayout] = SequenceLayout(first=BEGIN, between=END, last=END, has_types=False)
+
     unk_id = UNKNOWN
 
     def __init__(self, words: Sequence[str], characters: str, rules: WordRules) -> None:
@@ -139,14 +142,6 @@ class WordTokenizer(TextTokenizer):
     @property
     def tokens(self) -> tuple[str, ...]:
         return self._tokens
-
-    @property
-    def special_ids(self) -> tuple[int, ...]:
-        return (BEGIN, END, UNKNOWN)
-
-    @cached_property
-    def layout(self) -> SequenceLayout:
-        return SequenceLayout(first=BEGIN, between=END, last=END, has_types=False)
 
     @property
     def reads_any_word(self) -> bool:
