@@ -68,8 +68,6 @@ class BertArchitecture(Architecture):
     TANH_GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # three names of one formula; the first is written
     TIED = "tie_word_embeddings"
 
-    optional_heads: ClassVar[tuple[str, ...]] = ("pooler", "masked_token", "next_sentence")
-
     def parse_config(self, values: Mapping[str, Any], path: Path) -> BertConfig:
         """Read a configuration from the fields of `config.json`, or of Google's `bert_config.json`."""
         for name, supported in self.REQUIRED_VALUES:
@@ -102,10 +100,6 @@ class BertArchitecture(Architecture):
             values["hidden_act"] = self.TANH_GELU[0]
         return values
 
-    def build_model(self, config: BertConfig) -> BertForPretraining:
-        """Build the model of pre-training."""
-        return BertForPretraining(config)
-
     def file_names(self, name: str, classifier: str) -> tuple[str, ...]:
         """Return the names in `transformers` of one of our parameters."""
         return hf_names(name, classifier)
@@ -135,29 +129,9 @@ class BertArchitecture(Architecture):
                 raise ValueError(f"{path}: {field}: expected {expected[field]} as in {CONFIG}, got {size}")
 
 
-class ElmoArchitecture(Architecture):
-    """ELMo's language model in our own names; `interop/allennlp.py` reads and writes the released format."""
-
-    optional_heads: ClassVar[tuple[str, ...]] = ("softmax",)
-
-    def build_model(self, config: Any) -> BidirectionalLM:
-        """Build the language model."""
-        return BidirectionalLM(config)
-
-
-class AwdLstmArchitecture(Architecture):
-    """ULMFiT's language model in our own names."""
-
-    optional_heads: ClassVar[tuple[str, ...]] = ("softmax_bias",)
-
-    def build_model(self, config: Any) -> AwdLstmLanguageModel:
-        """Build the language model."""
-        return AwdLstmLanguageModel(config)
-
-
-BERT = BertArchitecture(BertEncoder, BertConfig, "Bert")
-
-
+BERT = BertArchitecture(
+    BertEncoder, BertConfig, "Bert", BertForPretraining, ("pooler", "masked_token", "next_sentence")
+)
 BILSTM = Architecture(BiLSTMEncoder, BiLSTMConfig, "BiLSTM")
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -168,8 +142,11 @@ ARCHITECTURES: dict[str, Architecture] = {
     REVERSED: BERT,
     READS_LAST: BERT,
     CompositeEncoder.model_type: Architecture(CompositeEncoder, CompositeConfig, "BertComposite"),
-    AwdLstmEncoder.model_type: AwdLstmArchitecture(AwdLstmEncoder, AwdLstmConfig, "AwdLstm"),
-    ElmoEncoder.model_type: ElmoArchitecture(ElmoEncoder, ElmoConfig, "Elmo"),
+    AwdLstmEncoder.model_type: Architecture(
+        AwdLstmEncoder, AwdLstmConfig, "AwdLstm", AwdLstmLanguageModel, ("softmax_bias",)
+    ),
+    # `interop/allennlp.py` reads and writes the released format.
+    ElmoEncoder.model_type: Architecture(ElmoEncoder, ElmoConfig, "Elmo", BidirectionalLM, ("softmax",)),
     GPT.encoder.model_type: GPT,
 }
 

@@ -152,7 +152,7 @@ def start_task_model(folder: Path, head: Head, seed: int, dropout: float | None 
     `dropout`: None leaves the folder's rates. Errors: see `load_model`.
     """
     source = read_source(folder, read_config(folder)).with_dropout(dropout)
-    model = meta_model(lambda config: add_head(source.architecture.build_encoder(config), head), source)
+    model = meta_model(lambda config: add_head(source.architecture.encoder(config), head), source)
     return load_weights(model, source, optional=("pooler",), new_head=True, seed=seed)
 
 
@@ -163,7 +163,7 @@ def random_task_model(folder: Path, head: Head, seed: int, dropout: float | None
     """
     model_config = read_config(folder)
     config = model_config.config if dropout is None else model_config.config.with_dropout(dropout)
-    model = add_head(model_config.architecture.build_encoder(config), head)
+    model = add_head(model_config.architecture.encoder(config), head)
     model.encoder.initialize(seed)
     model.initialize_head(seed)
     return model
@@ -199,7 +199,7 @@ def load_task_model(folder: Path, dropout: float | None = None, head: Head | Non
 
 def build_task_model(source: ModelSource, head: Head) -> EncoderForTask:
     """Build a task's model with the source's weights, ready for inference."""
-    model = meta_model(lambda config: add_head(source.architecture.build_encoder(config), head), source)
+    model = meta_model(lambda config: add_head(source.architecture.encoder(config), head), source)
     load_weights(model, source)
     return model.eval()
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, get_type_hints
 
 from torch import Tensor
 
@@ -21,14 +21,24 @@ class Architecture:
     The base class serves an encoder with a dataclass as configuration; its weights keep their own names in files.
     """
 
-    def __init__(self, encoder: type[TextEncoder], config: type[EncoderConfig], class_prefix: str) -> None:
-        """Describe an encoder class; `class_prefix` as "Bert" in `BertForSequenceClassification`."""
+    def __init__(
+        self,
+        encoder: type[TextEncoder],
+        config: type[EncoderConfig],
+        class_prefix: str,
+        model: Callable[[Any], EncoderModel] | None = None,
+        optional_heads: tuple[str, ...] = (),
+    ) -> None:
+        """Describe an encoder class; `class_prefix` as "Bert" in `BertForSequenceClassification`.
+
+        `model`: the model of pre-training; None: the encoder by itself. `optional_heads`: its modules that a folder may
+        lack.
+        """
         self.encoder = encoder
         self.config = config
         self.class_prefix = class_prefix
-
-    optional_heads: ClassVar[tuple[str, ...]] = ()
-    """Modules of the pre-training model that a folder may lack."""
+        self.model = model
+        self.optional_heads = optional_heads
 
     def parse_config(self, values: Mapping[str, Any], path: Path) -> EncoderConfig:
         """Read a configuration from the fields of `config.json`. Raises ValueError, naming field and value."""
@@ -43,13 +53,9 @@ class Architecture:
         """Return the fields of `config.json` for the encoder of a model with a task's `head`, or without one."""
         return {"model_type": self.encoder.model_type, "dtype": "float32"} | asdict(config)
 
-    def build_encoder(self, config: Any) -> TextEncoder:
-        """Build an encoder with initial weights."""
-        return self.encoder(config)
-
     def build_model(self, config: Any) -> EncoderModel:
         """Build the model of pre-training, or the encoder by itself."""
-        return EncoderModel(self.build_encoder(config))
+        return EncoderModel(self.encoder(config)) if self.model is None else self.model(config)
 
     def file_names(self, name: str, classifier: str) -> tuple[str, ...]:
         """Return the names in files of one of our parameters; several are concatenated along the first dimension."""

@@ -80,10 +80,6 @@ class GptArchitecture(Architecture):
         values |= {field: getattr(config, name) for field, name, _ in self.CONFIG_FIELDS}
         return values | {"tie_word_embeddings": True}
 
-    def build_model(self, config: GptConfig) -> GptLanguageModel:
-        """Build the model of pre-training."""
-        return GptLanguageModel(config)
-
     def file_names(self, name: str, classifier: str) -> tuple[str, ...]:
         """Return the name in `transformers` of one of our parameters."""
         module, _, kind = name.rpartition(".")
@@ -148,4 +144,4 @@ def count_added_tokens(folder: Path, vocab_size: int) -> int:
     return max(0, BytePairTokenizer.load(folder).vocab_size - vocab_size)
 
 
-GPT = GptArchitecture(GptEncoder, GptConfig, "OpenAIGPT")
+GPT = GptArchitecture(GptEncoder, GptConfig, "OpenAIGPT", GptLanguageModel)

@@ -176,7 +176,10 @@ class WordTokenizer(TextTokenizer):
         return Ragged(ids.astype(np.uint32), np.cumsum([0, *placed.lengths], dtype=np.int64))
 
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        return [self._with_offsets(ids, text) for ids, text in zip(self.encode_raw(texts), texts, strict=True)]
+        return [
+            Encoding(ids.astype(np.int64), self._offsets(text))
+            for ids, text in zip(self.encode_raw(texts), texts, strict=True)
+        ]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
         return [
@@ -208,9 +211,6 @@ class WordTokenizer(TextTokenizer):
 
     def _offsets(self, text: str) -> npt.NDArray[np.int64]:
         return np.array([match.span() for match in self.rules.pattern.finditer(text)], dtype=np.int64).reshape(-1, 2)
-
-    def _with_offsets(self, ids: npt.NDArray[np.uint32], text: str) -> Encoding:
-        return Encoding(ids.astype(np.int64), self._offsets(text))
 
     def _number(self, word: str) -> int:
         """Return the id of a word or, if the vocabulary lacks it, its number by the strategy for unknown words."""
