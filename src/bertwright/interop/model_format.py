@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -15,30 +15,21 @@ from bertwright.models.text_encoder import EncoderConfig, TextEncoder
 from bertwright.settings import convert
 
 
+@dataclass(frozen=True)
 class Architecture:
     """The configuration, classes and file names of one `model_type`.
 
     The base class serves an encoder with a dataclass as configuration; its weights keep their own names in files.
     """
 
-    def __init__(
-        self,
-        encoder: type[TextEncoder],
-        config: type[EncoderConfig],
-        class_prefix: str,
-        model: Callable[[Any], EncoderModel] | None = None,
-        optional_heads: tuple[str, ...] = (),
-    ) -> None:
-        """Describe an encoder class; `class_prefix` as "Bert" in `BertForSequenceClassification`.
-
-        `model`: the model of pre-training; None: the encoder by itself. `optional_heads`: its modules that a folder may
-        lack.
-        """
-        self.encoder = encoder
-        self.config = config
-        self.class_prefix = class_prefix
-        self.model = model
-        self.optional_heads = optional_heads
+    encoder: type[TextEncoder]
+    config: type[EncoderConfig]
+    class_prefix: str
+    """As "Bert" in `BertForSequenceClassification`."""
+    model: Callable[[Any], EncoderModel] | None = None
+    """The model of pre-training; None: the encoder by itself."""
+    optional_heads: tuple[str, ...] = ()
+    """Modules of the pre-training model that a folder may lack."""
 
     def parse_config(self, values: Mapping[str, Any], path: Path) -> EncoderConfig:
         """Read a configuration from the fields of `config.json`. Raises ValueError, naming field and value."""
