@@ -284,15 +284,12 @@ class AwdLstmLanguageModel(EncoderModel):
     """The encoder with a softmax whose weights are the word vectors."""
 
     encoder: AwdLstmEncoder
+    config: AwdLstmConfig
 
     def __init__(self, config: AwdLstmConfig, seed: int = 0) -> None:
         super().__init__(AwdLstmEncoder(config, seed=seed))
         self.softmax_bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.carried, self.evaluated = CarriedValues(config), CarriedValues(config)
-
-    @property
-    def config(self) -> AwdLstmConfig:
-        return self.encoder.config
 
     def depth_of(self, parameter: str) -> int:
         """Return the depth of a parameter; the table is at the top, because it is the softmax's as well."""

@@ -250,6 +250,7 @@ class BidirectionalLM(EncoderModel):
     """The encoder with a softmax over words, which both directions share (section 3.1)."""
 
     encoder: ElmoEncoder
+    config: ElmoConfig
 
     def __init__(self, config: ElmoConfig, seed: int = 0) -> None:
         super().__init__(ElmoEncoder(config, seed=seed))
@@ -258,10 +259,6 @@ class BidirectionalLM(EncoderModel):
             rng = parameter_rng(seed, "softmax.weight")
             nn.init.normal_(self.softmax.weight, 0.0, config.projection_size**-0.5, generator=rng)
             nn.init.zeros_(self.softmax.bias)
-
-    @property
-    def config(self) -> ElmoConfig:
-        return self.encoder.config
 
     def predicting_states(self, batch: WordBatch, positions: Sequence[Tensor]) -> Tensor:
         """Compute the forward states at the first positions and the backward states at the second ones, M × P."""

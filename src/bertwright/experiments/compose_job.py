@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 
 from rich.console import Console
 
-from bertwright.experiments.jobs import Digests, Job
+from bertwright.experiments.jobs import Job
 from bertwright.interop.huggingface import load_model, save_model
 from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.encoder import BertEncoder
@@ -51,10 +51,6 @@ class ComposeJob(Job):
 
     kind: ClassVar[str] = "compose"
     described: ClassVar[str] = "composed models"
-
-    def digest_inputs(self) -> Digests:
-        """Return no digests: the job reads other jobs' models alone."""
-        return ()
 
     def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
         """Write the model; it has no scores."""

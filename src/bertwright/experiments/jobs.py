@@ -95,9 +95,9 @@ class Job(ABC):
     def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
         """Start or resume the run in a folder; return its scores by name. `parents`: run folders of the parents."""
 
-    @abstractmethod
     def digest_inputs(self) -> Digests:
-        """Digest the input files as they are now."""
+        """Digest the input files as they are now; by default none: the job reads what other jobs have written alone."""
+        return ()
 
     def count_generations(self) -> int:
         """Return the number of jobs that must run one after another before this one."""
@@ -185,10 +185,6 @@ class BestRateJob(Job):
     kind: ClassVar[str] = "best-rate"
     described: ClassVar[str] = "choice of the rate"
     needs_all_parents: ClassVar[bool] = False
-
-    def digest_inputs(self) -> Digests:
-        """Return no digests: the job reads other jobs' results alone."""
-        return ()
 
     def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
         """Link the best pre-training; return its scores, its rate, and the held-out loss at each rate."""

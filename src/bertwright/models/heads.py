@@ -101,6 +101,7 @@ class BertForPretraining(EncoderModel):
     """BERT with both pre-training heads; the masked-LM decoder is tied to the word embeddings."""
 
     encoder: BertEncoder
+    config: BertConfig
 
     def __init__(self, config: BertConfig, seed: int = 0) -> None:
         super().__init__(BertEncoder(config, seed=seed))
@@ -108,10 +109,6 @@ class BertForPretraining(EncoderModel):
         self.masked_token = MaskedLMHead(config)
         self.next_sentence = Linear(config.hidden_size, 2)
         initialize(self, config.initializer_range, seed, only=("pooler", "masked_token", "next_sentence"))
-
-    @property
-    def config(self) -> BertConfig:
-        return self.encoder.config
 
     @property
     def word_embeddings(self) -> Tensor:

@@ -129,6 +129,10 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             raise ValueError(f"both_orders = True: expected pairs, and a head without pooling, got {got}; omit it")
 
     @property
+    def head(self) -> HeadSpec:
+        return HeadSpec("sequence", count_labels(self.labels))
+
+    @property
     def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
         if not self.both_orders:
             return make_pooled_head(self.head, self.pooling)
@@ -290,10 +294,6 @@ class Classification(TextTask[str, LabelPrediction]):
             raise ValueError(f"pos_label = {self.pos_label!r} is none of the labels: {format_labels(self.labels)}")
         if self.metric == "f1" and len(self.labels) > 2:
             raise ValueError(f"metric = 'f1' is for two labels, not for {len(self.labels)}; set it to macro_f1")
-
-    @property
-    def head(self) -> HeadSpec:
-        return HeadSpec("sequence", count_labels(self.labels))
 
     @classmethod
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from bertwright.io.tables import format_label
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
-from bertwright.models.head_spec import HeadSpec
 from bertwright.settings import check_not_str
 from bertwright.tasks.classification import (
     LABEL_SEPARATORS,
@@ -39,7 +38,6 @@ from bertwright.tasks.task import (
     Floats,
     Outputs,
     check_metric,
-    count_labels,
     repeat_output,
 )
 
@@ -108,10 +106,6 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         for name in ("labels", "label_columns"):
             if len(set(values := getattr(self, name))) < len(values):
                 raise ValueError(f"{name} = {format_labels(values)}: expected different ones")
-
-    @property
-    def head(self) -> HeadSpec:
-        return HeadSpec("sequence", count_labels(self.labels))
 
     @property
     def label_fields(self) -> tuple[str, ...]:

@@ -59,9 +59,10 @@ class BytePairTokenizer(TextTokenizer):
             complete.setdefault(names[name], max(complete.values()) + 1)
         self.names = {name: token for name, token in names.items() if token in complete}
         self.merges = tuple(merges)
-        self._tokens = [""] * (max(complete.values()) + 1)
+        tokens = [""] * (max(complete.values()) + 1)
         for token, number in complete.items():
-            self._tokens[number] = token
+            tokens[number] = token
+        self.tokens = tuple(tokens)
         self.unk_id, self.start_id, self.delimiter_id, self.extract_id = (
             complete[names[name]] for name in (*UNK, *LAYOUT_TOKENS)
         )
@@ -96,11 +97,6 @@ class BytePairTokenizer(TextTokenizer):
 
     def __reduce__(self) -> tuple[Callable[..., BytePairTokenizer], tuple[Any, ...]]:
         return BytePairTokenizer, (self._ids, self.merges, "vocabulary", self.names)  # for worker processes
-
-    @cached_property
-    def tokens(self) -> tuple[str, ...]:
-        """All tokens in id order; "" for an id without a token."""
-        return tuple(self._tokens)
 
     @property
     def special_ids(self) -> tuple[int, ...]:

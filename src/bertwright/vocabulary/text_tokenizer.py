@@ -39,16 +39,13 @@ class TextTokenizer(ABC):
 
     unk_id: int
     """Id of the token for text that the vocabulary lacks."""
+    tokens: tuple[str, ...]
+    """All tokens in id order; "" for an id without a token."""
 
     @property
     def reads_any_word(self) -> bool:
         """True if models read words that the vocabulary lacks by their characters or bytes."""
         return False
-
-    @property
-    @abstractmethod
-    def tokens(self) -> tuple[str, ...]:
-        """All tokens in id order; "" for an id without a token."""
 
     @property
     @abstractmethod

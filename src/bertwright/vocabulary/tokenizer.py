@@ -40,7 +40,7 @@ class Tokenizer(TextTokenizer):
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
         """Wrap a `tokenizers` object, which `source` names in messages; see `load` and `from_tokens`."""
-        self._tokens = tuple(validate_backend(backend, source))
+        self.tokens = tuple(validate_backend(backend, source))
         self._backend = backend
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self._mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
 
@@ -86,11 +86,6 @@ class Tokenizer(TextTokenizer):
         return _from_json, (self._backend.to_str(),)  # so that it can be sent to worker processes
 
     @property
-    def tokens(self) -> tuple[str, ...]:
-        """All tokens in id order; "" for an id without a token."""
-        return self._tokens
-
-    @property
     def mask_id(self) -> int:
         """Id of [MASK]."""
         return self._mask_id
@@ -121,7 +116,7 @@ class Tokenizer(TextTokenizer):
 
     @cached_property
     def _continues(self) -> npt.NDArray[np.bool_]:
-        return np.array([token.startswith(CONTINUATION) and token != CONTINUATION for token in self._tokens])
+        return np.array([token.startswith(CONTINUATION) and token != CONTINUATION for token in self.tokens])
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
         """Encode raw texts: no special token is added or recognized. The fast path for corpora.
@@ -154,7 +149,7 @@ class Tokenizer(TextTokenizer):
 
         `max_length`, the model's number of positions, is where `transformers` truncates on request.
         """
-        write_folder(Path(folder), self._backend, self._tokens, max_length)
+        write_folder(Path(folder), self._backend, self.tokens, max_length)
 
     @cached_property
     def _raw(self) -> FlatBackend:

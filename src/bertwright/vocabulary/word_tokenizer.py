@@ -92,7 +92,7 @@ class WordTokenizer(TextTokenizer):
         self.rules = rules
         self.characters = characters
         special = (*SPECIAL_TOKENS, *(CLASSES if rules.unknown_words == "class" else ()))
-        self._tokens = (*special, *words)
+        self.tokens = (*special, *words)
         self.num_special = len(special)
         self._numbers = {word: number for number, word in enumerate(words, self.num_special)}
         self._character_ids = {character: n for n, character in enumerate(characters, NUM_SPECIAL_CHARACTERS)}
@@ -135,13 +135,9 @@ class WordTokenizer(TextTokenizer):
 
     def save(self, folder: Path | str, max_length: int | None = None) -> None:
         """Write vocab.txt with the words, and tokenizer_config.json with rules and characters."""
-        write_text(Path(folder) / VOCABULARY, "".join(f"{token}\n" for token in self._tokens))
+        write_text(Path(folder) / VOCABULARY, "".join(f"{token}\n" for token in self.tokens))
         values = {"tokenizer_class": type(self).__name__, "rules": asdict(self.rules), "characters": self.characters}
         write_json(Path(folder) / CONFIG, values)
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        return self._tokens
 
     @property
     def reads_any_word(self) -> bool:
@@ -159,7 +155,7 @@ class WordTokenizer(TextTokenizer):
 
     @cached_property
     def digest(self) -> str:
-        return digest_bytes("\n".join([*self._tokens, self.characters, str(self.rules)]).encode())
+        return digest_bytes("\n".join([*self.tokens, self.characters, str(self.rules)]).encode())
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
         """Encode texts as N × (1 + W) ids, without special tokens. Raises ValueError for a lone surrogate."""
@@ -201,7 +197,7 @@ class WordTokenizer(TextTokenizer):
 
     def token_rows(self) -> npt.NDArray[np.uint32]:
         """Return the row of each token of the vocabulary, V × (1 + W)."""
-        rows = self._rows(self._tokens)
+        rows = self._rows(self.tokens)
         rows[:, 0] = np.arange(len(rows))
         return rows
 
@@ -218,7 +214,7 @@ class WordTokenizer(TextTokenizer):
         if (number := self._numbers.get(normal)) is not None:
             return number
         if self.rules.unknown_words == "class":
-            return self._tokens.index(word_class(word), UNKNOWN)
+            return self.tokens.index(word_class(word), UNKNOWN)
         return KEYED + hash_word(normal) % KEYED if self.rules.unknown_words == "random" else UNKNOWN
 
     def _rows(self, words: Sequence[str]) -> npt.NDArray[np.uint32]:
