@@ -90,7 +90,8 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     if settings.format == "google":
         if modules:
             notice(console, f"{settings.source}: Google's format has no place for its modules ({modules.description})")
-        say(console, f"for Google's scripts: {' '.join(_google_flags(task, tokenizer))}")
+        flags = [f"--do_lower_case={tokenizer.lowercase}", *(task.task.google_flags() if task else ())]
+        say(console, f"for Google's scripts: {' '.join(flags)}")
     if checkpoint and checkpoint.ignored:
         say(console, f"{source}: {len(checkpoint.ignored)} variables of its training are not part of the model")
     for head in loaded.missing_heads:
@@ -129,8 +130,3 @@ def _load_google(checkpoint: GoogleCheckpoint) -> tuple[LoadResult[EncoderModel]
     model = build_task_model(source, head.head)
     ignored = tuple(sorted(source.tensors.keys() - to_hf_weights(model).keys()))
     return LoadResult(model, (), ignored), TaskModel(model, infer_task(head, model.config.max_positions), inferred=True)
-
-
-def _google_flags(task: TaskModel | None, tokenizer: TextTokenizer) -> list[str]:
-    """Return the flags whose values Google's files do not contain."""
-    return [f"--do_lower_case={tokenizer.lowercase}", *(task.task.google_flags() if task else ())]

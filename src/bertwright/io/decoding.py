@@ -72,11 +72,6 @@ class TextCodec:
     """Advice at the end of the error message."""
 
     @property
-    def display_name(self) -> str:
-        """Name in messages."""
-        return "UTF-8" if self.is_utf8 else self.encoding
-
-    @property
     def is_utf8(self) -> bool:
         """True for UTF-8 with or without a byte order mark."""
         return codecs.lookup(self.encoding).name in ("utf-8", "utf-8-sig")
@@ -217,7 +212,7 @@ class _BlockDecoder(NamedTuple):
             problem = "a NUL byte, which text does not contain"
         except UnicodeDecodeError as error:
             location, invalid = start + error.start, bytes(error.object[error.start : error.end])
-            problem = f"{invalid.hex(' ')} is not {codec.display_name} text"
+            problem = f"{invalid.hex(' ')} is not {'UTF-8' if codec.is_utf8 else codec.encoding} text"
         except UnicodeError as error:  # UTF-16 without a byte order mark
             raise ValueError(f"{self.path}, byte {start}: {error}; give the byte order, as in utf-16-le") from None
         problem = f"{self.path}, byte {location}: {problem}"

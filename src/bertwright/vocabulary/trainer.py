@@ -82,11 +82,6 @@ class VocabularySettings:
                     got = getattr(self, name)
                     raise ValueError(f"{name} = {got!r}: expected {expected!r} with --algorithm byte-pair; set it so")
 
-    @property
-    def strips_accents(self) -> bool:
-        """`strip_accents` with its default resolved."""
-        return self.lowercase if self.strip_accents is None else self.strip_accents
-
 
 def count_corpus_words(
     texts: Iterable[str], settings: VocabularySettings, progress: Callable[[int], None] | None = None
@@ -156,7 +151,7 @@ def check_alphabet_size(start: Sequence[str], characters: Sequence[str], setting
 
 def _check_diacritics(counts: WordCounts, settings: VocabularySettings) -> None:
     share = counts.letters_with_diacritics / max(counts.chunks, 1)
-    if settings.strip_accents is not None or not settings.strips_accents:
+    if settings.strip_accents is not None or not settings.lowercase:
         return
     merge = counts.stripped
     loss = f"{merge.changed:.0%} of the words lose marks, {merge.merged:.0%} become equal to a more frequent word"
