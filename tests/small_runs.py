@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -64,6 +64,12 @@ def make_word_store(folder: Path, text: str, algorithm: str) -> Path:
     tokenizer = learn_vocabulary(LearnSettings(corpus, folder / "vocabulary", vocabulary), silent_console())
     build(folder / "store", corpus, tokenizer, BuildSettings(held_out=0.1, workers=1))
     return folder / "store"
+
+
+def save_random_bert(folder: Path, words: Iterable[str], **sizes: Any) -> None:
+    """Save a BERT with random weights and the special tokens and some words as vocabulary."""
+    tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *words], lowercase=True)
+    save_model(folder, BertForPretraining(BertConfig(tokenizer.vocab_size, **sizes)), tokenizer)
 
 
 @pytest.fixture(scope="session")

@@ -42,14 +42,10 @@ from bertwright.finetuning import run as finetuning
 from bertwright.finetuning.estimators import BertClassifier, BertEmbedder, BertEstimator, BertRegressor, BertTagger
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.convert import ConvertSettings, convert
-from bertwright.interop.huggingface import save_model
-from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training import fit as engine
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from small_runs import save_random_bert
 
 BAD = "gloomy dull stale".split()
 GOOD = "bright witty fresh".split()
@@ -94,13 +90,9 @@ def tags_of(reviews: Reviews, tag: str) -> list[list[str]]:
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Write a model folder with random weights."""
-    tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *FILLERS, *BAD, *GOOD], lowercase=True)
     sizes = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
-    config = BertConfig.from_size(
-        "tiny", tokenizer.vocab_size, initializer_range=0.1, **sizes
-    )  # 0.1: learns in seconds
     folder = tmp_path_factory.mktemp("bert") / "model"
-    save_model(folder, BertForPretraining(config), tokenizer)
+    save_random_bert(folder, [*FILLERS, *BAD, *GOOD], initializer_range=0.1, **sizes)  # 0.1: learns in seconds
     return str(folder)
 
 

@@ -19,9 +19,7 @@ from bertwright.finetuning.estimators import BertClassifier, BertRegressor
 from bertwright.finetuning.grid_settings import GridSettings
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.interop.huggingface import save_model
-from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.settings import from_table
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.classification import Classification, TextExample
@@ -31,9 +29,8 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import UNSEEN, Tagging
 from bertwright.tasks.task import AnyTask
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from helpers import read_output, text_console, write_file
+from small_runs import save_random_bert
 
 LABELS = ["ham"] * 6 + ["spam"] * 2 + ["news"]
 EXAMPLES = [TextExample(f"a cat {n}", None, label, "toy") for n, label in enumerate(LABELS)]
@@ -127,10 +124,8 @@ def test_a_misspelled_choice_is_no_file() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a random model, a file of 90 labeled texts, and weights."""
     folder = tmp_path_factory.mktemp("weights")
-    tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, "cat", "dog", "a"], lowercase=True)
-    save_model(
-        folder / "bert", BertForPretraining(BertConfig(tokenizer.vocab_size, 16, 1, 2, 32, 16), seed=1), tokenizer
-    )
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "max_positions": 16}
+    save_random_bert(folder / "bert", ["cat", "dog", "a"], **sizes)
     rows = [{"text": "a cat" if n % 9 else "a dog", "label": 0 if n % 9 else 1} for n in range(90)]
     write_file(folder, "".join(json.dumps(row) + "\n" for row in rows), "train.jsonl")
     write_file(folder, '{"1": 4}', "weights.json")

@@ -20,20 +20,16 @@ from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
-from bertwright.interop.huggingface import save_model
 from bertwright.metrics.example_scores import compute_scores
 from bertwright.metrics.scores import multi_label_scores
-from bertwright.models.config import BertConfig
-from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.multi_label import LabelsPrediction, MultiLabel
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import OptimizerSettings
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from helpers import CPU, read_output, text_console, write_file
+from small_runs import save_random_bert
 
 RATE = OptimizerSettings(learning_rate=1e-2, warmup_ratio=0.1, bias_correction=True)
 
@@ -172,9 +168,8 @@ FILLERS = "the a of in and was very".split()
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a random model, train.jsonl, dev.csv, and a model that was fine-tuned on them."""
     folder = tmp_path_factory.mktemp("labels")
-    tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *WORDS, *FILLERS], lowercase=True)
-    config = BertConfig(tokenizer.vocab_size, 32, 2, 2, 64, max_positions=32, initializer_range=0.06)
-    save_model(folder / "bert", BertForPretraining(config), tokenizer)
+    sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
+    save_random_bert(folder / "bert", [*WORDS, *FILLERS], initializer_range=0.06, **sizes)
     rng = np.random.default_rng(0)
     rows: list[tuple[str, list[str]]] = []
     for _ in range(400):

@@ -29,20 +29,17 @@ from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
-from bertwright.interop.huggingface import save_model
 from bertwright.metrics import scores
-from bertwright.models.config import BertConfig
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import BertForPretraining, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.tasks.classification import TextExample, TextTask, known_labels
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import Encoded, Ints, Outputs
 from bertwright.tasks.task_io import continue_task
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.training.optimizer import OptimizerSettings
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
 from helpers import CPU, read_output, text_console, write_file
+from small_runs import save_random_bert
 
 
 @dataclass(frozen=True)
@@ -132,9 +129,8 @@ def _register() -> Iterator[None]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a random model, train.tsv, dev.tsv, and two models that were fine-tuned on them."""
     folder = tmp_path_factory.mktemp("ordinal")
-    tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *GRADES, *FILLERS], lowercase=True)
-    config = BertConfig(tokenizer.vocab_size, 32, 2, 2, 64, max_positions=32, initializer_range=0.06)
-    save_model(folder / "bert", BertForPretraining(config), tokenizer)
+    sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 64, "max_positions": 32}
+    save_random_bert(folder / "bert", [*GRADES, *FILLERS], initializer_range=0.06, **sizes)
     for seed, (split, number) in enumerate({"train": 320, "dev": 60}.items()):
         rows = (f"{text}\t{grade}\n" for text, grade in make_rows(number, seed))
         write_file(folder, "text\tlabel\n" + "".join(rows), f"{split}.tsv")
