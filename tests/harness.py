@@ -21,6 +21,7 @@ from rich.console import Console, RenderableType
 from safetensors.torch import load_file
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from bertwright.files import read_json, write_json
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer
 
@@ -59,6 +60,17 @@ def randomize(model: M, scale: float = 0.1) -> M:
         for parameter in model.parameters():
             parameter.add_(scale * torch.randn(parameter.shape, generator=numbers))
     return model.eval()
+
+
+def same_parameters(model: torch.nn.Module, other: torch.nn.Module) -> bool:
+    """Return whether two models have the same parameters, bit by bit."""
+    ours, theirs = dict(model.named_parameters()), dict(other.named_parameters())
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    """Change fields of a model folder's `config.json`."""
+    write_json(folder / "config.json", read_json(folder / "config.json") | changes)
 
 
 def load_weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
+import polars
 import pytest
 from rich.console import Console
 
@@ -33,6 +36,12 @@ def write_file(folder: Path, content: str | bytes, name: str) -> str:
     """Write a file, byte for byte, and return its path."""
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def write_hub_file(path: Path, table: dict[str, Any], features: Any) -> str:
+    """Write a Parquet file as `datasets` does, with the features of its columns as JSON in its metadata."""
+    polars.DataFrame(table).write_parquet(path, metadata={"huggingface": json.dumps({"info": {"features": features}})})
     return str(path)
 
 

@@ -18,7 +18,7 @@ from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
-from harness import randomize
+from harness import edit_config, randomize, same_parameters
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghij"), "the", "cat"]
 CONFIG = BertConfig(
@@ -54,15 +54,6 @@ def rewrite(folder: Path, change) -> None:
     save_file(change(tensors), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def edit_config(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def same(model: BertForPretraining, other: BertForPretraining) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
-
-
 # ---- Write and read
 
 
@@ -70,7 +61,7 @@ def test_saved_model_loads_bit_equal(tmp_path, tokenizer):
     save_model(tmp_path / "m", random_model(), tokenizer)
     loaded = load_model(tmp_path / "m")
     assert loaded.missing_heads == loaded.unexpected_keys == ()
-    assert same(loaded.model, random_model())
+    assert same_parameters(loaded.model, random_model())
     assert loaded.model.config == CONFIG
     assert not loaded.model.training
 
@@ -147,7 +138,7 @@ def test_older_names_buffers_and_copies_of_the_decoder_load(folder):
         return tensors | {"bert.embeddings.position_ids": torch.arange(32)[None]}
 
     rewrite(folder, age)
-    assert same(load_model(folder).model, random_model())
+    assert same_parameters(load_model(folder).model, random_model())
 
 
 def test_shards_load(folder):
@@ -159,7 +150,7 @@ def test_shards_load(folder):
         save_file({name: tensors[name] for name in names_in_file}, folder / file)
     weight_map = {name: file for file, names_in_file in shards.items() for name in names_in_file}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    assert same(load_model(folder).model, random_model())
+    assert same_parameters(load_model(folder).model, random_model())
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ValueError, match=r"model-00002-of-00002\.safetensors: missing"):
         load_model(folder)
@@ -314,7 +305,7 @@ def test_pickle_is_never_read_and_the_message_has_a_command_that_converts_it(fol
     python, flag, code = shlex.split(command)  # as a shell reads it: one argument, whatever the folder's name is
     assert (python, flag) == ("python", "-c")
     exec(code, {})
-    assert same(load_model(folder).model, random_model())
+    assert same_parameters(load_model(folder).model, random_model())
 
 
 def test_a_hub_model_without_safetensors_has_a_command_that_downloads_and_converts(folder, tmp_path, monkeypatch):
@@ -332,7 +323,7 @@ def test_a_hub_model_without_safetensors_has_a_command_that_downloads_and_conver
     )
     exec(shlex.split(str(caught.value).partition("convert it once: ")[2])[2], {})
     assert asked == [(("acme/bert-ko", "pytorch_model.bin"), {"revision": "abc123"})]
-    assert same(load_model(snapshot).model, random_model())
+    assert same_parameters(load_model(snapshot).model, random_model())
 
 
 def test_folder_without_a_model_is_rejected(tmp_path, folder):
@@ -358,7 +349,7 @@ def test_save_model_never_overwrites_and_leaves_no_incomplete_folder(folder, tok
     with pytest.raises(OSError, match=r"model\.safetensors: could not be written \(No space left on device"):
         save_model(folder.with_name("other"), random_model(), tokenizer)
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
-    assert same(load_model(folder).model, random_model())
+    assert same_parameters(load_model(folder).model, random_model())
 
 
 def full_disk(_tensors, path, metadata):

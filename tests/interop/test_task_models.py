@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
-from harness import randomize
+from harness import edit_config, randomize, same_parameters
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)
 CONFIG = BertConfig(
@@ -80,17 +79,6 @@ def theirs(model: nn.Module, head: HeadSpec) -> torch.Tensor:
     return logits if head.reads_sequence_state else logits[torch.from_numpy(REAL)]
 
 
-def same(model: nn.Module, other: nn.Module) -> bool:
-    names, parameters = zip(*model.named_parameters(), strict=True)
-    others, values = zip(*other.named_parameters(), strict=True)
-    return names == others and all(torch.equal(a, b) for a, b in zip(parameters, values, strict=True))
-
-
-def edit_config(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 # ---- Write and read
 
 
@@ -127,7 +115,7 @@ def test_transformers_rejects_a_left_to_right_folder_that_it_would_compute_wrong
 def test_written_model_loads_bit_equal(tmp_path, record, config):
     model = write(tmp_path / "m", record, config)
     again = load_task_model(tmp_path / "m")
-    assert same(model, again)
+    assert same_parameters(model, again)
     assert (again.head.spec, again.config, again.training) == (record.head, config, False)
     assert load_head(tmp_path / "m") == record
 
@@ -163,8 +151,8 @@ def test_pre_training_loads_a_task_model_without_its_head(tmp_path):
     loaded = load_model(tmp_path / "m", heads="optional")
     assert loaded.unexpected_keys == ("classifier.bias", "classifier.weight")
     assert loaded.missing_heads == ("masked_token", "next_sentence")
-    assert same(loaded.model.encoder, model.encoder)
-    assert same(loaded.model.pooler, model.head.pooler)
+    assert same_parameters(loaded.model.encoder, model.encoder)
+    assert same_parameters(loaded.model.pooler, model.head.pooler)
 
 
 # ---- The start of fine-tuning
@@ -183,11 +171,11 @@ def test_start_takes_the_encoder_and_the_pooler_if_there_is_one(tmp_path, name, 
     getattr(transformers, name).from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
     started = start_task_model(tmp_path / "theirs", record.head, seed=7)
     initial = EncoderForTask(BertEncoder(CONFIG), record.head, seed=7)
-    assert same(started.model.encoder, source.encoder)
-    assert same(started.model.head.classifier, initial.head.classifier)
+    assert same_parameters(started.model.encoder, source.encoder)
+    assert same_parameters(started.model.head.classifier, initial.head.classifier)
     if record.head.reads_sequence_state:
         has_pooler = name in ("BertForPreTraining", "BertModel")
-        assert same(started.model.head.pooler, source.pooler if has_pooler else initial.head.pooler)
+        assert same_parameters(started.model.head.pooler, source.pooler if has_pooler else initial.head.pooler)
         assert started.missing_heads == (("classifier",) if has_pooler else ("pooler", "classifier"))
     else:
         assert started.model.head.pooler is None
@@ -198,12 +186,12 @@ def test_start_has_a_new_classifier_even_if_the_folder_s_would_fit(tmp_path):
     write(tmp_path / "m", RECORDS["sequence"])
     started, other = (start_task_model(tmp_path / "m", HeadSpec("sequence", 3), seed) for seed in (1, 2))
     assert started.missing_heads == ("classifier",)
-    assert same(
+    assert same_parameters(
         started.model.head.classifier,
         EncoderForTask(BertEncoder(CONFIG), HeadSpec("sequence", 3), seed=1).head.classifier,
     )
-    assert not same(started.model.head.classifier, other.model.head.classifier)
-    assert same(started.model.encoder, other.model.encoder)
+    assert not same_parameters(started.model.head.classifier, other.model.head.classifier)
+    assert same_parameters(started.model.encoder, other.model.encoder)
     assert torch.equal(started.model.head.classifier.bias, torch.zeros(3))
 
 
@@ -312,4 +300,4 @@ def test_random_model_is_built_without_reading_the_weights(tmp_path):
     head = HeadSpec("sequence", 3)
     model = random_task_model(tmp_path / "m", head, seed=7, dropout=0.2)
     assert model.config == CONFIG.with_dropout(0.2)
-    assert same(model, EncoderForTask(BertEncoder(CONFIG, seed=7), head, seed=7))
+    assert same_parameters(model, EncoderForTask(BertEncoder(CONFIG, seed=7), head, seed=7))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bertwright.io.schema import TableSchema
 from bertwright.io.tables import format_label, read_rows
 from bertwright.tasks.classification import Classification
-from helpers import ALL_DATA, SAMPLES
+from helpers import ALL_DATA, SAMPLES, write_hub_file
 
 BOTH = TableSchema(("text",), ("label",))
 
@@ -181,12 +181,6 @@ def test_all_formats_give_the_same_rows(tmp_path: Path, table: list[tuple[str, s
 NO_YES = {"names": ["no", "yes"], "_type": "ClassLabel"}
 
 
-def hub_file(path: Path, table: dict[str, Any], features: Any) -> str:
-    """Write a Parquet file as `datasets` does, with its features as JSON in the metadata."""
-    polars.DataFrame(table).write_parquet(path, metadata={"huggingface": json.dumps({"info": {"features": features}})})
-    return str(path)
-
-
 @pytest.mark.parametrize(
     ("feature", "value", "named"),
     [
@@ -212,7 +206,7 @@ def hub_file(path: Path, table: dict[str, Any], features: Any) -> str:
 def test_label_names_in_parquet_metadata_replace_numbers(tmp_path: Path, feature: Any, value: Any, named: Any) -> None:
     column = polars.Series([value], dtype=polars.List(polars.Int8) if value == [] else None)
     features = {"text": {"dtype": "string", "_type": "Value"}, "label": feature}
-    path = hub_file(tmp_path / "a.parquet", {"text": ["a"], "label": column}, features)
+    path = write_hub_file(tmp_path / "a.parquet", {"text": ["a"], "label": column}, features)
     assert list(read_rows(path, BOTH)) == [(f"{path}, row 1", ("a", named))]
     assert [values for _, values in read_rows(path, TableSchema(("text",), ("label",), keep_label_ids=True))] == [
         ("a", value)
@@ -241,7 +235,7 @@ def test_other_parquet_metadata_is_ignored(tmp_path: Path, metadata: str) -> Non
 )
 def test_label_without_a_name_raises_an_error(tmp_path: Path, value: Any, message: str) -> None:
     whole, feature = ([0], [NO_YES]) if isinstance(value, list) else (0, NO_YES)
-    path = hub_file(tmp_path / "a.parquet", {"text": ["a", "b"], "label": [whole, value]}, {"label": feature})
+    path = write_hub_file(tmp_path / "a.parquet", {"text": ["a", "b"], "label": [whole, value]}, {"label": feature})
     with pytest.raises(ValueError, match=rf"a\.parquet, row 2: {message}"):
         list(read_rows(path, BOTH))
     assert len(list(read_rows(path, TableSchema(("text",))))) == 2  # labels are not read

@@ -1,9 +1,10 @@
-"""Models of `transformers` with random weights, and the weights as our models are built from them."""
+"""Models of `transformers` with random weights, their weights as our models are built from them, and a distance."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bertwright.interop.architectures import BERT
 from bertwright.interop.huggingface import ModelSource
@@ -24,3 +25,8 @@ def randomize_reference(model: Any) -> Any:
             mean = 1.0 if name.endswith("LayerNorm.weight") else 0.0
             parameter.copy_(mean + 0.15 * torch.randn(parameter.shape, generator=numbers))
     return model.train()
+
+
+def distance(ours: Tensor, theirs: Tensor) -> float:
+    """Compute ‖ours − theirs‖ / ‖theirs‖ in double precision."""
+    return float((ours.double() - theirs.double()).norm() / theirs.double().norm())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from converted import randomize_reference, weights_of
+from converted import distance, randomize_reference, weights_of
 from torch import Tensor
 
 from bertwright.interop.head_config import HEAD_CLASSES, MULTI_LABEL, HeadRecord
@@ -147,11 +147,6 @@ def their_logits(output: Any, encoded: Encoded, case: Case, real: Tensor) -> Ten
     if case.task.head.kind == "span":
         return torch.stack([output.start_logits, output.end_logits], -1)[real]
     return output.logits[np.repeat(np.arange(len(encoded.lengths)), encoded.position_counts), encoded.positions]
-
-
-def distance(ours: Tensor, theirs: Tensor) -> float:
-    """Compute ‖ours − theirs‖ / ‖theirs‖ in double precision."""
-    return float((ours.double() - theirs.double()).norm() / theirs.double().norm())
 
 
 def encode_and_collate(case: Case) -> tuple[Encoded, TaskBatch]:

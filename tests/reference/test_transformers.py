@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from converted import randomize_reference, weights_of
+from converted import distance, randomize_reference, weights_of
 from torch import Tensor
 
 from bertwright.interop.architectures import BERT
@@ -71,11 +71,6 @@ def example(lengths: tuple[int, ...] = (17, 2, 40, 9, 33)) -> Example:
     padded |= {"attention_mask": real.astype(int), "labels": np.where(masked, targets, IGNORED)}
     theirs = {name: torch.from_numpy(array) for name, array in padded.items()}
     return Example(ours, theirs | {"next_sentence_label": torch.from_numpy(nsp)}, torch.from_numpy(real))
-
-
-def distance(ours: Tensor, theirs: Tensor) -> float:
-    """Compute ‖ours − theirs‖ / ‖theirs‖ in double precision."""
-    return float((ours.double() - theirs.double()).norm() / theirs.double().norm())
 
 
 @pytest.fixture(params=list(CASES.values()), ids=list(CASES))

@@ -8,7 +8,6 @@ import json
 import re
 from pathlib import Path
 
-import polars
 import pytest
 import zstandard
 from hypothesis import given, settings
@@ -18,7 +17,7 @@ from bertwright.io import conll_lines
 from bertwright.metrics.tag_schemes import detect_scheme, find_spans
 from bertwright.tasks.conll import TagExample, read_sentences, to_conll, with_document_context
 from bertwright.tasks.tagging import Tagging
-from helpers import PUBLISHED, SAMPLES, needs_data, write_file
+from helpers import PUBLISHED, SAMPLES, needs_data, write_file, write_hub_file
 
 NEWS = """-DOCSTART- -X- -X- O
 
@@ -101,14 +100,8 @@ NER = {"feature": {"names": ["O", "B-PER", "I-PER", "B-LOC"], "_type": "ClassLab
 NAMED = {"tokens": [["Angela", "Merkel"], ["in", "Paris", "."]], "ner_tags": [[1, 2], [0, 3, 0]]}
 
 
-def write_hub_file(path: Path, table: dict[str, object], **features: object) -> str:
-    """Write a Parquet file as `datasets` does, with the features of its columns as JSON in its metadata."""
-    polars.DataFrame(table).write_parquet(path, metadata={"huggingface": json.dumps({"info": {"features": features}})})
-    return str(path)
-
-
 def test_parquet_of_the_hub_hand_worked(tmp_path):
-    path = write_hub_file(tmp_path / "train.parquet", NAMED, ner_tags=NER)
+    path = write_hub_file(tmp_path / "train.parquet", NAMED, {"ner_tags": NER})
     found = read(path, "tokens", "ner_tags")
     assert show(found) == [(0, "Angela Merkel", "B-PER I-PER"), (1, "in Paris .", "O B-LOC O")]
     assert [one.location_of(1) for one in found] == [f"{path}, row 1", f"{path}, row 2"]
@@ -117,7 +110,7 @@ def test_parquet_of_the_hub_hand_worked(tmp_path):
 
 def test_parquet_with_tags_as_text_and_running_text(tmp_path):
     path = write_hub_file(
-        tmp_path / "a.parquet", {"words": [["a", "b c"]], "tags": [["O", "B-X"]], "text": ["Is a, b?"]}
+        tmp_path / "a.parquet", {"words": [["a", "b c"]], "tags": [["O", "B-X"]], "text": ["Is a, b?"]}, {}
     )
     assert [(one.words, one.tags) for one in read(path)] == [(("a", "b c"), ("O", "B-X"))]
     (cut,) = read(path, "text", labeled=False)
@@ -126,7 +119,7 @@ def test_parquet_with_tags_as_text_and_running_text(tmp_path):
 
 def test_glob_names_several_files_of_a_data_set(tmp_path, monkeypatch):
     for number in (0, 1):
-        write_hub_file(tmp_path / f"train-{number}.parquet", NAMED, ner_tags=NER)
+        write_hub_file(tmp_path / f"train-{number}.parquet", NAMED, {"ner_tags": NER})
     found = read(f"{tmp_path}/train-*.parquet", "tokens", "ner_tags")
     assert [one.location for one in found] == [
         f"{tmp_path}/train-{number}.parquet, row {row}" for number in (0, 1) for row in (1, 2)
@@ -179,7 +172,7 @@ def test_glob_names_several_files_of_a_data_set(tmp_path, monkeypatch):
     ],
 )
 def test_invalid_parquet_is_rejected_with_its_row(tmp_path, table, columns, message):
-    path = write_hub_file(tmp_path / "a.parquet", table, ner_tags=NER)
+    path = write_hub_file(tmp_path / "a.parquet", table, {"ner_tags": NER})
     with pytest.raises(ValueError, match=re.escape(path) + ".*" + re.escape(message)):
         read(path, *(columns or ("tokens", "ner_tags")))
 
