@@ -51,7 +51,7 @@ def prebuild(machine: str, folder: Path) -> None:
     """Compile the kernels for every level of an architecture, and the vocabulary's library for the lowest."""
     sys.path.insert(0, str(ROOT / "src"))
     from bertwright.kernels import compile as compilation
-    from bertwright.kernels.cpu import INSTRUCTION_SETS
+    from bertwright.kernels.instruction_sets import INSTRUCTION_SETS
 
     cross = "g++" if machine == platform.machine() else f"{machine}-linux-gnu-g++"
     os.environ["CXX"] = os.environ.get("CXX") or cross

@@ -198,7 +198,10 @@ def read_constants(module: str) -> dict[str, Any]:
     constants = dict[str, Any]()
     for statement in ast.parse(source).body:
         match statement:
-            case ast.Assign(targets=[ast.Name(id=constant)], value=ast.Constant(value=value)):
+            case (
+                ast.Assign(targets=[ast.Name(id=constant)], value=ast.Constant(value=value))
+                | ast.AnnAssign(target=ast.Name(id=constant), value=ast.Constant(value=value))
+            ):
                 constants[constant] = value
     return constants
 

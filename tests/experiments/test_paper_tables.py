@@ -24,6 +24,12 @@ from bertwright.files import read_json
 from bertwright.settings import differences, to_table
 
 
+@pytest.mark.parametrize(("name", "hint"), [("table3", "it is part of table1"), ("tabel5", 'did you mean "table5"')])
+def test_a_name_without_a_table_gets_the_table_to_ask_for(name: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf'EXPERIMENT: no experiment "{name}"; {hint}'):
+        ExperimentSettings(experiment=name, work=tmp_path)
+
+
 def test_a_table_is_found_by_the_name_of_its_file() -> None:
     assert {"figure5", "table1", "table5", "table6", "table7", "table8"} <= {*table_names()}
     assert "table7 (Table 7: features and fine-tuning)" in describe_tables()

@@ -3,7 +3,7 @@
 It compiles them with Debian's cross-compiler, as for a wheel, and starts a process under qemu-user. Every call is sent
 there: the buffers and the arguments, and back the buffers. So the same tests that compare the kernels of this machine
 with their reference implementations compare those of the other processor. `EMULATED_LEVEL` selects an instruction set
-of cpu.INSTRUCTION_SETS; the default is the best.
+of instruction_sets.INSTRUCTION_SETS; the default is the best.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch import Tensor
 
 from bertwright.kernels import attention, ffi, fused_encoder, fused_ops, linear_bf16, native  # noqa: F401
 from bertwright.kernels.compile import Compiler, compile_flags, compile_library
-from bertwright.kernels.cpu import INSTRUCTION_SETS
 from bertwright.kernels.ffi import Rows
+from bertwright.kernels.instruction_sets import INSTRUCTION_SETS
 
 CROSS, SYSTEM = "aarch64-linux-gnu-g++", "/usr/aarch64-linux-gnu"
 EMULATOR = ["qemu-aarch64", "-cpu", "max", "-L", SYSTEM]

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from bertwright.kernels.cpu import find_levels
+from bertwright.kernels.instruction_sets import find_levels
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bertwright.kernels import cpu
-from bertwright.kernels.cpu import INSTRUCTION_SETS, available_cpus, available_memory, find_levels
+from bertwright.kernels.cpu import available_cpus, available_memory
+from bertwright.kernels.instruction_sets import INSTRUCTION_SETS, find_levels
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 
 from bertwright.kernels import native
 from bertwright.kernels.compile import FLAGS
-from bertwright.kernels.cpu import INSTRUCTION_SETS, InstructionSet
+from bertwright.kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet
 
 needs_gcc = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
 

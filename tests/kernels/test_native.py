@@ -16,7 +16,7 @@ import pytest
 from bertwright.kernels import compile as compilation
 from bertwright.kernels import native
 from bertwright.kernels.compile import CompileError, Compiler, compile_flags, find_compilers, uses_openmp
-from bertwright.kernels.cpu import InstructionSet, find_levels
+from bertwright.kernels.instruction_sets import InstructionSet, find_levels
 
 needs_compiler = pytest.mark.skipif(not any(find_compilers()), reason="no C++ compiler on this machine")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files of other users")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertwright.kernels.compile import find_compilers
-from bertwright.kernels.cpu import INSTRUCTION_SETS, find_levels
+from bertwright.kernels.instruction_sets import INSTRUCTION_SETS, find_levels
 
 ROOT = Path(__file__).parents[2]
 SMOKE = """

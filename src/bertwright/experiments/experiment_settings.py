@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertwright.executors.executor import ExecutorSettings
 from bertwright.experiments.levels import LevelName
-from bertwright.experiments.tables import TableProperties, describe_tables, read_properties, table_names
+from bertwright.experiments.tables import TableProperties, describe_tables, read_properties, suggest_table, table_names
 from bertwright.interop.model_files import check_model
 from bertwright.settings import Positional, check_limit, check_minimum, check_not_str, did_you_mean
 from bertwright.tasks.presets import PRESETS
@@ -71,8 +71,7 @@ class ExperimentSettings:
         check_minimum(self, 1, "seeds", "pretraining_seeds", "limit", "word_task_limit")
         check_minimum(self, 10, "steps")
         if self.experiment not in table_names():
-            hint = did_you_mean(self.experiment, table_names())
-            raise ValueError(f'EXPERIMENT: no experiment "{self.experiment}"; {hint}')
+            raise ValueError(f'EXPERIMENT: no experiment "{self.experiment}"; {suggest_table(self.experiment)}')
         for task in self.tasks:
             if task not in PRESETS:
                 raise ValueError(f'--tasks: no task "{task}"; {did_you_mean(task, PRESETS)}')

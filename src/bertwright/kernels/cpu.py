@@ -1,4 +1,4 @@
-"""The processor: its instruction set, the number of CPUs for this process; and malloc's handling of large blocks."""
+"""The processor: its name, the number of CPUs and the memory for this process; malloc's handling of large blocks."""
 
 from __future__ import annotations
 
@@ -9,72 +9,21 @@ import platform
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 MAX_THREADS = 1_024  # beyond some thousands OpenMP ends the process
 
 
-class InstructionSet(NamedTuple):
-    """An instruction set; a library compiled for it gives the same bits on all machines that have it."""
-
-    name: str
-    flags: tuple[str, ...]
-    features: frozenset[str]
-    """Features that /proc/cpuinfo lists on a processor with this instruction set."""
-
-
-_V2 = frozenset("cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3".split())
-_V3 = _V2 | frozenset("abm avx avx2 bmi1 bmi2 f16c fma movbe".split())
-_V4 = _V3 | frozenset("avx512bw avx512cd avx512dq avx512f avx512vl".split())
-_BF16 = _V4 | {"avx512_bf16"}
-_AMX = _BF16 | {"amx_bf16", "amx_tile"}
-_ARM_BF16 = frozenset("asimd asimdrdm atomics bf16 crc32".split())
-# The levels of each architecture, best first. The tuning is fixed because it decides which products and sums are fused.
-INSTRUCTION_SETS = {
-    "x86_64": (
-        InstructionSet(
-            "x86-64-amx", ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mtune=generic"), _AMX
-        ),
-        InstructionSet("x86-64-avx512bf16", ("-march=x86-64-v4", "-mavx512bf16", "-mtune=generic"), _BF16),
-        InstructionSet("x86-64-v4", ("-march=x86-64-v4", "-mtune=generic"), _V4),
-        InstructionSet("x86-64-v3", ("-march=x86-64-v3", "-mtune=generic"), _V3),
-        InstructionSet("x86-64-v2", ("-march=x86-64-v2", "-mtune=generic"), _V2),
-    ),
-    "aarch64": (
-        InstructionSet("armv8.2-a-bf16", ("-march=armv8.2-a+bf16", "-mtune=generic"), _ARM_BF16),
-        InstructionSet("armv8-a", ("-march=armv8-a", "-mtune=generic"), frozenset({"asimd"})),
-    ),
-}
-
-
-def find_levels() -> list[InstructionSet]:
-    """Return the levels that this processor has, best first; none on systems without /proc/cpuinfo.
-
-    `BERTWRIGHT_ISA` names the best one to use, for the same bits on different machines. Raises ValueError if this
-    processor lacks it.
-    """
-    features = set(_read_cpuinfo("flags", "Features").split())
-    levels = [level for level in INSTRUCTION_SETS.get(platform.machine(), ()) if level.features <= features]
-    wanted = os.environ.get("BERTWRIGHT_ISA")
-    if not wanted:
-        return levels
-    names = [level.name for level in levels]
-    if wanted not in names:
-        raise ValueError(f"BERTWRIGHT_ISA: expected one of {', '.join(names)} on this processor, got {wanted!r}")
-    return levels[names.index(wanted) :]
-
-
 def processor_name() -> str:
     """Return the processor's name in /proc/cpuinfo, or the architecture if it has none."""
-    return _read_cpuinfo("model name", "CPU part") or platform.machine()
+    return read_cpuinfo("model name", "CPU part") or platform.machine()
 
 
 def vendor() -> str:
     """Return the vendor that an x86-64 processor reports, such as GenuineIntel or AuthenticAMD; else ""."""
-    return _read_cpuinfo("vendor_id")
+    return read_cpuinfo("vendor_id")
 
 
-def _read_cpuinfo(*names: str) -> str:
+def read_cpuinfo(*names: str) -> str:
     """Return the value of the first line of /proc/cpuinfo with one of these names; "" if there is none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

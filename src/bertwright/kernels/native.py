@@ -5,8 +5,8 @@ so a machine without a compiler is only slower. `BERTWRIGHT_NATIVE=0` selects Py
 ignores prebuilt libraries; `BERTWRIGHT_CACHE` moves the cache folder (default: `$XDG_CACHE_HOME/bertwright`, else
 `~/.cache/bertwright`).
 
-A wheel holds `kernels/prebuilt/NAME-LEVEL.so` for the levels of `cpu.INSTRUCTION_SETS`; the best one for this processor
-is loaded.
+A wheel holds `kernels/prebuilt/NAME-LEVEL.so` for the levels of `instruction_sets.INSTRUCTION_SETS`; the best one for
+this processor is loaded.
 
 The cache holds `NAME-KEY.so` and its digest `NAME-KEY.blake2b` for each library. KEY is the digest of sources, flags
 and compiler. Libraries are loaded only if no other user can write to them and to their folder.
@@ -40,7 +40,7 @@ from bertwright.kernels.compile import (
     read_sources,
     uses_openmp,
 )
-from bertwright.kernels.cpu import find_levels
+from bertwright.kernels.instruction_sets import find_levels
 
 PACKAGE = Path(__file__).parent.parent
 PREBUILT = Path(__file__).parent / "prebuilt"

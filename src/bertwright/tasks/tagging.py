@@ -338,7 +338,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         if not location:
             return None
         head_class = resolve_name(location)  # by name, because heads import PyTorch
-        return lambda encoder: head_class(self.head, encoder.config.hidden_size, self.labels, self._scheme)
+        return lambda encoder: head_class(self.head, encoder.config.hidden_size, self.labels, self._learned_scheme)
 
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         if not self.scores_paths:

@@ -12,7 +12,7 @@ import pkgutil
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertwright.settings import read_constants
+from bertwright.settings import did_you_mean, read_constants
 
 if TYPE_CHECKING:
     from bertwright.experiments.job_maker import ExperimentInputs
@@ -29,6 +29,8 @@ class TableProperties(NamedTuple):
     """The task of an experiment that is about one; "": `--tasks` chooses."""
     is_curve: bool = False
     """Whether each checkpoint is fine-tuned, for which levels have fewer seeds and rates."""
+    parts: str = ""
+    """Names of the paper's tables that it contains and that have no file of their own, with blanks between."""
 
 
 def table_names() -> list[str]:
@@ -43,6 +45,12 @@ def read_properties(name: str) -> TableProperties:
     return TableProperties(
         **{field: values[field.upper()] for field in TableProperties._fields if field.upper() in values}
     )
+
+
+def suggest_table(name: str) -> str:
+    """Return what to write in place of a name that no experiment has."""
+    whole = next((table for table in table_names() if name in read_properties(table).parts.split()), None)
+    return did_you_mean(name, table_names()) if whole is None else f"it is part of {whole}"
 
 
 def describe_tables() -> str:

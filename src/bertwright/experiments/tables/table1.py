@@ -11,6 +11,7 @@ from bertwright.experiments.task_files import add_test_files
 from bertwright.tasks.presets import PRESETS
 
 TITLE = "Tables 1 to 4: all tasks"
+PARTS = "table2 table3 table4"
 TAKES_MODEL = True
 
 # Table 1 (GLUE test), tables 2 and 3 (SQuAD 1.1 and 2.0), table 4 (SWAG), table 7 (CoNLL-2003). WNLI is left out.

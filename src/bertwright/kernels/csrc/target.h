@@ -1,4 +1,5 @@
-// What the compiler's flags allow: the only header that reads their macros. A new instruction set enters here.
+// What the compiler's flags allow: the only header that reads their macros. The flags are in
+// `kernels/instruction_sets.py`; a new width of vectors or a new micro-kernel enters here.
 #pragma once
 
 #if defined(__AVX512F__)
@@ -19,7 +20,7 @@
 #if (defined(__AMX_BF16__) || defined(__AMXBF16__)) && defined(__linux__)  // the latter by clang 14
 #define HAS_AMX 1
 #endif
-#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)  // vectors of 128 bits
 #define HAS_NEON_BF16 1
 #include <arm_neon.h>
 #endif

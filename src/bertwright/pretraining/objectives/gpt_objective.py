@@ -73,8 +73,6 @@ class GptObjective(LeftToRightLM):
 
     def loss(self, model: GptLanguageModel, batch: BertBatch) -> LossOutput:  # type: ignore[override]
         """Compute the mean cross entropy of the next tokens, in nats (section 3.1, L1)."""
-        import torch
-
         from bertwright.training.loop import LossOutput
 
         states = model.encoder(batch.input, batch.mlm_positions)
@@ -83,12 +81,10 @@ class GptObjective(LeftToRightLM):
         lengths = batch.packing.lengths[: batch.num_sequences]
         counts = {
             "mlm_count": batch.num_predictions,
-            "nsp_count": 0,
             "tokens": int(lengths.sum()),
             "flops": model.config.count_training_flops(lengths, batch.num_predictions, pooled=False),
         }
-        zero = torch.zeros((), device=loss.device)
-        sums = {"mlm_sum": loss.detach() * count, "mlm_correct": correct, "nsp_sum": zero, "nsp_correct": zero}
+        sums = {"mlm_sum": loss.detach() * count, "mlm_correct": correct}
         return LossOutput.of(loss, sums, counts)
 
     def suggest_command(self, model: str) -> str:
