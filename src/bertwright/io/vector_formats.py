@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -80,7 +80,7 @@ def read_text_vectors(path: Path) -> Iterator[VectorBlock]:
     header = HEADER.fullmatch(first[1].encode())
     if header is None:
         count, width = None, len(first[1].rstrip().split(" ")) - 1
-        lines = _chain(first, lines)
+        lines = chain([first], lines)
         if width < 1:
             raise ValueError(f"{path}, line 1: expected a word and its numbers, got {first[1][:40]!r}")
     else:
@@ -107,11 +107,6 @@ def read_text_vectors(path: Path) -> Iterator[VectorBlock]:
         yield block
     if count is not None and total != count:
         raise ValueError(f"{path}: expected {count:,} words (line 1), got {total:,}; {COPY_AGAIN}")
-
-
-def _chain(first: tuple[int, str], rest: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    yield first
-    yield from rest
 
 
 def _describe_line(path: Path, number: int, word: str, fields: list[str], width: int) -> str:
