@@ -421,6 +421,12 @@ def test_misuse_is_one_line_with_exit_code_2_and_leaves_nothing(bad: Path, name:
         ("fill-mask", ["missing: MODEL (see"]),
         ("vocabulary text.txt", ["missing: --output PATH (see"]),
         ("survey text.txt --column", ["--column: expected 1"]),
+        ("finetune --task classification --run new --trian a.tsv", ["unknown: --trian; did you mean --train"]),
+        ("finetune --task classification --run new --epochs many", ["--epochs: expected a number, got 'many'"]),
+        ("finetune --task mrpc --run new --header maybe", ["--header: expected True or False", "got 'maybe'"]),
+        ("finetune --resume", ["missing: --run PATH"]),
+        ("probe --task tagging --run new --representations sum-four", ["'sum-four'", "'sum-last-four'"]),
+        ("glue-submission cola=bert", ["missing: --data PATH, --output PATH (see"]),
     ],
 )
 def test_invalid_arguments_are_explained(at: Path, command: str, words: list[str]) -> None:

@@ -638,29 +638,6 @@ def test_misuse_is_one_line_and_writes_nothing(
     assert [path for path in after if path not in before and path not in ("new", "new/.lock")] == []
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("finetune --task classification --run new --trian a.tsv", ["unknown: --trian; did you mean --train"]),
-        ("finetune --task classification --run new --epochs many", ["--epochs: expected a number, got 'many'"]),
-        (
-            "finetune --task classification --run new --header maybe",
-            ["--header: expected True or False", "got 'maybe'"],
-        ),
-        ("finetune --resume", ["missing: --run PATH"]),
-        ("evaluate", ["missing: MODEL (see"]),
-        ("predict", ["missing: MODEL (see"]),
-        ("probe --task tagging --run new --representations sum-four", ["'sum-four'", "'sum-last-four'"]),
-        ("glue-submission cola=bert", ["missing: --data PATH, --output PATH (see"]),
-    ],
-)
-def test_arguments_that_do_not_parse_are_rejected(at: Path, command: str, words: list[str]) -> None:
-    before = files(at)
-    error = run_failing(command)
-    assert all(word in error for word in words)
-    assert files(at) == before
-
-
 @pytest.mark.parametrize("command", [f"{CLASSIFY} hf://datasets/a/b.csv", f"{TAG} hf://datasets/a/b.conll"])
 def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     failure = type("ConnectError", (Exception,), {"__module__": "httpx"})
