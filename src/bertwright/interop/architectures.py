@@ -129,9 +129,7 @@ class BertArchitecture(Architecture):
                 raise ValueError(f"{path}: {field}: expected {expected[field]} as in {CONFIG}, got {size}")
 
 
-BERT = BertArchitecture(
-    BertEncoder, BertConfig, "Bert", BertForPretraining, ("pooler", "masked_token", "next_sentence")
-)
+BERT = BertArchitecture(BertEncoder, BertConfig, "Bert", BertForPretraining)
 BILSTM = Architecture(BiLSTMEncoder, BiLSTMConfig, "BiLSTM")
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -142,11 +140,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     REVERSED: BERT,
     READS_LAST: BERT,
     CompositeEncoder.model_type: Architecture(CompositeEncoder, CompositeConfig, "BertComposite"),
-    AwdLstmEncoder.model_type: Architecture(
-        AwdLstmEncoder, AwdLstmConfig, "AwdLstm", AwdLstmLanguageModel, ("softmax_bias",)
-    ),
+    AwdLstmEncoder.model_type: Architecture(AwdLstmEncoder, AwdLstmConfig, "AwdLstm", AwdLstmLanguageModel),
     # `interop/allennlp.py` reads and writes the released format.
-    ElmoEncoder.model_type: Architecture(ElmoEncoder, ElmoConfig, "Elmo", BidirectionalLM, ("softmax",)),
+    ElmoEncoder.model_type: Architecture(ElmoEncoder, ElmoConfig, "Elmo", BidirectionalLM),
     GPT.encoder.model_type: GPT,
 }
 

@@ -116,20 +116,25 @@ def read_source(folder: Path, model_config: ModelConfig) -> ModelSource:
 
 
 def load_model(
-    folder: Path, heads: Literal["required", "optional"] = "required", **changes: Any
+    folder: Path,
+    heads: Literal["required", "optional"] = "required",
+    model_class: type[EncoderModel] | None = None,
+    **changes: Any,
 ) -> LoadResult[EncoderModel]:
     """Read a folder's model in float32, ready for inference (dropout off).
 
-    `heads="optional"` accepts a bare encoder or one with other heads; the result lists the differences. `changes`:
-    fields of the configuration by name, such as `hidden_dropout`. Raises ValueError for parameters that are
-    missing, unexpected or of another shape, and for damaged files.
+    `heads="optional"` accepts a bare encoder or one with other heads; the result lists the differences. `model_class`:
+    a subclass of the architecture's model, with more modules. `changes`: fields of the configuration by name, such as
+    `hidden_dropout`. Raises ValueError for parameters that are missing, unexpected or of another shape, and for damaged
+    files.
     """
     source = read_source(folder, read_config(folder))
     known = {field.name for field in fields(source.config)}  # type: ignore[arg-type]
     if unknown := [name for name in changes if name not in known]:
         model_type = source.architecture.encoder.model_type
         raise ValueError(f"{source.path}: {model_type} has no {', '.join(unknown)} to change")
-    loaded = build_model(source._replace(config=replace(source.config, **changes)))  # type: ignore[type-var]
+    changed = source._replace(config=replace(source.config, **changes))  # type: ignore[type-var]
+    loaded = build_model(changed, model_class)
     if heads == "required" and (loaded.missing_heads or loaded.unexpected_keys):
         lacking = f"lacks {', '.join(loaded.missing_heads)}" if loaded.missing_heads else ""
         beyond = f"has {summarize(loaded.unexpected_keys)}, of another head" if loaded.unexpected_keys else ""
@@ -138,10 +143,17 @@ def load_model(
     return loaded
 
 
-def build_model(source: ModelSource) -> LoadResult[EncoderModel]:
-    """Build the model of pre-training with the source's weights."""
-    model = meta_model(source.architecture.build_model, source)
-    loaded = load_weights(model, source, optional=source.architecture.optional_heads)
+def build_model(source: ModelSource, model_class: type[EncoderModel] | None = None) -> LoadResult[EncoderModel]:
+    """Build the model of pre-training with the source's weights; modules that the source lacks get random weights.
+
+    `model_class`: a subclass to build instead, if it extends this architecture's model.
+    """
+    build, general = source.architecture.build_model, source.architecture.model
+    if model_class is not None and isinstance(general, type) and issubclass(model_class, general):
+        build = model_class
+    model = meta_model(build, source)
+    modules = dict.fromkeys(name.partition(".")[0] for name, _ in model.named_parameters())
+    loaded = load_weights(model, source, optional=tuple(name for name in modules if name != "encoder"))
     model.eval()
     return loaded
 

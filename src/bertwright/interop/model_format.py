@@ -27,9 +27,7 @@ class Architecture:
     class_prefix: str
     """As "Bert" in `BertForSequenceClassification`."""
     model: Callable[[Any], EncoderModel] | None = None
-    """The model of pre-training; None: the encoder by itself."""
-    optional_heads: tuple[str, ...] = ()
-    """Modules of the pre-training model that a folder may lack."""
+    """The model of pre-training; a folder may lack its modules other than the encoder. None: the encoder by itself."""
 
     def parse_config(self, values: Mapping[str, Any], path: Path) -> EncoderConfig:
         """Read a configuration from the fields of `config.json`. Raises ValueError, naming field and value."""

@@ -89,6 +89,13 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
     has_next_sentence: ClassVar[bool] = False
     trains_all_parameters: ClassVar[bool] = False
 
+    @property
+    def model_class(self) -> type[BertForPretraining]:
+        """The model to train; an objective with weights of its own has a subclass that adds a module for them."""
+        from bertwright.models.heads import BertForPretraining
+
+        return BertForPretraining
+
     @abstractmethod
     def choose_targets(self, step: StepTexts) -> Masked:
         """Choose the tokens of a step to predict, and change the input accordingly."""
@@ -136,15 +143,13 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
         is_causal, is_reversed = self.direction != "bidirectional", self.direction == "right-to-left"
         config = settings.config(vocab_size, is_causal, is_reversed)
         check_memory(config)
-        return new_bert(settings, config, seed)
+        return new_bert(settings, config, seed, self.model_class)
 
     def load_model(
         self, folder: Path, settings: ModelSettings, tokenizer: TextTokenizer, is_checkpoint: bool
     ) -> tuple[BertForPretraining, list[str]]:
-        from bertwright.models.heads import BertForPretraining
-
         heads: Literal["required", "optional"] = "required" if is_checkpoint else "optional"
-        model, loaded = load_first_model(folder, BertForPretraining, "a BERT", settings, tokenizer, heads)
+        model, loaded = load_first_model(folder, self.model_class, "a BERT", settings, tokenizer, heads)
         if model.config.direction != self.direction:
             raise ValueError(f"{folder}: a {model.config.direction} model does not fit --objective {self.name}")
         if self.has_next_sentence and model.config.type_vocab_size < 2:
@@ -232,11 +237,13 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
         return super().compute_scores(sums) | next_sentence
 
 
-def new_bert(settings: ModelSettings, config: BertConfig, seed: int) -> BertForPretraining:
+def new_bert(
+    settings: ModelSettings, config: BertConfig, seed: int, model_class: type[BertForPretraining] | None = None
+) -> BertForPretraining:
     from bertwright.models.heads import BertForPretraining
     from bertwright.models.mimetic_init import mimetic_init_
 
-    model = BertForPretraining(config, seed)
+    model = (model_class or BertForPretraining)(config, seed)
     if settings.scheme_for(config) == "mimetic":
         mimetic_init_(model.encoder)
     return model

@@ -51,7 +51,7 @@ def load_kind(
     """Load a model of one kind, with `changes` of its configuration. Raises ValueError for another kind of model."""
     from bertwright.interop.huggingface import load_model
 
-    loaded = load_model(folder, heads, **changes)
+    loaded = load_model(folder, heads, kind, **changes)
     if not isinstance(loaded.model, kind):
         model_type = loaded.model.encoder.model_type
         raise ValueError(f"{folder}: expected {name}, got model_type {model_type}; give another --init")

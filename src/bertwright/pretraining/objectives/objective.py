@@ -1,9 +1,9 @@
 """The interface of a pre-training objective: its examples, its model, its loss, and how its scores are printed.
 
 An objective is one file in this folder and one entry in `registry.py`; the rest of pre-training knows only this
-interface. A model of another kind than those that exist also has an entry in `interop/architectures.py`, by which its
-folders are read. Settings check themselves with an objective, so its modules import torch in the functions that
-compute.
+interface. An objective of BERT whose loss has weights of its own adds them in `BertObjective.model_class`. A model of
+another kind than those that exist has an entry in `interop/architectures.py`, by which its folders are read. Settings
+check themselves with an objective, so its modules import torch in the functions that compute.
 """
 
 from __future__ import annotations
