@@ -87,7 +87,7 @@ def test_pretraining_counts_every_run_that_a_system_stands_on_once(tmp_path: Pat
     vectors = write_run("vectors", 1_000)
     general = write_run("general", 200)
     translation = write_run("translation", 30, f"vectors = '{vectors}/vectors.txt'")
-    task_text = write_run("task-text", 4, f"init = '{general}/model'")
+    task_text = write_run("task-text", 4, f"[model]\ninit = '{general}/model'")
     assert pretraining_work([]) == (0, 0)
     assert pretraining_work([f"{task_text}/model"]) == (204, 20.4)
     assert pretraining_work([f"{vectors}/vectors.txt", translation]) == (1_030, 103)

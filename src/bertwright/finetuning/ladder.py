@@ -129,7 +129,10 @@ def print_table(settings: LadderSettings, results: Sequence[RungResult], console
         cells += ["" if step is None else f"{100 * step:+.2f}", "" if p is None else f"{p:.3f}"]
         cells.append(f"{figure:.2f}" if (figure := published.get(name)) else "")
         work = works[name]
-        cells += ["?", "?"] if work is None else [f"{work.tokens / 1e6:,.1f} M", f"{work.seconds / 60:,.1f}"]
+        if work is None:
+            cells += ["?", "?"]
+        else:
+            cells += [f"{work.tokens / 1e6:,.1f} M", f"{work.seconds / 60:,.1f}"] if work.tokens else ["", ""]
         rows.append((*cells, f"{minutes:.1f}"))
         scores = {split: [result.scores.get(split) for result in own] for split in ("dev", "test")}
         before_it = {"tokens_before": work and work.tokens, "seconds_before": work and work.seconds}

@@ -37,5 +37,7 @@ def pretraining_work(sources: Iterable[str]) -> Work | None:
         if not {"tokens", "seconds"} <= report.keys():
             return None
         folders[folder] = Work(float(report["tokens"]), float(report["seconds"]))
-        pending += [str(settings[name]) for name in STARTS if settings.get(name) is not None]
+        tables = settings, settings.get("model")  # pretrain --init is in [model]
+        starts = [table.get(name) for table in tables if isinstance(table, dict) for name in STARTS]
+        pending += [str(start) for start in starts if start is not None]
     return Work(sum(work.tokens for work in folders.values()), sum(work.seconds for work in folders.values()))
