@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from bertwright.baselines.bilstm import Texts, WordEmbeddings, initialize_word_model
 from bertwright.baselines.elmo import ElmoConfig
-from bertwright.baselines.language_model_states import LanguageModelStates, LmLayers
+from bertwright.baselines.language_model_states import LanguageModelStates
 from bertwright.baselines.mt_lstm import CoveConfig, Memory
 from bertwright.baselines.word_config import WordConfig
+from bertwright.baselines.word_settings import LmLayers
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.batch_norm import BatchNorm

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from bertwright.baselines.elmo import ElmoConfig
-from bertwright.baselines.language_model_states import NUM_LETTERS, LanguageModelStates, LmDirections, LmLayers
+from bertwright.baselines.language_model_states import NUM_LETTERS, LanguageModelStates
 from bertwright.baselines.mt_lstm import CoveConfig
 from bertwright.baselines.word_config import WordConfig
+from bertwright.baselines.word_settings import LmDirections, LmLayers
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.distinct_words import DistinctWords, is_mark

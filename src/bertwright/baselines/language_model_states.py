@@ -8,21 +8,20 @@ ELMo (Peters et al. 2018, section 3.3) joins a learned mean of all its layers to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
 
 from bertwright.baselines.elmo import ElmoConfig, ElmoEncoder, ScalarMix
 from bertwright.baselines.mt_lstm import CoveConfig, CoveEncoder
+from bertwright.baselines.word_settings import LmDirections, LmLayers
 from bertwright.models.packing import WordBatch
 from bertwright.vocabulary.word_tokenizer import UNKNOWN
 
 if TYPE_CHECKING:
     from bertwright.baselines.bilstm import Texts
 
-LmLayers = Literal["mix", "top"]
-LmDirections = Literal["both", "forward", "backward"]
 NUM_LETTERS = 257  # rows of a table of letters for models that read bytes: one per byte, and 0, which fills up
 
 

@@ -10,6 +10,8 @@ from bertwright.settings import check_choice, check_minimum
 from bertwright.vocabulary.unknown_words import UnknownWords
 
 ArchitectureName = Literal["window", "bilstm", "bilstm-crf", "taglm", "elmo", "cove", "bcn"]
+LmLayers = Literal["mix", "top"]
+LmDirections = Literal["both", "forward", "backward"]
 # Word-level settings of the architectures that read a frozen language model's states; of all architectures; and their
 # further settings if word vectors are given.
 WITH_LANGUAGE_MODEL: dict[str, dict[str, Any]] = {
@@ -61,11 +63,11 @@ class WordModelSettings:
     translation_model: str | None = None
     """Model folder or run of train-translation --architecture mt-lstm; the last states of its encoder (CoVe) are joined
     to the words'. Required for --architecture cove; for bcn, unset: word vectors alone."""
-    lm_layers: Literal["mix", "top"] = "mix"
+    lm_layers: LmLayers = "mix"
     """mix: a learned mean of the language model's layers (ELMo); top: its last layer (TagLM, CoVe)."""
     lm_places: tuple[int, ...] = (0,)
     """Where its states are joined. 0: to the word vectors (ELMo, CoVe); n: to the states of LSTM layer n (TagLM: 1)."""
-    lm_directions: Literal["both", "forward", "backward"] = "both"
+    lm_directions: LmDirections = "both"
     """The directions of the language model whose states are joined."""
 
     def __post_init__(self) -> None:

@@ -316,7 +316,7 @@ class _Fit(Generic[M]):
         sums = {name: sum(result.sums[name] for result in results) for name in results[0].sums}
         seconds = sum(result.seconds for result in results)  # after the numbers, for which a GPU may need time
         rates = {"learning_rate": results[-1].learning_rate, "gradient_norm": results[-1].gradient_norm}
-        work = {name: sums[name] for name in ("tokens",) if name in sums} | {"seconds": seconds}
+        work = ({"tokens": sums["tokens"]} if "tokens" in sums else {}) | {"seconds": seconds}
         metrics = self.spec.summarize(MetricWindow(sums, len(results), seconds)) | rates | work
         self.recorder.write("train", metrics)
         if self.spec.diagnose and (text := self.spec.diagnose(results[-1].step, metrics)):

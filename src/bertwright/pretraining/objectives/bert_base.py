@@ -230,11 +230,11 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
 
     def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Compute means over all predictions and answers, losses in nats; without predictions or answers they are 0."""
-        if "nsp_count" not in sums:
-            return super().compute_scores(sums)
-        answers = max(sums["nsp_count"], 1)
-        next_sentence = {"nsp_loss": sums["nsp_sum"] / answers, "nsp_accuracy": sums["nsp_correct"] / answers}
-        return super().compute_scores(sums) | next_sentence
+        scores = super().compute_scores(sums)
+        if "nsp_count" in sums:
+            answers = max(sums["nsp_count"], 1)
+            scores |= {"nsp_loss": sums["nsp_sum"] / answers, "nsp_accuracy": sums["nsp_correct"] / answers}
+        return scores
 
 
 def new_bert(
