@@ -17,9 +17,8 @@ ROOT = Path(bertwright.__file__).parent
 # A room is a folder or a file of the package. Rooms stand in the order in which the data meets them; a module imports
 # from its own room and from the rooms before it. A change of this list is a change of the design: make it on purpose.
 ROOMS = """
-remote files seeding permutation ragged settings console
-io metrics kernels executors corpus layouts vocabulary tokenstore models training baselines interop tasks pretraining
-inference finetuning translation planning experiments cli __main__
+base text tables corpus metrics kernels executors vocabulary survey tokenstore models training interop objectives
+systems tasks pretraining finetuning translation inference planning trials estimators cli __main__
 """.split()
 
 SHARED_FILE_NAMES = {"run.py", "settings.py"}

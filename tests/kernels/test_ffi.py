@@ -10,11 +10,11 @@ from collections import namedtuple
 import pytest
 import torch
 
-from bertwright.kernels import ffi, native
+from bertwright.kernels import ffi, native_library
 from bertwright.kernels.dropout import KEEP_ALL
 from bertwright.kernels.reference import AdamStep
 
-needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler")
+needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no C++ compiler")
 
 
 def test_structures_have_the_layout_that_the_library_describes() -> None:
@@ -137,22 +137,22 @@ BAD_CALLS = {
     "adamw_rows_ with a float64 moment": "update(exp_avg=rand(5, 3).double())",
     "adamw_rows_ with too few touched": "update(touched=torch.zeros(4, dtype=torch.uint8))",
     "adamw_rows_ with touched as bool": "update(touched=torch.zeros(5, dtype=torch.bool))",
-    "transpose of float32": "linear_bf16.transpose(rand(4, 8))",
-    "transpose of three dimensions": "linear_bf16.transpose(rand(4, 3, 8).bfloat16())",
-    "transpose of a transposed matrix": "linear_bf16.transpose(rand(4, 8).bfloat16().T)",
+    "transpose of float32": "cpu_linear.transpose(rand(4, 8))",
+    "transpose of three dimensions": "cpu_linear.transpose(rand(4, 3, 8).bfloat16())",
+    "transpose of a transposed matrix": "cpu_linear.transpose(rand(4, 8).bfloat16().T)",
 }
 BAD_BFLOAT16_CALLS = {
     "linear with a wide weight": "ops.linear(states(4, 32), rand(64, 64))",
     "linear with a short bias": "ops.linear(states(4, 64), rand(64, 64), rand(3))",
     "linear with a bias as a matrix": "ops.linear(states(4, 64), rand(64, 64), rand(64, 1))",
-    "linear_forward with a cube as weight": "linear_bf16.linear_forward(states(4, 32), rand(32, 32, 32), None)",
-    "linear_forward of float32": "linear_bf16.linear_forward(rand(4, 64), rand(64, 64), None)",
-    "linear_forward of three dimensions": "linear_bf16.linear_forward(states(2, 4, 64), rand(64, 64), None)",
-    "linear_forward of a transposed matrix": "linear_bf16.linear_forward(states(64, 4).T, rand(64, 64), None)",
-    "linear_forward with a wide weight": "linear_bf16.linear_forward(states(4, 32), rand(64, 64), None)",
-    "linear_forward with a transposed weight": "linear_bf16.linear_forward(states(4, 64), rand(64, 64).T, None)",
-    "linear_forward with an unaligned weight": "linear_bf16.linear_forward(states(4, 40), rand(64, 40), None)",
-    "linear_forward with a float64 weight": "linear_bf16.linear_forward(states(4, 64), rand(64, 64).double(), None)",
+    "linear_forward with a cube as weight": "cpu_linear.linear_forward(states(4, 32), rand(32, 32, 32), None)",
+    "linear_forward of float32": "cpu_linear.linear_forward(rand(4, 64), rand(64, 64), None)",
+    "linear_forward of three dimensions": "cpu_linear.linear_forward(states(2, 4, 64), rand(64, 64), None)",
+    "linear_forward of a transposed matrix": "cpu_linear.linear_forward(states(64, 4).T, rand(64, 64), None)",
+    "linear_forward with a wide weight": "cpu_linear.linear_forward(states(4, 32), rand(64, 64), None)",
+    "linear_forward with a transposed weight": "cpu_linear.linear_forward(states(4, 64), rand(64, 64).T, None)",
+    "linear_forward with an unaligned weight": "cpu_linear.linear_forward(states(4, 40), rand(64, 40), None)",
+    "linear_forward with a float64 weight": "cpu_linear.linear_forward(states(4, 64), rand(64, 64).double(), None)",
     "linear_backward with a narrow gradient": "linear_gradients(states(4, 32))",
     "linear_backward with a short gradient": "linear_gradients(states(3, 64))",
     "linear_backward with a float32 gradient": "linear_gradients(rand(4, 64))",
@@ -177,7 +177,7 @@ BAD_BFLOAT16_CALLS = {
 }
 HARNESS = """
 import torch
-from bertwright.kernels import fused_ops as ops, linear_bf16
+from bertwright.kernels import fused_ops as ops, cpu_linear
 from bertwright.kernels.attention import attention, cross_attention
 from bertwright.kernels.dropout import Dropout, mask_key
 from bertwright.kernels.fused_encoder import EncoderShape, fused_encoder
@@ -216,7 +216,7 @@ def update(gradient=None, exp_avg=None, touched=None):
     touched = torch.zeros(5, dtype=torch.uint8) if touched is None else touched
     return ops.adamw_rows_(rand(5, 3), gradient, rand(5, 3) if exp_avg is None else exp_avg, rand(5, 3), touched, STEP)
 def linear_gradients(dy, weight=None):
-    return linear_bf16.linear_backward(dy, states(4, 64), rand(64, 64) if weight is None else weight, (True,) * 3)
+    return cpu_linear.linear_backward(dy, states(4, 64), rand(64, 64) if weight is None else weight, (True,) * 3)
 def encode(hidden=None, cu_seqlens=None, positions=None, shape=SHAPE, mask_keys=KEYS, parameters=PARAMETERS):
     bounds = torch.tensor([0, 4]).int() if cu_seqlens is None else cu_seqlens
     hidden = states(4, 32) if hidden is None else hidden
