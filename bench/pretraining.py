@@ -139,10 +139,10 @@ def ours(chosen: argparse.Namespace) -> Step:
     import numpy as np
     import torch
 
-    from bertwright.models.heads import BertForPretraining
     from bertwright.models.packing import pack
     from bertwright.objectives.bert_base import BertBatch
     from bertwright.systems.bert.bert_config import BertConfig
+    from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
     from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
     from bertwright.training.context import execution_context
     from bertwright.training.device_settings import DeviceSettings

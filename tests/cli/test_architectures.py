@@ -24,13 +24,14 @@ from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
-from bertwright.interop.huggingface import load_config, load_model, load_task_model, save_model
 from bertwright.models.encoder import TextEncoder
-from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel, HeadSpec
+from bertwright.models.heads import EncoderForTask, EncoderModel, HeadSpec
 from bertwright.models.initialization import initialize
 from bertwright.models.packing import TokenBatch, pack
 from bertwright.systems.architectures import ARCHITECTURES, Architecture
 from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.systems.huggingface import load_config, load_model, load_task_model, save_model
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.layer_rates import layerwise_lr_scales

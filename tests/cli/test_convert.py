@@ -13,7 +13,7 @@ import pytest
 import bertwright
 from bertwright.inference.bert import Bert
 from bertwright.inference.convert import ConvertSettings, convert
-from bertwright.models.heads import BertForPretraining
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import bertwright
 from bertwright.inference import fill_mask, text_vectors
 from bertwright.inference.bert import Bert
-from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.training.loop import DivergedError
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 

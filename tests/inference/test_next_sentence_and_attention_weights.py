@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from bertwright.inference.bert import Bert, load
-from bertwright.models.heads import BertForPretraining
 from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 

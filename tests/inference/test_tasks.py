@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 import bertwright
 from bertwright.base.files import write_text
 from bertwright.inference.bert import Bert
-from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
+from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.tables.question_files import QaExample
 from bertwright.tables.tag_schemes import find_spans, spell
 from bertwright.tables.tagged_sentences import TagExample, with_document_context

@@ -21,12 +21,12 @@ from bertwright.kernels import fused_encoder, fused_ops, gpu_linear, reference
 from bertwright.kernels.dropout import Dropout, mask_key
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.kernels.triton import adamw_kernels, gelu, ops
-from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
 from bertwright.objectives.bert_base import BertBatch
 from bertwright.systems.bert import bert_encoder
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
 from bertwright.training import optimizer as optimizer_module
 from bertwright.training.loop import DivergedError, train_steps

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import SIZES, BertConfig
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 
 
 @pytest.mark.parametrize(

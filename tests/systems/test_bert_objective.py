@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
 from bertwright.objectives.bert_base import BertBatch
 from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.masked_lm_objective import MaskedLM, MaskedLMWithNextSentence
 from bertwright.systems.bert.one_sided_objective import LeftToRightLM
 

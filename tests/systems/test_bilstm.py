@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bertwright.base.settings import from_table
+from bertwright.finetuning.new_word_model import make_word_model
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.kernels.dropout import Dropout
 from bertwright.models import distinct_words
@@ -19,7 +20,6 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import Packing, WordBatch
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder, SentenceHead
-from bertwright.systems.new_word_model import make_word_model
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate, micro_batches
 from bertwright.tasks.unknown_rates import InputCounts

@@ -19,13 +19,14 @@ from torch.nn.parallel import DistributedDataParallel
 from bertwright.base.console import silent_console
 from bertwright.kernels.attention import cuda_attention, order_gradients, split
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
+from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.objectives.bert_base import BertBatch
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.bert import bert_encoder
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
 from bertwright.training import context
 from bertwright.training.context import ExecutionContext, execution_context, prefers_bfloat16, select_device

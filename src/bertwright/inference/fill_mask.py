@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertwright.base.ragged import offsets_from_lengths
-from bertwright.models.heads import BertForPretraining
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.task import Encoded
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments

@@ -18,8 +18,8 @@ from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
+from bertwright.models.linear import Linear
 from bertwright.models.rnn import TimeMajor
-from bertwright.systems.bert.bert_encoder import Linear
 from bertwright.tables.tag_schemes import AllowedTags, Scheme, allowed_tags
 
 Reduction = Callable[[Tensor], Tensor]  # reduces N × C × … over dimension 1

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bertwright.models.heads import BertForPretraining
     from bertwright.models.packing import Packing, TokenBatch
     from bertwright.objectives.data_settings import DataSettings
     from bertwright.pretraining.settings import ModelSettings
     from bertwright.systems.bert.bert_config import BertConfig
+    from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
     from bertwright.training.loop import LossOutput
 
 
@@ -92,7 +92,7 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
     @property
     def model_class(self) -> type[BertForPretraining]:
         """The model to train; an objective with weights of its own has a subclass that adds a module for them."""
-        from bertwright.models.heads import BertForPretraining
+        from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 
         return BertForPretraining
 
@@ -240,8 +240,8 @@ class BertObjective(StoreObjective[BertBatch, "BertForPretraining"]):
 def new_bert(
     settings: ModelSettings, config: BertConfig, seed: int, model_class: type[BertForPretraining] | None = None
 ) -> BertForPretraining:
-    from bertwright.models.heads import BertForPretraining
-    from bertwright.models.mimetic_init import mimetic_init_
+    from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+    from bertwright.systems.bert.mimetic_init import mimetic_init_
 
     model = (model_class or BertForPretraining)(config, seed)
     if settings.scheme_for(config) == "mimetic":

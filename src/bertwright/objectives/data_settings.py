@@ -7,7 +7,6 @@ from math import ceil
 from typing import Literal
 
 from bertwright.base.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_range
-from bertwright.systems.objective_registry import find_objective
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ class DataSettings:
             raise ValueError(f"mask_mix is {self.mask_mix}; expected three shares that sum to 1 (paper: 0.8 0.1 0.1)")
         if self.segments not in (None, "pair", "single"):
             raise ValueError(f"segments: expected one of pair, single, got {self.segments!r}")
-        find_objective(self.objective).check_settings(self)
 
     def check_world_size(self, world_size: int) -> None:
         """Raise ValueError if a batch has fewer sequences than there are ranks."""

@@ -187,7 +187,7 @@ class Objective(ABC, Generic[B, M]):
 
         `modules`: of a folder of sentence-transformers from which the training started; they are carried along.
         """
-        from bertwright.interop import huggingface
+        from bertwright.systems import huggingface
 
         huggingface.write_model(folder, model, tokenizer, modules=modules)
 

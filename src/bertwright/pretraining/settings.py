@@ -197,8 +197,9 @@ class PretrainSettings:
             raise ValueError("no token store given: --store FOLDER, as `bertwright prepare` wrote it")
         if self.keep_every is not None and self.keep_every % self.save_every:
             raise ValueError(f"keep_every = {self.keep_every}: expected a multiple of save_every = {self.save_every}")
+        self.objective.check_settings(self.data)
         try:
-            _ = self.phases  # the settings of the first phase have been checked
+            self.objective.check_settings(self.phases[-1].data)
         except ValueError as error:
             options = "--long-length, --long-batch-size, --long-mlm-probability"
             raise ValueError(f"long phase ({options}): {error}") from None

@@ -13,12 +13,12 @@ from bertwright.interop.model_files import CONFIG, OWN_HEAD
 from bertwright.interop.model_format import Architecture as Architecture
 from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
 from bertwright.interop.weights import raise_if_any
-from bertwright.models.composite import CompositeConfig, CompositeEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import BertForPretraining
 from bertwright.systems.bcn.bcn import BcnConfig, BcnEncoder
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.systems.elmo.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
 from bertwright.systems.gpt.openai_gpt import GPT

@@ -15,9 +15,10 @@ from bertwright.base.console import ProgressCallback, item_progress, make_consol
 from bertwright.base.files import new_file
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.bleu import corpus_bleu
-from bertwright.models.beam_search import CachedDecoder, StepDecoder, beam_search
+from bertwright.models.beam_search import StepDecoder, beam_search
 from bertwright.models.packing import TokenBatch
 from bertwright.systems.cove.mt_lstm import MtLstm, MtLstmSteps
+from bertwright.systems.transformer.cached_decoder import CachedDecoder
 from bertwright.systems.transformer.transformer import Transformer
 from bertwright.systems.translation_models import TranslationSystem, load_translation_system
 from bertwright.text.decoding import ReadStats, TextCodec, read_stdin

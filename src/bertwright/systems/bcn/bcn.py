@@ -26,10 +26,10 @@ from bertwright.models.batch_norm import BatchNorm
 from bertwright.models.encoder import TextEncoder, count_parameters
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
+from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packed_lstm import as_factor, run_bilstm
 from bertwright.models.packing import WordBatch
 from bertwright.models.rnn import TimeMajor
-from bertwright.systems.bert.bert_encoder import Linear, make_dropout
 from bertwright.systems.bilstm.bilstm import Texts, WordEmbeddings, initialize_word_model
 from bertwright.systems.cove.mt_lstm import CoveConfig, Memory
 from bertwright.systems.elmo.elmo import ElmoConfig

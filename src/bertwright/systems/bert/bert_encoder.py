@@ -28,26 +28,15 @@ from bertwright.kernels.fused_ops import (
     add_dropout_norm,
     bias_activation,
     embed_norm,
-    linear,
 )
 from bertwright.kernels.reference import EmbeddingTables, LayerNormParams
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.initialization import initialize, sinusoidal_positions
+from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packing import Packing, TokenBatch
 from bertwright.systems.bert.bert_config import BertConfig
 
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
-
-
-class Linear(nn.Linear):
-    """A dense layer that computes in the dtype of its input; its weights stay float32 for the optimizer."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
-
-    def matmul(self, x: Tensor) -> Tensor:
-        """Compute x Wᵀ, for callers whose next kernel adds the bias."""
-        return linear(x, self.weight)
 
 
 class Embeddings(nn.Module):
@@ -232,10 +221,3 @@ def mirror_tokens(packing: Packing) -> Tensor:
 def layer_norm_params(norm: nn.LayerNorm) -> LayerNormParams:
     """Return the parameters of a LayerNorm for kernels."""
     return LayerNormParams(norm.weight, norm.bias, norm.eps)
-
-
-def make_dropout(module: nn.Module, rate: float, packing: Packing, positions: Tensor | None = None) -> Dropout | None:
-    """Return the dropout of a batch, or of its tokens at `positions`; None outside training, and for a rate of 0."""
-    if not module.training or rate == 0:
-        return None
-    return Dropout(rate, packing.dropout_seed, packing.first_token, positions)

@@ -30,10 +30,10 @@ from bertwright.models.encoder import TextEncoder, count_parameters
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.initialization import parameter_rng
+from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packed_lstm import as_factor, run_bilstm
 from bertwright.models.packing import Packing, WordBatch
 from bertwright.models.rnn import TimeMajor
-from bertwright.systems.bert.bert_encoder import Linear, make_dropout
 from bertwright.systems.cove.mt_lstm import CoveConfig
 from bertwright.systems.elmo.elmo import ElmoConfig
 from bertwright.systems.language_model_states import NUM_LETTERS, LanguageModelStates

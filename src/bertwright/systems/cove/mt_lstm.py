@@ -21,10 +21,10 @@ from bertwright.base.settings import check_limit, check_minimum
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.initialization import parameter_rng
+from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packed_lstm import as_factor, run_directions
 from bertwright.models.packing import PairBatch, TokenBatch
 from bertwright.models.rnn import TimeMajor
-from bertwright.systems.bert.bert_encoder import Linear, make_dropout
 
 # Name: size of word vectors, and of states (both directions together). base: section 3 of the paper.
 SIZES: dict[str, tuple[int, int]] = {"tiny": (100, 256), "base": (300, 600)}

@@ -22,10 +22,10 @@ from bertwright.models.distinct_words import DistinctWords, is_mark
 from bertwright.models.encoder import TextEncoder, count_parameters
 from bertwright.models.heads import EncoderModel
 from bertwright.models.initialization import parameter_rng
+from bertwright.models.linear import make_dropout
 from bertwright.models.packed_lstm import Clips, ProjectedLSTM, as_factor
 from bertwright.models.packing import WordBatch
 from bertwright.models.rnn import TimeMajor
-from bertwright.systems.bert.bert_encoder import make_dropout
 from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES, mark_rows
 from bertwright.vocabulary.word_tokenizer import BEGIN, END
 

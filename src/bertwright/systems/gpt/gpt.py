@@ -23,9 +23,10 @@ from bertwright.kernels.attention import cross_attention
 from bertwright.kernels.fused_ops import dropout, linear, linear_cross_entropy
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel, LinearHead, TaskHead
+from bertwright.models.linear import make_dropout
 from bertwright.models.packing import Packing, TokenBatch
 from bertwright.systems.bert.bert_config import Activation, BertConfig
-from bertwright.systems.bert.bert_encoder import BertEncoder, Layer, make_dropout
+from bertwright.systems.bert.bert_encoder import BertEncoder, Layer
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class GptObjective(LeftToRightLM):
             raise ValueError(f"segments is 'pair'; --objective {self.name} reads running text; omit it")
 
     def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> GptLanguageModel:  # type: ignore[override]
-        from bertwright.models.mimetic_init import mimetic_init_
+        from bertwright.systems.bert.mimetic_init import mimetic_init_
         from bertwright.systems.gpt.gpt import GptConfig, GptLanguageModel
 
         config = settings.config_of(GptConfig, vocab_size)

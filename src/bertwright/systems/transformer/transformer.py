@@ -18,9 +18,10 @@ from bertwright.base.settings import check_limit, check_minimum
 from bertwright.kernels.attention import attention, cross_attention
 from bertwright.kernels.fused_ops import add_dropout_norm, dropout, linear, linear_cross_entropy
 from bertwright.models.initialization import parameter_rng, sinusoidal_positions
+from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packing import Packing, PairBatch, TokenBatch
 from bertwright.systems.bert.bert_config import format_shape
-from bertwright.systems.bert.bert_encoder import Linear, layer_norm_params, make_dropout
+from bertwright.systems.bert.bert_encoder import layer_norm_params
 
 if TYPE_CHECKING:
     from bertwright.systems.cove.mt_lstm import MtLstm

@@ -28,10 +28,10 @@ from bertwright.models.encoder import TextEncoder, count_parameters
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel, TaskBatch, TaskHead
 from bertwright.models.initialization import parameter_rng
+from bertwright.models.linear import Linear
 from bertwright.models.packed_lstm import LstmValues, as_factor, run_lstm
 from bertwright.models.packing import Packing, TokenBatch, WordBatch, pool_states
 from bertwright.models.rnn import TimeMajor
-from bertwright.systems.bert.bert_encoder import Linear
 
 DROPOUTS = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout", "output_dropout")
 MAX_DROPOUT = 0.9

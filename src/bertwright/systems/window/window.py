@@ -24,8 +24,8 @@ from bertwright.models.encoder import TextEncoder, count_parameters
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskHead
 from bertwright.models.initialization import parameter_rng
+from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packing import WordBatch
-from bertwright.systems.bert.bert_encoder import Linear, make_dropout
 from bertwright.systems.bilstm.bilstm import SentenceHead, Texts, WordEmbeddings
 from bertwright.systems.word_config import WordConfig
 

@@ -30,7 +30,7 @@ from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
-POOLED_CODE = "modeling_pooled_bert.py"  # beside this module, and in the folder of a pooled head
+POOLED_CODE = "modeling_pooled_bert.py"  # of `systems/bert/`, and in the folder of a pooled head
 IN_TRANSFORMERS = (BertEncoder.model_type, "openai-gpt")
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
 NAMED_IN_FILES = ("encoder.", "pooler.", "classifier.", "masked_token.", "next_sentence.")  # by the architecture
@@ -342,7 +342,7 @@ def write_task_model(folder: Path, model: EncoderForTask, tokenizer: TextTokeniz
         values["architectures"] = [f"{architecture.class_prefix}With{type(model.head).__name__}"]
         values |= _describe_own_head(model)
         if "auto_map" in values:
-            write_text(folder / POOLED_CODE, Path(__file__).with_name(POOLED_CODE).read_text(encoding="utf-8"))
+            write_text(folder / POOLED_CODE, (Path(__file__).parent / "bert" / POOLED_CODE).read_text(encoding="utf-8"))
     _write(folder, model, tokenizer, values)
 
 

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from bertwright.kernels.dropout import skip_sites
 from bertwright.models.encoder import TextEncoder
+from bertwright.models.linear import make_dropout
 from bertwright.models.packing import TokenBatch
 from bertwright.models.rnn import BiLSTM, initialize_uniform
 from bertwright.systems.bert.bert_config import BertConfig
-from bertwright.systems.bert.bert_encoder import BertEncoder, make_dropout
+from bertwright.systems.bert.bert_encoder import BertEncoder
 
 
 @dataclass(frozen=True)

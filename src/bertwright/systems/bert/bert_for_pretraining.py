@@ -1,0 +1,81 @@
+"""BERT with the heads of pre-training (section 3.1): masked tokens and next-sentence prediction.
+
+T tokens, B sequences, M predicted positions, H hidden size, V vocabulary size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertwright.kernels.fused_ops import bias_activation
+from bertwright.models.heads import EncoderModel, Pooler
+from bertwright.models.initialization import initialize
+from bertwright.models.linear import Linear
+from bertwright.models.packing import TokenBatch
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+
+
+class MaskedLMHead(nn.Module):
+    """Dense layer, activation and LayerNorm; then one logit per vocabulary token, by the word embeddings and a bias."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Compute the input of the masked-LM decoder, M × H → M × H.
+
+        `logits` and the fused loss multiply it by the word embeddings.
+        """
+        states: Tensor = self.norm(bias_activation(self.dense.matmul(hidden), self.dense.bias, self.activation).float())
+        return states.to(hidden.dtype)
+
+    def logits(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
+        """Compute M × V float32 logits of states M × H."""
+        states = self(hidden)
+        return F.linear(states, word_embeddings.to(states.dtype)).float() + self.bias
+
+
+class PretrainingLogits(NamedTuple):
+    """Logits of both pre-training tasks, float32."""
+
+    tokens: Tensor
+    """M × V, one row per predicted position."""
+    next_sentence: Tensor
+    """B × 2: column 0 for "B follows A", column 1 for "B is from elsewhere"."""
+
+
+class BertForPretraining(EncoderModel):
+    """BERT with both pre-training heads; the masked-LM decoder is tied to the word embeddings."""
+
+    encoder: BertEncoder
+    config: BertConfig
+
+    def __init__(self, config: BertConfig, seed: int = 0) -> None:
+        super().__init__(BertEncoder(config, seed=seed))
+        self.pooler = Pooler(config.hidden_size)
+        self.masked_token = MaskedLMHead(config)
+        self.next_sentence = Linear(config.hidden_size, 2)
+        initialize(self, config.initializer_range, seed, only=("pooler", "masked_token", "next_sentence"))
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        """V × H, shared by the embedding layer and the masked-LM decoder."""
+        words: Tensor = self.encoder.embeddings.word.weight
+        return words
+
+    def forward(self, batch: TokenBatch, positions: Tensor) -> PretrainingLogits:
+        """Compute the logits of the tokens at `positions` (M int64 into T) and of every next-sentence prediction."""
+        hidden = self.encoder(batch)
+        return PretrainingLogits(
+            tokens=self.masked_token.logits(hidden[positions], self.word_embeddings),
+            next_sentence=self.next_sentence(self.pooler(hidden[batch.packing.first_positions])).float(),
+        )
