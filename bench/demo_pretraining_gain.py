@@ -18,11 +18,11 @@ from rich.console import Console
 from bertwright.base.files import read_json
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
+from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
-from bertwright.objectives.bert_base import new_bert
 from bertwright.pretraining.settings import ModelSettings
-from bertwright.systems.huggingface import save_model
+from bertwright.systems.bert.bert_base import new_bert
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_data import read_examples
 from bertwright.training.device_settings import DeviceSettings

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
+from bertwright.interop.huggingface import load_config
 from bertwright.kernels.cpu import processor_name
 from bertwright.systems.bert.bert_config import BertConfig
-from bertwright.systems.huggingface import load_config
 from bertwright.training.context import supports_bfloat16
 
 PACKAGES = ("torch", "numpy", "transformers", "sentence-transformers", "tokenizers", "nanotoken", "bertwright")

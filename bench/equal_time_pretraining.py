@@ -27,10 +27,10 @@ import numpy as np
 import torch
 
 from bertwright.corpus.documents import CorpusSettings, read
+from bertwright.interop.huggingface import load_model
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import load_model
 from bertwright.systems.objective_registry import find_objective
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 

@@ -126,10 +126,10 @@ def theirs(chosen: argparse.Namespace) -> Block:
 
 def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.base.seeding import TaskStream, derive_key
+    from bertwright.interop.huggingface import start_task_model
     from bertwright.kernels.cpu import configure_malloc
     from bertwright.models.heads import EncoderForTask
     from bertwright.systems.bert.bert_encoder import BertEncoder
-    from bertwright.systems.huggingface import start_task_model
     from bertwright.tasks.collation import collate
     from bertwright.training.loop import LossOutput, train_steps
     from bertwright.training.optimizer import Optimizer

@@ -40,10 +40,10 @@ from bertwright.base.files import read_json
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.inference.bert import load
+from bertwright.interop.huggingface import start_task_model
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.models.heads import EncoderForTask
-from bertwright.systems.huggingface import start_task_model
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.tagging import Tagging

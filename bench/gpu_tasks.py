@@ -154,9 +154,9 @@ def embed(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, file: T
     from sentence_transformers import SentenceTransformer, models  # type: ignore[attr-defined]
 
     import bertwright
+    from bertwright.interop.huggingface import write_model
     from bertwright.systems.bert.bert_config import BertConfig
     from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-    from bertwright.systems.huggingface import write_model
     from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
     texts = list(texts[: 8000 if ON_GPU else 50])

@@ -17,9 +17,9 @@ from typing import Any
 from bertwright.base.console import make_console
 from bertwright.base.files import read_json, write_json
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
+from bertwright.interop.huggingface import save_model
 from bertwright.models.heads import EncoderModel
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.systems.huggingface import save_model
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.trials.floor_jobs import FrequentAnswerJob
 from bertwright.trials.probe import probe

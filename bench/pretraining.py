@@ -140,7 +140,7 @@ def ours(chosen: argparse.Namespace) -> Step:
     import torch
 
     from bertwright.models.packing import pack
-    from bertwright.objectives.bert_base import BertBatch
+    from bertwright.systems.bert.bert_base import BertBatch
     from bertwright.systems.bert.bert_config import BertConfig
     from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
     from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
-from bertwright.objectives.bert_base import new_bert
 from bertwright.pretraining.settings import ModelSettings
-from bertwright.systems.huggingface import save_model
+from bertwright.systems.bert.bert_base import new_bert
 from bertwright.tasks.classification import LabelPrediction
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task_data import read_examples

@@ -26,11 +26,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bertwright.interop.huggingface import load_model
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import load_model
 from bertwright.systems.objective_registry import find_objective
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from environment import describe_machine

@@ -15,7 +15,11 @@ from bertwright.kernels import ffi
 from bertwright.training.metrics_log import plot_metrics
 from helpers import text_console
 
-pytest_plugins = ["interpreted_triton", "small_runs"]  # the first before anything imports Triton; fixtures
+pytest_plugins = [
+    "interpreted_triton",
+    "small_runs",
+    "small_stores",
+]  # the first before anything imports Triton; fixtures
 
 # Programs and a plugin, which `--doctest-modules` must not import, and files of fixtures, which share a module name.
 collect_ignore = ["kernels/emulated_kernels.py", "kernels/instruction_sets.py", "readme/update.py"]

@@ -17,13 +17,13 @@ from bertwright.base.files import write_text
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.bert import Bert
+from bertwright.interop.huggingface import save_model, write_model
 from bertwright.models.heads import EncoderForTask
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import save_model, write_model
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_folder import TaskModel

@@ -24,14 +24,15 @@ from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
+from bertwright.interop.huggingface import load_config, load_model, load_task_model, save_model
+from bertwright.interop.model_format import Architecture
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.heads import EncoderForTask, EncoderModel, HeadSpec
 from bertwright.models.initialization import initialize
 from bertwright.models.packing import TokenBatch, pack
-from bertwright.systems.architectures import ARCHITECTURES, Architecture
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import load_config, load_model, load_task_model, save_model
+from bertwright.systems.registry import FOLDER_FORMATS
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.layer_rates import layerwise_lr_scales
@@ -91,9 +92,12 @@ class GruEncoder(TextEncoder):
         return [states[number] if positions is None else states[number][positions] for number in wanted]
 
 
+TEST_GRU = Architecture(GruEncoder, GruConfig, "TestGru")
+
+
 @pytest.fixture(autouse=True)
 def register_gru(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ARCHITECTURES, "test-gru", Architecture(GruEncoder, GruConfig, "TestGru"))
+    monkeypatch.setitem(FOLDER_FORMATS, "test-gru", f"{__name__}:TEST_GRU")
 
 
 @pytest.fixture(params=["test-gru", "bert"])

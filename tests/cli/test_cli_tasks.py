@@ -27,9 +27,9 @@ from test_cli import HOSTILE, files, run_command, run_failing, run_successfully,
 from bertwright.base.console import CONTROL
 from bertwright.base.files import lock_folder, read_json
 from bertwright.finetuning.run import FinetuneRun
+from bertwright.interop.huggingface import load_model, save_model
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import load_model, save_model
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import read_rows
 from bertwright.tables.tagged_sentences import read_sentences

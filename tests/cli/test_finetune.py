@@ -30,8 +30,8 @@ from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.run import FinetuneRun, finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
+from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.head_spec import HeadSpec
-from bertwright.systems.huggingface import load_task_model, start_task_model
 from bertwright.tasks import task_folder
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.presets import PRESETS, TaskSettings

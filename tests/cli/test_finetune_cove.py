@@ -16,10 +16,10 @@ from bertwright.base.seeding import make_rng
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.interop.huggingface import load_model
 from bertwright.models.packing import make_input
 from bertwright.systems.bcn.bcn import BcnEncoder
 from bertwright.systems.cove.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
-from bertwright.systems.huggingface import load_model
 from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
 from bertwright.systems.translation_models import (
     SOURCE_RULES,

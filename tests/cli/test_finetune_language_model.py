@@ -14,10 +14,10 @@ import bertwright
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.interop.huggingface import save_model
 from bertwright.models.packing import Packing, WordBatch
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.systems.elmo.elmo import BidirectionalLM, ElmoConfig
-from bertwright.systems.huggingface import save_model
 from bertwright.systems.word_settings import WordModelSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions

@@ -30,6 +30,7 @@ from bertwright.base.settings import write_settings
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
+from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.objectives.data import StoreExamples
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining import run as run_module
@@ -38,7 +39,6 @@ from bertwright.pretraining.run import PretrainRun, open_run, pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import load_config, load_model, save_model
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.context import ExecutionContext

@@ -24,12 +24,12 @@ from bertwright.base.files import read_json
 from bertwright.base.settings import from_table, read_toml
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
+from bertwright.interop.huggingface import save_model
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, single_layers
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import save_model
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.run_folder import read_run_settings

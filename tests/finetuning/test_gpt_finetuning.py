@@ -19,9 +19,9 @@ from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.pooling_choice import choose_pooling
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.interop.huggingface import save_model
 from bertwright.models.heads import TaskBatch
 from bertwright.systems.gpt.gpt import GptConfig, GptLanguageModel
-from bertwright.systems.huggingface import save_model
 from bertwright.tasks.collation import micro_batches
 from bertwright.training.context import execution_context
 from bertwright.vocabulary.byte_pairs import learn_byte_pairs

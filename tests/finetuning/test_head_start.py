@@ -22,12 +22,12 @@ from bertwright.finetuning import settings as settings_module
 from bertwright.finetuning.head_start import VARIANCES, choose_items, fit_head, read_states
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
+from bertwright.interop.huggingface import save_model
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskHead
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import save_model
 from bertwright.tables.question_files import GoldAnswer, QaExample
 from bertwright.tables.tagged_sentences import TagExample
 from bertwright.tasks.classification import Classification, TextExample

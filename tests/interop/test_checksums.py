@@ -13,12 +13,12 @@ import transformers
 
 from bertwright.inference.bert import load
 from bertwright.interop.checksums import compute_checksum
+from bertwright.interop.huggingface import load_config, save_model
 from bertwright.interop.model_files import CHECKSUMS, DOWNLOADED
 from bertwright.models.heads import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import load_config, save_model
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.task_folder import TaskModel, save_task_folder
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer

@@ -13,13 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
-from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskBatch
-from bertwright.models.packing import pack
-from bertwright.systems.bert.bert_config import BertConfig
-from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import (
+from bertwright.interop.huggingface import (
     load_head,
     load_model,
     load_task_model,
@@ -28,6 +22,12 @@ from bertwright.systems.huggingface import (
     start_task_model,
     write_task_model,
 )
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.packing import pack
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 from harness import edit_config, randomize, same_parameters
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from bertwright.interop.huggingface import load_model, save_model
 from bertwright.models.packing import TokenBatch, pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import load_model, save_model
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.objectives.bert_base import BertBatch
 from bertwright.objectives.data import StoreExamples
 from bertwright.objectives.data_settings import DataSettings
+from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.objective_registry import find_objective
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.prefetch import prefetch
@@ -257,6 +257,10 @@ def test_describe_summarizes_the_store(data: Examples) -> None:
     assert any("come from documents of one sentence" in text for text in described.notices())
 
 
+def check(settings: DataSettings) -> None:
+    find_objective(settings.objective).check_settings(settings)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -273,7 +277,7 @@ def test_describe_summarizes_the_store(data: Examples) -> None:
 )
 def test_invalid_settings_raise_an_error(changed: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        DataSettings(**changed)
+        check(DataSettings(**changed))
 
 
 def test_more_ranks_than_sequences_raise_an_error(data: Examples) -> None:
@@ -380,9 +384,9 @@ def test_pairs_without_next_sentences_are_the_same_as_with_them(
 
 def test_next_sentence_prediction_needs_pairs() -> None:
     with pytest.raises(ValueError, match=r"segments is 'single'; --objective mlm\+nsp compares two segments"):
-        replace(SMALL, segments="single")
+        check(replace(SMALL, segments="single"))
     with pytest.raises(ValueError, match="segments: expected one of pair, single, got 'two'"):
         replace(SMALL, segments="two")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_length is 4; mlm needs at least 5: 3 for"):
-        DataSettings(max_length=4, objective="mlm", segments="pair")
-    assert DataSettings(max_length=4, objective="mlm").segments is None
+        check(DataSettings(max_length=4, objective="mlm", segments="pair"))
+    check(DataSettings(max_length=4, objective="mlm"))

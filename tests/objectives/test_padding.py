@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertwright.kernels import ffi, fused_ops
-from bertwright.objectives.bert_base import BertBatch
 from bertwright.objectives.data import StoreExamples
 from bertwright.objectives.data_settings import DataSettings
+from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.objective_registry import find_objective

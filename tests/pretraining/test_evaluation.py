@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.objectives.bert_base import BertBatch
 from bertwright.objectives.data import StoreExamples, unigram_entropy
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.evaluation import PlateauDetector, evaluate
+from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence

@@ -13,11 +13,11 @@ from bertwright.base.files import read_json
 from bertwright.base.settings import from_table
 from bertwright.cli.main import run
 from bertwright.corpus.documents import CorpusSettings
+from bertwright.interop.huggingface import load_model
 from bertwright.pretraining.run import open_run, pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.gpt.gpt import GptLanguageModel
 from bertwright.systems.gpt.gpt_objective import GptObjective
-from bertwright.systems.huggingface import load_model
 from bertwright.systems.objective_registry import OBJECTIVES
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training.context import execution_context

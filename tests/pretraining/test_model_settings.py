@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bertwright.objectives.bert_base import new_bert
 from bertwright.pretraining.settings import ModelSettings
+from bertwright.systems.bert.bert_base import new_bert
 from bertwright.systems.bert.bert_config import SIZES, BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 

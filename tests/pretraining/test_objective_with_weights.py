@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 
 import bertwright
+from bertwright.interop.huggingface import load_model
 from bertwright.models.initialization import initialize
 from bertwright.models.linear import Linear
-from bertwright.objectives.bert_base import BertBatch
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
+from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.masked_lm_objective import MaskedLM
-from bertwright.systems.huggingface import load_model
 from bertwright.systems.objective_registry import OBJECTIVES
 from bertwright.training.loop import LossOutput
 from harness import check_interrupted_run, load_weights

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bertwright.objectives.bert_base import BertBatch
 from bertwright.objectives.data import StoreExamples
 from bertwright.objectives.data_settings import DataSettings
+from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.objective_registry import find_objective
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer

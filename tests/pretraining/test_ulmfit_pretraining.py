@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 
 from bertwright.base.settings import from_table
+from bertwright.interop.huggingface import load_model
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
-from bertwright.systems.huggingface import load_model
 from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
 from bertwright.systems.ulmfit.streams import StreamText
 from bertwright.systems.ulmfit.ulmfit_objective import RecurrentLanguageModel, make_batch

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertwright.systems.architectures import BERT
-from bertwright.systems.huggingface import ModelSource
+from bertwright.interop.huggingface import ModelSource
+from bertwright.systems.bert.bert_folder import BERT
 
 
 def weights_of(reference: Any) -> ModelSource:

@@ -16,16 +16,16 @@ from converted import distance, randomize_reference, weights_of
 from torch import Tensor
 
 from bertwright.interop.head_config import HEAD_CLASSES, MULTI_LABEL, HeadRecord
-from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskBatch
-from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.systems.huggingface import (
+from bertwright.interop.huggingface import (
     file_names,
     load_weights,
     meta_model,
     start_task_model,
     write_task_model,
 )
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tables.question_files import GoldAnswer, QaExample
 from bertwright.tables.tagged_sentences import TagExample
 from bertwright.tasks.classification import Classification, TextExample

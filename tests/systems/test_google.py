@@ -19,16 +19,16 @@ from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
 from bertwright.base.files import masked_crc32c
 from bertwright.interop.head_config import HeadRecord
+from bertwright.interop.huggingface import LoadResult, build_model, build_task_model, to_hf_weights
 from bertwright.interop.tf_checkpoint import read_bundle, read_table, write_bundle
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, EncoderModel
-from bertwright.systems.architectures import BERT
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.bert_folder import BERT
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
 from bertwright.systems.bert.google import read_checkpoint, save_checkpoint, to_google_name, to_hf_name
-from bertwright.systems.huggingface import LoadResult, build_model, build_task_model, to_hf_weights
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import randomize

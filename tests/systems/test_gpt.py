@@ -19,11 +19,11 @@ from transformers import (
 
 import bertwright
 from bertwright.base.files import read_json, write_json
+from bertwright.interop.huggingface import load_model, load_task_model, save_model, start_task_model
 from bertwright.interop.model_files import CONFIG
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.packing import pack
 from bertwright.systems.gpt.gpt import CachedGpt, GptConfig, GptEncoder, GptLanguageModel
-from bertwright.systems.huggingface import load_model, load_task_model, save_model, start_task_model
 from bertwright.vocabulary.byte_pair_tokenizer import BytePairTokenizer
 from harness import randomize
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 import transformers
 
+from bertwright.interop.huggingface import load_task_model
 from bertwright.models.heads import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.systems.huggingface import load_task_model
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks

@@ -9,12 +9,12 @@ import pytest
 
 from bertwright.inference.bert import load
 from bertwright.interop.head_config import HeadRecord
+from bertwright.interop.huggingface import load_task_model, save_model
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import load_task_model, save_model
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice

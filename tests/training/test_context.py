@@ -21,9 +21,9 @@ from bertwright.kernels.attention import cuda_attention, order_gradients, split
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
-from bertwright.objectives.bert_base import BertBatch
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.bert import bert_encoder
+from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining

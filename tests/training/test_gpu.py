@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bertwright.models.packing import pack
-from bertwright.objectives.bert_base import BertBatch
+from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining

@@ -11,13 +11,13 @@ import torch
 
 from bertwright.finetuning.finetune_state import own_lr_scales
 from bertwright.interop.head_config import HeadRecord
+from bertwright.interop.huggingface import load_model, load_task_model, save_model, start_task_model, write_task_model
 from bertwright.models.heads import EncoderForTask, HeadSpec, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
-from bertwright.systems.huggingface import load_model, load_task_model, save_model, start_task_model, write_task_model
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.trials.compose_job import ComposeSettings, compose
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS

@@ -17,16 +17,16 @@ from bertwright.finetuning.head_start import MAX_ITEMS, HeadFit, fit_head, is_li
 from bertwright.finetuning.new_word_model import make_word_model
 from bertwright.finetuning.pooling_choice import choose_pooling
 from bertwright.finetuning.settings import FinetuneSettings, HeadInit
-from bertwright.interop.model_files import model_folder
-from bertwright.models.encoder import EncoderConfig, TextEncoder
-from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
-from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.systems.huggingface import (
+from bertwright.interop.huggingface import (
     check_vocabulary,
     load_config,
     random_task_model,
     start_task_model,
 )
+from bertwright.interop.model_files import model_folder
+from bertwright.models.encoder import EncoderConfig, TextEncoder
+from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches
 from bertwright.tasks.task import AnyTask

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.interop.huggingface import load_model
 from bertwright.interop.model_files import model_folder
 from bertwright.models.heads import EncoderForTask
 from bertwright.systems.bcn.bcn import BcnConfig, BcnEncoder
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.systems.cove.mt_lstm import CoveEncoder, MtLstm
 from bertwright.systems.elmo.elmo import ElmoEncoder
-from bertwright.systems.huggingface import load_model
 from bertwright.systems.language_model_states import NUM_LETTERS
 from bertwright.systems.translation_models import load_translation_system
 from bertwright.systems.window.window import WindowConfig, WindowEncoder

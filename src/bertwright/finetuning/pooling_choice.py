@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertwright.finetuning.settings import TuningSettings
+from bertwright.interop.huggingface import read_config
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.interop.weight_names import hf_names, normalize_names
 from bertwright.interop.weights import read_weights
-from bertwright.systems.huggingface import read_config
 from bertwright.tasks.task import POOLINGS, AnyTask, describe_pooling
 
 POOLER_BIAS = hf_names("pooler.dense.bias")[0]

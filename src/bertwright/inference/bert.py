@@ -33,6 +33,7 @@ from bertwright.inference.text_vectors import (
     compute_vectors,
     normalize_vectors,
 )
+from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.kernels.gpu_linear import keep_copies
@@ -40,7 +41,6 @@ from bertwright.models.heads import EncoderForTask, EncoderModel, is_untrained
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.gpt.gpt import GptLanguageModel
-from bertwright.systems.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.tasks.classification import TextTask
 from bertwright.tasks.collation import check_segments
 from bertwright.tasks.multiple_choice import ChoicePrediction, MultipleChoice

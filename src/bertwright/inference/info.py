@@ -16,13 +16,13 @@ from bertwright.base.settings import read_toml
 from bertwright.inference.feature_cache import HEADER, cache_info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.checksums import read_checksums
+from bertwright.interop.huggingface import LoadResult, load_config, load_model
 from bertwright.interop.model_files import CHECKSUMS, MODULES, is_run, model_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.models.encoder import EncoderConfig
 from bertwright.models.representations import expand_representations
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.systems.bert.bert_config import BertConfig
-from bertwright.systems.huggingface import LoadResult, load_config, load_model
 from bertwright.systems.objective_registry import find_objective
 from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task import AnyTask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any, get_type_hints
 from torch import Tensor
 
 from bertwright.base.settings import convert
+from bertwright.interop.model_files import OWN_HEAD
 from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel
+from bertwright.systems.registry import DEFAULT_MODEL_TYPE, FOLDER_FORMATS
 
 
 @dataclass(frozen=True)
@@ -70,3 +73,20 @@ class Architecture:
 
         It is called before a model is built: the configuration's sizes may be too large for that.
         """
+
+
+def find_architecture(model_type: str) -> Architecture:
+    """Return the format of a registered `model_type`; its modules are imported now."""
+    module, _, name = FOLDER_FORMATS[model_type].partition(":")
+    architecture: Architecture = getattr(importlib.import_module(module), name)
+    return architecture
+
+
+def architecture_of(values: Any, path: Path) -> Architecture:
+    """Return the architecture that the fields of a `config.json` at `path` name; BERT if they name none."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
+    name = values.get("model_type", DEFAULT_MODEL_TYPE)
+    if not isinstance(name, str) or name.removesuffix(OWN_HEAD) not in FOLDER_FORMATS:
+        raise ValueError(f"{path}: model_type: expected {' or '.join(FOLDER_FORMATS)}, got {name!r}")
+    return find_architecture(name.removesuffix(OWN_HEAD))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from bertwright.objectives.objective import LOSS, Column
 
 if TYPE_CHECKING:
+    from bertwright.interop.huggingface import LoadResult
     from bertwright.models.heads import EncoderModel
     from bertwright.pretraining.settings import ModelSettings
-    from bertwright.systems.huggingface import LoadResult
     from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound="EncoderModel")
@@ -38,7 +38,7 @@ def load_first_model(
 
     `name`: of `kind`, for people. Raises ValueError for another kind of model, and for another vocabulary.
     """
-    from bertwright.systems.huggingface import check_vocabulary
+    from bertwright.interop.huggingface import check_vocabulary
 
     model, loaded = load_kind(folder, kind, name, heads, settings.dropouts)
     check_vocabulary(tokenizer, model.config, folder)
@@ -49,7 +49,7 @@ def load_kind(
     folder: Path, kind: type[M], name: str, heads: Literal["required", "optional"], changes: Mapping[str, float]
 ) -> tuple[M, LoadResult[EncoderModel]]:
     """Load a model of one kind, with `changes` of its configuration. Raises ValueError for another kind of model."""
-    from bertwright.systems.huggingface import load_model
+    from bertwright.interop.huggingface import load_model
 
     loaded = load_model(folder, heads, kind, **changes)
     if not isinstance(loaded.model, kind):

@@ -2,7 +2,7 @@
 
 An objective is one file in this folder and one entry in `registry.py`; the rest of pre-training knows only this
 interface. An objective of BERT whose loss has weights of its own adds them in `BertObjective.model_class`. A model of
-another kind than those that exist has an entry in `systems/architectures.py`, by which its folders are read. Settings
+another kind than those that exist has an entry in `systems/registry.py`, by which its folders are read. Settings
 check themselves with an objective, so its modules import torch in the functions that compute.
 """
 
@@ -187,7 +187,7 @@ class Objective(ABC, Generic[B, M]):
 
         `modules`: of a folder of sentence-transformers from which the training started; they are carried along.
         """
-        from bertwright.systems import huggingface
+        from bertwright.interop import huggingface
 
         huggingface.write_model(folder, model, tokenizer, modules=modules)
 

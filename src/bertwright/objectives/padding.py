@@ -13,7 +13,7 @@ from bertwright.kernels.reference import IGNORED_LABEL
 from bertwright.models.packing import from_flat
 
 if TYPE_CHECKING:
-    from bertwright.objectives.bert_base import BertBatch
+    from bertwright.systems.bert.bert_base import BertBatch
 
 
 def pad_batch(batch: BertBatch, sequences: int, length: int, predictions: int) -> BertBatch:

@@ -13,9 +13,9 @@ from bertwright.base.files import read_json, write_json
 from bertwright.base.settings import did_you_mean
 from bertwright.interop.checksums import write_checksums
 from bertwright.interop.head_config import HeadRecord
+from bertwright.interop.huggingface import Head, load_head, load_task_model, read_config, write_task_model
 from bertwright.interop.model_files import CLASSES, new_folder
 from bertwright.models.heads import EncoderForTask
-from bertwright.systems.huggingface import Head, load_head, load_task_model, read_config, write_task_model
 from bertwright.tasks.classification import format_labels
 from bertwright.tasks.task import TASK_FILE, AnyTask, from_fields, write_task
 from bertwright.tasks.task_types import TASK_TYPES

@@ -9,10 +9,10 @@ from typing import ClassVar, cast
 
 from rich.console import Console
 
+from bertwright.interop.huggingface import load_model, save_model
 from bertwright.models.heads import EncoderModel
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
-from bertwright.systems.huggingface import load_model, save_model
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.trials.jobs import Job
 from bertwright.vocabulary.open_tokenizer import open_tokenizer

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from bertwright.base.files import ensure_folder
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.interop.huggingface import load_config
 from bertwright.interop.model_files import model_folder
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.systems.huggingface import load_config
 from bertwright.tasks.task_data import read_splits, within_positions
 from bertwright.trials.jobs import Digests, Job, TaskJob, digest_store
 from bertwright.vocabulary.open_tokenizer import open_tokenizer

@@ -44,6 +44,7 @@ from bertwright.inference.feature_cache import (
     input_digest,
     load_or_compute_features,
 )
+from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.models.encoder import TextEncoder
@@ -57,7 +58,6 @@ from bertwright.models.representations import (
     select_layers,
     single_layers,
 )
-from bertwright.systems.huggingface import check_vocabulary, load_model
 from bertwright.tables.tag_schemes import split_tag
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, data_warnings, read_splits, within_positions

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from bertwright.base.ragged import Ints
 from bertwright.base.settings import check_minimum
+from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.batch_norm import BatchNorm
@@ -225,3 +226,6 @@ class BcnHead(TaskHead):
             (weights * states).sum(1),
         ]
         return torch.cat(pools, 1).masked_fill(counts == 0, 0)
+
+
+FOLDER = Architecture(BcnEncoder, BcnConfig, "Bcn")

@@ -15,6 +15,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import skip_sites
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.linear import make_dropout
@@ -137,3 +138,6 @@ class CompositeEncoder(TextEncoder):
     ) -> list[Tensor]:
         """Raise NotImplementedError: table 5 fine-tunes composed models, and reads no features."""
         raise NotImplementedError("a composed model has no features of single layers")
+
+
+FOLDER = Architecture(CompositeEncoder, CompositeConfig, "BertComposite")

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from bertwright.base.files import read_json, write_json
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
+from bertwright.interop.huggingface import ModelSource, check_vocabulary, to_hf_weights
 from bertwright.interop.model_files import new_folder
 from bertwright.interop.tf_checkpoint import Bundle, Entry, read_bundle, write_bundle
 from bertwright.interop.weights import summarize
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel
-from bertwright.systems.architectures import BERT
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.systems.huggingface import ModelSource, check_vocabulary, to_hf_weights
+from bertwright.systems.bert.bert_folder import BERT
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.wordpiece_files import write_vocab
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from bertwright.objectives import masking
-from bertwright.objectives.bert_base import BertObjective
 from bertwright.objectives.language_model import language_model_columns
+from bertwright.systems.bert.bert_base import BertObjective
 
 if TYPE_CHECKING:
     from bertwright.objectives.data import StepTexts

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from bertwright.base.ragged import Ints, offsets_from_lengths
 from bertwright.base.settings import check_choice, check_minimum
+from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.distinct_words import DistinctWords, is_mark
@@ -304,3 +305,6 @@ class SentenceHead(TaskHead):
         pooled = torch.segment_reduce(states[texts.words], "max", offsets=offsets, axis=0)
         is_text = torch.from_numpy(texts.ends_text(batch.packing)).to(states.device)
         return pooled.masked_fill(torch.isinf(pooled), 0.0)[is_text]
+
+
+FOLDER = Architecture(BiLSTMEncoder, BiLSTMConfig, "BiLSTM")

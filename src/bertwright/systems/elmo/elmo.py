@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.base.settings import check_limit, check_minimum
+from bertwright.interop.model_format import Architecture
 from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
 from bertwright.models.distinct_words import DistinctWords, is_mark
 from bertwright.models.encoder import TextEncoder, count_parameters
@@ -284,3 +285,7 @@ class ScalarMix(nn.Module):
         shares = torch.softmax(self.weights, 0)
         mixed: Tensor = self.gamma * sum(share * states for share, states in zip(shares, layers, strict=True))
         return mixed
+
+
+# `allennlp.py` reads and writes the released format.
+FOLDER = Architecture(ElmoEncoder, ElmoConfig, "Elmo", BidirectionalLM)

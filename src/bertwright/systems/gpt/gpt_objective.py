@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bertwright.objectives.bert_base import BertBatch, check_memory
 from bertwright.objectives.language_model import language_model_columns, load_first_model
+from bertwright.systems.bert.bert_base import BertBatch, check_memory
 from bertwright.systems.bert.one_sided_objective import LeftToRightLM
 
 if TYPE_CHECKING:

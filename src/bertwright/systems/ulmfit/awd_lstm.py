@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.base.settings import check_limit, check_minimum
+from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
 from bertwright.models.batch_norm import BatchNorm
@@ -320,3 +321,6 @@ def adapt_vocabulary(
     }
     adapted.load_state_dict(state)
     return adapted, int((rows >= 0).sum())
+
+
+FOLDER = Architecture(AwdLstmEncoder, AwdLstmConfig, "AwdLstm", AwdLstmLanguageModel)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.base.settings import check_minimum
+from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.encoder import TextEncoder, count_parameters
@@ -126,3 +127,6 @@ class WindowEncoder(TextEncoder):
             states = values.new_zeros(len(batch.rows), values.shape[1]).index_copy(0, texts.words, values)
             results.append(states if positions is None else states[positions])
         return results
+
+
+FOLDER = Architecture(WindowEncoder, WindowConfig, "Window")

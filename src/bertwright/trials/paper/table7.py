@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bertwright.interop.huggingface import load_config
 from bertwright.interop.model_files import model_folder
 from bertwright.models.representations import PAPER_F1, PAPER_FINE_TUNED_F1, REPRESENTATIONS
-from bertwright.systems.huggingface import load_config
 from bertwright.trials.job_maker import JobMaker, describe_heads
 from bertwright.trials.table_plan import FLOORS, RANDOM, Claim, TablePlan
 

@@ -1,4 +1,4 @@
-"""Architectures with model folders that can be read and written: one table, by `model_type` of `config.json`."""
+"""BERT's model folders, as `transformers` reads and writes them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bertwright.interop.model_files import CONFIG, OWN_HEAD
-from bertwright.interop.model_format import Architecture as Architecture
+from bertwright.interop.model_files import CONFIG
+from bertwright.interop.model_format import Architecture
 from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
 from bertwright.interop.weights import raise_if_any
 from bertwright.models.head_spec import HeadSpec
-from bertwright.systems.bcn.bcn import BcnConfig, BcnEncoder
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
-from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
-from bertwright.systems.elmo.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
-from bertwright.systems.gpt.openai_gpt import GPT
-from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmEncoder, AwdLstmLanguageModel
-from bertwright.systems.window.window import WindowConfig, WindowEncoder
 
 # `model_type` of BERTs that `transformers` would read but compute wrongly; it rejects these names (decision 17).
 REVERSED = "bert-rtl"  # reads from right to left
@@ -130,28 +123,3 @@ class BertArchitecture(Architecture):
 
 
 BERT = BertArchitecture(BertEncoder, BertConfig, "Bert", BertForPretraining)
-BILSTM = Architecture(BiLSTMEncoder, BiLSTMConfig, "BiLSTM")
-
-ARCHITECTURES: dict[str, Architecture] = {
-    BILSTM.encoder.model_type: BILSTM,
-    WindowEncoder.model_type: Architecture(WindowEncoder, WindowConfig, "Window"),
-    BcnEncoder.model_type: Architecture(BcnEncoder, BcnConfig, "Bcn"),
-    BERT.encoder.model_type: BERT,
-    REVERSED: BERT,
-    READS_LAST: BERT,
-    CompositeEncoder.model_type: Architecture(CompositeEncoder, CompositeConfig, "BertComposite"),
-    AwdLstmEncoder.model_type: Architecture(AwdLstmEncoder, AwdLstmConfig, "AwdLstm", AwdLstmLanguageModel),
-    # `systems/elmo/allennlp.py` reads and writes the released format.
-    ElmoEncoder.model_type: Architecture(ElmoEncoder, ElmoConfig, "Elmo", BidirectionalLM),
-    GPT.encoder.model_type: GPT,
-}
-
-
-def architecture_of(values: Any, path: Path) -> Architecture:
-    """Return the architecture that the fields of a `config.json` at `path` name; BERT if they name none."""
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
-    name = values.get("model_type", BERT.encoder.model_type)
-    if not isinstance(name, str) or name.removesuffix(OWN_HEAD) not in ARCHITECTURES:
-        raise ValueError(f"{path}: model_type: expected {' or '.join(ARCHITECTURES)}, got {name!r}")
-    return ARCHITECTURES[name.removesuffix(OWN_HEAD)]

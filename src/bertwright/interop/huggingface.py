@@ -1,7 +1,7 @@
 """Reading and writing Hugging Face model folders: `config.json`, `model.safetensors` and the tokenizer's files.
 
 `transformers` reads the folders written here and computes the same numbers, for BERT with the heads of pre-training or
-with the linear layer of a task. Models of other architectures (`architectures.ARCHITECTURES`) have the same files.
+with the linear layer of a task. Models of other architectures (`systems/registry.py`) have the same files.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from bertwright.base.files import read_json, write_json, write_text
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.model_files import CONFIG, OWN_HEAD, WEIGHTS, locate_config, new_folder
+from bertwright.interop.model_format import Architecture, architecture_of, find_architecture
 from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
 from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, EncoderModel, PooledHead, TaskHead
 from bertwright.models.initialization import initialize
-from bertwright.systems.architectures import ARCHITECTURES, Architecture, architecture_of
-from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.registry import DEFAULT_MODEL_TYPE
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
-POOLED_CODE = "modeling_pooled_bert.py"  # of `systems/bert/`, and in the folder of a pooled head
-IN_TRANSFORMERS = (BertEncoder.model_type, "openai-gpt")
+POOLED_CODE = Path(__file__).parents[1] / "systems/bert/modeling_pooled_bert.py"  # copied beside a pooled head
+IN_TRANSFORMERS = (DEFAULT_MODEL_TYPE, "openai-gpt")
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
 NAMED_IN_FILES = ("encoder.", "pooler.", "classifier.", "masked_token.", "next_sentence.")  # by the architecture
 Head = (
@@ -282,7 +282,7 @@ def load_weights(
 
 def file_names(model: EncoderModel) -> dict[str, tuple[str, ...]]:
     """Return the names in files of each parameter, in order."""
-    architecture = ARCHITECTURES[model.encoder.model_type]
+    architecture = find_architecture(model.encoder.model_type)
     classifier = HEAD_CLASSES[model.head.spec.kind].classifier if isinstance(model, EncoderForTask) else ""
     names = [(name, name.removeprefix(HEAD_PREFIX)) for name, _ in model.named_parameters()]
     return {
@@ -312,7 +312,7 @@ def to_hf_weights(model: EncoderModel, missing_heads: Sequence[str] = ()) -> dic
             tensors |= zip(
                 names_in_file, parameters[name].detach().float().cpu().chunk(len(names_in_file)), strict=True
             )
-    return ARCHITECTURES[model.encoder.model_type].to_file(tensors)
+    return find_architecture(model.encoder.model_type).to_file(tensors)
 
 
 def write_model(
@@ -336,13 +336,16 @@ def write_task_model(folder: Path, model: EncoderForTask, tokenizer: TextTokeniz
 
     Raises ValueError if the labels are not one name per output.
     """
-    architecture = ARCHITECTURES[model.encoder.model_type]
+    architecture = find_architecture(model.encoder.model_type)
     values = format_head(head, folder, architecture.class_prefix)
     if not model.head.has_standard_class:
         values["architectures"] = [f"{architecture.class_prefix}With{type(model.head).__name__}"]
         values |= _describe_own_head(model)
         if "auto_map" in values:
-            write_text(folder / POOLED_CODE, (Path(__file__).parent / "bert" / POOLED_CODE).read_text(encoding="utf-8"))
+            write_text(
+                folder / POOLED_CODE,
+                (Path(__file__).parents[1] / "systems" / "bert" / POOLED_CODE).read_text(encoding="utf-8"),
+            )
     _write(folder, model, tokenizer, values)
 
 
@@ -352,14 +355,14 @@ def _describe_own_head(model: EncoderForTask) -> dict[str, Any]:
     if model_type not in IN_TRANSFORMERS or getattr(model.config, "is_reversed", False):
         return {}  # it does not know the `model_type` either
     values = {"model_type": f"{model_type}{OWN_HEAD}"}
-    if model_type != BertEncoder.model_type or not isinstance(head, PooledHead):
+    if model_type != DEFAULT_MODEL_TYPE or not isinstance(head, PooledHead):
         return values | {"read_with": "bertwright; transformers has no such head"}
     own_class = HEAD_CLASSES[head.spec.kind].suffix
     names = {"AutoConfig": "PooledBertConfig", "AutoModel": "PooledBertModel"}
     names[f"AutoModel{own_class}"] = f"PooledBert{own_class}"
     return values | {
         "read_with": "bertwright, or transformers with trust_remote_code=True",
-        "auto_map": {name: f"{Path(POOLED_CODE).stem}.{value}" for name, value in names.items()},
+        "auto_map": {name: f"{POOLED_CODE.stem}.{value}" for name, value in names.items()},
         "pooling": head.modes,
     }
 
@@ -383,7 +386,7 @@ def _write(
 ) -> None:
     check_vocabulary(tokenizer, model.config, folder)
     head = model.head.spec if isinstance(model, EncoderForTask) else None
-    values = ARCHITECTURES[model.encoder.model_type].format_config(model.config, head)
+    values = find_architecture(model.encoder.model_type).format_config(model.config, head)
     write_json(folder / CONFIG, values | head_values)
     tokenizer.save(folder, max_length=model.config.max_positions)
     write_weights(folder / WEIGHTS, to_hf_weights(model, missing_heads))

@@ -12,11 +12,11 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from bertwright.interop.huggingface import load_config, load_model, save_model, to_hf_weights
 from bertwright.interop.weight_names import hf_names
 from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.huggingface import load_config, load_model, save_model, to_hf_weights
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 from harness import edit_config, randomize, same_parameters
 
