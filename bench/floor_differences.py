@@ -11,12 +11,12 @@ from __future__ import annotations
 import sys
 
 from bertwright.cli.options import read_settings
-from bertwright.trials.bootstrap import difference
 from bertwright.trials.experiment import choose_level, plan_experiment
 from bertwright.trials.experiment_settings import ExperimentSettings
-from bertwright.trials.job_runner import JobRunner
+from bertwright.trials.paper_table import FLOORS
 from bertwright.trials.report import make_report
-from bertwright.trials.table_plan import FLOORS
+from bertwright.trials.runner import Runner
+from bertwright.trials.statistics import difference
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     if settings is None:
         return
     plan = plan_experiment(settings, choose_level(settings))
-    estimates = make_report(plan, JobRunner(settings.work.resolve())).estimates
+    estimates = make_report(plan, Runner(settings.work.resolve())).table.estimates
     print("| row | column | floor | difference | 95 % interval |")
     print("|---|---|---|---:|---:|")
     for (row, column), estimate in estimates.items():

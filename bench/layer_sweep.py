@@ -21,7 +21,7 @@ from bertwright.interop.huggingface import save_model
 from bertwright.models.heads import EncoderModel
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.trials.floor_jobs import FrequentAnswerJob
+from bertwright.trials.floors import FrequentAnswer
 from bertwright.trials.probe import probe
 from bertwright.trials.probe_settings import ProbeSettings
 from bertwright.trials.task_files import FoundTask, find_task
@@ -64,7 +64,7 @@ def score_frequent(model: Path, task: FoundTask, run: Path, limit: int) -> float
     """Return the score of the most frequent tag."""
     tuning = TuningSettings(validation_fraction=task.validation_fraction, limit=limit)
     settings = FinetuneSettings(run=run, task=task.settings, model=str(model), tuning=tuning, device=DEVICE)
-    return FrequentAnswerJob("most frequent tag", (), (), settings).execute(run, (), make_console())["dev"]
+    return FrequentAnswer("most frequent tag", (), (), settings).run(run, (), make_console())["dev"]
 
 
 def main() -> None:

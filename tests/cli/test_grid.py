@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import signal
@@ -28,16 +27,10 @@ from bertwright.training.loop import DivergedError
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.run_folder import read_run_settings
 from bertwright.trials import grid as grids
-from bertwright.trials.grid import (
-    TrialResult,
-    grid,
-    live_candidates,
-    rank_runs,
-    read_trial_results,
-    to_record,
-)
-from bertwright.trials.grid_results import write_results
-from bertwright.trials.grid_settings import GridSettings, HyperParams, Trial
+from bertwright.trials import runner
+from bertwright.trials import trial as trials
+from bertwright.trials.grid import GridRun, Outcome, best_seed, grid, live_candidates, rank_rows
+from bertwright.trials.grid_settings import GridSettings
 from harness import read_weight_file, run_and_capture, same_weights
 from helpers import CPU
 
@@ -76,7 +69,10 @@ def finished_grid(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 def read_rows(settings: GridSettings) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (settings.run / "results.jsonl").read_text().splitlines()]
+    """Return the results of the finished runs with their names, in the order of the runs."""
+    paths = [settings.run / "runs" / point.name / "result.json" for point in settings.points()]
+    untimed = ("name", "scores", "failure")
+    return [{name: read_json(path)[name] for name in untimed} for path in paths if path.is_file()]
 
 
 # Results
@@ -85,21 +81,26 @@ def read_rows(settings: GridSettings) -> list[dict[str, Any]]:
 def test_table_and_report_agree_with_the_runs(finished_grid: tuple[GridSettings, str]) -> None:
     settings, printed = finished_grid
     names = [f"lr{rate}-bs16-ep4-seed{seed}" for rate in ("0.0001", "0.003") for seed in (0, 1)]
-    assert [row["run"] for row in read_rows(settings)] == names
-    reported = {name: read_json(settings.run / "runs" / name / "report.json")["scores"] for name in names}
-    assert {row["run"]: row["scores"] for row in read_rows(settings)} == reported
+    assert [row["name"] for row in read_rows(settings)] == names
+    reported = {name: read_json(settings.run / "runs" / name / "run" / "report.json")["scores"] for name in names}
+    assert {row["name"]: row["scores"]["dev"] for row in read_rows(settings)} == {
+        name: scores["dev"]["accuracy"] for name, scores in reported.items()
+    }
     report = read_json(settings.run / "report.json")
-    assert [one["learning_rate"] for one in report["settings"]] == [0.003, 0.0001]
-    for one, of_it in zip(report["settings"], (names[2:], names[:2]), strict=True):
+    cells = {(cell["row"], cell["column"]): cell for cell in report["cells"]}
+    rows = ["lr0.003-bs16-ep4", "lr0.0001-bs16-ep4"]
+    for row, of_it in zip(rows, (names[2:], names[:2]), strict=True):
         scores = [reported[name]["dev"]["accuracy"] for name in of_it]
-        assert one["dev"]["mean"] == pytest.approx(statistics.mean(scores))
-        assert one["dev"]["std"] == pytest.approx(statistics.stdev(scores))
-        assert (one["dev"]["min"], one["dev"]["max"]) == (min(scores), max(scores))
-        shown = f"{100 * statistics.mean(scores):.1f} ± {100 * statistics.stdev(scores):.1f} (2 seeds)"
+        cell = cells[row, "dev"]
+        assert cell["mean"] == pytest.approx(statistics.mean(scores))
+        assert cell["std"] == pytest.approx(statistics.stdev(scores))
+        assert (cell["min"], cell["max"]) == (min(scores), max(scores))
+        shown = f"{100 * statistics.mean(scores):.1f} ± {100 * statistics.stdev(scores):.1f} (2)"
         line = next(line for line in printed.splitlines() if shown in line)
-        assert ("*" in line.split()[0]) == (of_it == names[2:])
+        assert row in line
         assert line.split()[-1] == "4"  # evaluations of which the best counts
-        assert one["dev_evaluations"] == 4
+        assert report["details"]["best of"][row] == "4"
+    assert printed.index(f" {rows[0]} ") < printed.index(f" {rows[1]} ")
     best = max(names[2:], key=lambda name: reported[name]["dev"]["accuracy"])
     assert report["chosen"]["run"] == best
     tests = [reported[name]["test"]["accuracy"] for name in names[2:]]
@@ -111,7 +112,7 @@ def test_table_and_report_agree_with_the_runs(finished_grid: tuple[GridSettings,
 def test_chosen_model_equals_that_of_finetune(tmp_path: Path, finished_grid: tuple[GridSettings, str]) -> None:
     settings, _ = finished_grid
     chosen = read_json(settings.run / "report.json")["chosen"]
-    (trial,) = [trial for trial in settings.trials() if trial.name == chosen["run"]]
+    (trial,) = [trial for trial in settings.points() if trial.name == chosen["run"]]
     alone = finetune(replace(settings.finetune_settings(trial), run=tmp_path / "alone"), Console(file=io.StringIO()))
     assert same_weights(alone, settings.run / "model")
     assert (alone / "task.json").read_bytes() == (settings.run / "model" / "task.json").read_bytes()
@@ -120,17 +121,19 @@ def test_chosen_model_equals_that_of_finetune(tmp_path: Path, finished_grid: tup
 def test_only_the_chosen_weights_and_all_metrics_remain(finished_grid: tuple[GridSettings, str]) -> None:
     settings, _ = finished_grid
     assert [path.parent for path in settings.run.rglob("*.safetensors")] == [settings.run / "model"]
-    for trial in settings.trials():
+    for trial in settings.points():
         names = {path.name for path in (settings.run / "runs" / trial.name).iterdir()}
-        assert {"settings.toml", "metrics.jsonl", "report.json", "log.txt"} <= names
+        assert {"log.txt", "result.json", "run"} <= names
+        in_run = {path.name for path in (settings.run / "runs" / trial.name / "run").iterdir()}
+        assert {"settings.toml", "metrics.jsonl", "report.json"} <= in_run
 
 
 def test_summary_of_the_data_is_printed_once(finished_grid: tuple[GridSettings, str]) -> None:
     settings, printed = finished_grid
     assert printed.count("320 examples") == 1
     assert "320 steps in total" in printed  # four runs of four epochs, each of 320 / 16 steps
-    assert all(f"{number} of 4  {trial.name}" in printed for number, trial in enumerate(settings.trials(), 1))
-    log = (settings.run / "runs" / settings.trials()[0].name / "log.txt").read_text()
+    assert all(f"{number} of 4  {trial.name}" in printed for number, trial in enumerate(settings.points(), 1))
+    log = (settings.run / "runs" / settings.points()[0].name / "log.txt").read_text()
     assert "320 examples" in log
     assert "dev after step 20" in log
 
@@ -139,11 +142,11 @@ def test_resumed_finished_grid_prints_its_table_again(
     finished_grid: tuple[GridSettings, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, printed = finished_grid
-    monkeypatch.setattr(grids, "finetune", lambda *_: pytest.fail("run again"))
+    monkeypatch.setattr(trials, "finetune", lambda *_: pytest.fail("run again"))
     before = read_weight_file(settings.run / "model")
     again = run_grid(replace(settings, resume=True))
     assert "all 4 runs are finished" in again
-    assert again.endswith(printed[printed.index("dev accuracy, of each run") :])
+    assert again.endswith(printed[printed.index("accuracy, of each run") :])
     assert read_weight_file(settings.run / "model") == before
     assert read_run_settings(GridSettings, settings.run) == replace(settings, resume=True)
 
@@ -158,7 +161,7 @@ def test_ctrl_c_during_a_run_loses_nothing(
     begun: list[str] = []
 
     def interrupt_second(tuning: Any, console: Console) -> Path:
-        begun.append(tuning.run.name)
+        begun.append(tuning.run.parent.name)
         if len(begun) == 2:
             step = Optimizer.step
 
@@ -172,18 +175,18 @@ def test_ctrl_c_during_a_run_loses_nothing(
                 return finetune(tuning, console)
         return finetune(tuning, console)
 
-    monkeypatch.setattr(grids, "finetune", interrupt_second)
+    monkeypatch.setattr(trials, "finetune", interrupt_second)
     with pytest.raises(
         KeyboardInterrupt, match=r"1 of 2 runs are finished; resume with: bertwright grid --run .* --resume"
     ):
         run_grid(settings)
-    stopped = settings.run / "runs" / begun[1]
+    stopped = settings.run / "runs" / begun[1] / "run"
     assert [path.name for path in (stopped / "checkpoints").glob("step-*")] == ["step-00000004"]
     assert not (settings.run / "model").exists()
 
     run_grid(read_run_settings(GridSettings, settings.run))
     whole, _ = finished_grid
-    first, second = (trial.name for trial in settings.trials())
+    first, second = (trial.name for trial in settings.points())
     assert begun == [first, second, second]
     assert read_rows(settings) == read_rows(whole)[2:]
     assert same_weights(settings.run / "model", whole.run / "model")
@@ -198,10 +201,10 @@ def test_kill_between_a_run_and_its_record_repeats_nothing(
         raise SystemExit("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(grids, "write_results", die)
+        patch.setattr(runner, "write_json", die)
         with pytest.raises(SystemExit):
             run_grid(settings)
-    before = read_weight_file(settings.run / "runs" / settings.trials()[0].name / "model")
+    before = read_weight_file(settings.run / "runs" / settings.points()[0].name / "run" / "model")
     monkeypatch.setattr(FinetuneRun, "make_report", lambda *_: pytest.fail("run again"))
     run_grid(replace(settings, resume=True))
     assert read_weight_file(settings.run / "model") == before
@@ -219,18 +222,24 @@ def test_resumed_grid_with_other_settings_or_files_is_rejected(tmp_path: Path, m
     with pytest.raises(ValueError, match=r"seeds was 1, now 2"):
         run_grid(replace(settings, seeds=2, resume=True))
 
-    last, second = (settings.run / "results.jsonl").read_text().splitlines()
-    (settings.run / "results.jsonl").write_text(last + "\n")  # as if the second run were not finished
+    first, second = (settings.run / "runs" / point.name for point in settings.points())
+    (second / "result.json").unlink()  # as if the second run were not finished
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "the bear\tgood\nthe seal\tbad\n" * 8)
     with pytest.raises(ValueError, match=r"train\.tsv: changed since the run started"):
         run_grid(replace(settings, resume=True))
-    remove_folder(
-        settings.run / "runs" / json.loads(second)["run"]
-    )  # a run that has not started has no digests of its own
+    remove_folder(second)  # a run that has not started has no digests of its own
     with pytest.raises(ValueError, match=r"train\.tsv: changed since the run started"):
         run_grid(replace(settings, resume=True))
-    (settings.run / "results.jsonl").write_text(f"{last}\n{last[:20]}\n")
-    with pytest.raises(ValueError, match=r"results\.jsonl, line 2: not a result"):
+    (first / "result.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"seed0/result\.json: damaged; delete"):
+        run_grid(replace(settings, resume=True))
+
+
+def test_a_grid_of_an_earlier_version_is_refused(tmp_path: Path, make: Make) -> None:
+    settings = make(tmp_path / "run")
+    write_settings(settings.run / "settings.toml", settings, "bertwright grid")
+    (settings.run / "results.jsonl").touch()
+    with pytest.raises(ValueError, match=r"results\.jsonl: .*earlier version; .*--run"):
         run_grid(replace(settings, resume=True))
 
 
@@ -238,8 +247,7 @@ def test_grid_with_changed_initial_weights_is_rejected(tmp_path: Path, tiny_bert
     shutil.copytree(tiny_bert, tmp_path / "bert")
     settings = make(tmp_path / "run", model=str(tmp_path / "bert"), epochs=(0.2,), seeds=1)
     run_grid(settings)
-    first, _ = (settings.run / "results.jsonl").read_text().splitlines()
-    (settings.run / "results.jsonl").write_text(first + "\n")  # as if the second run were not finished
+    (settings.run / "runs" / settings.points()[1].name / "result.json").unlink()  # as if it were not finished
     (tmp_path / "bert/checksums.json").unlink()
     content = (tmp_path / "bert/model.safetensors").read_bytes()
     (tmp_path / "bert/model.safetensors").write_bytes(content[:-4] + b"\0\0\0\0")
@@ -274,15 +282,13 @@ def test_diverged_run_is_recorded_and_the_grid_continues(tmp_path: Path, make: M
     printed = run_grid(settings)
     failed, ended = read_rows(settings)
     assert "not finite" in failed["failure"]
-    assert "scores" not in failed
+    assert failed["scores"] == {}
     assert "1 of 2 runs diverged" in printed
     report = read_json(settings.run / "report.json")
-    assert report["chosen"] == ended
-    assert [(one["learning_rate"], one["diverged"], one["dev"] is None) for one in report["settings"]] == [
-        (0.001, 0, False),
-        (1e30, 1, True),
-    ]
-    chosen = settings.run / "runs" / ended["run"]
+    assert report["chosen"]["run"] == ended["name"]
+    assert {cell["row"] for cell in report["cells"]} == {"lr0.001-bs16-ep0.5"}
+    assert report["without_results"] == [{"row": "lr1e+30-bs16-ep0.5", "column": "dev", "diverged": 1}]
+    chosen = settings.run / "runs" / ended["name"] / "run"
     assert same_weights(chosen / "model", settings.run / "model")
     assert list((chosen / "checkpoints").glob("step-*"))  # keep_all
 
@@ -317,7 +323,8 @@ def test_estimate_counts_steps_evaluations_and_openings(
         finetune_cost, "time_evaluation", lambda _, split: {"dev": 1_000.0, "test": 100_000.0}[split.name]
     )
     settings = make(tmp_path / "run", batch_sizes=(16, 32), epochs=(1.5,))
-    plan = grids.estimate_cost(settings, settings.trials(), Console(file=io.StringIO()))
+    planned = GridRun(settings, Console(file=io.StringIO())).trials
+    plan = grids.estimate_cost(settings.run, planned, Console(file=io.StringIO()))
     # 30 steps of 16 seconds, 15 of 32; dev after an epoch and at the end; test once; 8 runs
     assert plan.steps == 4 * (30 + 15)
     assert plan.seconds == pytest.approx(4 * (30 * 16 + 15 * 32) + 8 * (2 * 1_000 + 100_000), abs=300)
@@ -326,51 +333,35 @@ def test_estimate_counts_steps_evaluations_and_openings(
 # Selection, worked by hand
 
 
-def outcome(rate: float, seed: int, dev: float | None) -> TrialResult:
-    trial = Trial(HyperParams(rate, 32, 3.0), seed)
-    return TrialResult(trial, {}, "step 3") if dev is None else TrialResult(trial, {"dev": {"f1": dev}})
-
-
 def test_setting_with_the_best_mean_is_first() -> None:
-    runs = [outcome(1, 0, 0.9), outcome(1, 1, 0.5), outcome(2, 0, 0.7), outcome(2, 1, 0.8)]
-    first, second = rank_runs(runs, "f1")
-    assert (first.setting.learning_rate, first.best.trial.seed) == (2, 1)
-    assert (second.setting.learning_rate, second.best.trial.seed) == (1, 0)
-    assert first.scores is not None
-    assert first.scores.mean == pytest.approx(0.75)
+    runs = [Outcome("a", 0, 0.9), Outcome("a", 1, 0.5), Outcome("b", 0, 0.7), Outcome("b", 1, 0.8)]
+    assert rank_rows(runs) == ["b", "a"]
+    assert [best_seed(runs, row) for row in "ba"] == [1, 0]
 
 
 def test_setting_with_a_failed_run_is_last() -> None:
-    scores = {1: (0.9, None), 2: (None, None), 3: (0.1, 0.1)}
-    runs = [outcome(rate, seed, dev) for rate, both in scores.items() for seed, dev in enumerate(both)]
-    assert [one.setting.learning_rate for one in rank_runs(runs, "f1")] == [3, 1, 2]
-    assert [one.failures for one in rank_runs(runs, "f1")] == [0, 1, 2]
+    scores = {"a": (0.9, None), "b": (None, None), "c": (0.1, 0.1)}
+    assert rank_rows([Outcome(row, seed, dev) for row, both in scores.items() for seed, dev in enumerate(both)]) == [
+        "c", "a", "b"
+    ]  # fmt: skip
 
 
 def test_of_equal_settings_the_first_is_chosen() -> None:
-    runs = [outcome(rate, seed, 0.5) for rate in (2, 1) for seed in (0, 1)]
-    first, _ = rank_runs(runs, "f1")
-    assert first.best == runs[0]
-
-
-def test_results_are_read_in_the_order_of_the_trials(tmp_path: Path) -> None:
-    """Else another of several equal runs would be chosen, whose weights have been deleted."""
-    runs = [outcome(1, seed, 0.5) for seed in (0, 1, 2)]
-    write_results(tmp_path / "results.jsonl", map(to_record, [*runs[1:], runs[0]]))
-    assert read_trial_results(tmp_path / "results.jsonl", [run.trial for run in runs]) == runs
+    runs = [Outcome(row, seed, 0.5) for row in "ba" for seed in (0, 1)]
+    assert rank_rows(runs) == ["b", "a"]
+    assert best_seed(runs, "b") == 0
 
 
 def test_live_candidates_are_the_runs_that_may_yet_be_chosen() -> None:
-    runs = [outcome(1, 0, 0.5), outcome(1, 1, 0.6), outcome(2, 0, 0.7), outcome(2, 1, 0.1), outcome(3, 0, 0.2)]
-    assert [
-        {one.setting.learning_rate * 10 + one.seed for one in live_candidates(runs[:n], "f1", 2)} for n in range(6)
-    ] == [
+    scores = [("a", 0, 0.5), ("a", 1, 0.6), ("b", 0, 0.7), ("b", 1, 0.1), ("c", 0, 0.2)]
+    runs = [Outcome(*score) for score in scores]
+    assert [{f"{row}{seed}" for row, seed in live_candidates(runs[:n], 2)} for n in range(6)] == [
         set(),
-        {10},
-        {11},
-        {11, 20},  # the second setting is incomplete, and may yet be the best
-        {11},  # its mean is 0.4
-        {11, 30},
+        {"a0"},
+        {"a1"},
+        {"a1", "b0"},  # the second setting is incomplete, and may yet be the best
+        {"a1"},  # its mean is 0.4
+        {"a1", "c0"},
     ]
 
 
@@ -404,10 +395,6 @@ def test_grid_under_torchrun_is_rejected(tmp_path: Path, make: Make, monkeypatch
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="single process"):
         run_grid(make(tmp_path / "run"))
-
-
-def test_missing_results_file_has_no_results(tmp_path: Path) -> None:
-    assert read_trial_results(tmp_path / "results.jsonl", []) == []
 
 
 def test_settings_of_runs_of_earlier_versions_are_read(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from bertwright.survey.corpus_statistics import measure_corpus
 from bertwright.tokenstore import build as build_module
 from bertwright.tokenstore.build import BuildSettings, Progress, build
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.trials.job_runner import JobRunner
-from bertwright.trials.jobs import Job
+from bertwright.trials.runner import Runner
+from bertwright.trials.trial import Trial
 from bertwright.vocabulary.learn import shard_counts, word_counts
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
@@ -244,7 +244,7 @@ class ToySettings:
 
 
 @dataclass(frozen=True)
-class ToyJob(Job):
+class ToyTrial(Trial):
     """A job that adds its number to the scores of its parents, and whose worker dies at the first attempt."""
 
     settings: ToySettings
@@ -254,8 +254,8 @@ class ToyJob(Job):
     def digest_inputs(self) -> tuple[tuple[str, str], ...]:
         return ()
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> dict[str, float]:
-        marker = run.parent / "died"
+    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> dict[str, float]:
+        marker = folder.parent / "died"
         if self.settings.number == 2 and not marker.exists():
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -264,10 +264,10 @@ class ToyJob(Job):
 
 
 def test_jobs_run_on_ray_when_their_parents_are_finished(ray_cluster: Any, tmp_path: Path) -> None:
-    first = [ToyJob(f"job {number}", (), (), ToySettings(number)) for number in (1, 2)]
-    second = [ToyJob(f"job {number}", (), tuple(first), ToySettings(number)) for number in (10, 20, 30)]
-    last = ToyJob("last", (), tuple(second), ToySettings(100))
-    runner, console = JobRunner(tmp_path), text_console()
+    first = [ToyTrial(f"job {number}", (), (), ToySettings(number)) for number in (1, 2)]
+    second = [ToyTrial(f"job {number}", (), tuple(first), ToySettings(number)) for number in (10, 20, 30)]
+    last = ToyTrial("last", (), tuple(second), ToySettings(100))
+    runner, console = Runner(tmp_path), text_console()
     with open_executor(ON_RAY) as executor:
         runner.run_on(executor, [last], console)
         printed = console.file.getvalue()  # type: ignore[attr-defined]

@@ -35,9 +35,9 @@ from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_folder import TaskModel, save_task_folder
 from bertwright.training.optimizer_settings import OptimizerSettings
-from bertwright.trials.jobs import with_model_of
 from bertwright.trials.probe import probe
 from bertwright.trials.probe_settings import ProbeSettings
+from bertwright.trials.trial import with_model_of
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import CPU, read_output, text_console, write_file

@@ -12,9 +12,9 @@ import numpy as np
 
 from bertwright.trials.experiment import choose_level, experiment, plan_experiment, report_folder
 from bertwright.trials.experiment_settings import ExperimentSettings
-from bertwright.trials.job_runner import JobRunner
-from bertwright.trials.jobs import Job, PretrainJob, all_jobs
-from bertwright.trials.table_plan import TablePlan
+from bertwright.trials.planner import Plan
+from bertwright.trials.runner import Runner
+from bertwright.trials.trial import Pretrain, Trial, all_trials
 from harness import run_and_capture
 
 Make = Callable[..., ExperimentSettings]
@@ -33,7 +33,7 @@ def sentences(number: int, seed: int) -> str:
     return "\n".join(lines)
 
 
-def plan_of(settings: ExperimentSettings) -> TablePlan:
+def plan_of(settings: ExperimentSettings) -> Plan:
     return plan_experiment(settings, choose_level(settings))
 
 
@@ -46,19 +46,19 @@ run_experiment = partial(run_and_capture, experiment)
 
 def results(settings: ExperimentSettings) -> dict[str, Any]:
     """Return the scores of all jobs by key."""
-    work = JobRunner(settings.work.resolve())
-    found = {job.key: work.result(job) for job in all_jobs(plan_of(settings).jobs)}
+    work = Runner(settings.work.resolve())
+    found = {job.key: work.result(job) for job in all_trials(plan_of(settings).ordered)}
     return {key: result and result.scores for key, result in found.items()}
 
 
-def copy_results(finished: ExperimentSettings, begun: ExperimentSettings, is_missing: Callable[[Job], bool]) -> None:
+def copy_results(finished: ExperimentSettings, begun: ExperimentSettings, is_missing: Callable[[Trial], bool]) -> None:
     """Copy the jobs of a finished experiment into a work folder, except missing ones and the jobs that need them."""
-    source, target = JobRunner(finished.work.resolve()), JobRunner(begun.work)
-    for job in all_jobs(plan_of(begun).jobs):
-        if not any(map(is_missing, all_jobs([job]))):
+    source, target = Runner(finished.work.resolve()), Runner(begun.work)
+    for job in all_trials(plan_of(begun).ordered):
+        if not any(map(is_missing, all_trials([job]))):
             shutil.copytree(source.folder(job), target.folder(job), symlinks=True)
 
 
-def is_pretraining(objective: str) -> Callable[[Job], bool]:
+def is_pretraining(objective: str) -> Callable[[Trial], bool]:
     """Return a function that tells the pre-trainings of an objective from other jobs."""
-    return lambda job: isinstance(job, PretrainJob) and job.settings.data.objective == objective
+    return lambda job: isinstance(job, Pretrain) and job.settings.data.objective == objective

@@ -19,9 +19,9 @@ from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import AnyTask
-from bertwright.trials.bootstrap import Difference, Interval, Sample, difference, estimate
-from bertwright.trials.report import ClaimResult
-from bertwright.trials.table_plan import Claim
+from bertwright.trials.paper_table import Claim
+from bertwright.trials.statistics import Difference, Interval, Sample, difference, estimate
+from bertwright.trials.table import ClaimResult
 
 N = 40
 

@@ -13,11 +13,11 @@ from rich.console import Console
 from small_experiments import Make, plan_of, run_experiment
 
 from bertwright.trials import experiment as command
+from bertwright.trials.budget import Cost, fit_budget
 from bertwright.trials.experiment import choose_level, experiment
 from bertwright.trials.experiment_settings import ExperimentSettings
-from bertwright.trials.job_cost import JobCost, fit_budget
-from bertwright.trials.jobs import FinetuneJob, Job, PretrainJob, ProbeJob, all_jobs
 from bertwright.trials.levels import ExperimentLevel
+from bertwright.trials.trial import Finetune, Pretrain, Probe, Trial, all_trials
 
 FREE: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None}  # sizes that a budget chooses
 
@@ -37,18 +37,18 @@ def test_dry_run_of_table8_measures_heads(make: Make, tmp_path: Path) -> None:
     assert re.search(r"heads on frozen features +7 +0 ", printed)
 
 
-def cost_of(job: Any, examples: int | None = None) -> JobCost:
+def cost_of(job: Any, examples: int | None = None) -> Cost:
     """Return 3 + 100 s for a pre-training; for others 2 s to open it and 10 s for its limit, or 1,500 examples."""
-    if isinstance(job, PretrainJob):
-        return JobCost(3.0, 100.0)
-    if not isinstance(job, FinetuneJob | ProbeJob):
-        return JobCost(0.0)
-    limit = job.settings.limit if isinstance(job, ProbeJob) else job.settings.tuning.limit
-    return JobCost(2.0, 10.0, examples or limit or 1_500, limit)
+    if isinstance(job, Pretrain):
+        return Cost(3.0, 100.0)
+    if not isinstance(job, Finetune | Probe):
+        return Cost(0.0)
+    limit = job.settings.limit if isinstance(job, Probe) else job.settings.tuning.limit
+    return Cost(2.0, 10.0, examples or limit or 1_500, limit)
 
 
 def fit(settings: ExperimentSettings, examples: int | None = None) -> ExperimentLevel:
-    jobs = all_jobs(plan_of(settings).jobs)
+    jobs = all_trials(plan_of(settings).ordered)
     return fit_budget(settings, choose_level(settings), jobs, {job.key: cost_of(job, examples) for job in jobs})
 
 
@@ -84,7 +84,7 @@ def test_budget_is_measured_once_for_the_same_inputs(
 ) -> None:
     measured: list[int] = []
 
-    def estimate_costs(jobs: Sequence[Job], _: Console) -> dict[str, JobCost]:
+    def estimate_costs(jobs: Sequence[Trial], _: Console) -> dict[str, Cost]:
         measured.append(len([job for job in jobs if job.kind == "finetune"]))
         return {job.key: cost_of(job) for job in jobs}
 
@@ -124,5 +124,5 @@ def test_report_only_of_an_unknown_budget_is_rejected(make: Make, tmp_path: Path
 def test_a_budget_that_is_too_small_is_rejected(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "estimate_costs", lambda jobs, _: {job.key: cost_of(job) for job in jobs})
     settings = make(tmp_path / "work", **FREE, budget=0.1)
-    with pytest.raises(ValueError, match=r"--budget 0\.1: too little for 48 jobs"):
+    with pytest.raises(ValueError, match=r"--budget 0\.1: too little for 48 runs"):
         experiment(settings)

@@ -15,19 +15,19 @@ from bertwright.base.settings import read_toml
 from bertwright.finetuning.finetune_state import open_run as open_finetuning
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.training.context import execution_context
-from bertwright.trials.compose_job import ComposeJob
+from bertwright.trials.compose import Compose
 from bertwright.trials.experiment import choose_level, describe_level, experiment, format_command
-from bertwright.trials.job_runner import JobRunner
-from bertwright.trials.jobs import BestRateJob, FinetuneJob, PretrainJob, ProbeJob, SameRateJob, all_jobs
 from bertwright.trials.levels import TaskRecipe
 from bertwright.trials.paper.figure5 import list_checkpoint_steps
+from bertwright.trials.paper_table import FLOORS
 from bertwright.trials.probe import open_probe
-from bertwright.trials.table_plan import FLOORS
+from bertwright.trials.runner import Runner
+from bertwright.trials.trial import BestRate, Finetune, Pretrain, Probe, SameRate, all_trials
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 
 def test_all_objectives_start_from_the_same_weights(make: Make, tmp_path: Path) -> None:
-    pretrainings = [job for job in all_jobs(plan_of(make(tmp_path)).jobs) if isinstance(job, PretrainJob)]
+    pretrainings = [job for job in all_trials(plan_of(make(tmp_path)).ordered) if isinstance(job, Pretrain)]
     models = []
     for job in pretrainings:
         model = job.settings.objective.new_model(job.settings.model, 100, job.settings.data.seed)
@@ -39,7 +39,7 @@ def test_all_objectives_start_from_the_same_weights(make: Make, tmp_path: Path) 
 
 def test_the_new_lstm_has_a_rate_of_its_own(make: Make, tmp_path: Path) -> None:
     plan = plan_of(make(tmp_path, level="night", seeds=1))
-    rates = {job.settings.lstm_learning_rate for job in all_jobs(plan.jobs) if isinstance(job, ComposeJob)}
+    rates = {job.settings.lstm_learning_rate for job in all_trials(plan.ordered) if isinstance(job, Compose)}
     assert rates == {1e-3}
     assert any(
         "2-layer BiLSTM of 256 outputs" in note and "a peak rate of its own, 0.001" in note for note in plan.notes
@@ -49,8 +49,8 @@ def test_the_new_lstm_has_a_rate_of_its_own(make: Make, tmp_path: Path) -> None:
 def test_all_objectives_read_the_same_pairs(make: Make, tmp_path: Path, store: Path) -> None:
     tokenizer = Tokenizer.load(store / "tokenizer")
     read = {}
-    for job in all_jobs(plan_of(make(tmp_path)).jobs):
-        if isinstance(job, PretrainJob):
+    for job in all_trials(plan_of(make(tmp_path)).ordered):
+        if isinstance(job, Pretrain):
             (examples,) = job.settings.objective.open_examples(store / "train", tokenizer, [job.settings.data])
             batch, *_ = examples.batches_for_step(5)
             ids = batch.input.input_ids.clone()
@@ -64,12 +64,12 @@ def test_all_objectives_read_the_same_pairs(make: Make, tmp_path: Path, store: P
 
 def test_the_first_seed_chooses_the_rate_of_all_seeds(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work", "table7", pretraining_seeds=2)
-    jobs = all_jobs(plan_of(settings).jobs)
-    (choice,) = [job for job in jobs if isinstance(job, BestRateJob)]
-    (repeated,) = [job for job in jobs if isinstance(job, SameRateJob)]
+    jobs = all_trials(plan_of(settings).ordered)
+    (choice,) = [job for job in jobs if isinstance(job, BestRate)]
+    (repeated,) = [job for job in jobs if isinstance(job, SameRate)]
     assert [job.settings.data.seed for job in (*choice.parents, repeated)] == [0, 0, 1]
     assert len({job.key for job in jobs}) == len(jobs)
-    runner = JobRunner(settings.work)
+    runner = Runner(settings.work)
     runner.run_all([repeated], Console(quiet=True))
     chosen, scored = runner.result(choice), runner.result(repeated)
     assert chosen is not None
@@ -85,8 +85,8 @@ def test_without_bias_correction_fine_tuning_is_another_job(make: Make, tmp_path
     corrected = {
         job.settings.optimizer.bias_correction: job.key
         for settings in (usual, without)
-        for job in all_jobs(plan_of(settings).jobs)
-        if isinstance(job, FinetuneJob)
+        for job in all_trials(plan_of(settings).ordered)
+        if isinstance(job, Finetune)
     }
     assert corrected.keys() == {True, False}
     assert corrected[True] != corrected[False]
@@ -97,20 +97,20 @@ def test_without_bias_correction_fine_tuning_is_another_job(make: Make, tmp_path
 
 def test_jobs_fill_each_cell_once_with_floors_first(make: Make, tmp_path: Path) -> None:
     plan = plan_of(make(tmp_path, pretraining_seeds=2, tasks=("conll2003",)))
-    order = {job.key: number for number, job in reversed([*enumerate(plan.jobs)])}
+    order = {job.key: number for number, job in reversed([*enumerate(plan.ordered)])}
     first, later = [], []
     for trial in plan.trials:
-        (later if trial.seed or trial.pretraining else first).append(order[trial.job.key])
+        (later if trial.seed or trial.pretraining else first).append(order[trial.key])
     assert max(first) < min(later)
-    floors = [order[trial.job.key] for trial in plan.trials if trial.row in FLOORS and not trial.pretraining]
+    floors = [order[trial.key] for trial in plan.trials if trial.row in FLOORS and not trial.pretraining]
     assert sorted(floors)[:2] == [0, 1]
 
 
 def test_fine_tuning_and_heads_on_features_read_the_same_examples(make: Make, tmp_path: Path, tiny_bert: Path) -> None:
     settings = make(tmp_path / "work", "table7", seeds=1, model=str(tiny_bert), store=None)
-    jobs = plan_of(settings).jobs
-    tuning = next(job for job in jobs if isinstance(job, FinetuneJob))
-    probe = next(job for job in jobs if isinstance(job, ProbeJob))
+    jobs = plan_of(settings).ordered
+    tuning = next(job for job in jobs if isinstance(job, Finetune))
+    probe = next(job for job in jobs if isinstance(job, Probe))
     with execution_context(settings.device) as context:
         state = open_finetuning(replace(tuning.settings, run=tmp_path / "run"), context, Console(quiet=True))
         probed = open_probe(replace(probe.settings, run=tmp_path / "run"), context, Console(quiet=True)).splits
@@ -122,8 +122,8 @@ def test_fine_tuning_and_heads_on_features_read_the_same_examples(make: Make, tm
 
 def test_figure5_keeps_the_checkpoints_of_few_steps(make: Make, tmp_path: Path) -> None:
     for steps in (10, 12, 19, 36, 89, 99):
-        jobs = all_jobs(plan_of(make(tmp_path, "figure5", steps=steps)).jobs)
-        job = next(job for job in jobs if isinstance(job, PretrainJob))
+        jobs = all_trials(plan_of(make(tmp_path, "figure5", steps=steps)).ordered)
+        job = next(job for job in jobs if isinstance(job, Pretrain))
         every, keep_last = job.settings.save_every, job.settings.keep_last
         saved = [*range(every, steps, every), steps]
         assert {*list_checkpoint_steps(steps)} <= {*saved[-keep_last:]}
@@ -135,8 +135,8 @@ def test_figure5_reads_positions_that_all_checkpoints_have_trained(make: Make, t
     for name in ("train", "dev"):
         (files / "squad" / f"{name}-v1.1.json").write_text('{"version": "1.1", "data": []}')
     plan = plan_of(make(tmp_path, "figure5", data=files, tasks=("sst2", "conll2003", "squad")))
-    tasks = [job.settings.task.build_task() for job in plan.jobs]
-    pretrainings = [job for job in all_jobs(plan.jobs) if isinstance(job, PretrainJob)]
+    tasks = [job.settings.task.build_task() for job in plan.ordered]
+    pretrainings = [job for job in all_trials(plan.ordered) if isinstance(job, Pretrain)]
     assert {task.max_length for task in tasks} == {job.settings.data.max_length for job in pretrainings} == {64}
     assert {(task.doc_stride, task.max_query_length) for task in tasks if isinstance(task, QuestionAnswering)} == {
         (32, 16)
@@ -147,11 +147,13 @@ def test_figure5_reads_positions_that_all_checkpoints_have_trained(make: Make, t
 @pytest.mark.parametrize(("level", "length"), [("demo", 64), ("evening", 128), ("night", 128), ("paper", 512)])
 def test_fine_tuning_reads_positions_that_most_steps_train(make: Make, tmp_path: Path, level: str, length: int) -> None:
     plan = plan_of(make(tmp_path, "table8", level=level))
-    lengths = {(job.settings.task.task, job.settings.task.build_task().max_length) for job in plan.jobs if job.parents}
+    lengths = {
+        (job.settings.task.task, job.settings.task.build_task().max_length) for job in plan.ordered if job.parents
+    }
     assert lengths == {("sst2", min(length, 128)), ("conll2003", length)}
     assert any("Fine-tuning reads sequences of up to" in note for note in plan.notes) == (length < 512)
-    for job in all_jobs(plan.jobs):
-        if isinstance(job, PretrainJob) and level != "paper":
+    for job in all_trials(plan.ordered):
+        if isinstance(job, Pretrain) and level != "paper":
             assert {phase.data.max_length for phase in job.settings.phases} == {length}
 
 
@@ -159,7 +161,7 @@ def test_tagging_with_a_given_model_has_the_context_of_its_positions(
     make: Make, tmp_path: Path, tiny_bert: Path
 ) -> None:
     plan = plan_of(make(tmp_path, "table7", store=None, steps=None, model=str(tiny_bert), level="evening"))
-    assert {job.settings.task.build_task().max_length for job in plan.jobs} == {512}
+    assert {job.settings.task.build_task().max_length for job in plan.ordered} == {512}
     assert not any("reads sequences of" in note for note in plan.notes)
 
 
@@ -177,7 +179,7 @@ def test_a_model_of_the_user_is_tuned_on_all_examples_as_in_the_paper(make: Make
 def test_figure5_has_fewer_restarts(make: Make, tmp_path: Path, level: str, jobs: int) -> None:
     """Two tasks, 20 checkpoints and random weights; in the evening two rates, at night also two restarts."""
     settings = make(tmp_path, "figure5", level=level, seeds=None, steps=None, limit=None, word_task_limit=None)
-    assert sum(job.kind == "finetune" for job in all_jobs(plan_of(settings).jobs)) == jobs
+    assert sum(job.kind == "finetune" for job in all_trials(plan_of(settings).ordered)) == jobs
     more = replace(settings, seeds=7)
     assert choose_level(more).seeds == 7
 

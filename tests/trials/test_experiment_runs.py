@@ -23,16 +23,16 @@ from bertwright.base.settings import to_table
 from bertwright.finetuning.run import finetune
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.trials import jobs
-from bertwright.trials.compose_job import ComposeJob
+from bertwright.trials import trial as trials
+from bertwright.trials.compose import Compose
 from bertwright.trials.experiment import experiment
 from bertwright.trials.experiment_settings import ExperimentSettings
-from bertwright.trials.floor_jobs import InitialModelJob
-from bertwright.trials.job_runner import JobRunner
-from bertwright.trials.jobs import BestRateJob, FinetuneJob, PretrainJob, all_jobs
+from bertwright.trials.floors import InitialModel
 from bertwright.trials.levels import LEVELS
-from bertwright.trials.report import format_p
-from bertwright.trials.table_plan import FLOORS, FREQUENT
+from bertwright.trials.paper_table import FLOORS, FREQUENT
+from bertwright.trials.runner import Runner
+from bertwright.trials.table import format_p
+from bertwright.trials.trial import BestRate, Finetune, Pretrain, all_trials
 from harness import kill_processes, run_and_capture, run_on_ranks, same_weights, start_process
 
 
@@ -123,7 +123,7 @@ def test_a_pretraining_that_learned_token_frequencies_alone_is_reported(
 ) -> None:
     settings, printed = finished_run
     found = results(settings)
-    chosen = {job.name: found[job.key] for job in all_jobs(plan_of(settings).jobs) if isinstance(job, BestRateJob)}
+    chosen = {job.name: found[job.key] for job in all_trials(plan_of(settings).ordered) if isinstance(job, BestRate)}
     warned = {note.split(":")[0] for note in read_json(output(settings) / "report.json")["notes"] if "entropy" in note}
     assert {"pre-train mlm", "pre-train mlm+nsp"} <= warned <= {*chosen}
     for name in warned:
@@ -134,7 +134,7 @@ def test_a_pretraining_that_learned_token_frequencies_alone_is_reported(
 def test_report_only_prints_what_is_finished(finished_run: tuple[ExperimentSettings, str], make: Make) -> None:
     settings, _ = finished_run
     printed = run_experiment(make(settings.work, seeds=3, report_only=True), columns=140)
-    assert "incomplete: 32 of 47 results" in printed
+    assert "Incomplete: 32 of 47 results" in printed
     run_experiment(settings)
 
 
@@ -146,7 +146,7 @@ def test_a_second_experiment_shares_the_pre_trainings(
     def fail(*_: object) -> None:
         raise AssertionError("a pre-training that exists is done again")
 
-    monkeypatch.setattr(jobs, "pretrain", fail)
+    monkeypatch.setattr(trials, "pretrain", fail)
     figure = make(settings.work, "figure5", seeds=1, tasks=("sst2",))
     printed = run_experiment(figure)
     assert "shown" not in printed  # a single seed has no verdict
@@ -165,7 +165,7 @@ def test_a_finished_experiment_runs_nothing(
     settings, _ = finished_run
     before = (output(settings) / "report.json").read_bytes()
     for name in ("pretrain", "finetune"):
-        monkeypatch.setattr(jobs, name, None)
+        monkeypatch.setattr(trials, name, None)
     run_experiment(settings)
     assert (output(settings) / "report.json").read_bytes() == before
 
@@ -187,9 +187,9 @@ def test_killed_experiments_end_with_the_same_bits(
 
     assert kill_processes(lambda: start_process(experiment, broken), wait, max_kills=3)
     assert results(broken).items() <= results(unbroken).items()
-    for job in all_jobs(plan_of(broken).jobs):
-        if isinstance(job, PretrainJob):
-            folders = [JobRunner(settings.work.resolve()).run_folder(job) / "model" for settings in (unbroken, broken)]
+    for job in all_trials(plan_of(broken).ordered):
+        if isinstance(job, Pretrain):
+            folders = [Runner(settings.work.resolve()).run_folder(job) / "model" for settings in (unbroken, broken)]
             assert same_weights(*folders)
     assert not list(broken.work.rglob(".*.part-*"))
 
@@ -199,9 +199,9 @@ def test_a_begun_job_of_a_moved_work_folder_starts_again(
 ) -> None:
     unbroken, _ = finished_run
     first = make(tmp_path / "first", seeds=1, tasks=("sst2",))
-    job = next(job for job in plan_of(first).jobs if isinstance(job, FinetuneJob))
+    job = next(job for job in plan_of(first).ordered if isinstance(job, Finetune))
     copy_results(unbroken, first, lambda copied: copied.key == job.key)
-    work = JobRunner(first.work.resolve())
+    work = Runner(first.work.resolve())
     settings = replace(job.settings, run=work.run_folder(job), model=str(work.run_folder(job.parents[0]) / "model"))
     finetune(settings, Console(quiet=True))  # as if killed before its result was written
     first.work.rename(tmp_path / "second")
@@ -220,8 +220,8 @@ def test_a_begun_pre_training_continues_with_a_moved_store(
     unbroken, _ = finished_run
     moved = make(tmp_path / "work", seeds=1, tasks=("sst2",), store=tmp_path / "store")
     shutil.copytree(store, tmp_path / "store")
-    job = next(job for job in all_jobs(plan_of(moved).jobs) if isinstance(job, PretrainJob))
-    run = JobRunner(moved.work.resolve()).run_folder(job)
+    job = next(job for job in all_trials(plan_of(moved).ordered) if isinstance(job, Pretrain))
+    run = Runner(moved.work.resolve()).run_folder(job)
     pretrain(replace(job.settings, run=run, store=store), Console(quiet=True))  # as if killed before its result
     resumed = []
 
@@ -229,8 +229,8 @@ def test_a_begun_pre_training_continues_with_a_moved_store(
         resumed.append(settings.resume)
         pretrain(settings, console)
 
-    monkeypatch.setattr(jobs, "pretrain", record)
-    JobRunner(moved.work.resolve()).run_all([job], Console(quiet=True))
+    monkeypatch.setattr(trials, "pretrain", record)
+    Runner(moved.work.resolve()).run_all([job], Console(quiet=True))
     assert resumed == [True]
     assert results(moved)[job.key] == results(unbroken)[job.key]
 
@@ -241,7 +241,7 @@ def test_ctrl_c_outside_of_training_always_stops_the_experiment(
     """Python ignores an exception in a callback of a weak reference, so Ctrl-C must not raise one there."""
     finished, _ = finished_run
     settings = make(shutil.copytree(finished.work, tmp_path / "work", symlinks=True), seeds=4)
-    score, scored = jobs.evaluate_examples, []
+    score, scored = trials.evaluate_examples, []
 
     class Owner:
         pass
@@ -253,17 +253,17 @@ def test_ctrl_c_outside_of_training_always_stops_the_experiment(
         scored.append(reference)
         return score(*arguments)
 
-    monkeypatch.setattr(jobs, "evaluate_examples", interrupt)
-    with pytest.raises(KeyboardInterrupt, match="jobs are finished; the same command resumes"):
+    monkeypatch.setattr(trials, "evaluate_examples", interrupt)
+    with pytest.raises(KeyboardInterrupt, match="runs are finished; the same command resumes"):
         experiment(settings, Console(quiet=True))
     assert len(scored) == 1
 
 
 def check_started_once(settings: ExperimentSettings) -> None:
     """Assert that each fine-tuning of an experiment was started once."""
-    for job in plan_of(settings).jobs:
-        if isinstance(job, FinetuneJob):
-            log = (JobRunner(settings.work.resolve()).folder(job) / "log.txt").read_text()
+    for job in plan_of(settings).ordered:
+        if isinstance(job, Finetune):
+            log = (Runner(settings.work.resolve()).folder(job) / "log.txt").read_text()
             assert log.count("Scores after step") == 1
 
 
@@ -287,15 +287,15 @@ def test_the_processes_of_torchrun_share_the_jobs(
     copy_results(unbroken, settings, is_pretraining("mlm"))
     printed = "".join(run_on_ranks(2, run_and_capture, experiment, settings).values())
     assert results(settings).items() <= results(unbroken).items()
-    assert printed.count("Table 5: pre-training objectives: 25 jobs") == 1
+    assert printed.count("Table 5: pre-training objectives: 25 runs") == 1
     assert printed.count("report.json") == 1
     check_started_once(settings)
 
 
 def test_what_a_killed_process_left_is_deleted(finished_run: tuple[ExperimentSettings, str], tmp_path: Path) -> None:
     settings, _ = finished_run
-    work = JobRunner(shutil.copytree(settings.work, tmp_path / "work"))
-    job = next(one for one in plan_of(settings).jobs if isinstance(one, FinetuneJob))
+    work = Runner(shutil.copytree(settings.work, tmp_path / "work"))
+    job = next(one for one in plan_of(settings).ordered if isinstance(one, Finetune))
     left = work.run_folder(job) / ".model.part-1-1"
     left.mkdir()
     run_experiment(replace(settings, work=work.path))
@@ -306,11 +306,11 @@ def test_finished_jobs_keep_scores_of_the_last_step_but_no_fine_tuned_weights(
     finished_run: tuple[ExperimentSettings, str],
 ) -> None:
     settings, _ = finished_run
-    runner = JobRunner(settings.work.resolve())
-    for job in all_jobs(plan_of(settings).jobs):
+    runner = Runner(settings.work.resolve())
+    for job in all_trials(plan_of(settings).ordered):
         run = runner.run_folder(job)
-        assert bool([*run.rglob("*.safetensors")]) == isinstance(job, PretrainJob | ComposeJob | InitialModelJob)
-        if isinstance(job, FinetuneJob):
+        assert bool([*run.rglob("*.safetensors")]) == isinstance(job, Pretrain | Compose | InitialModel)
+        if isinstance(job, Finetune):
             report, result = read_json(run / "report.json"), runner.result(job)
             assert report["best_step"] == report["steps"]
             assert result is not None

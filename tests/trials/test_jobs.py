@@ -22,10 +22,10 @@ from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.trials.experiment import experiment
-from bertwright.trials.job_runner import JobRunner
-from bertwright.trials.jobs import BestRateJob, FinetuneJob, PretrainJob, all_jobs
 from bertwright.trials.levels import LEVELS, ExperimentLevel
 from bertwright.trials.probe_settings import ProbeSettings
+from bertwright.trials.runner import Runner
+from bertwright.trials.trial import BestRate, Finetune, LastStepFinetune, Pretrain, all_trials
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 SHARED = 8 + 4 + 3 + 1  # pre-trainings at two rates, the better of each, composed models, random weights
@@ -33,10 +33,10 @@ SHARED = 8 + 4 + 3 + 1  # pre-trainings at two rates, the better of each, compos
 
 def test_the_key_of_a_job_is_its_content(make: Make, tmp_path: Path, data: Path) -> None:
     def keys(**changes: Any) -> list[str]:
-        return [job.key for job in all_jobs(plan_of(make(tmp_path / "work", **changes)).jobs)]
+        return [job.key for job in all_trials(plan_of(make(tmp_path / "work", **changes)).ordered)]
 
     def trained(**changes: Any) -> set[str]:
-        jobs = all_jobs(plan_of(make(tmp_path / "work", **changes)).jobs)
+        jobs = all_trials(plan_of(make(tmp_path / "work", **changes)).ordered)
         return {job.key for job in jobs if job.kind in ("pretrain", "finetune")}
 
     before = keys()
@@ -63,7 +63,7 @@ def test_a_new_setting_with_its_default_leaves_the_key(make: Make, tmp_path: Pat
     class Later(PretrainSettings):
         new: float = 0.5
 
-    job = next(one for one in all_jobs(plan_of(make(tmp_path)).jobs) if isinstance(one, PretrainJob))
+    job = next(one for one in all_trials(plan_of(make(tmp_path)).ordered) if isinstance(one, Pretrain))
     data = LaterData(**vars(job.settings.data))
     later = Later(**vars(job.settings) | {"data": data})
     assert replace(job, settings=later).key == job.key
@@ -73,9 +73,9 @@ def test_a_new_setting_with_its_default_leaves_the_key(make: Make, tmp_path: Pat
 
 def test_a_result_of_other_defaults_is_refused(make: Make, tmp_path: Path) -> None:
     """The defaults of the parents count too: a key contains no default."""
-    jobs = all_jobs(plan_of(make(tmp_path)).jobs)
-    job = next(one for one in jobs if isinstance(one, FinetuneJob) and isinstance(one.parents[0], BestRateJob))
-    work, record = JobRunner(tmp_path), {"scores": {"dev": 0.5}, "seconds": 1.0, "failure": None, "environment": {}}
+    jobs = all_trials(plan_of(make(tmp_path)).ordered)
+    job = next(one for one in jobs if isinstance(one, Finetune) and isinstance(one.parents[0], BestRate))
+    work, record = Runner(tmp_path), {"scores": {"dev": 0.5}, "seconds": 1.0, "failure": None, "environment": {}}
     path = work.folder(job) / "result.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(record | {"identity": job.identity}))
@@ -111,7 +111,7 @@ def test_the_weights_of_a_model_folder_decide_the_keys(
     make: Make, tmp_path: Path, tiny_bert: Path, one_layer_folder: Path
 ) -> None:
     def keys(model: Path) -> set[str]:
-        return {job.key for job in plan_of(make(tmp_path, "table1", model=str(model), store=None)).jobs}
+        return {job.key for job in plan_of(make(tmp_path, "table1", model=str(model), store=None)).ordered}
 
     shutil.copytree(tiny_bert, tmp_path / "copy")
     assert keys(tmp_path / "copy") == keys(tiny_bert)
@@ -132,7 +132,7 @@ def test_the_vocabulary_of_the_store_decides_the_keys(make: Make, tmp_path: Path
     ]
     assert arrays[0] == arrays[1]
     before, after = (
-        {job.key for job in plan_of(make(tmp_path, store=one)).jobs} for one in (store, tmp_path / "store")
+        {job.key for job in plan_of(make(tmp_path, store=one)).ordered} for one in (store, tmp_path / "store")
     )
     assert not before & after
 
@@ -142,9 +142,7 @@ def test_the_settings_of_a_preset_decide_the_keys_of_its_task_alone(
 ) -> None:
     def keys() -> dict[str, set[str]]:
         plan = plan_of(make(tmp_path))
-        return {
-            task: {trial.job.key for trial in plan.trials if trial.column == task} for task in ("sst2", "conll2003")
-        }
+        return {task: {trial.key for trial in plan.trials if trial.column == task} for task in ("sst2", "conll2003")}
 
     before = keys()
     preset = PRESETS["conll2003"]
@@ -159,17 +157,17 @@ def test_a_changed_training_file_changes_the_keys_of_its_task_alone(make: Make, 
     for name in ("train", "dev"):
         (copied / f"{name}.tsv").write_text((data / "glue" / "SST-2" / f"{name}.tsv").read_text())
     settings = make(tmp_path / "work", data=copied.parent, tasks=("sst2",))
-    before = {job.key for job in all_jobs(plan_of(settings).jobs)}
+    before = {job.key for job in all_trials(plan_of(settings).ordered)}
     with (copied / "train.tsv").open("a") as file:
         file.write("the bear sees\tgood\n")
-    after = {job.key for job in all_jobs(plan_of(settings).jobs)}
+    after = {job.key for job in all_trials(plan_of(settings).ordered)}
     assert len(before & after) == SHARED
     assert len(after) == len(before)
 
 
 def test_a_claimed_job_cannot_be_claimed_again(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "work")
-    job, work = plan_of(settings).jobs[0], JobRunner(settings.work)
+    job, work = plan_of(settings).ordered[0], Runner(settings.work)
     with lock_if_free(work.folder(job)) as first, lock_if_free(work.folder(job)) as second:
         assert (first, second) == (True, False)
     with lock_if_free(work.folder(job)) as third:
@@ -179,8 +177,8 @@ def test_a_claimed_job_cannot_be_claimed_again(make: Make, tmp_path: Path) -> No
 def test_a_file_that_changes_after_planning_stops_its_jobs(make: Make, tmp_path: Path, data: Path) -> None:
     copy = shutil.copytree(data, tmp_path / "data")
     settings = make(tmp_path / "work", data=copy, tasks=("sst2",))
-    job = next(one for one in plan_of(settings).jobs if isinstance(one, FinetuneJob))
-    work = JobRunner(settings.work)
+    job = next(one for one in plan_of(settings).ordered if isinstance(one, Finetune))
+    work = Runner(settings.work)
     work.folder(job).mkdir(parents=True)
     with (copy / "glue" / "SST-2" / "dev.tsv").open("a") as file:
         file.write("the bear\tgood\n")
@@ -194,21 +192,21 @@ def test_a_model_that_changes_during_a_job_gives_no_result(
 ) -> None:
     model = shutil.copytree(tiny_bert, tmp_path / "copy")
     settings = make(tmp_path / "work", "table1", model=str(model), tasks=("sst2",))
-    (job, *_), work = plan_of(settings).jobs, JobRunner(settings.work)
+    (job, *_), work = plan_of(settings).ordered, Runner(settings.work)
     work.folder(job).mkdir(parents=True)
 
     def change(*_: object) -> dict[str, float]:
         shutil.copyfile(one_layer_folder / "model.safetensors", model / "model.safetensors")
         return {"dev": 1.0}
 
-    monkeypatch.setattr(FinetuneJob, "execute", change)
+    monkeypatch.setattr(LastStepFinetune, "run", change)
     with pytest.raises(ValueError, match=r"fine-tune .*: the initial weights changed .*planned"):
         work.run(job)
     assert work.result(job) is None
 
 
 def test_a_store_that_changes_after_planning_stops_its_pre_trainings(make: Make, tmp_path: Path) -> None:
-    job = next(one for one in all_jobs(plan_of(make(tmp_path / "work")).jobs) if one.kind == "pretrain")
+    job = next(one for one in all_trials(plan_of(make(tmp_path / "work")).ordered) if one.kind == "pretrain")
     job.check_inputs()
     with pytest.raises(ValueError, match=r"pre-train .*: store changed .*planned"):
         replace(job, digests=(("store", "0" * 32),)).check_inputs()
@@ -217,7 +215,7 @@ def test_a_store_that_changes_after_planning_stops_its_pre_trainings(make: Make,
 @pytest.mark.parametrize("content", ["{}", "null", "[]", '{"scores": {}'])
 def test_a_damaged_result_is_named(make: Make, tmp_path: Path, content: str) -> None:
     settings = make(tmp_path / "work")
-    job, work = plan_of(settings).jobs[0], JobRunner(settings.work)
+    job, work = plan_of(settings).ordered[0], Runner(settings.work)
     path = work.folder(job) / "result.json"
     path.parent.mkdir(parents=True)
     path.write_text(content)

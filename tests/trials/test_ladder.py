@@ -8,12 +8,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from bertwright.base.console import silent_console
+from bertwright.base.files import read_json
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.trials import ladder as ladder_module
-from bertwright.trials.ladder import RungResult, RungRun, compare, ladder, score_floor
+from bertwright.trials import trial as trials
+from bertwright.trials.ladder import ladder, list_trials
 from bertwright.trials.ladder_settings import FLOOR, LadderSettings
 from bertwright.trials.work_spent import pretraining_work
 from harness import run_and_capture
@@ -33,22 +37,27 @@ def settings(tmp_path: Path, review_files: Path, tiny_bert: Path) -> LadderSetti
 
 def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSettings) -> None:
     printed = run_ladder(settings)
-    report = json.loads((settings.run / "report.json").read_text(encoding="utf-8"))
-    rows = {row["system"]: row for row in report["systems"]}
-    assert list(rows) == [
+    report = read_json(settings.run / "report.json")
+    scores = {(cell["row"], cell["column"]): cell["scores"] for cell in report["cells"]}
+    rows = [
         FLOOR, "BiLSTM, random vectors", "+ characters", "BERT, random weights", "BERT, frozen", "BERT, fine-tuned",
     ]  # fmt: skip
+    assert {*scores} == {(row, split) for row in rows for split in ("dev", "test")}
     assert all(name in printed for name in rows)
-    assert len(rows[FLOOR]["test"]) == 1
-    for name, row in rows.items():
-        assert all(0 <= score <= 1 for score in row["dev"] + row["test"])
-        assert row["cpu_minutes"] > 0
+    assert len(scores[FLOOR, "test"]) == 1
+    steps = {one["row"]: one for one in report["differences"]}
+    assert {row: one["from"] for row, one in steps.items()} == dict(zip(rows[2:], rows[1:], strict=False))
+    for name in rows:
+        assert all(0 <= score <= 1 for score in scores[name, "dev"] + scores[name, "test"])
         known = name not in ("BERT, frozen", "BERT, fine-tuned")  # a model folder without its run
-        assert (row["tokens_before"], row["seconds_before"]) == ((0, 0) if known else (None, None))
-        assert (row["step"] is None) == (name in (FLOOR, "BiLSTM, random vectors"))
-    low, high = rows["BERT, frozen"]["test"], rows["BERT, fine-tuned"]["test"]
-    assert rows["BERT, fine-tuned"]["step"] == pytest.approx((sum(high) - sum(low)) / 2)
-    assert (settings.run / "ladder.md").read_text(encoding="utf-8").count("\n") == 2 + len(rows)
+        assert report["details"]["tokens before"].get(name, "") == ("" if known else "?")
+        assert report["details"]["minutes"][name]
+    low, high = scores["BERT, frozen", "test"], scores["BERT, fine-tuned", "test"]
+    step = steps["BERT, fine-tuned"]
+    assert step["mean"] == pytest.approx((sum(high) - sum(low)) / 2)
+    assert step["low"] < step["mean"] < step["high"]
+    table = (settings.run / "ladder.md").read_text(encoding="utf-8").splitlines()
+    assert sum(line.startswith(tuple(f"| {row} |" for row in rows)) for line in table) == len(rows) + len(steps)
     assert not list(settings.run.rglob("*.safetensors"))
 
 
@@ -56,25 +65,24 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
     settings: LadderSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = replace(settings, bert=None, seeds=1)
-    train = ladder_module.train_rung
+    train, trained = trials.finetune, list[str]()
 
-    def stop(settings: LadderSettings, *rest: object) -> RungResult:
-        if settings.run.joinpath("runs", "characters-seed0").exists():
-            raise AssertionError("this run is finished")
-        result = train(settings, *rest)  # type: ignore[arg-type]
-        if result.run.rung == "BiLSTM, random vectors":
-            monkeypatch.setattr(ladder_module, "train_rung", interrupt)
-        return result
+    def stop_in_the_second(tuning: FinetuneSettings, console: Console) -> object:
+        if trained:
+            raise KeyboardInterrupt
+        trained.append(tuning.run.parent.name)
+        return train(tuning, console)
 
-    def interrupt(*_: object) -> RungResult:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ladder_module, "train_rung", stop)
+    monkeypatch.setattr(trials, "finetune", stop_in_the_second)
     with pytest.raises(KeyboardInterrupt, match=r"2 of 3 runs are finished.*--resume"):
         run_ladder(small)
-    monkeypatch.setattr(ladder_module, "train_rung", train)
+    assert trained == ["bilstm-random-vectors-seed0"]
+    monkeypatch.setattr(trials, "finetune", train)
     assert "3 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
     assert "0 of them pending" in run_ladder(replace(small, resume=True))
+    (small.run / "results.jsonl").touch()
+    with pytest.raises(ValueError, match=r"results\.jsonl: .*earlier version; .*--run"):
+        run_ladder(replace(small, resume=True))
 
 
 def test_pretraining_counts_every_run_that_a_system_stands_on_once(tmp_path: Path) -> None:
@@ -121,7 +129,8 @@ def test_the_floor_of_tagging_is_the_most_frequent_tag_although_the_first_rung_s
         (tmp_path / f"{split}.txt").write_text(text, encoding="utf-8")
     for metric, score in (("accuracy", 0.5), ("f1", 0.0)):
         task = TaskSettings("tagging", overrides=TaskOptions(metric=metric), **files)
-        assert score_floor(LadderSettings(tmp_path / "run", task, device=CPU)).scores == {"dev": score}
+        floor, *_ = list_trials(LadderSettings(tmp_path / "run", task, device=CPU))
+        assert floor.run(tmp_path / metric / "run", (), silent_console())["dev"] == score
 
 
 def test_texts_have_the_classifier_of_cove_with_and_without_it(tmp_path: Path) -> None:
@@ -132,14 +141,3 @@ def test_texts_have_the_classifier_of_cove_with_and_without_it(tmp_path: Path) -
     assert [rungs[name].translation_model for name in list(rungs)[-4:]] == [None, "mt", None, "mt"]
     assert rungs["BCN"].freeze_vectors
     assert rungs["BCN"] == replace(rungs["BCN + CoVe"], translation_model=None)
-
-
-def test_rows_next_to_each_other_are_compared_by_their_common_seeds() -> None:
-    def results(name: str, scores: list[float]) -> list[RungResult]:
-        return [RungResult(RungRun(name, seed), "f1", {"dev": score}, 1.0) for seed, score in enumerate(scores)]
-
-    difference, p = compare(results("a", [0.5, 0.6, 0.7]), results("b", [0.6, 0.72, 0.8]))
-    assert difference == pytest.approx(0.32 / 3)
-    assert p == pytest.approx(0.0039, abs=1e-4)  # t = 16 with two degrees of freedom
-    assert compare([], results("b", [0.5])) == (None, None)
-    assert compare(results("a", [0.5]), results("b", [0.6]))[1] is None

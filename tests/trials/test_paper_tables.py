@@ -14,14 +14,14 @@ from small_experiments import Make, output, plan_of, run_experiment, sentences
 from bertwright.base.files import read_json
 from bertwright.base.settings import differences, to_table
 from bertwright.trials.experiment_settings import ExperimentSettings
-from bertwright.trials.job_runner import JobRunner
-from bertwright.trials.jobs import BestRateJob, all_jobs
 from bertwright.trials.levels import LEVELS
-from bertwright.trials.paper import TableProperties, describe_tables, read_properties, table_names
+from bertwright.trials.paper import describe_tables, find_table, table_names
 from bertwright.trials.paper.table1 import GLUE, published_figures
 from bertwright.trials.paper.table8 import MIXES
-from bertwright.trials.report import format_p
-from bertwright.trials.table_plan import FREQUENT, RANDOM
+from bertwright.trials.paper_table import FREQUENT, RANDOM
+from bertwright.trials.runner import Runner
+from bertwright.trials.table import format_p
+from bertwright.trials.trial import BestRate, all_trials
 
 
 @pytest.mark.parametrize(("name", "hint"), [("table3", "it is part of table1"), ("tabel5", 'did you mean "table5"')])
@@ -33,8 +33,8 @@ def test_a_name_without_a_table_gets_the_table_to_ask_for(name: str, hint: str, 
 def test_a_table_is_found_by_the_name_of_its_file() -> None:
     assert {"figure5", "table1", "table5", "table6", "table7", "table8"} <= {*table_names()}
     assert "table7 (Table 7: features and fine-tuning)" in describe_tables()
-    assert read_properties("table7") == TableProperties("Table 7: features and fine-tuning", True, "conll2003")
-    assert [name for name in table_names() if read_properties(name).is_curve] == ["figure5"]
+    assert [name for name in table_names() if find_table(name).takes_model] == ["table1", "table7"]
+    assert [name for name in table_names() if find_table(name).is_curve] == ["figure5"]
 
 
 def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,9 +127,9 @@ def test_table1_scores_a_model_folder_on_all_tasks(make: Make, tmp_path: Path, d
     assert cells.keys() == {"sst2", "mrpc", "squad", "squad EM", "conll2003", "conll2003 test", "GLUE average"}
     assert all(cell["seeds"] == 2 for cell in cells.values())
     assert cells["GLUE average"]["mean"] == pytest.approx((cells["sst2"]["mean"] + cells["mrpc"]["mean"]) / 2)
-    work = JobRunner(settings.work.resolve())
+    work = Runner(settings.work.resolve())
     test_scores = [
-        read_json(work.folder(trial.job) / "run" / "report.json")["scores"]["test"]["f1"]
+        read_json(work.folder(trial) / "run" / "report.json")["scores"]["test"]["f1"]
         for trial in plan_of(settings).trials
         if (trial.row, trial.column) == ("ours", "conll2003 test")
     ]
@@ -175,7 +175,7 @@ def test_the_report_says_what_an_uncased_vocabulary_and_an_untrained_pooler_cost
 
 def test_ablations_differ_from_bert_in_one_choice(make: Make, tmp_path: Path) -> None:
     plan = plan_of(make(tmp_path / "work", "ablations", seeds=1))
-    jobs = {job.name: job for job in all_jobs(plan.jobs) if isinstance(job, BestRateJob)}
+    jobs = {job.name: job for job in all_trials(plan.ordered) if isinstance(job, BestRate)}
     base = to_table(jobs["pre-train mlm+nsp"].settings)
     changes = {}
     for name, job in jobs.items():

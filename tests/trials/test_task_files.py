@@ -10,8 +10,8 @@ from pathlib import Path
 
 from small_experiments import Make, plan_of
 
-from bertwright.trials.jobs import FinetuneJob
 from bertwright.trials.task_files import add_test_files, find_task
+from bertwright.trials.trial import Finetune
 
 
 def test_a_task_with_a_single_file_is_split(make: Make, tmp_path: Path, data: Path) -> None:
@@ -20,8 +20,8 @@ def test_a_task_with_a_single_file_is_split(make: Make, tmp_path: Path, data: Pa
     lines = [f"{n}\tthe bear\tthe wolf sees {n}\t{('entailment', 'not_entailment')[n % 2]}" for n in range(50)]
     (folder / "dev.tsv").write_text("\n".join(["index\tquestion\tsentence\tlabel", *lines]) + "\n")
     plan = plan_of(make(tmp_path / "work", data=folder.parent))
-    job = plan.jobs[0]
-    assert isinstance(job, FinetuneJob)
+    job = plan.ordered[0]
+    assert isinstance(job, Finetune)
     assert job.settings.tuning.validation_fraction == 0.2
     assert plan.notes[:1] == ["qnli: trained and scored on a fixed split of dev.tsv (20% dev)"]
     assert json.dumps(job.identity).count(str(tmp_path)) == 0

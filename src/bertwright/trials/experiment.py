@@ -1,6 +1,6 @@
-"""Experiments of the paper: choose the level, plan, run the jobs, report.
+"""Experiments of the paper: choose the level, plan, run the trials, report.
 
-WORK/jobs/                       runs, shared by all experiments (see `experiments.job_runner`)
+WORK/jobs/                       runs, shared by all experiments (see `trials.runner`)
 WORK/NAME-LEVEL-KEY/report.md    the table next to the paper's, and the claims; report.json, plot.png
 WORK/budgets/                    the sizes that budgets gave, so that the same command resumes with the same ones
 """
@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +23,6 @@ from bertwright.base.console import (
     make_console,
     make_table,
     notice,
-    plain_text,
     say,
 )
 from bertwright.base.files import local_folder, lock_if_free, read_json, write_json, write_text
@@ -36,25 +34,15 @@ from bertwright.systems.bert.bert_config import format_shape
 from bertwright.training.context import select_device, select_dtype
 from bertwright.training.distributed import independent_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings
+from bertwright.trials.budget import estimate_costs, fit_budget
 from bertwright.trials.experiment_settings import BUDGETED, ExperimentSettings
-from bertwright.trials.job_cost import estimate_costs, fit_budget
-from bertwright.trials.job_maker import ExperimentInputs
-from bertwright.trials.job_runner import WAIT_S, JobRunner
-from bertwright.trials.jobs import Job, all_jobs, digest_store
 from bertwright.trials.levels import LEVELS, ExperimentLevel
-from bertwright.trials.paper import make_plan
+from bertwright.trials.planner import ExperimentInputs, Plan, Planner
 from bertwright.trials.report import Report, make_report
-from bertwright.trials.report_formats import (
-    LEGEND,
-    format_cells,
-    format_pretrainings,
-    mark_floors,
-    plot,
-    to_markdown,
-    to_record,
-)
+from bertwright.trials.runner import WAIT_S, Runner
 from bertwright.trials.store_provenance import describe_store
-from bertwright.trials.table_plan import TablePlan
+from bertwright.trials.table import plot
+from bertwright.trials.trial import all_trials, digest_store
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 SEEDS = ("seeds", "pretraining_seeds")
@@ -67,7 +55,7 @@ def experiment(settings: ExperimentSettings, console: Console | None = None) -> 
 
     Returns None for a dry run, for a report without results, and on ranks other than 0.
 
-    The processes of torchrun share the jobs as processes that were started one by one do; rank 0 reports.
+    The processes of torchrun share the runs as processes that were started one by one do; rank 0 reports.
 
     Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. Raises ValueError and OSError as the runs do
     for inputs that are not usable; a run that diverges is reported, and the others continue.
@@ -81,7 +69,7 @@ def run_experiment(settings: ExperimentSettings, console: Console, rank: int) ->
     if rank > 0 and (settings.dry_run or settings.report_only):
         return None
     level = choose_level(settings)
-    runner, plan = JobRunner(settings.work.resolve()), plan_experiment(settings, level)
+    runner, plan = Runner(settings.work.resolve()), plan_experiment(settings, level)
     if settings.budget is not None:
         level = apply_budget(settings, level, plan, console)
         plan = plan_experiment(settings, level)
@@ -90,20 +78,20 @@ def run_experiment(settings: ExperimentSettings, console: Console, rank: int) ->
         return None
     if not settings.report_only:
         if rank == 0:
-            say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {runner.path}")
+            say(console, f"{plan.title}: {len(all_trials(plan.ordered))} runs in {runner.path}")
         if settings.execution.executor == "ray":
             on_gpu = select_device(settings.device).type == "cuda"
             each = CallResources(cpus=settings.device.threads or 1, gpus=int(on_gpu))
             with open_executor(settings.execution, call=each) as executor:
-                runner.run_on(executor, plan.jobs, console)
+                runner.run_on(executor, plan.ordered, console)
         else:
-            runner.run_all(plan.jobs, console)
+            runner.run_all(plan.ordered, console)
     if rank > 0:
         return None
     folder = report_folder(settings, plan)
     report = make_report(plan, runner)
     if not report.finished:
-        notice(console, "no job is finished yet, so there is nothing to report")
+        notice(console, "no run is finished yet, so there is nothing to report")
         return None
     write_report(report, describe_setup(settings, level, report), folder, console)
     return folder
@@ -132,18 +120,18 @@ def choose_level(settings: ExperimentSettings) -> ExperimentLevel:
     return replace(level, bias_correction=settings.bias_correction, **changes)
 
 
-def report_folder(settings: ExperimentSettings, plan: TablePlan) -> Path:
+def report_folder(settings: ExperimentSettings, plan: Plan) -> Path:
     """Return the folder of a report; its name has a digest of all that decides the numbers, such as seeds and files."""
     return settings.work / f"{settings.experiment}-{settings.level}-{plan.key}"
 
 
-def budget_file(settings: ExperimentSettings, plan: TablePlan) -> Path:
+def budget_file(settings: ExperimentSettings, plan: Plan) -> Path:
     """Return the file with the sizes that a budget gave; `plan`: the plan without the budget."""
     name = f"{settings.experiment}-{settings.level}-{settings.budget:g}min-{plan.key}"
     return settings.work / "budgets" / name / "budget.json"
 
 
-def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> TablePlan:
+def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> Plan:
     """Return the plan of an experiment. Raises ValueError for inputs that are missing or not usable."""
     if settings.data is None:
         raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
@@ -154,25 +142,23 @@ def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> Tab
     if settings.model is not None:
         lowercase = open_tokenizer(model_folder(settings.model)).lowercase
         inputs = ExperimentInputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
-        return make_plan(settings.experiment, inputs)
+        return Planner(inputs).plan(settings.experiment, settings.table)
     if settings.store is None:
         own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.table.takes_model else ""
         raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
     store = local_folder(settings.store).resolve()
     lowercase = open_tokenizer(store / "tokenizer").lowercase
     inputs = ExperimentInputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
-    return make_plan(settings.experiment, inputs)
+    return Planner(inputs).plan(settings.experiment, settings.table)
 
 
-def apply_budget(
-    settings: ExperimentSettings, level: ExperimentLevel, plan: TablePlan, console: Console
-) -> ExperimentLevel:
+def apply_budget(settings: ExperimentSettings, level: ExperimentLevel, plan: Plan, console: Console) -> ExperimentLevel:
     """Return the level with the sizes that the budget gives: the recorded ones, so that the same command resumes.
 
     The first time, one of several processes measures and records them, and the others wait. Raises ValueError for a
     damaged file.
     """
-    path, jobs = budget_file(settings, plan), all_jobs(plan.jobs)
+    path, trials = budget_file(settings, plan), all_trials(plan.ordered)
     while not path.is_file():
         if settings.report_only:
             raise ValueError(
@@ -180,10 +166,10 @@ def apply_budget(
                 "omit --budget"
             )
         if settings.dry_run:
-            return fit_budget(settings, level, jobs, estimate_costs(jobs, console))
+            return fit_budget(settings, level, trials, estimate_costs(trials, console))
         with lock_if_free(path.parent) as is_locked:
             if is_locked and not path.is_file():
-                fitted = fit_budget(settings, level, jobs, estimate_costs(jobs, console))
+                fitted = fit_budget(settings, level, trials, estimate_costs(trials, console))
                 write_json(path, {name: getattr(fitted, name) for name in BUDGETED})
         if not is_locked:
             time.sleep(WAIT_S)
@@ -193,17 +179,17 @@ def apply_budget(
     return replace(level, **sizes)
 
 
-def print_plan(plan: TablePlan, common: Mapping[str, str], runner: JobRunner, console: Console) -> None:
-    """Measure the time of a plan's jobs; print jobs by kind, the finished ones, and the time of the others."""
-    jobs = all_jobs(plan.jobs)
-    costs = estimate_costs(jobs, console)
+def print_plan(plan: Plan, common: Mapping[str, str], runner: Runner, console: Console) -> None:
+    """Measure the time of a plan's trials; print them by kind, the finished ones, and the time of the others."""
+    trials = all_trials(plan.ordered)
+    costs = estimate_costs(trials, console)
     heading(console, plan.title)
-    table = make_table("", "jobs", "finished", "time of the others")
+    table = make_table("", "runs", "finished", "time of the others")
     total = 0.0
-    for described in dict.fromkeys(job.described for job in sorted(jobs, key=Job.count_generations)):
-        chosen = [job for job in jobs if job.described == described]
-        pending = [job for job in chosen if not runner.result(job)]
-        seconds = sum(costs[job.key].seconds for job in pending)
+    for described in dict.fromkeys(trial.described for trial in trials):
+        chosen = [trial for trial in trials if trial.described == described]
+        pending = [trial for trial in chosen if not runner.result(trial)]
+        seconds = sum(costs[trial.key].seconds for trial in pending)
         table.add_row(described, str(len(chosen)), str(len(chosen) - len(pending)), format_duration(seconds))
         total += seconds
     console.print(table)
@@ -258,7 +244,7 @@ def format_command(settings: ExperimentSettings) -> str:
 
 def describe_setup(settings: ExperimentSettings, level: ExperimentLevel, report: Report) -> dict[str, str]:
     """Return what was trained, where and when, for the report."""
-    machines = [f"{text} ({count} jobs)" for text, count in report.environments.most_common()]
+    machines = [f"{text} ({count} runs)" for text, count in report.environments.most_common()]
     return {
         "command": format_command(settings),
         **describe_level(level, settings.model),
@@ -270,21 +256,12 @@ def describe_setup(settings: ExperimentSettings, level: ExperimentLevel, report:
 
 def write_report(report: Report, setup: dict[str, str], folder: Path, console: Console) -> None:
     """Print the table and the claims; write them as Markdown, JSON and a plot."""
-    write_text(folder / "report.md", to_markdown(report, setup))
-    write_json(folder / "report.json", to_record(report, setup))
-    plot(report, folder / "plot.png")
-    heading(console, report.plan.title)
-    header, *rows = mark_floors(report, format_cells(report), partial(plain_text, style="dim"))
-    console.print(filled_table(map(str, header), rows))
-    say(console, LEGEND, style="dim")
-    if report.pretrainings:
-        names, *lines = format_pretrainings(report)
+    further = report.format_pretrainings()
+    write_text(folder / "report.md", report.table.to_markdown(setup, further))
+    write_json(folder / "report.json", report.to_record(setup))
+    plot(report.table, folder / "plot.png", report.plan.steps, "steps of pre-training")
+    report.table.show(console)
+    for names, *lines in further.values():
         console.print(filled_table(names, lines))
-    if report.finished < report.total:
-        notice(console, f"incomplete: {report.finished} of {report.total} results")
-    for note in report.notes[len(report.plan.notes) :]:
-        notice(console, note)
-    for result in report.claims:
-        say(console, f"- {result}")
     for name in ("report.md", "report.json", "plot.png"):
         say(console, str(folder / name))

@@ -12,7 +12,8 @@ from bertwright.tasks.presets import PRESETS
 from bertwright.tokenstore.store import read_header
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.trials.levels import LevelName
-from bertwright.trials.paper import TableProperties, describe_tables, read_properties, suggest_table, table_names
+from bertwright.trials.paper import describe_tables, find_table, suggest_table, table_names
+from bertwright.trials.paper_table import PaperTable
 
 BUDGETED = ("steps", "limit", "word_task_limit")  # settings that a budget decides
 
@@ -97,9 +98,9 @@ class ExperimentSettings:
             raise ValueError("--dry-run and --report-only: choose one")
 
     @property
-    def table(self) -> TableProperties:
-        """What is known of the experiment before it is planned."""
-        return read_properties(self.experiment)
+    def table(self) -> PaperTable:
+        """Rows, figures and claims of the experiment."""
+        return find_table(self.experiment)
 
 
 ExperimentSettings.__doc__ = f"{ExperimentSettings.__doc__}\n\n{describe_tables()}"

@@ -1,4 +1,4 @@
-"""Settings of a grid of fine-tuning runs, and its trials."""
+"""Settings of a grid of fine-tuning runs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class HyperParams(NamedTuple):
         return f"lr{self.learning_rate:.10g}-bs{self.batch_size}-ep{self.epochs:.10g}"
 
 
-class Trial(NamedTuple):
-    """Run of a grid: a setting and a seed."""
+class GridPoint(NamedTuple):
+    """A setting and a seed."""
 
     setting: HyperParams
     seed: int
@@ -41,7 +41,7 @@ class Trial(NamedTuple):
     def name(self) -> str:
         """Folder name.
 
-        >>> Trial(HyperParams(5e-5, 32, 3.0), seed=0).name
+        >>> GridPoint(HyperParams(5e-5, 32, 3.0), seed=0).name
         'lr5e-05-bs32-ep3-seed0'
         """
         return f"{self.setting}-seed{self.seed}"
@@ -85,8 +85,8 @@ class GridSettings:
         if self.optimizer.learning_rate != paper_optimizer().learning_rate:
             rate = self.optimizer.learning_rate
             raise ValueError(f"learning_rate = {rate:g}: a grid varies the rate; use --learning-rates {rate:g}")
-        for trial in self.trials():
-            self.finetune_settings(trial)  # checks its values
+        for point in self.points():
+            self.finetune_settings(point)  # checks its values
 
     @classmethod
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,23 +97,23 @@ class GridSettings:
         rates = {"learning_rates": [*paper.rates]} if paper.rates else {}  # a grid of the only rate would try nothing
         return rates | {"batch_sizes": [paper.batch_size], "epochs": [paper.epochs]}
 
-    def trials(self) -> list[Trial]:
+    def points(self) -> list[GridPoint]:
         """Return all runs in order of their settings, so that rejected weights are deleted early."""
         combinations = product(self.learning_rates, self.batch_sizes, self.epochs, range(self.seeds))
-        return [Trial(HyperParams(rate, size, epochs), seed) for rate, size, epochs, seed in combinations]
+        return [GridPoint(HyperParams(rate, size, epochs), seed) for rate, size, epochs, seed in combinations]
 
-    def finetune_settings(self, trial: Trial) -> FinetuneSettings:
+    def finetune_settings(self, point: GridPoint) -> FinetuneSettings:
         """Return the settings of one new run."""
         return FinetuneSettings(
-            run=self.run / "runs" / trial.name,
+            run=self.run / "runs" / point.name,
             task=self.task,
             model=self.model,
-            epochs=trial.setting.epochs,
-            batch_size=trial.setting.batch_size,
-            seed=trial.seed,
+            epochs=point.setting.epochs,
+            batch_size=point.setting.batch_size,
+            seed=point.seed,
             keep_checkpoints=self.keep_all,
             tuning=self.tuning,
-            optimizer=replace(self.optimizer, learning_rate=trial.setting.learning_rate),
+            optimizer=replace(self.optimizer, learning_rate=point.setting.learning_rate),
             device=self.device,
         )
 

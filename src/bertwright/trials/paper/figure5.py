@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from bertwright.trials.job_maker import CURVE_CHECKPOINTS, UNTRAINED_POOLER, JobMaker, Objective
-from bertwright.trials.table_plan import FLOORS, Claim, TablePlan, column_titles
+from typing import TYPE_CHECKING
 
-TITLE = "Figure 5: scores against the steps of pre-training"
-IS_CURVE = True
+from bertwright.trials.paper_table import CURVE_CHECKPOINTS, UNTRAINED_POOLER, Claim, Objective, PaperTable, Row
 
+if TYPE_CHECKING:
+    from bertwright.trials.planner import Planner
 
-def make_plan(maker: JobMaker) -> TablePlan:
-    """Return the plan of figure 5: scores against the steps of pre-training."""
-    candidates = ("mnli",) if maker.has_mnli else ("sst2", "conll2003")
-    tasks = maker.find_tasks(candidates, max_length=maker.level.max_length)
-    steps, trials = dict[str, tuple[str, int]](), []
-    saved = list_checkpoint_steps(maker.level.steps)
-    objectives: dict[str, Objective] = {"MLM": "mlm", "LTR": "ltr"}
-    for series, objective in objectives.items():
-        parent = maker.pretrain(objective, objective)
-        for step in saved:
-            row = f"{series}, {step:,} steps"
-            steps[row] = (series, step)
-            checkpoint = None if step == saved[-1] else step
-            trials += [t for name, task in tasks.items() for t in maker.finetune(row, name, task, parent, checkpoint)]
-    first, half, last = saved[0], saved[len(saved) // 2 - 1], saved[-1]
-    every = tuple(tasks)
-    trials += maker.floors(tasks)
-    claims = [
-        Claim("The second half of pre-training helps", f"MLM, {last:,} steps", f"MLM, {half:,} steps", every),
-        Claim("MLM is better than LTR almost at once", f"MLM, {first:,} steps", f"LTR, {first:,} steps", every),
-        Claim("MLM is better than LTR in the end", f"MLM, {last:,} steps", f"LTR, {last:,} steps", every),
-    ]
-    maker.notes.append(UNTRAINED_POOLER)
-    return TablePlan("figure5", TITLE, column_titles(tasks), (*steps, *FLOORS), trials, claims, {}, maker.notes, steps)
+SERIES: dict[str, Objective] = {"MLM": "mlm", "LTR": "ltr"}
 
 
 def list_checkpoint_steps(steps: int) -> list[int]:
@@ -43,3 +20,39 @@ def list_checkpoint_steps(steps: int) -> list[int]:
     """
     every = max(1, steps // CURVE_CHECKPOINTS)
     return [*range(every, CURVE_CHECKPOINTS * every, every), steps]
+
+
+def name_row(series: str, step: int) -> str:
+    """Return the name of the row of a checkpoint."""
+    return f"{series}, {step:,} steps"
+
+
+def rows(planner: Planner) -> dict[str, Row]:
+    """Return a row for each checkpoint."""
+    *saved, last = list_checkpoint_steps(planner.level.steps)
+    return {
+        name_row(series, step or last): Row(objective, step=step)
+        for series, objective in SERIES.items()
+        for step in (*saved, None)
+    }
+
+
+def claims(planner: Planner) -> tuple[Claim, ...]:
+    """Return the claims about the first checkpoint, the fifth, and the last."""
+    saved = list_checkpoint_steps(planner.level.steps)
+    first, half, last = saved[0], saved[len(saved) // 2 - 1], saved[-1]
+    return (
+        Claim("The second half of pre-training helps", name_row("MLM", last), name_row("MLM", half)),
+        Claim("MLM is better than LTR almost at once", name_row("MLM", first), name_row("LTR", first)),
+        Claim("MLM is better than LTR in the end", name_row("MLM", last), name_row("LTR", last)),
+    )
+
+
+TABLE = PaperTable(
+    title="Figure 5: scores against the steps of pre-training",
+    tasks=(("mnli",), ("sst2", "conll2003")),
+    rows=rows,
+    claims=claims,
+    notes=(UNTRAINED_POOLER,),
+    is_curve=True,
+)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from bertwright.tasks.presets import PRESETS
-from bertwright.trials.job_maker import JobMaker
-from bertwright.trials.table_plan import FLOORS, Figures, TablePlan, Trial, column_titles
-from bertwright.trials.task_files import add_test_files
+from bertwright.trials.paper_table import Figures, PaperTable, Row
 
-TITLE = "Tables 1 to 4: all tasks"
-PARTS = "table2 table3 table4"
-TAKES_MODEL = True
+if TYPE_CHECKING:
+    from bertwright.trials.planner import Plan
 
 # Table 1 (GLUE test), tables 2 and 3 (SQuAD 1.1 and 2.0), table 4 (SWAG), table 7 (CoNLL-2003). WNLI is left out.
 TEST: Figures = {
@@ -67,43 +65,31 @@ OTHER_SYSTEMS = {
     "conll2003": "CVT 92.6, CSE 93.1 (test)",
 }
 
-OURS, AVERAGE, ON_TEST = "ours", "GLUE average", "test"
+AVERAGE, ON_TEST = "GLUE average", "test"
 TABLE1_TASKS = (
     "mnli", "mnli_mismatched", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte", "squad", "squad_v2", "swag",
     "conll2003", "codah", "conll2000", "ud_pos", "nsmc", "korquad",
 )  # fmt: skip
 
 
-def make_plan(maker: JobMaker) -> TablePlan:
-    """Return the plan of tables 1 to 4: one model on all tasks whose files are found, next to the paper's systems."""
-    tasks, parent = maker.find_tasks(TABLE1_TASKS), maker.start()
-    trials, titles = list[Trial](), dict[str, str]()
-    for name, found in tasks.items():
-        task, note = add_test_files(found)
-        maker.notes += [note] if note else []
-        scores = {name: "dev"}
-        titles |= column_titles({name: task})
-        if PRESETS[name].task.kind == "question-answering":
-            scores[f"{name} EM"] = "exact_match"
-            titles[f"{name} EM"] = f"{name} EM"
-        if task.settings.test:
-            scores[f"{name} {ON_TEST}"] = f"test_{task.settings.build_task().metric}"
-            titles[f"{name} {ON_TEST}"] = f"{titles[name]}, test"
-        tuned = maker.finetune(OURS, name, task, parent) + maker.floors({name: task})
-        trials += [trial._replace(column=column, score=score) for column, score in scores.items() for trial in tuned]
-    glue = tuple(name for name in tasks if name in GLUE)
-    for name, others in OTHER_SYSTEMS.items():
-        if name in tasks or (name == "GLUE" and glue):
-            maker.notes.append(f"Other systems in the paper, {name}: {others}.")
-    averages = {}
-    if len(glue) > 1:
-        averages[AVERAGE], titles[AVERAGE] = glue, f"GLUE average of {len(glue)}"
-    figures, splits = published_figures(list(titles), glue)
-    rows = (OURS, *FLOORS, *(row for row in SYSTEMS if figures[row]))
-    return TablePlan(
-        "table1", TITLE, titles, rows, trials, [], figures, maker.notes,
-        averages=averages, figure_splits=splits, is_transposed=True,
-    )  # fmt: skip
+def finish(plan: Plan) -> Plan:
+    """Return the plan with the average of GLUE, the rows of the paper, and other systems in the notes."""
+    glue = tuple(column for column in plan.columns if column in GLUE)
+    named = [*(["GLUE"] if glue else []), *(name for name in OTHER_SYSTEMS if name in plan.columns)]
+    notes = [f"Other systems in the paper, {name}: {OTHER_SYSTEMS[name]}." for name in named]
+    averages = {AVERAGE: glue} if len(glue) > 1 else {}
+    columns = plan.columns | {name: f"GLUE average of {len(columns)}" for name, columns in averages.items()}
+    figures, splits = published_figures([*columns], glue)
+    return replace(
+        plan,
+        rows=(*plan.rows, *(row for row in SYSTEMS if figures[row])),
+        columns=columns,
+        notes=[*plan.notes, *notes],
+        averages=averages,
+        figures=figures,
+        figure_splits=splits,
+        is_transposed=True,
+    )
 
 
 def published_figures(columns: Sequence[str], glue: Sequence[str]) -> tuple[Figures, dict[tuple[str, str], str]]:
@@ -112,9 +98,9 @@ def published_figures(columns: Sequence[str], glue: Sequence[str]) -> tuple[Figu
     Column TASK is on dev, TASK test on test. Without a test column, the paper's test score is in the dev column.
     `glue`: the tasks of the average.
     """
-    figures: Figures = {row: {} for row in SYSTEMS}
+    figures = dict[str, dict[str, float]]()
     splits: dict[tuple[str, str], str] = {}
-    for row in figures:
+    for row in SYSTEMS:
         dev, test = DEV.get(row, {}), TEST.get(row, {})
         test_columns = {f"{task} {ON_TEST}": figure for task, figure in test.items()}
         same_split = {column: figure for column, figure in (dev | test_columns).items() if column in columns}
@@ -128,3 +114,14 @@ def published_figures(columns: Sequence[str], glue: Sequence[str]) -> tuple[Figu
         figures[row] = same_split | on_test
         splits |= {(row, column): ON_TEST for column in on_test}
     return figures, splits
+
+
+TABLE = PaperTable(
+    title="Tables 1 to 4: all tasks",
+    tasks=(TABLE1_TASKS,),
+    rows={"ours": Row()},
+    takes_model=True,
+    has_all_scores=True,
+    parts=("table2", "table3", "table4"),
+    finish=finish,
+)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from bertwright.systems.bert.bert_config import format_shape
-from bertwright.trials.job_maker import ACCURACY, JobMaker
-from bertwright.trials.table_plan import FLOORS, PERPLEXITY, Claim, Figures, TablePlan, Trial, column_titles
+from bertwright.trials.paper_table import ACCURACY, PERPLEXITY, Claim, Figures, PaperTable, Row
 
-TITLE = "Table 6: model size"
+if TYPE_CHECKING:
+    from bertwright.trials.planner import Planner
 
 FIGURES: Figures = {
     "L3 H768 A12": {"perplexity": 5.84, "mnli": 77.9, "mrpc": 79.8, "sst2": 88.4},
@@ -20,28 +21,36 @@ FIGURES: Figures = {
 }
 
 
-def make_plan(maker: JobMaker) -> TablePlan:
-    """Return the plan of table 6: model sizes, with held-out perplexity."""
-    tasks = maker.find_tasks(("mnli", "mrpc", "sst2"), ACCURACY)
-    trials, figures = list[Trial](), Figures()
-    for shape, (published, scores) in zip(maker.level.shapes, FIGURES.items(), strict=True):
-        row = format_shape(*shape)
-        starts = maker.pretrain(f"mlm+nsp, {row}", "mlm+nsp", shape)
-        row = row if row == published else f"{row} (paper: {published})"
-        figures[row] = scores
-        for seed, start in enumerate(starts):
-            trials.append(Trial(row, PERPLEXITY, 0, 0.0, start, PERPLEXITY, PERPLEXITY, seed))
-        trials += [trial for name, task in tasks.items() for trial in maker.finetune(row, name, task, starts)]
-    trials += maker.floors(tasks)
-    rows = tuple(figures)
-    claims = [Claim("The largest model is better than the smallest one", rows[-1], rows[0], tuple(tasks))]
-    claims += [
-        Claim(f"{larger} has a lower perplexity than {smaller}", larger, smaller, (PERPLEXITY,))
-        for smaller, larger in pairwise(rows)
-    ]
-    maker.notes.append(
-        f"Perplexity is on held-out sequences of up to {maker.level.max_length} tokens. Random weights are of "
-        f"{format_shape(*maker.level.shape)}."
+def name_rows(planner: Planner) -> list[str]:
+    """Return the names of the level's shapes, with the shapes of the paper that they stand for."""
+    shapes = [format_shape(*shape) for shape in planner.level.shapes]
+    return [row if row == own else f"{row} (paper: {own})" for row, own in zip(shapes, FIGURES, strict=True)]
+
+
+def claims(planner: Planner) -> tuple[Claim, ...]:
+    """Return the claims about the sizes."""
+    rows = name_rows(planner)
+    return (
+        Claim("The largest model is better than the smallest one", rows[-1], rows[0]),
+        *(
+            Claim(f"{larger} has a lower perplexity than {smaller}", larger, smaller, (PERPLEXITY,))
+            for smaller, larger in pairwise(rows)
+        ),
     )
-    titles = {PERPLEXITY: "held-out perplexity"} | column_titles(tasks)
-    return TablePlan("table6", TITLE, titles, (*rows, *FLOORS), trials, claims, figures, maker.notes)
+
+
+TABLE = PaperTable(
+    title="Table 6: model size",
+    tasks=(("mnli", "mrpc", "sst2"),),
+    metrics=ACCURACY,
+    rows=lambda planner: {
+        row: Row(shape=shape) for row, shape in zip(name_rows(planner), planner.level.shapes, strict=True)
+    },
+    figures=lambda planner: dict(zip(name_rows(planner), FIGURES.values(), strict=True)),
+    claims=claims,
+    has_perplexity=True,
+    notes=lambda planner: (
+        f"Perplexity is on held-out sequences of up to {planner.level.max_length} tokens. Random weights are of "
+        f"{format_shape(*planner.level.shape)}.",
+    ),
+)

@@ -2,50 +2,55 @@
 
 from __future__ import annotations
 
-from bertwright.interop.huggingface import load_config
-from bertwright.interop.model_files import model_folder
-from bertwright.models.representations import PAPER_F1, PAPER_FINE_TUNED_F1, REPRESENTATIONS
-from bertwright.trials.job_maker import JobMaker, describe_heads
-from bertwright.trials.table_plan import FLOORS, RANDOM, Claim, TablePlan
+from typing import TYPE_CHECKING
 
-TITLE = "Table 7: features and fine-tuning"
-TAKES_MODEL = True
-ONLY_TASK = "conll2003"
+from bertwright.models.representations import PAPER_F1, PAPER_FINE_TUNED_F1, REPRESENTATIONS, RepresentationName
+from bertwright.trials.paper_table import RANDOM, Claim, PaperTable, Row
 
-FINE_TUNED = "fine-tuned"
+if TYPE_CHECKING:
+    from bertwright.trials.planner import Planner
+
+FINE_TUNED, TASK = "fine-tuned", "conll2003"
+LAST, FOUR, EVERY = "features: last", "features: concat-last-four", "features: sum-all"
 
 
-def make_plan(maker: JobMaker) -> TablePlan:
-    """Return the plan of table 7: fine-tuning and six kinds of features, on CoNLL-2003."""
-    task = maker.find_tasks(("conll2003",))["conll2003"]
-    parent, model = maker.start(), maker.inputs.model
-    layers = maker.level.shape[0] if model is None else load_config(model_folder(model)).num_layers
-    names = [name for name, features in REPRESENTATIONS.items() if layers >= -(features.layers.start or 0)]
-    if skipped := [name for name in REPRESENTATIONS if name not in names]:
-        maker.notes.append(f"The model has {layers} layers, too few for {', '.join(skipped)}.")
-    maker.notes.append(describe_heads(maker.level))
-    cells = {name: (f"features: {name}", "conll2003") for name in names}
-    trials = maker.finetune(FINE_TUNED, "conll2003", task, parent)
-    trials += maker.probe(cells, task, parent, model or "model")
-    trials += maker.floors({"conll2003": task})
-    rows = (FINE_TUNED, *(row for row, _ in cells.values()), *FLOORS)
-    if model is None:
-        frozen = {names[-1]: (f"{RANDOM}: {names[-1]}", "conll2003")}
-        trials += maker.probe(frozen, task, maker.start_random(), "random weights")
-        rows = (*rows, f"{RANDOM}: {names[-1]}")
-    figures = {row: {"conll2003": 100 * PAPER_F1[name]} for name, (row, _) in cells.items()}
-    figures[FINE_TUNED] = {"conll2003": 100 * PAPER_FINE_TUNED_F1}
+def possible(planner: Planner) -> list[RepresentationName]:
+    """Return the representations for which the model has layers."""
+    return [name for name, one in REPRESENTATIONS.items() if planner.num_layers >= -(one.layers.start or 0)]
 
-    def claim(text: str, better: str, worse: str) -> list[Claim]:
-        rows = [better, worse]
-        return [Claim(text, better, worse, ("conll2003",))] if all(row in figures for row in rows) else []
 
-    last, four, every = ("features: last", "features: concat-last-four", "features: sum-all")
-    claims = [
-        *claim("Fine-tuning is better than the last four layers as features", FINE_TUNED, four),
-        *claim("The last four layers are better features than the last one", four, last),
-        *claim("All layers are better features than the last one", every, last),
-        *claim("The last layer is better than the embeddings", last, "features: embeddings"),
-    ]
-    titles = {"conll2003": "conll2003 F1"}
-    return TablePlan("table7", TITLE, titles, rows, trials, claims, figures, maker.notes)
+def rows(planner: Planner) -> dict[str, Row]:
+    """Return the rows of the paper, and the last representation of a model from random weights."""
+
+    def features(name: RepresentationName, is_random: bool = False) -> Row:
+        return Row(is_random=is_random, is_tuned=False, features=name, feature_column=TASK)
+
+    names = possible(planner)
+    frozen = {f"features: {name}": features(name) for name in names}
+    floor = {} if planner.inputs.model else {f"{RANDOM}: {names[-1]}": features(names[-1], is_random=True)}
+    return {FINE_TUNED: Row(), **frozen, **floor}
+
+
+def notes(planner: Planner) -> tuple[str, ...]:
+    """Return the representations that the model is too small for, and the heads."""
+    skipped = ", ".join(name for name in REPRESENTATIONS if name not in possible(planner))
+    few = f"The model has {planner.num_layers} layers, too few for {skipped}."
+    return (*((few,) if skipped else ()), planner.describe_heads())
+
+
+TABLE = PaperTable(
+    title="Table 7: features and fine-tuning",
+    tasks=((TASK,),),
+    rows=rows,
+    figures={FINE_TUNED: {TASK: 100 * PAPER_FINE_TUNED_F1}}
+    | {f"features: {name}": {TASK: 100 * f1} for name, f1 in PAPER_F1.items()},
+    claims=(
+        Claim("Fine-tuning is better than the last four layers as features", FINE_TUNED, FOUR),
+        Claim("The last four layers are better features than the last one", FOUR, LAST),
+        Claim("All layers are better features than the last one", EVERY, LAST),
+        Claim("The last layer is better than the embeddings", LAST, "features: embeddings"),
+    ),
+    notes=notes,
+    takes_model=True,
+    only_task=TASK,
+)

@@ -1,9 +1,9 @@
-"""Jobs of experiments: training runs that are identified by their content.
+"""Trials: the runs of a series, each with its row, column and seed, identified by their content.
 
-A job's key is the digest of the settings that decide its result, of its input files, and of the jobs whose models it
-starts from. So two experiments with a pre-training in common do it once. Settings with their default value are not in
-the key: finished jobs are still found when a later version has one setting more. A result has all settings beside it,
-so that a default that has changed since is noticed.
+A trial's key is the digest of the settings that decide its result, of its input files, and of the trials whose models
+it starts from. Two tables with a pre-training in common run it once. Settings with their default value are not in the
+key: finished trials are still found when a later version has one setting more. A result has all settings beside it, so
+that a default that has changed since is noticed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ import json
 import math
 import os
 import shutil
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from rich.console import Console
 
+from bertwright.base.console import silent_console
 from bertwright.base.files import digest_bytes, digest_file, ensure_folder, read_json, remove_folder, remove_stale_parts
 from bertwright.base.settings import default_table, to_table
+from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import RESUME_OVERRIDES as FINETUNE_OVERRIDES
@@ -31,8 +34,8 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.model_files import digest_model
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.pretraining.evaluation import evaluate
+from bertwright.pretraining.run import measure_cost, pretrain
 from bertwright.pretraining.run import open_run as open_pretraining
-from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import RESUME_OVERRIDES as PRETRAIN_OVERRIDES
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.prediction import evaluate_examples
@@ -44,12 +47,12 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import INITIAL_WEIGHTS, delete_weights, find_changed_settings
 from bertwright.trials.grid_results import RESULTS_FILE, read_results
 from bertwright.trials.probe import EXAMPLES as PROBE_EXAMPLES
-from bertwright.trials.probe import parse_result, probe
+from bertwright.trials.probe import measure_probe, parse_result, probe
 from bertwright.trials.probe_settings import RESUME_OVERRIDES as PROBE_OVERRIDES
 from bertwright.trials.probe_settings import ProbeSettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
-RESULT = "result.json"  # scores of a job, in its folder
+RESULT = "result.json"  # scores of a trial, in its folder
 CHOSEN_RATE, LOSS_AT = "learning_rate", "loss at "  # scores of a choice of rates: the chosen one, the loss at each
 ONE_LABEL = "one_label"  # score of a fine-tuning: 1 if all predictions on dev are one label
 ENTROPY = "unigram_entropy"  # score of a pre-training: the loss, in nats, of a model that ignores its input
@@ -64,58 +67,120 @@ Digests = tuple[tuple[str, str], ...]
 """Name and digest of each input file or folder."""
 
 
-class JobSettings(Protocol):
-    """Settings of a job, a frozen dataclass."""
+class TrialSettings(Protocol):
+    """Settings of a trial, a frozen dataclass."""
 
     @property
     def device(self) -> DeviceSettings: ...
 
 
+class Cost(NamedTuple):
+    """Estimated seconds of a trial."""
+
+    fixed: float = 0.0
+    """Seconds that no size changes: to open a run, or to evaluate a pre-training."""
+    training: float = 0.0
+    """Seconds of all steps and predictions."""
+    examples: int = 1
+    """Training examples of a task."""
+    limit: int | None = None
+    """Limit of the examples of each split with which the trial was measured."""
+
+    @property
+    def seconds(self) -> float:
+        """Total."""
+        return self.fixed + self.training
+
+    def with_limit(self, limit: int | None) -> float:
+        """Return the total under another limit, in proportion to the training examples.
+
+        A task with fewer examples than the present limit was measured whole, so that a larger limit adds none.
+        """
+        is_cut = self.limit is not None and self.examples >= self.limit
+        examples = self.examples if limit is None else limit if is_cut else min(limit, self.examples)
+        return self.fixed + self.training * examples / self.examples
+
+
 @dataclass(frozen=True)
-class Job(ABC):
-    """A run of an experiment."""
+class Trial(ABC):
+    """A run of a series, and the number that it gives to a cell of the table.
+
+    Trials of several cells may be the same run: only what decides its result is in its key.
+    """
 
     name: str
-    """Description for people."""
+    """Description for people; in a series with a folder of its own, also the name of the run's folder."""
     digests: Digests
-    """Input files and folders that no job makes."""
-    parents: tuple[Job, ...]
-    """Jobs whose models this one reads."""
-    settings: JobSettings
+    """Input files and folders that no trial makes."""
+    parents: tuple[Trial, ...]
+    """Trials whose models this one reads."""
+    settings: TrialSettings
     """Settings of the run; its folder and the folder of its model are set when it starts."""
+    row: str = ""
+    column: str = ""
+    seed: int = 0
+    pretraining: int = 0
+    """Seed of pre-training."""
+    learning_rate: float = 0.0
+    """If a cell has several rates, the one with the best mean counts."""
+    score: str = "dev"
+    """Name of the cell's number among the scores of the run."""
 
     kind: ClassVar[str]
     """Name in keys and folders."""
     described: ClassVar[str]
-    """What jobs of this kind do, for people."""
+    """What trials of this kind do, for people."""
     needs_all_parents: ClassVar[bool] = True
-    """False: the job runs if one of its parents has not failed."""
+    """False: the trial runs if one of its parents has not failed."""
 
     @abstractmethod
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
         """Start or resume the run in a folder; return its scores by name. `parents`: run folders of the parents."""
 
+    def measure(self, models: Sequence[Path]) -> Cost:
+        """Estimate the time from a few steps; by default none, for a run that copies files or counts labels.
+
+        `models`: run folders with untrained models in place of the parents' models.
+        """
+        return Cost()
+
+    @property
+    def likeness(self) -> Hashable:
+        """Everything in which trials of a series differ and on which their time depends."""
+        return self.kind
+
+    @property
+    def shape(self) -> Hashable:
+        """Sizes of the models that the trial makes or reads."""
+        return tuple(parent.shape for parent in self.parents)
+
+    def write_untrained(self, folder: Path) -> Path:
+        """Write an untrained model with the shape of the trial's model into a run folder; return the folder."""
+        self.run(folder, write_untrained(self.parents, folder), silent_console())
+        return folder
+
+    @property
+    def selection(self) -> str:
+        """Name of the score whose mean selects the rate: never one on test."""
+        return self.score
+
     def digest_inputs(self) -> Digests:
-        """Digest the input files as they are now; by default none: the job reads what other jobs have written alone."""
+        """Digest the input files as they are now; by default none: the run reads what other trials have written."""
         return ()
 
-    def count_generations(self) -> int:
-        """Return the number of jobs that must run one after another before this one."""
-        return max((1 + parent.count_generations() for parent in self.parents), default=0)
-
     def check_inputs(self) -> None:
-        """Raise ValueError if the input files have changed since the job was planned."""
-        if changed := sorted({name for name, _ in {*self.digests} - {*self.digest_inputs()}}):
+        """Raise ValueError if the input files have changed since the trial was planned."""
+        if self.digests and (changed := sorted({name for name, _ in {*self.digests} - {*self.digest_inputs()}})):
             raise ValueError(
-                f"{self.name}: {', '.join(changed)} changed since the experiment was planned; start the command again"
+                f"{self.name}: {', '.join(changed)} changed since the run was planned; start the command again"
             )
 
-    def prune(self, run: Path) -> None:  # noqa: B027  # most jobs keep everything
-        """Delete what no other job reads, once the result is written, and what a killed process left."""
+    def prune(self, folder: Path) -> None:  # noqa: B027  # most trials keep everything
+        """Delete what no other trial reads, once the result is written, and what a killed process left."""
 
-    def examples_file(self, run: Path, score: str) -> Path:
-        """Return the file with the per-example statistics of a score of the run in a folder."""
-        return run.parent / f"{score}.npz"
+    def examples_file(self, folder: Path) -> Path:
+        """Return the file with the per-example statistics of the trial's score, of the run in a folder."""
+        return folder.parent / f"{self.score}.npz"
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -139,10 +204,25 @@ class Job(ABC):
 
 
 @dataclass(frozen=True)
-class PretrainJob(Job):
-    """Pre-training on the store; the run's model and checkpoints remain."""
+class StoreTrial(Trial):
+    """A trial that gives a model with the shape and the vocabulary of a pre-training on the store."""
 
     settings: PretrainSettings
+
+    @property
+    def shape(self) -> Hashable:
+        """Settings of the model."""
+        return self.settings.model
+
+    def write_untrained(self, folder: Path) -> Path:
+        """Write the initial weights into a run folder; return the folder."""
+        write_initial_model(self.settings, folder / "model")
+        return folder
+
+
+@dataclass(frozen=True)
+class Pretrain(StoreTrial):
+    """Pre-training on the store; the run's model and checkpoints remain."""
 
     kind: ClassVar[str] = "pretrain"
     described: ClassVar[str] = "pre-training"
@@ -152,12 +232,12 @@ class PretrainJob(Job):
         assert self.settings.store is not None
         return (("store", digest_store(self.settings.store)),)
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
         """Pre-train; return the scores of the last evaluation on held-out documents, and the unigram entropy.
 
         The loss on each held-out sequence is written as the numbers behind the perplexity.
         """
-        settings = start_or_resume(self.settings, run, PRETRAIN_OVERRIDES)
+        settings = start_or_resume(self.settings, folder, PRETRAIN_OVERRIDES)
         pretrain(settings, console)
         with execution_context(settings.device) as context:
             opened = open_pretraining(replace(settings, resume=True), context, console)
@@ -165,68 +245,85 @@ class PretrainJob(Job):
             for batch in opened.held_out[0].validation_batches(settings.eval_sequences, micro_batch_size=1):
                 losses = evaluate(opened.objective, opened.model, [batch.to(context.device)])
                 sums.append((losses[opened.objective.loss_metric] * batch.num_predictions, batch.num_predictions))
-        ExampleScores("loss", np.array(sums)).save(self.examples_file(run, "perplexity"))
-        evaluation: dict[str, float] | None = read_json(run / "report.json")["held_out_after"]
+        ExampleScores("loss", np.array(sums)).save(folder.parent / "perplexity.npz")
+        evaluation: dict[str, float] | None = read_json(folder / "report.json")["held_out_after"]
         scores = {name: value for name, value in (evaluation or {}).items() if isinstance(value, float)}
         baseline = opened.train[0].measure_baseline()
         return scores if baseline is None else scores | {ENTROPY: baseline}
 
+    def measure(self, models: Sequence[Path]) -> Cost:
+        """Estimate the time from a few steps and evaluations."""
+        cost = measure_cost(self.settings)
+        return Cost(cost.evaluation_seconds, cost.seconds - cost.evaluation_seconds)
+
+    @property
+    def likeness(self) -> Hashable:
+        """Model, objective and share of masked tokens."""
+        return self.settings.model, self.settings.data.objective, self.settings.data.mlm_probability
+
 
 @dataclass(frozen=True)
-class BestRateJob(Job):
+class BestRate(StoreTrial):
     """The best of pre-trainings that differ in their peak rate alone: the one with the lowest held-out loss.
 
-    Its run folder has links to the model and the checkpoints of that pre-training.
+    Its run folder has links to the model and the checkpoints of that pre-training. `settings`: of the first of them.
     """
-
-    settings: PretrainSettings
-    """Settings of the first of them."""
 
     kind: ClassVar[str] = "best-rate"
     described: ClassVar[str] = "choice of the rate"
     needs_all_parents: ClassVar[bool] = False
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
         """Link the best pre-training; return its scores, its rate, and the held-out loss at each rate."""
         results = dict[float, tuple[Path, dict[str, float]]]()
-        for job, parent in zip(self.parents, parents, strict=True):
+        for trial, parent in zip(self.parents, parents, strict=True):
             result = read_json(parent.parent / RESULT)
             if not result["failure"]:
-                assert isinstance(job.settings, PretrainSettings)
-                results[job.settings.optimizer.learning_rate] = (parent, result["scores"])
+                assert isinstance(trial, Pretrain)
+                results[trial.settings.optimizer.learning_rate] = (parent, result["scores"])
         loss = self.settings.objective.loss_metric
         best = min(results, key=lambda rate: results[rate][1].get(loss, math.inf))
         parent, scores = results[best]
-        ensure_folder(run)
+        ensure_folder(folder)
         for name in ("model", "checkpoints"):
-            (run / name).unlink(missing_ok=True)  # of a process that was killed before it wrote the result
-            (run / name).symlink_to(os.path.relpath(parent / name, run))
+            (folder / name).unlink(missing_ok=True)  # of a process that was killed before it wrote the result
+            (folder / name).symlink_to(os.path.relpath(parent / name, folder))
         for numbers in parent.parent.glob("*.npz"):
-            shutil.copyfile(numbers, run.parent / numbers.name)
+            shutil.copyfile(numbers, folder.parent / numbers.name)
         losses = {f"{LOSS_AT}{rate:g}": scored[loss] for rate, (_, scored) in results.items() if loss in scored}
         return scores | losses | {CHOSEN_RATE: best}
 
 
 @dataclass(frozen=True)
-class SameRateJob(PretrainJob):
-    """Pre-training with another seed at the peak rate that its parent, a `BestRateJob`, chose."""
+class SameRate(Pretrain):
+    """Pre-training with another seed at the peak rate that its parent, a `BestRate`, chose."""
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
         """Pre-train; return the scores of the pre-training, and its rate."""
         rate = read_json(parents[0].parent / RESULT)["scores"][CHOSEN_RATE]
-        job = PretrainJob(self.name, self.digests, (), with_rate(self.settings, rate))
-        return {**job.execute(run, (), console), CHOSEN_RATE: rate}
+        trial = Pretrain(self.name, self.digests, (), with_rate(self.settings, rate))
+        return {**trial.run(folder, (), console), CHOSEN_RATE: rate}
 
 
 @dataclass(frozen=True)
-class TaskJob(Job):
-    """A job on a task's files, with the model of its parent or a model folder."""
+class TaskTrial(Trial):
+    """A trial on a task's files, with the model of its parent or a model folder."""
 
     settings: FinetuneSettings | ProbeSettings
 
     def digest_inputs(self) -> Digests:
-        """Digest the task's files, and the model if no job makes it."""
+        """Digest the task's files, and the model if no trial makes it."""
         return digest_task_inputs(self.settings.task, None if self.parents else self.settings.model)
+
+    @property
+    def selection(self) -> str:
+        """Name of the score whose mean selects the rate."""
+        return "dev"
+
+    @property
+    def likeness(self) -> Hashable:
+        """Its kind, the task, and the sizes of the model."""
+        return self.kind, self.settings.task, self.shape
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -246,8 +343,8 @@ class TaskJob(Job):
 
 
 @dataclass(frozen=True)
-class FinetuneJob(TaskJob):
-    """Fine-tuning of a job's model, or of a model folder, scored on dev after the last step."""
+class Finetune(TaskTrial):
+    """Fine-tuning of a trial's model, or of a model folder, scored on dev by its best evaluation."""
 
     settings: FinetuneSettings
     step: int | None = None
@@ -261,51 +358,97 @@ class FinetuneJob(TaskJob):
         """Everything that decides the result."""
         return super().identity | ({} if self.step is None else {"step": self.step})
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
-        """Fine-tune, then predict the dev examples with the last weights and write their numbers."""
-        settings = start_or_resume(with_model_of(self.settings, parents, self.step), run, FINETUNE_OVERRIDES)
-        finetune(settings, console)
-        with execution_context(settings.device) as context:
-            state = open_run(replace(settings, resume=True), context, console)
-            assert state.dev is not None
-            result = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded)
-        if numbers := state.task.example_scores(state.dev.examples, result.predictions):
-            numbers.save(self.examples_file(run, "dev"))
-        test = read_json(run / "report.json")["scores"].get("test", {})  # scores of the last step alone
-        scores = {f"test_{name}": value for name, value in test.items()}
-        one_label = {ONE_LABEL: float(bool(state.task.single_class_warnings(result.predictions)))}
-        return result.scores | scores | one_label | {"dev": result.scores[state.task.metric]}
+    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Fine-tune; return the scores on dev and on test, and the task's metric as "dev" and "test"."""
+        finetune(self.started(folder, parents), console)
+        report = read_json(folder / "report.json")
+        scores = {split: values[report["metric"]] for split, values in report["scores"].items()}
+        test = {f"test_{name}": value for name, value in report["scores"].get("test", {}).items()}
+        return report["scores"].get("dev", {}) | test | scores
 
-    def prune(self, run: Path) -> None:
+    def started(self, folder: Path, parents: Sequence[Path]) -> FinetuneSettings:
+        """Return the settings to start the run in a folder, or to resume it."""
+        return start_or_resume(with_model_of(self.settings, parents, self.step), folder, FINETUNE_OVERRIDES)
+
+    def measure(self, models: Sequence[Path]) -> Cost:
+        """Estimate the time from a few steps and predictions."""
+        settings = with_model_of(self.settings, models)
+        with execution_context(settings.device) as context:
+            started = time.perf_counter()
+            state = open_run(settings, context, silent_console())
+            opening = time.perf_counter() - started
+            estimator = CostEstimator(state, context)
+            seconds = estimator.estimate(settings).seconds
+        # A run is opened and dev predicted twice: for its score, and for the per-example statistics.
+        return Cost(2 * opening, seconds + estimator.dev, len(state.train.examples), settings.tuning.limit)
+
+    def prune(self, folder: Path) -> None:
         """Delete all weights."""
-        delete_weights(run, with_model=True)
+        delete_weights(folder, with_model=True)
 
 
 @dataclass(frozen=True)
-class ProbeJob(TaskJob):
-    """Heads on the frozen states of a job's model, or of a model folder; one score per trial."""
+class LastStepFinetune(Finetune):
+    """Fine-tuning whose last step is scored, with numbers for each dev example."""
+
+    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Fine-tune, then predict the dev examples with the last weights and write their numbers."""
+        scores = super().run(folder, parents, console)
+        settings = replace(self.started(folder, parents), resume=True)
+        with execution_context(settings.device) as context:
+            state = open_run(settings, context, console)
+            assert state.dev is not None
+            predictions = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded).predictions
+        if numbers := state.task.example_scores(state.dev.examples, predictions):
+            numbers.save(folder.parent / "dev.npz")
+        return {**scores, ONE_LABEL: float(bool(state.task.single_class_warnings(predictions)))}
+
+
+@dataclass(frozen=True)
+class Probe(TaskTrial):
+    """Heads on the frozen states of a trial's model, or of a model folder; one score per head."""
 
     settings: ProbeSettings
 
     kind: ClassVar[str] = "probe"
     described: ClassVar[str] = "heads on frozen features"
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
-        """Train the heads; return scores by the name of each head's trial."""
-        probe(start_or_resume(with_model_of(self.settings, parents), run, PROBE_OVERRIDES), console)
-        metric = read_json(run / "report.json")["metric"]
-        results = read_results(run / RESULTS_FILE, lambda record: parse_result(record, metric))
+    @property
+    def selection(self) -> str:
+        """Name of the score whose mean selects the rate: the head's own."""
+        return self.score
+
+    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Train the heads; return scores by the name of each head."""
+        probe(start_or_resume(with_model_of(self.settings, parents), folder, PROBE_OVERRIDES), console)
+        metric = read_json(folder / "report.json")["metric"]
+        results = read_results(folder / RESULTS_FILE, lambda record: parse_result(record, metric))
         return {result.trial.name: result.dev[metric] for result in results}
 
-    def examples_file(self, run: Path, score: str) -> Path:
-        """Return the file that the probe wrote for a head."""
-        return run / PROBE_EXAMPLES / f"{score}.npz"
+    def measure(self, models: Sequence[Path]) -> Cost:
+        """Estimate the time from heads on a few examples."""
+        settings = with_model_of(self.settings, models)
+        cost, heads = measure_probe(settings), len(settings.seeds) * len(settings.learning_rates)
+        return Cost(cost.opening, cost.features + heads * cost.heads, cost.examples, settings.limit)
 
-    def prune(self, run: Path) -> None:
+    def examples_file(self, folder: Path) -> Path:
+        """Return the file that the probe wrote for a head."""
+        return folder / PROBE_EXAMPLES / f"{self.score}.npz"
+
+    def prune(self, folder: Path) -> None:
         """Delete the cached states."""
-        remove_stale_parts(run)
-        if (run / "features").is_dir():
-            remove_folder(run / "features")
+        remove_stale_parts(folder)
+        if (folder / "features").is_dir():
+            remove_folder(folder / "features")
+
+
+def write_initial_model(settings: PretrainSettings, folder: Path) -> None:
+    """Write a model with the initial weights of a pre-training."""
+    assert settings.store is not None
+    tokenizer = open_tokenizer(settings.store / "tokenizer")
+    model = settings.objective.new_model(settings.model, tokenizer.vocab_size, settings.data.seed)
+    ensure_folder(folder.parent)
+    settings.objective.write_model(folder, model, tokenizer)
 
 
 def find_differences(table: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,7 +468,7 @@ def find_differences(table: Mapping[str, Any], defaults: Mapping[str, Any]) -> d
 
 
 def find_contradictions(recorded: Any, present: Any, path: str = "") -> list[str]:
-    """Return "NAME: VALUE before, VALUE now" for each value that two identities of a job name and do not share.
+    """Return "NAME: VALUE before, VALUE now" for each value that two identities of a trial name and do not share.
 
     >>> find_contradictions({"data": {"seed": 1}, "steps": 5}, {"data": {"seed": 2}, "limit": 8})
     ['data.seed: 1 before, 2 now']
@@ -396,10 +539,15 @@ def digest_store(store: Path) -> str:
     return digest_bytes(*(digest.encode() for digest in (vocabulary, *arrays)))
 
 
-def all_jobs(jobs: Iterable[Job]) -> list[Job]:
-    """Return jobs and the jobs that they need, each once, parents before their children."""
-    by_key: dict[str, Job] = {}
-    for job in jobs:
-        for needed in (*all_jobs(job.parents), job):
+def all_trials(trials: Iterable[Trial]) -> list[Trial]:
+    """Return trials and the trials that they need, each run once, parents before their children."""
+    by_key: dict[str, Trial] = {}
+    for trial in trials:
+        for needed in (*all_trials(trial.parents), trial):
             by_key.setdefault(needed.key, needed)
     return list(by_key.values())
+
+
+def write_untrained(trials: Iterable[Trial], folder: Path) -> list[Path]:
+    """Write an untrained model for each trial into a folder; return their run folders."""
+    return [trial.write_untrained(folder / str(number)) for number, trial in enumerate(trials)]

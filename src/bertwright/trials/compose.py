@@ -1,8 +1,8 @@
-"""Jobs that compose pre-trained models for table 5: LTR with a BiLSTM on top, and LTR next to RTL."""
+"""Trials that compose pre-trained models for table 5: LTR with a BiLSTM on top, and LTR next to RTL."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, cast
@@ -14,7 +14,7 @@ from bertwright.models.heads import EncoderModel
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.trials.jobs import Job
+from bertwright.trials.trial import Trial
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 
@@ -40,11 +40,11 @@ class ComposeSettings:
     lstm_learning_rate: float
     seed: int
     device: DeviceSettings
-    """Not used: the job only copies files."""
+    """Not used: the trial only copies files."""
 
 
 @dataclass(frozen=True)
-class ComposeJob(Job):
+class Compose(Trial):
     """Composition of the parents' models into one model folder."""
 
     settings: ComposeSettings
@@ -52,8 +52,13 @@ class ComposeJob(Job):
     kind: ClassVar[str] = "compose"
     described: ClassVar[str] = "composed models"
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
         """Write the model; it has no scores."""
-        if not (run / "model").is_dir():  # else a process was killed before it wrote the result
-            compose(run / "model", [parent / "model" for parent in parents], self.settings)
+        if not (folder / "model").is_dir():  # else a process was killed before it wrote the result
+            compose(folder / "model", [parent / "model" for parent in parents], self.settings)
         return {}
+
+    @property
+    def shape(self) -> Hashable:
+        """Layers of the BiLSTM, and the sizes of the parents' models."""
+        return self.settings.lstm_layers, super().shape
