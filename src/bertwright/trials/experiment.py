@@ -42,7 +42,7 @@ from bertwright.trials.report import Report, make_report
 from bertwright.trials.runner import WAIT_S, Runner
 from bertwright.trials.store_provenance import describe_store
 from bertwright.trials.table import plot
-from bertwright.trials.trial import all_trials, digest_store
+from bertwright.trials.trial import Trial, all_trials, digest_store
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 SEEDS = ("seeds", "pretraining_seeds")
@@ -186,7 +186,7 @@ def print_plan(plan: Plan, common: Mapping[str, str], runner: Runner, console: C
     heading(console, plan.title)
     table = make_table("", "runs", "finished", "time of the others")
     total = 0.0
-    for described in dict.fromkeys(trial.described for trial in trials):
+    for described in dict.fromkeys(trial.described for trial in sorted(trials, key=Trial.count_generations)):
         chosen = [trial for trial in trials if trial.described == described]
         pending = [trial for trial in chosen if not runner.result(trial)]
         seconds = sum(costs[trial.key].seconds for trial in pending)

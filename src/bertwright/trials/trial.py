@@ -168,6 +168,10 @@ class Trial(ABC):
         """Digest the input files as they are now; by default none: the run reads what other trials have written."""
         return ()
 
+    def count_generations(self) -> int:
+        """Return the number of trials that must run one after another before this one."""
+        return max((1 + parent.count_generations() for parent in self.parents), default=0)
+
     def check_inputs(self) -> None:
         """Raise ValueError if the input files have changed since the trial was planned."""
         if self.digests and (changed := sorted({name for name, _ in {*self.digests} - {*self.digest_inputs()}})):
