@@ -22,7 +22,9 @@ SEED = int(os.environ.get("BERTWRIGHT_CAMPAIGN_SEED", "0"))
 TIMEOUT = 120.0  # seconds; the longest command of a campaign takes about three on an idle machine
 MEMORY = 12 << 30  # address space, of which torch reserves some without using it
 MAX_RSS = 2 << 30  # bytes in memory; a small project takes less than one
-TIMINGS = ("tokens_per_second", "sequences_per_second", "utilization", "seconds", "seconds_of_this_process")
+TIMINGS = (
+    "tokens_per_second", "sequences_per_second", "utilization", "seconds", "seconds_of_this_process", "finished"
+)  # fmt: skip
 SUMMARIES: list[str] = []  # one line per campaign, printed when pytest ends
 
 
@@ -139,7 +141,7 @@ def read_results(folder: Path) -> dict[str, bytes]:
         if path.name in (METRICS_FILE, "results.jsonl"):
             records = [_without_timings(json.loads(line)) for line in content.splitlines()]
             content = json.dumps(records).encode()
-        elif path.name in ("report.json", "state.json"):
+        elif path.name in ("report.json", "result.json", "state.json"):
             value = _without_timings(json.loads(content))
             value.pop("metrics", None)
             content = json.dumps(value).encode()

@@ -334,7 +334,7 @@ def test_grid_resumes_after_ctrl_c_and_its_folder_is_a_model(at: Path, monkeypat
     assert re.search(r"state +finished\s+runs done +2 of 2", run_successfully("info new"))
     assert "(the folder was written by `bertwright grid`)" in run_failing("finetune --run new --resume")
     run_successfully(f"{command} whole")
-    assert (at / "new/results.jsonl").read_bytes() == (at / "whole/results.jsonl").read_bytes()
+    assert (at / "new/report.json").read_bytes() == (at / "whole/report.json").read_bytes()
     assert files(at / "new/model") == files(at / "whole/model")
     assert run_successfully(f"evaluate new dev.tsv {HERE}").startswith("new on 12 examples")
 

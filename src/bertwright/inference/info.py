@@ -169,7 +169,8 @@ def _describe_series(folder: Path) -> Description | None:
         values[0], is_known = list(expand_representations(values[0], max(cache_info(cache)[0].layers))), True
     planned = prod(len(value) if isinstance(value, list) else int(value) for value in values) if is_known else None
     results, path = folder / "results.jsonl", folder / "report.json"
-    done = len(results.read_bytes().splitlines()) if results.is_file() else 0
+    heads = len(results.read_bytes().splitlines()) if results.is_file() else 0
+    done = len([*folder.glob("runs/*/result.json")]) if kind == GRID else heads
     finished = planned is not None and done >= planned and path.is_file()
     total = "" if planned is None else f" of {planned:,}"
     fields = {"state": "finished" if finished else "not finished", "runs done": f"{done:,}{total}"}

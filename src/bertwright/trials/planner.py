@@ -413,7 +413,9 @@ class Planner:
             if how.features is not None:
                 keys = (start.key if isinstance(start, Trial) else None for start in starts[row])
                 groups.setdefault(tuple(keys), {})[how.features] = row
-        for cells in groups.values() if task else ():
+        if task is None:
+            return trials
+        for cells in groups.values():
             for pretraining, start in enumerate(starts[next(iter(cells.values()))]):
                 trials += self._probe(task, rows, cells, start, pretraining)
         return trials
@@ -443,8 +445,8 @@ class Planner:
         for kind, row in cells.items():
             for rate in settings.learning_rates:
                 for seed in settings.seeds:
-                    place = {"row": row, "column": rows[row].feature_column, "seed": seed, "learning_rate": rate}
-                    yield replace(heads, **place, score=ProbeTrial(kind, rate, seed).name)
+                    score, column = ProbeTrial(kind, rate, seed).name, rows[row].feature_column
+                    yield replace(heads, row=row, column=column, seed=seed, learning_rate=rate, score=score)
 
 
 def spread(trials: Sequence[Trial], columns: Mapping[str, tuple[str, str]]) -> list[Trial]:

@@ -12,7 +12,7 @@ A lock ends with its process, so a killed trial is resumed by the next process t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -122,7 +122,7 @@ class Runner:
         """Read the per-example statistics of the score of a finished trial; None if its metric has none."""
         return ExampleScores.load(trial.examples_file(self.run_folder(trial)))
 
-    def run_each(self, trials: Sequence[Trial], console: Console) -> Iterator[Trial]:
+    def run_each(self, trials: Sequence[Trial], console: Console) -> Generator[Trial]:
         """Run all trials in order and yield each when it is finished; other processes take their share.
 
         Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. Raises ValueError and OSError as the

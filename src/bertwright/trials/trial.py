@@ -368,7 +368,7 @@ class Finetune(TaskTrial):
         report = read_json(folder / "report.json")
         scores = {split: values[report["metric"]] for split, values in report["scores"].items()}
         test = {f"test_{name}": value for name, value in report["scores"].get("test", {}).items()}
-        return report["scores"].get("dev", {}) | test | scores
+        return {**report["scores"].get("dev", {}), **test, **scores}
 
     def started(self, folder: Path, parents: Sequence[Path]) -> FinetuneSettings:
         """Return the settings to start the run in a folder, or to resume it."""

@@ -103,7 +103,7 @@ def published_figures(columns: Sequence[str], glue: Sequence[str]) -> tuple[Figu
     for row in SYSTEMS:
         dev, test = DEV.get(row, {}), TEST.get(row, {})
         test_columns = {f"{task} {ON_TEST}": figure for task, figure in test.items()}
-        same_split = {column: figure for column, figure in (dev | test_columns).items() if column in columns}
+        same_split = {column: figure for column, figure in {**dev, **test_columns}.items() if column in columns}
         on_test = {
             task: figure
             for task, figure in test.items()
