@@ -46,7 +46,7 @@ from bertwright.inference.feature_cache import (
 )
 from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
-from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
+from bertwright.metrics.seed_summary import SeedSummary
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
 from bertwright.models.representations import (
@@ -67,9 +67,10 @@ from bertwright.training.distributed import check_single_process
 from bertwright.training.fit import FitSettings, fit
 from bertwright.training.interrupt import until_stopped
 from bertwright.training.run_folder import check_run_directory, locked_run, read_run_settings
-from bertwright.trials.grid_results import RESULTS_FILE, pending_trials, rank_settings, read_results, write_results
+from bertwright.trials.head_results import RESULTS_FILE, read_results, write_results
 from bertwright.trials.probe_settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
 from bertwright.trials.probe_training import HeadData, make_spec, predict, score
+from bertwright.trials.table import Score, read_cells
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -116,18 +117,21 @@ class ProbeRow(NamedTuple):
 def table_rows(results: Sequence[ProbeResult], metric: str) -> list[ProbeRow]:
     """Return one row per representation, with the rate whose mean on dev is best; the rows of table 7 come first.
 
-    A rate without a result for each seed ranks below all complete ones.
+    A rate with fewer seeds than another ranks below it.
     """
-    ranked = rank_settings(
-        results, lambda result: (result.representation, result.learning_rate), lambda result: result.dev[metric]
-    )
-    best: dict[str, ProbeRow] = {}
-    for (name, rate), trials, dev, _, _ in ranked:
-        tests = [result.test[metric] for result in trials if result.test]
-        assert dev is not None
-        best.setdefault(name, ProbeRow(name, rate, dev, summarize_seeds(tests) if tests else None))
-    names = dict.fromkeys([*REPRESENTATIONS, *(result.representation for result in results)])
-    return [best[name] for name in names if name in best]
+    scores = [Score(one.representation, "dev", one.dev[metric], one.seed, one.learning_rate) for one in results]
+    scores += [
+        Score(one.representation, "test", one.test[metric], one.seed, one.learning_rate, selected_by=one.dev[metric])
+        for one in results
+        if one.test
+    ]
+    cells = read_cells(scores)
+    names = dict.fromkeys([*REPRESENTATIONS, *(one.representation for one in results)])
+    rows = [(name, cells[name, "dev"], cells.get((name, "test"))) for name in names if (name, "dev") in cells]
+    return [
+        ProbeRow(name, dev.learning_rate or 0.0, dev.summary, test.summary if test else None)
+        for name, dev, test in rows
+    ]
 
 
 def probe(settings: ProbeSettings, console: Console | None = None) -> list[ProbeRow]:
@@ -290,7 +294,8 @@ class ProbeRun:
 
     def pending(self, results: Sequence[ProbeResult]) -> list[ProbeTrial]:
         """Return the heads without a result."""
-        return pending_trials(self.trials, (result.trial for result in results))
+        done = {result.trial for result in results}
+        return [trial for trial in self.trials if trial not in done]
 
     def count_numbers(self) -> int:
         """Count the numbers of the features of all splits."""

@@ -45,7 +45,7 @@ from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import INITIAL_WEIGHTS, delete_weights, find_changed_settings
-from bertwright.trials.grid_results import RESULTS_FILE, read_results
+from bertwright.trials.head_results import RESULTS_FILE, read_results
 from bertwright.trials.probe import EXAMPLES as PROBE_EXAMPLES
 from bertwright.trials.probe import measure_probe, parse_result, probe
 from bertwright.trials.probe_settings import RESUME_OVERRIDES as PROBE_OVERRIDES
