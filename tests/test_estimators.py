@@ -38,6 +38,7 @@ from sklearn.utils import estimator_checks, get_tags
 import bertwright
 from bertwright import estimators
 from bertwright.base.files import read_json
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.estimators import BertClassifier, BertEmbedder, BertEstimator, BertRegressor, BertTagger
 from bertwright.finetuning import run as finetuning
 from bertwright.finetuning.settings import FinetuneSettings
@@ -185,7 +186,7 @@ def test_predicted_labels_have_the_type_of_y_also_from_a_folder(bert: str, tmp_p
     assert opened.classes_.tolist() == sorted(labels)
     assert opened.classes_.dtype == labels.dtype
     assert (opened.predict_proba(TEST.texts) == classifier.predict_proba(TEST.texts)).all()
-    convert(ConvertSettings(str(tmp_path / "folder"), tmp_path / "copy"), Console(file=io.StringIO()))
+    convert(ConvertSettings(str(tmp_path / "folder"), tmp_path / "copy"), TerminalReporter(Console(file=io.StringIO())))
     assert BertClassifier.from_folder(tmp_path / "copy").classes_.dtype == labels.dtype
 
 

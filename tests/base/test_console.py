@@ -9,10 +9,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from rich.text import Text
-
-import bertwright
 from bertwright.base.console import (
     WIDTH_OF_FILES,
     byte_progress,
@@ -26,6 +22,10 @@ from bertwright.base.console import (
     plain_text,
     say,
 )
+from rich.console import Console
+from rich.text import Text
+
+import bertwright
 from helpers import read_output, text_console
 
 

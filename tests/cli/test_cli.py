@@ -25,7 +25,7 @@ import pytest
 import torch
 
 import bertwright
-from bertwright.base.console import CONTROL
+from bertwright.base.messages import CONTROL
 from bertwright.base.settings import field_docs, iter_fields, read_toml
 from bertwright.cli.main import load_verb, run, verb_names
 from bertwright.cli.options import read_settings

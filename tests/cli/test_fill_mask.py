@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from bertwright.cli.verbs.fill_mask import run as fill_mask
 
 import bertwright
 from bertwright.cli import main as cli
-from bertwright.cli.verbs.fill_mask import run as fill_mask
 from bertwright.inference.bert import Bert
 from bertwright.inference.text_settings import FillMaskSettings
 from bertwright.tasks.classification import Classification

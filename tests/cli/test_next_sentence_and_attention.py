@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bertwright.cli.verbs.next_sentence import run as next_sentence
 
 import bertwright
-from bertwright.cli.verbs.next_sentence import run as next_sentence
 from bertwright.inference.attention_plot import AttentionSettings, attention
 from bertwright.inference.attention_weights import Attention
 from bertwright.inference.bert import Bert

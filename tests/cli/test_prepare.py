@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import bertwright
 from bertwright import BuildSettings, CorpusSettings, PrepareSettings
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.pretraining import prepare as prepare_module
 from harness import run_with_output
 
@@ -41,7 +41,7 @@ def test_progress_covers_the_held_out_files(
     totals, done = list[int](), list[int]()
 
     @contextmanager
-    def record(console: Console, what: str, size: int) -> Iterator[Callable[[int], None]]:
+    def record(reporter: TerminalReporter, what: str, size: int) -> Iterator[Callable[[int], None]]:
         totals.append(size)
         yield done.append
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.cli.verbs import pretrain as verb
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining import run as run_module
@@ -104,7 +104,7 @@ def make(make_settings: Make) -> Make:
 def alone(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one process."""
     settings = make(tmp_path_factory.mktemp("alone") / "run")
-    pretrain(settings, silent_console())
+    pretrain(settings, MUTE)
     return settings.run
 
 
@@ -138,7 +138,7 @@ def test_two_ranks_compute_the_same_as_one(alone: Path, copies: Path) -> None:
 
 def test_ranks_with_unequal_batches_compute_the_same_as_one(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "alone", micro_batch_size=2, **UNEVEN)
-    pretrain(settings, silent_console())
+    pretrain(settings, MUTE)
     check_same_losses(run_ranks(replace(settings, run=tmp_path / "together"), 2), settings.run)
 
 
@@ -177,7 +177,7 @@ def test_checkpoint_of_two_ranks_resumes_at_another_number(
     shutil.copytree(shards, run, ignore=shutil.ignore_patterns("model", f"step-*{STEPS - 1}", f"step-*{STEPS}"))
     settings = make(run, shard=True, resume=True)
     if ranks == 1:
-        pretrain(settings, silent_console())
+        pretrain(settings, MUTE)
     else:
         run_ranks(settings, ranks)
         assert (run / "attempt-0").read_text() == str(SAVED + 1)
