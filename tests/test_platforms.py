@@ -28,7 +28,7 @@ import matplotlib.figure, polars, rich.console, sklearn.model_selection, torch
 import bertwright
 from bertwright import BertClassifier, CorpusSettings, EvaluateSettings, FinetuneSettings, LearnSettings, ModelSettings
 from bertwright import PredictSettings, PrepareSettings, PretrainSettings, TaskSettings, VocabularySettings
-from bertwright.kernels import native
+from bertwright.kernels import native_library
 if windows:
     sys.platform = "win32"  # not before: torch would look for Windows's libraries
 work, quiet = Path(sys.argv[1]), rich.console.Console(quiet=True)
@@ -54,7 +54,7 @@ texts, labels = zip(*rows)
 classifier = BertClassifier(start, epochs=1, batch_size=8).fit(list(texts), list(labels))
 classifier.save(work / "classifier")
 assert set(BertClassifier.from_folder(work / "classifier").predict(list(texts))) <= {"cat", "dog"}
-print(native.load_library("kernels") is not None)
+print(native_library.load_library("kernels") is not None)
 """
 
 
