@@ -27,7 +27,8 @@ import torch
 import bertwright
 from bertwright.base.messages import CONTROL
 from bertwright.base.settings import field_docs, iter_fields, read_toml
-from bertwright.cli.main import load_verb, run, verb_names
+from bertwright.cli.main import run
+from bertwright.cli.verbs import VERBS, Verb
 from bertwright.cli.options import read_settings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.text_settings import FillMaskSettings
@@ -138,8 +139,8 @@ def test_lost_rank_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_usage_lists_every_command() -> None:
     shown = run_successfully("--help")
     assert run_command("") == (2, shown, "")
-    for name in verb_names():
-        assert re.search(rf"^  {name} +{re.escape(load_verb(name).SUMMARY)}$", shown, re.MULTILINE)
+    for verb in VERBS:
+        assert re.search(rf"^  {verb.name} +{re.escape(verb.summary)}$", shown, re.MULTILINE)
     places = [shown.index(f"\n  {name} ") for name in ("survey", "vocabulary", "prepare", "pretrain", "finetune")]
     assert places == sorted(places)  # from raw text to a task
     assert max(map(len, shown.split("\n"))) <= 80
@@ -614,7 +615,7 @@ def commands_with(text: str) -> dict[str, str]:
 
 
 def test_each_command_has_a_failing_command_line() -> None:
-    assert {*verb_names()} <= commands_with("").keys()
+    assert {verb.name for verb in VERBS} <= commands_with("").keys()
 
 
 @pytest.mark.parametrize("name", commands_with(""))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bertwright.cli.verbs.fill_mask import run as fill_mask
+from bertwright.inference.text_commands import fill_masks as fill_mask
 
 import bertwright
 from bertwright.cli import main as cli

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bertwright.cli.verbs.next_sentence import run as next_sentence
+from bertwright.inference.text_commands import score_next_sentences as next_sentence
 
 import bertwright
 from bertwright.inference.attention_plot import AttentionSettings, attention

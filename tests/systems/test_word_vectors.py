@@ -18,7 +18,7 @@ from bertwright.systems.word_vectors.train_vectors import train_word_vectors
 from bertwright.systems.word_vectors.vector_evaluation import (
     NearestSettings,
     ScoreVectorsSettings,
-    print_nearest,
+    nearest_words,
     score_vectors,
 )
 from bertwright.systems.word_vectors.vector_settings import VectorModel, WordRule, WordVectorSettings
@@ -180,7 +180,7 @@ def test_nearest_words_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture
     vectors = write_file(tmp_path, TOY, "v.txt")
     assert run(["nearest-words", vectors, "man", "king", "woman", "--analogy", "--count", "1"]) == 0
     assert "queen" in capsys.readouterr().out
-    (similar,) = print_nearest(NearestSettings(Path(vectors), ("man",), count=2), MUTE)
+    (similar,) = nearest_words(NearestSettings(Path(vectors), ("man",), count=2), MUTE)
     assert [word.word for word in similar] == ["king", "woman"]
     for arguments, message in (
         (["nearest-words", vectors, "man", "--analogy"], "expected three words"),

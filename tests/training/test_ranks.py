@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from bertwright.base.reporter import MUTE
-from bertwright.cli.verbs import pretrain as verb
+from bertwright.cli.verbs import VERBS
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining import run as run_module
 from bertwright.pretraining.run import pretrain
@@ -33,6 +33,11 @@ from harness import run_on_ranks
 Make = Callable[..., PretrainSettings]
 STEPS, SAVED, KILLED = 5, 2, 3
 UNEVEN = {"data": DataSettings(max_length=32, batch_size=7, objective="mlm", whole_word_mask=True)}
+
+
+def run_pretrain(settings: PretrainSettings) -> None:
+    """Pre-train as the command does."""
+    next(verb for verb in VERBS if verb.name == "pretrain").run(settings)
 
 
 def run_rank(settings: PretrainSettings, kill_at: int, tokens: Sequence[int]) -> None:
@@ -60,7 +65,7 @@ def run_rank(settings: PretrainSettings, kill_at: int, tokens: Sequence[int]) ->
             yield result
 
     fit.train_steps = train_until_killed
-    verb.run(settings)
+    run_pretrain(settings)
 
 
 def watch_exchange(loss: Any) -> list[str]:
@@ -207,7 +212,7 @@ def test_only_restarted_jobs_resume_by_themselves(
     assert resume_restarted(settings).resume
     assert not resume_restarted(replace(settings, run=tmp_path / "new")).resume
     with pytest.raises(ValueError, match=r"settings.toml: steps was 5, now 6"):
-        verb.run(replace(settings, steps=6))
+        run_pretrain(replace(settings, steps=6))
 
 
 def test_batch_that_ranks_cannot_share_evenly_is_rejected() -> None:
