@@ -17,8 +17,8 @@ from bertwright.base.files import new_file
 from bertwright.corpus.documents import CorpusSettings, list_readable_corpus_files
 from bertwright.executors.executor import ExecutorSettings, SerialExecutor
 from bertwright.executors.open_executor import open_executor
-from bertwright.survey.corpus_statistics import Survey, Unreadable, UnreadableCorpusError, measure_corpus
-from bertwright.survey.diagnosis import diagnose
+from bertwright.surveying.corpus_statistics import Survey, Unreadable, UnreadableCorpusError, measure_corpus
+from bertwright.surveying.diagnosis import diagnose
 
 MAX_FILES = 20  # unreadable ones that are listed
 MAX_FILES_PER_REASON = 5
