@@ -42,7 +42,7 @@ test-arm: install
 	    EMULATED_LEVEL=$$level OMP_NUM_THREADS=2 PYTHONPATH=tests/kernels $(BIN)/pytest -p emulated_kernels \
 	        -k 'not tile_registers' tests/kernels/test_fused_ops.py tests/kernels/test_attention.py \
 	        tests/kernels/test_cross_attention.py \
-	        tests/models/test_encoder.py || exit 1; \
+	        tests/systems/test_bert_encoder.py || exit 1; \
 	done
 
 test-sanitize: install

@@ -39,7 +39,7 @@ CASES = {  # command, and the function of torch or of the package whose first ca
         "finetune --task classification --train train.tsv --model bert --run new-task",
         "torch/autograd/__init__.py:backward",
     ),
-    "predict": ("predict tuned --inputs train.tsv --output new.tsv", "models/encoder.py:forward"),
+    "predict": ("predict tuned --inputs train.tsv --output new.tsv", "systems/bert/bert_encoder.py:forward"),
 }
 
 

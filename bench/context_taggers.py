@@ -21,10 +21,10 @@ from typing import Any
 
 from scipy.stats import ttest_rel
 
-from bertwright.console import silent_console
+from bertwright.base.console import silent_console
+from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.settings import from_table
 from bertwright.tasks.splits import sample_examples
 from bertwright.tasks.task_data import read_examples
 from environment import describe_machine, use_threads

@@ -22,9 +22,9 @@ from typing import Any
 from rich.console import Console
 from scipy.stats import ttest_rel
 
+from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.settings import from_table
 from environment import describe_machine
 
 SYSTEMS = ("BCN, vectors", "BCN, vectors + CoVe")

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.corpus.documents import CorpusSettings
-from bertwright.pretraining.data_settings import DataSettings
-from bertwright.pretraining.objectives.objective import Examples
-from bertwright.pretraining.objectives.registry import find_objective
+from bertwright.objectives.data_settings import DataSettings
+from bertwright.objectives.objective import Examples
+from bertwright.systems.objective_registry import find_objective
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from environment import describe_machine
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -15,19 +15,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bertwright.files import read_json
+from bertwright.base.files import read_json
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
-from bertwright.pretraining.objectives.bert_base import new_bert
+from bertwright.objectives.bert_base import new_bert
 from bertwright.pretraining.settings import ModelSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_data import read_examples
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer import OptimizerSettings
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from environment import describe_machine, load_bert_config
 
 OPTIMIZER = OptimizerSettings(learning_rate=5e-4, warmup_ratio=0.1, bias_correction=True)

@@ -17,13 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bertwright.console import silent_console
-from bertwright.experiments.task_files import FoundTask, find_task
+from bertwright.base.console import silent_console
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
+from bertwright.trials.task_files import FoundTask, find_task
 from environment import describe_machine, use_threads
 
 LENGTH, RATE = 64, 3e-4

@@ -16,7 +16,7 @@ import torch
 
 from bertwright.interop.huggingface import load_config
 from bertwright.kernels.cpu import processor_name
-from bertwright.models.config import BertConfig
+from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.training.context import supports_bfloat16
 
 PACKAGES = ("torch", "numpy", "transformers", "sentence-transformers", "tokenizers", "nanotoken", "bertwright")

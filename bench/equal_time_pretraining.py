@@ -29,10 +29,10 @@ import torch
 from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.interop.huggingface import load_model
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.data_settings import DataSettings
+from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.pretraining.objectives.registry import find_objective
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.systems.objective_registry import find_objective
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parent.parent.parent / "shared" / "data")) / "corpora"
 TRAIN = (f"file={DATA / 'english_books'}", str(DATA / "english_wikipedia" / "train.txt"))

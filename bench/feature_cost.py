@@ -17,20 +17,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bertwright.console import silent_console
-from bertwright.experiments.task_files import find_task
+from bertwright.base.console import silent_console
 from bertwright.finetuning.finetune_state import make_spec as make_tuning_spec
 from bertwright.finetuning.finetune_state import open_run
-from bertwright.finetuning.head_training import HeadData
-from bertwright.finetuning.head_training import make_spec as make_head_spec
-from bertwright.finetuning.probe import open_probe
-from bertwright.finetuning.probe_settings import ProbeSettings, ProbeTrial
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.models.feature_head import FeatureHead
 from bertwright.models.representations import RepresentationName
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.fit import TrainingSpec, train_until_stopped
+from bertwright.trials.probe import open_probe
+from bertwright.trials.probe_settings import ProbeSettings, ProbeTrial
+from bertwright.trials.probe_training import HeadData
+from bertwright.trials.probe_training import make_spec as make_head_spec
+from bertwright.trials.task_files import find_task
 from environment import describe_machine, use_threads
 
 FEATURES: RepresentationName = "concat-last-four"

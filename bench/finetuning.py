@@ -35,13 +35,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertwright.models.config import BertConfig
 from bertwright.models.heads import TaskBatch
+from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import AnyTask, Encoded
 from bertwright.training.context import supports_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from environment import describe_machine, load_bert_config, minilm, use_threads
 from pretraining import MEMORY, Child
 
@@ -125,11 +125,11 @@ def theirs(chosen: argparse.Namespace) -> Block:
 
 
 def ours(chosen: argparse.Namespace) -> Block:
+    from bertwright.base.seeding import TaskStream, derive_key
     from bertwright.interop.huggingface import start_task_model
     from bertwright.kernels.cpu import configure_malloc
-    from bertwright.models.encoder import BertEncoder
     from bertwright.models.heads import EncoderForTask
-    from bertwright.seeding import TaskStream, derive_key
+    from bertwright.systems.bert.bert_encoder import BertEncoder
     from bertwright.tasks.collation import collate
     from bertwright.training.loop import LossOutput, train_steps
     from bertwright.training.optimizer import Optimizer

@@ -30,20 +30,20 @@ from seqeval.metrics import f1_score
 from torch import Tensor, nn
 from transformers.models.bert import modeling_bert
 
+from bertwright.base.ragged import offsets_from_lengths
+from bertwright.base.seeding import TaskStream, derive_key
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.kernels.dropout import Dropout, keep_mask
-from bertwright.models.encoder import SITES_PER_LAYER
 from bertwright.models.packing import TokenBatch
-from bertwright.ragged import offsets_from_lengths
-from bertwright.seeding import TaskStream, derive_key
+from bertwright.systems.bert.bert_encoder import SITES_PER_LAYER
 from bertwright.tasks.collation import collate, step_items
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.task import Encoded
 from bertwright.tasks.task_data import read_examples
-from bertwright.tasks.task_io import TaskModel, load_task
+from bertwright.tasks.task_folder import TaskModel, load_task
 from bertwright.training.metrics_log import read_metrics
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from environment import describe_machine, minilm, use_threads
 from finetuning_scores import DTYPES, MINILM, WORKS, Run, ours, settings_of, with_first_weights
 from transformers_baseline import IGNORED, Item, TaggingPeer, pad, steps

@@ -36,10 +36,10 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from bertwright.files import read_json
+from bertwright.base.files import read_json
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
-from bertwright.inference.model import load
+from bertwright.inference.bert import load
 from bertwright.interop.huggingface import start_task_model
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
@@ -49,10 +49,10 @@ from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Encoded
 from bertwright.tasks.task_data import read_examples, read_splits
-from bertwright.tasks.task_io import TaskModel, save_task_folder
+from bertwright.tasks.task_folder import TaskModel, save_task_folder
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from environment import describe_machine, minilm, sample, use_threads
 
 if TYPE_CHECKING:

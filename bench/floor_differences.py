@@ -11,12 +11,12 @@ from __future__ import annotations
 import sys
 
 from bertwright.cli.options import read_settings
-from bertwright.experiments.bootstrap import difference
-from bertwright.experiments.experiment import choose_level, plan_experiment
-from bertwright.experiments.experiment_settings import ExperimentSettings
-from bertwright.experiments.job_runner import JobRunner
-from bertwright.experiments.report import make_report
-from bertwright.experiments.table_plan import FLOORS
+from bertwright.trials.bootstrap import difference
+from bertwright.trials.experiment import choose_level, plan_experiment
+from bertwright.trials.experiment_settings import ExperimentSettings
+from bertwright.trials.job_runner import JobRunner
+from bertwright.trials.report import make_report
+from bertwright.trials.table_plan import FLOORS
 
 
 def main() -> None:

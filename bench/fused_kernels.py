@@ -27,10 +27,10 @@ from bertwright.kernels.cpu import configure_malloc
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.ffi import bf16_isa
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.initialization import initialize
 from bertwright.models.packing import pack
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.context import supports_bfloat16
 from environment import describe_machine
 

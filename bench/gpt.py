@@ -23,12 +23,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bertwright.console import silent_console
-from bertwright.files import read_json
+from bertwright.base.console import silent_console
+from bertwright.base.files import read_json
+from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.metrics.seed_summary import summarize_seeds
-from bertwright.settings import from_table
 from bertwright.tasks.presets import PRESETS
 from environment import describe_machine, use_threads
 

@@ -24,7 +24,7 @@ T, H, F, A, V, M, B = 32_768, 768, 3_072, 12, 30_528, 4_864, 256  # a step of BA
 
 def run_operations() -> None:
     """Run every operation forward and backward, on tensors without content."""
-    from bertwright.kernels.triton import embedding, flash, gelu, layer_norm, multi_tensor, softmax_loss
+    from bertwright.kernels.triton import adamw_kernels, embedding, flash, gelu, layer_norm, softmax_loss
 
     def new(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
@@ -49,8 +49,8 @@ def run_operations() -> None:
         differentiate(flash.Attention, sequences, False, key, new(T, 3, A, H // A))
     softmax_loss.cross_entropy_(new(M, V).detach(), vector(V - 6), new(M, dtype=integers), 1.0, vector(V - 6).detach())
     matrix = [new(V, H, dtype=torch.float32)]
-    multi_tensor.gradient_norm(matrix)
-    multi_tensor.adamw_(matrix, matrix, matrix, matrix, [new(V, H)], AdamStep(1e-4, 0.9, 0.999, 1e-6, 0.01))
+    adamw_kernels.gradient_norm(matrix)
+    adamw_kernels.adamw_(matrix, matrix, matrix, matrix, [new(V, H)], AdamStep(1e-4, 0.9, 0.999, 1e-6, 0.01))
 
 
 def compile_kernel(kernel: Any, target: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[str, float]:
@@ -81,7 +81,7 @@ def main() -> None:
 
     from triton.backends.compiler import GPUTarget
 
-    from bertwright.kernels.triton import embedding, flash, gelu, layer_norm, multi_tensor, softmax_loss
+    from bertwright.kernels.triton import adamw_kernels, embedding, flash, gelu, layer_norm, softmax_loss
 
     launches: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
 

@@ -33,7 +33,7 @@ from bertwright.kernels import attention as attention_module
 from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.reference import AdamStep
-from bertwright.kernels.triton import flash, gelu, layer_norm, multi_tensor, ops
+from bertwright.kernels.triton import adamw_kernels, flash, gelu, layer_norm, ops
 from environment import describe_machine
 
 B, S, H, A, V, M = (256, 128, 768, 12, 30_522, 4_864) if ON_GPU else (2, 16, 32, 2, 100, 5)
@@ -181,7 +181,7 @@ def measure_operations(file: TextIO) -> None:
     copies = [parameter.to(HALF) for parameter in kinds[0]]
     size = sum(parameter.numel() for parameter in kinds[0])
     step = AdamStep(1e-4, 0.9, 0.999, 1e-6, 0.01)
-    spent = milliseconds(lambda: multi_tensor.adamw_(*kinds, copies, step))  # type: ignore[call-arg,arg-type]
+    spent = milliseconds(lambda: adamw_kernels.adamw_(*kinds, copies, step))  # type: ignore[call-arg,arg-type]
     states = [torch.ones((), device=DEVICE) for _ in shapes]
     fused = partial(torch._fused_adamw_, *kinds, [], states, lr=1e-4, beta1=0.9, beta2=0.999, weight_decay=0.01)
     theirs = milliseconds(lambda: fused(eps=1e-6, amsgrad=False, maximize=False)) if ON_GPU else 0.0

@@ -60,11 +60,11 @@ def time_steps(step: Callable[[], object]) -> tuple[float, float]:
 
 
 def ours(ids: Sequence[np.ndarray], labels: Sequence[int], batches: Sequence[np.ndarray]) -> Callable[[], object]:
-    from bertwright.models.config import BertConfig
-    from bertwright.models.encoder import BertEncoder
     from bertwright.models.head_spec import HeadSpec
     from bertwright.models.heads import EncoderForTask, TaskBatch
     from bertwright.models.packing import pack
+    from bertwright.systems.bert.bert_config import BertConfig
+    from bertwright.systems.bert.bert_encoder import BertEncoder
     from bertwright.training.loop import LossOutput, train_steps
     from bertwright.training.optimizer import Optimizer, OptimizerSettings
 
@@ -121,7 +121,7 @@ def theirs(
 
 
 def finetune(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, file: TextIO) -> None:
-    from bertwright.vocabulary.tokenizer import Tokenizer
+    from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(vocabulary)
     ids = [np.array([2, *row, 3], dtype=np.int64) for row in tokenizer.encode_raw(list(texts))]
@@ -155,9 +155,9 @@ def embed(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, file: T
 
     import bertwright
     from bertwright.interop.huggingface import write_model
-    from bertwright.models.config import BertConfig
     from bertwright.models.heads import BertForPretraining
-    from bertwright.vocabulary.tokenizer import Tokenizer
+    from bertwright.systems.bert.bert_config import BertConfig
+    from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
     texts = list(texts[: 8000 if ON_GPU else 50])
     with tempfile.TemporaryDirectory() as folder:

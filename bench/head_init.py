@@ -37,6 +37,7 @@ from scipy.stats import t as student_t
 from sklearn.linear_model import LogisticRegression
 
 import bertwright
+from bertwright.base.seeding import make_rng
 from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.settings import (
     FinetuneSettings,
@@ -45,7 +46,6 @@ from bertwright.finetuning.settings import (
     paper_optimizer,
 )
 from bertwright.kernels.cpu import configure_malloc
-from bertwright.seeding import make_rng
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import TaskSettings

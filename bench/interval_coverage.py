@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bertwright.experiments.bootstrap import Estimate, Sample, difference, estimate
 from bertwright.metrics.example_scores import Floats
+from bertwright.trials.bootstrap import Estimate, Sample, difference, estimate
 
 
 def resample(left_out: int, rng: np.random.Generator) -> Callable[[Floats, str, int], Estimate]:

@@ -14,17 +14,17 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bertwright.console import make_console
-from bertwright.experiments.floor_jobs import FrequentAnswerJob
-from bertwright.experiments.task_files import FoundTask, find_task
-from bertwright.files import read_json, write_json
-from bertwright.finetuning.probe import probe
-from bertwright.finetuning.probe_settings import ProbeSettings
+from bertwright.base.console import make_console
+from bertwright.base.files import read_json, write_json
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderModel
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.device_settings import DeviceSettings
+from bertwright.trials.floor_jobs import FrequentAnswerJob
+from bertwright.trials.probe import probe
+from bertwright.trials.probe_settings import ProbeSettings
+from bertwright.trials.task_files import FoundTask, find_task
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from environment import describe_machine, load_bert_config, minilm, use_threads
 

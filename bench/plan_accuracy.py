@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.files import read_json, write_json
+from bertwright.base.files import read_json, write_json
+from bertwright.base.settings import from_table, to_table
 from bertwright.planning.plan import plan
 from bertwright.planning.plan_settings import PlanSettings
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.settings import from_table, to_table
 from bertwright.training.context import execution_context
 from bertwright.training.cost import peak_memory
 from environment import describe_machine

@@ -17,9 +17,9 @@ from rich.console import Console
 from sklearn.linear_model import LogisticRegression
 
 import bertwright
+from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.settings import from_table
 
 Rows = list[tuple[str, str]]
 

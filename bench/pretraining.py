@@ -88,7 +88,7 @@ def theirs(chosen: argparse.Namespace) -> Step:
     import torch
     from transformers import AutoConfig, AutoModelForPreTraining
 
-    from bertwright.models.config import SIZES
+    from bertwright.systems.bert.bert_config import SIZES
 
     layers, hidden, heads = SIZES[chosen.size]
     config = AutoConfig.for_model(
@@ -139,11 +139,11 @@ def ours(chosen: argparse.Namespace) -> Step:
     import numpy as np
     import torch
 
-    from bertwright.models.config import BertConfig
     from bertwright.models.heads import BertForPretraining
     from bertwright.models.packing import pack
-    from bertwright.pretraining.objectives.bert_base import BertBatch
-    from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
+    from bertwright.objectives.bert_base import BertBatch
+    from bertwright.systems.bert.bert_config import BertConfig
+    from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
     from bertwright.training.context import execution_context
     from bertwright.training.device_settings import DeviceSettings
     from bertwright.training.loop import train_steps
@@ -182,7 +182,7 @@ def ours(chosen: argparse.Namespace) -> Step:
 def ceiling(chosen: argparse.Namespace) -> Step:
     import torch
 
-    from bertwright.models.config import SIZES
+    from bertwright.systems.bert.bert_config import SIZES
     from bertwright.training.context import ExecutionContext
     from bertwright.training.throughput import measure_peak_flops
 
@@ -265,7 +265,7 @@ class Child:
 
 def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> dict[str, Any]:
     """Print one table; return its numbers, with the seconds of every step."""
-    from bertwright.models.config import BertConfig
+    from bertwright.systems.bert.bert_config import BertConfig
 
     sequences = chosen.sequences
     listed = contenders(bfloat16, chosen.device == "cuda").items()

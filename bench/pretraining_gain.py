@@ -26,12 +26,12 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.seed_summary import summarize_seeds
-from bertwright.pretraining.objectives.bert_base import new_bert
+from bertwright.objectives.bert_base import new_bert
 from bertwright.pretraining.settings import ModelSettings
 from bertwright.tasks.classification import LabelPrediction
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task_data import read_examples
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from environment import load_bert_config
 from finetuning_scores import WORKS as SCORE_WORKS
 from finetuning_scores import Run, Scores, System, Work, make_parser, ours, percent, run_missing, settings_of, so_far

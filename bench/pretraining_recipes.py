@@ -29,10 +29,10 @@ from typing import Any
 from bertwright.interop.huggingface import load_model
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.data_settings import DataSettings
+from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.pretraining.objectives.registry import find_objective
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.systems.objective_registry import find_objective
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from environment import describe_machine
 
 TASK_DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertwright.console import silent_console
+from bertwright.base.console import silent_console
+from bertwright.base.settings import from_table
 from bertwright.finetuning.finetune_state import open_run as open_finetuning
 from bertwright.finetuning.run import FinetuneRun
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.models.packed_lstm import NO_CLIPS, LstmWeights, run_layer
 from bertwright.pretraining.run import open_run as open_pretraining
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.settings import from_table
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import train_steps

@@ -14,7 +14,7 @@ import argparse
 from datetime import date
 from typing import NamedTuple
 
-from bertwright.models.config import BertConfig
+from bertwright.systems.bert.bert_config import BertConfig
 
 NODE = 8  # GPUs
 NVLINK, INFINIBAND = 360e9, 40e9  # bytes per second, each way, per GPU: 80 % of 450 GB/s (NVLink 4) and 400 Gbit/s

@@ -22,17 +22,17 @@ import numpy.typing as npt
 from rich.console import Console
 from scipy.optimize import least_squares
 
+from bertwright.base.files import read_json
 from bertwright.corpus.documents import CorpusSettings
-from bertwright.files import read_json
-from bertwright.models.config import BertConfig
 from bertwright.planning.recipe_choice import MIN_STEP_TOKENS, choose_settings
 from bertwright.planning.scaling_law import PLATEAU, compute_loss, count_effective_tokens
 from bertwright.pretraining.prepare import PrepareSettings, prepare
 from bertwright.pretraining.run import pretrain
+from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tokenstore.build import BuildSettings
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
-from bertwright.vocabulary.trainer import VocabularySettings
+from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
+from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 
 RESULTS = Path(__file__).parent / "results" / "scaling_law.jsonl"
 VOCABULARY = 8_000

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
+from bertwright.base.ragged import Ragged
 from bertwright.corpus.documents import CorpusSettings, shard_corpus
-from bertwright.ragged import Ragged
 from bertwright.tokenstore import build as building
 from bertwright.tokenstore.build import BuildSettings, build
-from bertwright.tokenstore.shard import ShardSpec, write_shard
+from bertwright.tokenstore.build_part import ShardSpec, write_shard
 from bertwright.tokenstore.store import StoreHeader
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from environment import describe_machine
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))

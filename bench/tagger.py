@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-from bertwright.baselines.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.models.heads import EncoderForTask
+from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.tasks.collation import micro_batches, step_items
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Encoded

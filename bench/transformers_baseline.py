@@ -27,7 +27,7 @@ from torch import Tensor
 
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.model_files import model_folder
-from bertwright.metrics.exact_match import best_threshold, scores
+from bertwright.metrics.answer_scores import best_threshold, scores
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering

@@ -31,24 +31,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.baselines.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
-from bertwright.console import silent_console
+from bertwright.base.console import silent_console
+from bertwright.base.settings import from_table
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.metrics.seed_summary import summarize_seeds
-from bertwright.pretraining.data_settings import DataSettings
+from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.pretraining.objectives.ulmfit_objective import RecurrentLanguageModel, StreamBatch
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.settings import from_table
+from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
+from bertwright.systems.ulmfit.ulmfit_objective import RecurrentLanguageModel, StreamBatch
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training.loop import train_steps
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
+from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
+from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from bertwright.vocabulary.trainer import VocabularySettings
 from environment import describe_machine, use_threads
 
 OBJECTIVE = RecurrentLanguageModel()

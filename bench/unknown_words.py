@@ -27,13 +27,13 @@ from typing import Any
 from scipy.stats import ttest_rel
 
 import bertwright
-from bertwright.console import silent_console
+from bertwright.base.console import silent_console
+from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.inference.model import Bert
-from bertwright.metrics import exact_match
-from bertwright.metrics.tag_schemes import find_spans
-from bertwright.settings import from_table
+from bertwright.inference.bert import Bert
+from bertwright.metrics import answer_scores
+from bertwright.tables.tag_schemes import find_spans
 from bertwright.tasks.splits import sample_examples
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import read_examples
@@ -113,7 +113,7 @@ def score_answers(model: Bert, test: Sequence[Any], group_of: Callable[[Sequence
     answers = model.answer([example.question for example in test], [example.context for example in test])
     scores: dict[str, list[float]] = {}
     for example, answer in zip(test, answers, strict=True):
-        f1 = 100 * exact_match.scores([[gold.text for gold in example.answers]], [answer.text])["f1"]
+        f1 = 100 * answer_scores.scores([[gold.text for gold in example.answers]], [answer.text])["f1"]
         for group in ("all", group_of(WORD.findall(example.answers[0].text.lower()))):
             scores.setdefault(group, []).append(f1)
     return {group: mean(values) for group, values in scores.items()}

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bertwright.io.vector_file import load_vectors
+from bertwright.vocabulary.vector_file import load_vectors
 from environment import describe_machine
 
 

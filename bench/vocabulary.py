@@ -24,15 +24,15 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
-from bertwright.vocabulary.trainer import (
+from bertwright.vocabulary.learn.wordpiece_trainer import (
     VocabularySettings,
     count_corpus_words,
     learn,
     vocabulary_stats,
     write_vocabulary,
 )
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 OURS = {
     "bertwright, gain": VocabularySettings(),

@@ -15,7 +15,7 @@ from typing import Any
 from bertwright.corpus import wikipedia
 from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.corpus.sentences import split_sentences
-from bertwright.io.decoding import ReadStats
+from bertwright.text.decoding import ReadStats
 from environment import describe_machine
 
 

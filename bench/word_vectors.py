@@ -25,9 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
 
-from bertwright.baselines.word_vectors.vector_evaluation import read_examples, score_examples
 from bertwright.corpus.sentences import split_sentences
-from bertwright.io.vector_file import load_vectors
+from bertwright.systems.word_vectors.vector_evaluation import read_examples, score_examples
+from bertwright.vocabulary.vector_file import load_vectors
 from bertwright.vocabulary.word_tokenizer import WORD
 from environment import describe_machine
 
@@ -173,14 +173,14 @@ def work(model: str, text: str, output: str, threads: str, seed: str, buckets: s
     """Train bertwright's vectors in this process, write them, and print the times."""
     import torch
 
-    from bertwright.baselines.word_vectors.glove import count_cooccurrences, train_glove
-    from bertwright.baselines.word_vectors.skip_gram import train_fasttext, train_skip_gram
-    from bertwright.baselines.word_vectors.vector_settings import VectorModel, WordRule, WordVectorSettings
-    from bertwright.baselines.word_vectors.word_stream import read_words
     from bertwright.corpus.documents import CorpusSettings
-    from bertwright.io.fasttext_file import Subwords, write_fasttext
-    from bertwright.io.vector_formats import write_word2vec_binary
-    from bertwright.kernels.native import load_library
+    from bertwright.kernels.native_library import load_library
+    from bertwright.systems.word_vectors.glove import count_cooccurrences, train_glove
+    from bertwright.systems.word_vectors.skip_gram import train_fasttext, train_skip_gram
+    from bertwright.systems.word_vectors.vector_settings import VectorModel, WordRule, WordVectorSettings
+    from bertwright.systems.word_vectors.word_stream import read_words
+    from bertwright.vocabulary.fasttext_file import Subwords, write_fasttext
+    from bertwright.vocabulary.vector_formats import write_word2vec_binary
 
     torch.set_num_threads(int(threads))
     load_library("kernels")  # compile it, if needed, before the clock starts

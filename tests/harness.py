@@ -21,7 +21,7 @@ from rich.console import Console, RenderableType
 from safetensors.torch import load_file
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from bertwright.files import read_json, write_json
+from bertwright.base.files import read_json, write_json
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer
 
@@ -29,7 +29,7 @@ R = TypeVar("R")
 S = TypeVar("S")
 M = TypeVar("M", bound=torch.nn.Module)
 Wait = Callable[[BaseProcess, Path], object]  # gets a process and its run folder; returns when to kill the process
-PRELOADED = ["bertwright.experiments.experiment", "matplotlib.backends.backend_agg", "sklearn.metrics"]
+PRELOADED = ["bertwright.trials.experiment", "matplotlib.backends.backend_agg", "sklearn.metrics"]
 """Modules that the server of `start_process` has imported: each of its processes starts with them."""
 TIMINGS = ("tokens_per_second", "sequences_per_second", "utilization", "seconds")
 

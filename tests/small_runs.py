@@ -12,27 +12,27 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.console import silent_console
+from bertwright.base.console import silent_console
+from bertwright.base.files import write_text
 from bertwright.corpus.documents import CorpusSettings
-from bertwright.files import write_text
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
-from bertwright.inference.model import Bert
+from bertwright.inference.bert import Bert
 from bertwright.interop.huggingface import save_model, write_model
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask
-from bertwright.pretraining.data_settings import DataSettings
+from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.task_io import TaskModel
+from bertwright.tasks.task_folder import TaskModel
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training import checkpoint
 from bertwright.training.optimizer import OptimizerSettings
-from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
-from bertwright.vocabulary.trainer import VocabularySettings
+from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
+from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import CPU
 
 NOUNS = "bear deer fish wolf crow hare duck seal lynx mole".split()

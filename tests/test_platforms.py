@@ -74,7 +74,7 @@ def test_the_whole_way_works_without_what_linux_alone_has(system: str, tmp_path:
 
 def test_a_folder_is_locked_by_windows_means(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from bertwright.files import lock_folder\n"
+        "from pathlib import Path; from bertwright.base.files import lock_folder\n"
         "with lock_folder(Path(sys.argv[1])):\n"
         "    if sys.argv[3] == 'first':\n"
         "        sys.exit(subprocess.call([sys.executable, '-c', sys.orig_argv[2], *sys.argv[1:3], 'second']))\n"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, load_model, save_model
 
-from bertwright.console import silent_console
+from bertwright.base.console import silent_console
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.tasks.collation import micro_batches
 from bertwright.tasks.task import AnyTask, Encoded

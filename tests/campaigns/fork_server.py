@@ -33,7 +33,7 @@ EXIT_TRACEBACK = 70
 PIPE_SIZE = 1 << 20
 # Modules that the commands import when they need them.
 IMPORTED_LATE = """
-bertwright.inference.info bertwright.tasks.task_io bertwright.interop.google scipy.stats sklearn.metrics
+bertwright.inference.info bertwright.tasks.task_folder bertwright.systems.bert.google scipy.stats sklearn.metrics
 seqeval.metrics seqeval.scheme
 """.split()
 
@@ -196,10 +196,10 @@ def serve() -> None:
     for name in IMPORTED_LATE:
         importlib.import_module(name)
     draw_nothing()
-    from bertwright.kernels import native
+    from bertwright.kernels import native_library
 
     for name in ("kernels", "wordpiece"):
-        native.load_library(name)
+        native_library.load_library(name)
     num_threads = len(list(Path("/proc/self/task").iterdir()))
     assert num_threads == 1, f"{num_threads} threads: a fork would lack all but one of them"
     print("ready", flush=True)

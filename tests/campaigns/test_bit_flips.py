@@ -11,7 +11,7 @@ import pytest
 from campaign import SEED, Commands, read_files, scale, summarize
 from project import CPU, reopen_run
 
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 pytestmark = pytest.mark.slow
 

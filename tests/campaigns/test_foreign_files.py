@@ -27,7 +27,7 @@ from project import CPU, WINDOW
 from safetensors.numpy import save_file
 from test_damaged_files import OF_BYTES, OF_TEXT, Damage
 
-from bertwright.files import masked_crc32c
+from bertwright.base.files import masked_crc32c
 from bertwright.interop.tf_checkpoint import read_varint
 
 pytestmark = pytest.mark.slow

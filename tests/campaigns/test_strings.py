@@ -20,11 +20,11 @@ from tokenizers import normalizers, pre_tokenizers
 
 import bertwright
 from bertwright.corpus.sentences import make_sentence_splitter
-from bertwright.kernels import native
-from bertwright.vocabulary import chunk_counter, word_counts
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
-from bertwright.vocabulary.word_counts import count_words
+from bertwright.kernels import native_library
+from bertwright.vocabulary.learn import chunk_counter, word_counts
+from bertwright.vocabulary.learn.word_counts import count_words
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -151,7 +151,7 @@ def test_word_counts_are_those_of_the_tokenizers_components() -> None:
         assert counts.words == {word: count for word, count in expected.items() if len(word) <= 100}
         assert counts.total == expected.total()
         number += len(batch)
-        if index % 10 == 0 and native.load_library("wordpiece") is not None:
+        if index % 10 == 0 and native_library.load_library("wordpiece") is not None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(word_counts, "make_chunk_counter", chunk_counter.PythonChunkCounter)
                 assert count_words(batch, lowercase=lowercase, strip_accents=strip) == counts

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bertwright.inference.model import Bert
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
+from bertwright.inference.bert import Bert
 from bertwright.models.heads import EncoderForTask
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.task_io import TaskModel
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.tasks.task_folder import TaskModel
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 CLASSES = Classification(labels=("bad", "good"))
 TAGGING = Tagging(labels=("O", "B-PER", "I-PER"), scheme="iob2", max_length=16)

@@ -18,24 +18,24 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 import bertwright
-from bertwright.finetuning.probe import ProbeSettings, probe
 from bertwright.finetuning.run import finetune
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
-from bertwright.interop.architectures import ARCHITECTURES, Architecture
 from bertwright.interop.huggingface import load_config, load_model, load_task_model, save_model
-from bertwright.models.config import BertConfig
+from bertwright.models.encoder import TextEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask, EncoderModel, HeadSpec
 from bertwright.models.initialization import initialize
 from bertwright.models.packing import TokenBatch, pack
-from bertwright.models.text_encoder import TextEncoder
+from bertwright.systems.architectures import ARCHITECTURES, Architecture
+from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.layer_rates import layerwise_lr_scales
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.trials.probe import ProbeSettings, probe
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import run_and_capture
 from helpers import CPU
 

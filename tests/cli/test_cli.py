@@ -25,13 +25,13 @@ import pytest
 import torch
 
 import bertwright
+from bertwright.base.console import CONTROL
+from bertwright.base.settings import field_docs, iter_fields, read_toml
 from bertwright.cli.main import load_verb, run, verb_names
 from bertwright.cli.options import read_settings
-from bertwright.console import CONTROL
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.text_settings import FillMaskSettings
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.settings import field_docs, iter_fields, read_toml
 from helpers import full_disk
 
 PAIRS = [(first, second) for first in ("baker", "cook", "smith") for second in ("king", "queen", "monk")]

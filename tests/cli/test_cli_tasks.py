@@ -24,17 +24,17 @@ import pytest
 import torch
 from test_cli import HOSTILE, files, run_command, run_failing, run_successfully, start_command
 
-from bertwright.console import CONTROL
-from bertwright.files import lock_folder, read_json
+from bertwright.base.console import CONTROL
+from bertwright.base.files import lock_folder, read_json
 from bertwright.finetuning.run import FinetuneRun
 from bertwright.interop.huggingface import load_model, save_model
-from bertwright.io.schema import TableSchema
-from bertwright.io.tables import read_rows
-from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.tasks.conll import read_sentences
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.tables.schema import TableSchema
+from bertwright.tables.tables import read_rows
+from bertwright.tables.tagged_sentences import read_sentences
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import full_disk
 
 ANIMALS = "bear wolf crow hare".split()
@@ -646,7 +646,7 @@ def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch, 
         def __getattr__(self, name: str) -> Any:
             raise failure("Name or service not known\nand a long trace")
 
-    monkeypatch.setattr("bertwright.io.sources._hub", Hub)
+    monkeypatch.setattr("bertwright.text.sources._hub", Hub)
     assert "Hugging Face hub (Name or service not known)" in run_failing(command)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import bertwright
+from bertwright.inference.bert import Bert
 from bertwright.inference.convert import ConvertSettings, convert
-from bertwright.inference.model import Bert
 from bertwright.models.heads import BertForPretraining
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.question_answering import QuestionAnswering

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 from task_models import CLASSES, QUESTIONS, TAGGING, save_random_model
 
+from bertwright.inference.bert import Bert
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
-from bertwright.inference.model import Bert
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
 from bertwright.tasks.ensemble import merge_tasks, predict_ensemble

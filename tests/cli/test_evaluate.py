@@ -45,7 +45,7 @@ def test_evaluate_checks_the_output_path_before_it_loads_the_model(
     tmp_path: Path, vocabulary_folder: Path, monkeypatch: pytest.MonkeyPatch, console: Console
 ) -> None:
     _, model = save_random_model(vocabulary_folder, CLASSES, tmp_path / "model")
-    monkeypatch.setattr("bertwright.inference.model.load", lambda *_: pytest.fail("loaded the model"))
+    monkeypatch.setattr("bertwright.inference.bert.load", lambda *_: pytest.fail("loaded the model"))
     (tmp_path / "s.json").touch()
     (tmp_path / "a.tsv").write_text("text\tlabel\nthe bear\tgood\n")
     for path, message in ((Path("/sys/s.json"), "denied|Read-only"), (tmp_path / "s.json", "already exists")):

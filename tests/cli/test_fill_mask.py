@@ -12,12 +12,12 @@ import pytest
 import bertwright
 from bertwright.cli import main as cli
 from bertwright.cli.verbs.fill_mask import run as fill_mask
-from bertwright.inference.model import Bert
+from bertwright.inference.bert import Bert
 from bertwright.inference.text_settings import FillMaskSettings
-from bertwright.io.decoding import TextCodec
-from bertwright.io.stdin_texts import expand_stdin
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.task import AnyTask
+from bertwright.text.decoding import TextCodec
+from bertwright.text.stdin_texts import expand_stdin
 from harness import run_with_output
 from helpers import CPU
 

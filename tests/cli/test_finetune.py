@@ -23,20 +23,19 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import bertwright
-from bertwright.console import silent_console
-from bertwright.files import read_json
+from bertwright.base.console import silent_console
+from bertwright.base.files import read_json
+from bertwright.base.settings import from_table
 from bertwright.finetuning.finetune_state import open_run
-from bertwright.finetuning.grid_settings import GridSettings
 from bertwright.finetuning.run import FinetuneRun, finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.head_spec import HeadSpec
-from bertwright.settings import from_table
-from bertwright.tasks import task_io
+from bertwright.tasks import task_folder
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.presets import PRESETS, TaskSettings
-from bertwright.tasks.task_io import load_task
+from bertwright.tasks.task_folder import load_task
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
@@ -46,7 +45,8 @@ from bertwright.training.layer_rates import layerwise_lr_scales
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import OptimizerSettings
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.trials.grid_settings import GridSettings
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import (
     check_interrupted_run,
     check_killed_runs,
@@ -196,7 +196,7 @@ def task_model(tmp_path_factory: pytest.TempPathFactory, make_tuning: Make) -> P
         for parameter in found.model.head.classifier.parameters():
             parameter.copy_(parameter.flip(0))
     task = replace(found.task, labels=("good", "bad"))
-    task_io.save_task_folder(folder / "tuned", found._replace(task=task), Tokenizer.load(folder / "first/model"))
+    task_folder.save_task_folder(folder / "tuned", found._replace(task=task), Tokenizer.load(folder / "first/model"))
     return folder / "tuned"
 
 
@@ -420,8 +420,8 @@ def test_examples_replace_files(tmp_path: Path, make_tuning: Make) -> None:
 def test_resumed_run_reads_its_task_once(tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = make_tuning(tmp_path / "run", epochs=0.2, keep_checkpoints=True)
     run_finetune(settings)
-    read, folders = task_io.read_task, []
-    monkeypatch.setattr(task_io, "read_task", lambda folder: folders.append(folder) or read(folder))
+    read, folders = task_folder.read_task, []
+    monkeypatch.setattr(task_folder, "read_task", lambda folder: folders.append(folder) or read(folder))
     with open_finetune(settings) as (run, _):
         assert run.state.task == read(settings.run / "model")
     assert folders == [settings.run / "checkpoints" / "step-00000004"]

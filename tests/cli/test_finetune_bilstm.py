@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import bertwright
-from bertwright.baselines.word_settings import WordModelSettings
-from bertwright.finetuning.probe_settings import ProbeSettings
+from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
@@ -20,12 +19,13 @@ from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
-from bertwright.metrics.tag_schemes import find_spans, spell
-from bertwright.settings import from_table
+from bertwright.systems.word_settings import WordModelSettings
+from bertwright.tables.tag_schemes import find_spans, spell
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer_settings import OptimizerSettings
+from bertwright.trials.probe_settings import ProbeSettings
 from harness import check_killed_runs, run_and_capture
 from helpers import CPU
 

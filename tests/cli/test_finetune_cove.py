@@ -12,26 +12,26 @@ import pytest
 import torch
 
 import bertwright
-from bertwright.baselines.bcn import BcnEncoder
-from bertwright.baselines.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
-from bertwright.baselines.transformer import Transformer, TransformerConfig
-from bertwright.baselines.word_settings import WordModelSettings
+from bertwright.base.seeding import make_rng
+from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import load_model
-from bertwright.interop.translation_models import (
+from bertwright.models.packing import make_input
+from bertwright.systems.bcn.bcn import BcnEncoder
+from bertwright.systems.cove.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
+from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
+from bertwright.systems.translation_models import (
     SOURCE_RULES,
     TranslationSystem,
     load_translation_system,
     write_translation_system,
 )
-from bertwright.models.packing import make_input
-from bertwright.seeding import make_rng
-from bertwright.settings import from_table
+from bertwright.systems.word_settings import WordModelSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import OptimizerSettings
-from bertwright.vocabulary.joint_vocabulary import learn_joint_vocabulary
+from bertwright.vocabulary.learn.joint_vocabulary import learn_joint_vocabulary
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
 from harness import check_interrupted_run, load_weights, run_and_capture
 from helpers import CPU

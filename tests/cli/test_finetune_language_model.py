@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import bertwright
-from bertwright.baselines.bilstm import BiLSTMConfig, BiLSTMEncoder
-from bertwright.baselines.elmo import BidirectionalLM, ElmoConfig
-from bertwright.baselines.word_settings import WordModelSettings
+from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.models.packing import Packing, WordBatch
-from bertwright.settings import from_table
+from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
+from bertwright.systems.elmo.elmo import BidirectionalLM, ElmoConfig
+from bertwright.systems.word_settings import WordModelSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import OptimizerSettings

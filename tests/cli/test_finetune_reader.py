@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import bertwright
+from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.settings import from_table
 from harness import run_and_capture
 
 NAMES, PLACES = "Ann Bob Cleo Dan Eve Finn".split(), "Rome Paris Oslo Bern Kyiv Riga Cairo Lima".split()

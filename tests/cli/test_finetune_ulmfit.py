@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import bertwright
-from bertwright.baselines.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
+from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import save_model, start_task_model
 from bertwright.models.head_spec import HeadSpec
-from bertwright.settings import from_table
+from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
 from bertwright.training.layer_rates import layerwise_lr_scales, unfreeze_gradually
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings, Unfreezing

@@ -15,13 +15,13 @@ from rich.console import Console
 
 import bertwright
 from bertwright.inference.glue_submission import SUBMISSION_FILES, SubmissionSettings, submission
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE
-from bertwright.tasks.task_io import TaskModel, save_task_folder
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.tasks.task_folder import TaskModel, save_task_folder
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import CPU
 
 Make = Callable[..., SubmissionSettings]
@@ -256,7 +256,7 @@ def check_rejected(settings: SubmissionSettings, message: str) -> None:
 def test_files_that_differ_from_glue_s_are_rejected(
     make: Make, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertwright.inference.model.load", lambda *_: pytest.fail("began before all was checked"))
+    monkeypatch.setattr("bertwright.inference.bert.load", lambda *_: pytest.fail("began before all was checked"))
     check_rejected(
         make("wnli", "rte", ignore_row_count=False), r"RTE/test\.tsv: expected 3,000 rows, got 20; .*--ignore-row-count"
     )
@@ -326,7 +326,7 @@ def test_an_existing_zip_is_not_replaced(make: Make, tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_written_is_an_error_before_the_work(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertwright.inference.model.load", lambda *_: pytest.fail("began before the path was tried"))
+    monkeypatch.setattr("bertwright.inference.bert.load", lambda *_: pytest.fail("began before the path was tried"))
     (tmp_path / "file").touch()
     for path in (Path("/sys/glue.zip"), tmp_path / "file" / "glue.zip"):
         with pytest.raises(OSError, match=r"Permission denied|Read-only file system|a file, but a folder"):

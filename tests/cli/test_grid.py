@@ -17,10 +17,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bertwright.files import read_json, remove_folder
+from bertwright.base.files import read_json, remove_folder
+from bertwright.base.settings import from_table, read_toml, write_settings
 from bertwright.finetuning import finetune_cost
-from bertwright.finetuning import grid as grids
-from bertwright.finetuning.grid import (
+from bertwright.finetuning.run import FinetuneRun, finetune
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
+from bertwright.interop.model_files import model_folder
+from bertwright.tasks.presets import TaskSettings
+from bertwright.training.loop import DivergedError
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
+from bertwright.training.run_folder import read_run_settings
+from bertwright.trials import grid as grids
+from bertwright.trials.grid import (
     TrialResult,
     grid,
     live_candidates,
@@ -28,16 +36,8 @@ from bertwright.finetuning.grid import (
     read_trial_results,
     to_record,
 )
-from bertwright.finetuning.grid_settings import GridSettings, HyperParams, Trial
-from bertwright.finetuning.run import FinetuneRun, finetune
-from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
-from bertwright.finetuning.trials import write_results
-from bertwright.interop.model_files import model_folder
-from bertwright.settings import from_table, read_toml, write_settings
-from bertwright.tasks.presets import TaskSettings
-from bertwright.training.loop import DivergedError
-from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from bertwright.training.run_folder import read_run_settings
+from bertwright.trials.grid_results import write_results
+from bertwright.trials.grid_settings import GridSettings, HyperParams, Trial
 from harness import read_weight_file, run_and_capture, same_weights
 from helpers import CPU
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertwright.files import write_text
+from bertwright.base.files import write_text
+from bertwright.inference.bert import Bert
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
-from bertwright.inference.model import Bert
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.task_io import TaskModel, write_task_folder
+from bertwright.tasks.task_folder import TaskModel, write_task_folder
 from bertwright.training import checkpoint
 from bertwright.training.run_folder import delete_weights
 from harness import run_and_capture

@@ -15,14 +15,14 @@ import bertwright
 from bertwright.cli.verbs.next_sentence import run as next_sentence
 from bertwright.inference.attention_plot import AttentionSettings, attention
 from bertwright.inference.attention_weights import Attention
-from bertwright.inference.model import Bert
+from bertwright.inference.bert import Bert
 from bertwright.inference.text_settings import NextSentenceSettings
-from bertwright.pretraining.data_settings import DataSettings
-from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
+from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase
+from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
 from bertwright.training.metrics_log import read_metrics
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import run_and_capture, run_with_output
 from helpers import CPU
 
@@ -110,7 +110,7 @@ def test_attention_writes_the_weights_of_the_chosen_head(one_layer_folder: Path,
 def test_characters_without_a_font_cause_one_notice(
     one_layer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertwright.inference.text_figures.CJK_FONTS", ())  # as if none were installed
+    monkeypatch.setattr("bertwright.inference.picture_fonts.CJK_FONTS", ())  # as if none were installed
     tokens = ("[CLS]", "한", "##강", "[SEP]")
     weights = np.zeros((1, 1, 4, 4), np.float32)
     monkeypatch.setattr(Bert, "attention", lambda *_: Attention(tokens, weights))

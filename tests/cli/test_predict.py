@@ -15,8 +15,8 @@ from task_models import CLASSES, QUESTIONS, TAGGING, save_random_model, write_qu
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
-from bertwright.io.schema import TableSchema
-from bertwright.io.tables import read_rows
+from bertwright.tables.schema import TableSchema
+from bertwright.tables.tables import read_rows
 from bertwright.tasks import ensemble, prediction
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice

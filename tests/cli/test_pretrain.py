@@ -25,20 +25,20 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import bertwright
+from bertwright.base.files import lock_folder, read_json
+from bertwright.base.settings import write_settings
 from bertwright.corpus.documents import CorpusSettings
-from bertwright.files import lock_folder, read_json
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.huggingface import load_config, load_model, save_model
-from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
+from bertwright.objectives.data import StoreExamples
+from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining import run as run_module
-from bertwright.pretraining.data import StoreExamples
-from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
 from bertwright.pretraining.run import PretrainRun, open_run, pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
-from bertwright.settings import write_settings
+from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.context import ExecutionContext
@@ -48,7 +48,7 @@ from bertwright.training.metrics_log import plot_metrics, read_metrics
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.training.run_folder import read_run_settings
 from bertwright.training.throughput import measure_peak_flops
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import check_killed_runs, load_weights, run_and_capture, same_weights, start_process
 from helpers import full_disk
 

@@ -20,25 +20,25 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from bertwright.files import read_json
-from bertwright.finetuning import head_training
-from bertwright.finetuning import probe as probe_module
-from bertwright.finetuning.head_training import epoch_batches
-from bertwright.finetuning.probe import ProbeResult, ProbeRow, plot_layers, probe, table_rows
-from bertwright.finetuning.probe_settings import ProbeSettings
+from bertwright.base.files import read_json
+from bertwright.base.settings import from_table, read_toml
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.metrics.seed_summary import summarize_seeds
-from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, single_layers
-from bertwright.settings import from_table, read_toml
+from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.run_folder import read_run_settings
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.trials import probe as probe_module
+from bertwright.trials import probe_training
+from bertwright.trials.probe import ProbeResult, ProbeRow, plot_layers, probe, table_rows
+from bertwright.trials.probe_settings import ProbeSettings
+from bertwright.trials.probe_training import epoch_batches
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import run_and_capture, run_with_output
 from helpers import CPU
 
@@ -209,7 +209,7 @@ def test_plot_of_layers_has_a_point_per_layer_with_its_deviation(
 
 def test_result_is_that_of_the_best_epoch_on_dev(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
-    scores = head_training.score
+    scores = probe_training.score
 
     def record(*given: Any) -> dict[str, float]:
         found = scores(*given)

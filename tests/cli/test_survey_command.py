@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import bertwright
-from bertwright import CorpusSettings, SurveySettings, files
-from bertwright.corpus import survey as command
-from bertwright.corpus.corpus_figures import Survey, Unreadable, measure_corpus
-from bertwright.corpus.diagnosis import diagnose
-from bertwright.corpus.survey import MAX_FILES, render, render_unreadable
+from bertwright import CorpusSettings, SurveySettings
+from bertwright.base import files
+from bertwright.surveying import survey as command
+from bertwright.surveying.corpus_statistics import Survey, Unreadable, measure_corpus
+from bertwright.surveying.diagnosis import diagnose
+from bertwright.surveying.survey import MAX_FILES, render, render_unreadable
 from harness import print_lines, run_and_capture, run_with_output
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from bertwright.inference.show_tokens import InputToken, TokenizeSettings, lay_out_input, tokenize
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import run_and_capture
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "my", "dog", "is", "cute", "he", "likes", "play", "##ing"]

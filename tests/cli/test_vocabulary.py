@@ -9,8 +9,8 @@ import pytest
 
 import bertwright
 from bertwright import CorpusSettings, LearnSettings, VocabularySettings
-from bertwright.settings import from_table, read_toml
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.base.settings import from_table, read_toml
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 
 def test_settings_toml_repeats_the_vocabulary(tmp_path: Path, small_corpus: CorpusSettings) -> None:

@@ -28,9 +28,10 @@ from bertwright.corpus.documents import (
     read_shard,
     shard_corpus,
 )
-from bertwright.io import conll_lines, decoding, lines, sources
-from bertwright.io.decoding import ReadStats
-from bertwright.io.sources import InputFile, check_unique
+from bertwright.tables import conll_lines
+from bertwright.text import decoding, lines, sources
+from bertwright.text.decoding import ReadStats
+from bertwright.text.sources import InputFile, check_unique
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -253,7 +254,7 @@ def test_shards_of_json_lines_end_between_rows(tmp_path: Path, monkeypatch: pyte
     whole = list(read(corpus))
     assert len(whole) == 200
     for block in (1, 2, 3, 7):
-        monkeypatch.setattr("bertwright.io.decoding.BLOCK", block)
+        monkeypatch.setattr("bertwright.text.decoding.BLOCK", block)
         monkeypatch.setattr("bertwright.corpus.documents.BLOCK", block)
         shares = shard_corpus(corpus, 500)
         assert len(shares) > 5

@@ -12,11 +12,11 @@ import pytest
 
 import bertwright
 from bertwright.corpus import wikipedia
-from bertwright.corpus.corpus_figures import measure_corpus
-from bertwright.corpus.diagnosis import diagnose
 from bertwright.corpus.documents import CorpusSettings, Document, read, read_shard, shard_corpus
 from bertwright.corpus.wikipedia import extract_sections
-from bertwright.io.decoding import ReadStats
+from bertwright.surveying.corpus_statistics import measure_corpus
+from bertwright.surveying.diagnosis import diagnose
+from bertwright.text.decoding import ReadStats
 
 SEOUL = """{{Infobox city
 | name = Seoul
@@ -301,7 +301,7 @@ def test_damaged_dump_raises_an_error_with_its_line(tmp_path: Path, content: str
 
 def test_endless_page_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertwright.corpus.wikipedia.MAX_CHARACTERS", 1000)
-    monkeypatch.setattr("bertwright.io.decoding.BLOCK", 100)
+    monkeypatch.setattr("bertwright.text.decoding.BLOCK", 100)
     path = tmp_path / "wiki.xml"
     path.write_text(HEAD + make_page("Long", "word " * 1000), encoding="utf-8")
     with pytest.raises(ValueError, match=r"wiki\.xml: a page of more than 1,000 characters"):

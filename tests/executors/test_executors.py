@@ -16,22 +16,21 @@ from rich.console import Console
 from worker_tasks import Count, die, die_once, square
 
 from bertwright.cli.main import run
-from bertwright.corpus import corpus_figures
-from bertwright.corpus.corpus_figures import measure_corpus
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.executors.executor import LEAD, Executor, ExecutorSettings, SerialExecutor, run_in_order
 from bertwright.executors.open_executor import open_executor
 from bertwright.executors.processes import ProcessExecutor
 from bertwright.executors.ray_executor import _connect
-from bertwright.experiments.job_runner import JobRunner
-from bertwright.experiments.jobs import Job
+from bertwright.surveying import corpus_statistics
+from bertwright.surveying.corpus_statistics import measure_corpus
 from bertwright.tokenstore import build as build_module
 from bertwright.tokenstore.build import BuildSettings, Progress, build
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.vocabulary import shard_counts, word_counts
-from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.trainer import VocabularySettings
+from bertwright.trials.job_runner import JobRunner
+from bertwright.trials.jobs import Job
+from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary, shard_counts, word_counts
+from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import text_console
 
 ON_RAY = ExecutorSettings(executor="ray")
@@ -170,7 +169,7 @@ def test_vocabulary_of_workers_has_the_bytes_of_one_process(
 def test_survey_of_workers_equals_that_of_one_process(
     ray_cluster: Any, corpus: CorpusSettings, tmp_path: Path, small_shards: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertwright.corpus.sketches.MAX_CANDIDATES", 300)  # the order of documents then matters
+    monkeypatch.setattr("bertwright.surveying.sketches.MAX_CANDIDATES", 300)  # the order of documents then matters
     (tmp_path / "bad.jsonl").write_text('{"text": "One."}\n' * 999 + "{broken\n" + '{"text": "Two."}\n' * 999)
     (tmp_path / "empty.csv").write_text("other\n1\n")
     corpus = replace(corpus, inputs=(*corpus.inputs, str(tmp_path / "bad.jsonl"), str(tmp_path / "empty.csv")))

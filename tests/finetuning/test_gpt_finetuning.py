@@ -12,20 +12,20 @@ import torch.nn.functional as F
 from transformers import OpenAIGPTForSequenceClassification
 
 import bertwright
-from bertwright.baselines.gpt import GptConfig, GptLanguageModel
+from bertwright.base.files import read_json
+from bertwright.base.settings import from_table
 from bertwright.cli.main import run
-from bertwright.files import read_json
 from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.pooling_choice import choose_pooling
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.models.heads import TaskBatch
-from bertwright.settings import from_table
+from bertwright.systems.gpt.gpt import GptConfig, GptLanguageModel
 from bertwright.tasks.collation import micro_batches
 from bertwright.training.context import execution_context
 from bertwright.vocabulary.byte_pairs import learn_byte_pairs
-from bertwright.vocabulary.trainer import VocabularySettings, count_corpus_words
+from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words
 from helpers import text_console
 
 ANIMALS = "bear wolf deer hare seal lynx".split()

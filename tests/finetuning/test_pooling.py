@@ -14,19 +14,16 @@ import transformers
 from safetensors.torch import load_file
 
 import bertwright
-from bertwright.experiments.jobs import with_model_of
-from bertwright.finetuning.estimators import BertClassifier
+from bertwright.base.settings import from_table
+from bertwright.estimators import BertClassifier
 from bertwright.finetuning.pooling_choice import choose_pooling
-from bertwright.finetuning.probe import probe
-from bertwright.finetuning.probe_settings import ProbeSettings
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, default_learning_rate
 from bertwright.interop.huggingface import save_model
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask, PooledHead
-from bertwright.settings import from_table
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate, micro_batches
 from bertwright.tasks.multi_label import MultiLabel
@@ -35,10 +32,13 @@ from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.task_io import TaskModel, save_task_folder
+from bertwright.tasks.task_folder import TaskModel, save_task_folder
 from bertwright.training.optimizer_settings import OptimizerSettings
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from bertwright.trials.jobs import with_model_of
+from bertwright.trials.probe import probe
+from bertwright.trials.probe_settings import ProbeSettings
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import CPU, read_output, text_console, write_file
 
 WORDS = "cat dog sees hears a the red big".split()

@@ -21,10 +21,10 @@ from bertwright.inference.feature_cache import (
     example_state_starts,
     load_or_compute_features,
 )
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.initialization import initialize
 from bertwright.models.packing import from_flat
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.task import Encoded
 
 InterruptedIn = Callable[..., AbstractContextManager[list[Any]]]

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import bertwright
-from bertwright.baselines.gpt import GptConfig, GptLanguageModel
 from bertwright.cli.main import run
+from bertwright.inference.bert import Bert
 from bertwright.inference.generation import sample_tokens
-from bertwright.inference.model import Bert
 from bertwright.inference.text_settings import GenerationSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.models.packing import pack
+from bertwright.systems.gpt.gpt import GptConfig, GptLanguageModel
 from bertwright.vocabulary.byte_pair_tokenizer import BytePairTokenizer
 
 WORDS = [f"{word}</w>" for word in "abcd"]

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertwright
-from bertwright.inference import fill_mask, pooling
-from bertwright.inference.model import Bert
-from bertwright.models.config import BertConfig
+from bertwright.inference import fill_mask, text_vectors
+from bertwright.inference.bert import Bert
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
+from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.training.loop import DivergedError
-from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENS = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), ".", "the", "cat", "sat"]
@@ -57,7 +57,7 @@ def naive_vector(text: str, pooling: str) -> np.ndarray:
 @given(texts=TEXTS, pooling=st.sampled_from(["mean", "cls", "max"]), batch_tokens=st.integers(1, 100))
 def test_vectors_do_not_depend_on_the_batch(texts, pooling, batch_tokens):
     found = BERT.embed(texts, pooling=pooling, normalize=False, batch_tokens=batch_tokens)
-    expected = np.stack([naive_vector(text, pooling) for text in texts])
+    expected = np.stack([naive_vector(text, text_vectors) for text in texts])
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
 
@@ -65,8 +65,8 @@ def test_vectors_do_not_depend_on_the_batch(texts, pooling, batch_tokens):
 @given(content=st.lists(st.integers(0, 40), min_size=1, max_size=8), max_length=st.integers(3, 12))
 def test_windows_cover_every_token_once_and_are_nearly_equal(content, max_length):
     lengths = np.array(content) + 2
-    rows = pooling.Ragged(np.arange(lengths.sum(), dtype=np.uint32), np.concatenate([[0], np.cumsum(lengths)]))
-    windows = pooling.split_into_windows(rows, max_length)
+    rows = text_vectors.Ragged(np.arange(lengths.sum(), dtype=np.uint32), np.concatenate([[0], np.cumsum(lengths)]))
+    windows = text_vectors.split_into_windows(rows, max_length)
     covered = np.concatenate([np.arange(f, f + n) for f, n in zip(windows.starts, windows.sizes, strict=True)])
     assert covered.tolist() == [number for row in rows for number in row[1:-1].tolist()]
     for sizes in np.split(windows.sizes, windows.first_of_text[1:]):

@@ -16,25 +16,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertwright
-from bertwright.files import write_text
-from bertwright.inference.model import Bert
-from bertwright.metrics.tag_schemes import find_spans, spell
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
+from bertwright.base.files import write_text
+from bertwright.inference.bert import Bert
 from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.tables.question_files import QaExample
+from bertwright.tables.tag_schemes import find_spans, spell
+from bertwright.tables.tagged_sentences import TagExample, with_document_context
 from bertwright.tasks import prediction
 from bertwright.tasks.classification import Classification, TextExample
-from bertwright.tasks.conll import TagExample, with_document_context
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
-from bertwright.tasks.squad import QaExample
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.task_io import TaskModel, write_task_folder
+from bertwright.tasks.task_folder import TaskModel, write_task_folder
 from bertwright.training import checkpoint
-from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* lose tokens")  # texts of random lengths do
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from test_tasks import ANSWERER, CLASSIFIER, PRETRAINED, TAGGER
 
-from bertwright.inference.model import Bert
+from bertwright.inference.bert import Bert
 
 THREADS, ROUNDS = 8, 3
 TEXTS = ["the cat sat.", "a b c d e f g h", "cat", "sat the cat the cat sat the cat a b c d e f"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertwright.inference.bert import Bert, load
 from bertwright.inference.embed import EmbedSettings, embed
-from bertwright.inference.model import Bert, load
 from bertwright.inference.word_neighbours import find_neighbours
 from bertwright.inference.word_plot import draw_contexts
 from harness import run_and_capture

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import transformers
 
-from bertwright.inference.model import load
+from bertwright.inference.bert import load
 from bertwright.interop.checksums import compute_checksum
 from bertwright.interop.huggingface import load_config, save_model
 from bertwright.interop.model_files import CHECKSUMS, DOWNLOADED
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining, EncoderForTask
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.classification import Classification
-from bertwright.tasks.task_io import TaskModel, save_task_folder
-from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertwright.tasks.task_folder import TaskModel, save_task_folder
+from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghij"], lowercase=True)
 CONFIG = BertConfig(TOKENIZER.vocab_size, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8)

@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from bertwright.interop.huggingface import load_config, load_model, save_model, to_hf_weights
 from bertwright.interop.weight_names import hf_names
-from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
-from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 from harness import edit_config, randomize, same_parameters
 
 TOKENS = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghij"), "the", "cat"]

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import torch
 
-from bertwright.files import write_text
+from bertwright.base.files import write_text
 from bertwright.interop.checksums import read_checksums
 from bertwright.interop.model_files import CHECKSUMS, SHARDS, is_run, model_folder
 from bertwright.interop.tf_checkpoint import read_bundle

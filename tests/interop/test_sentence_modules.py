@@ -15,14 +15,14 @@ from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
 
 import bertwright
-from bertwright.finetuning.probe import probe
-from bertwright.finetuning.probe_settings import ProbeSettings
 from bertwright.inference.convert import ConvertSettings, convert
 from bertwright.inference.embed import EmbedSettings, embed
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.tasks.presets import TaskSettings
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from bertwright.trials.probe import probe
+from bertwright.trials.probe_settings import ProbeSettings
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from helpers import CPU, read_output
 
 pytest.importorskip("sentence_transformers")

@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertwright.kernels import attention, ffi, fused_encoder, fused_ops, linear_bf16, native  # noqa: F401
+from bertwright.kernels import attention, cpu_linear, ffi, fused_encoder, fused_ops, native_library  # noqa: F401
 from bertwright.kernels.compile import Compiler, compile_flags, compile_library
 from bertwright.kernels.ffi import Rows
 from bertwright.kernels.instruction_sets import INSTRUCTION_SETS
 
 CROSS, SYSTEM = "aarch64-linux-gnu-g++", "/usr/aarch64-linux-gnu"
 EMULATOR = ["qemu-aarch64", "-cpu", "max", "-L", SYSTEM]
-SOURCE = native.PACKAGE / "kernels" / "csrc" / "kernels.cpp"
+SOURCE = native_library.PACKAGE / "kernels" / "csrc" / "kernels.cpp"
 
 
 class Emulator:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertwright.kernels import native, reference
+from bertwright.kernels import native_library, reference
 from bertwright.kernels.attention import attention, cuda_attention
 from bertwright.kernels.dropout import Dropout
 
-needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no native kernels")
+needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no native kernels")
 
 
 def random_qkv(lengths: list[int], heads: int, size: int, seed: int = 1) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bertwright.kernels import native, reference
+from bertwright.kernels import native_library, reference
 from bertwright.kernels.attention import (
     attention,
     check_sequences,
@@ -23,7 +23,7 @@ from bertwright.kernels.attention import (
 )
 from bertwright.kernels.dropout import Dropout
 
-needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no native kernels")
+needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no native kernels")
 Lengths = list[tuple[int, int]]  # queries and keys of each sequence
 LENGTHS = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), min_size=1, max_size=5)
 SIZES = st.sampled_from([8, 24, 64, 5])

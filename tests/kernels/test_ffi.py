@@ -10,11 +10,11 @@ from collections import namedtuple
 import pytest
 import torch
 
-from bertwright.kernels import ffi, native
+from bertwright.kernels import ffi, native_library
 from bertwright.kernels.dropout import KEEP_ALL
 from bertwright.kernels.reference import AdamStep
 
-needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler")
+needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no C++ compiler")
 
 
 def test_structures_have_the_layout_that_the_library_describes() -> None:

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bertwright.kernels import ffi, fused_ops, linear_bf16, native, reference
+from bertwright.kernels import cpu_linear, ffi, fused_ops, native_library, reference
 from bertwright.kernels.attention import attention
 from bertwright.kernels.dropout import Dropout, keep_mask
 from bertwright.kernels.ffi import use_native
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
 
-needs_native = pytest.mark.skipif(native.load_library("kernels") is None, reason="no native kernels")
+needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no native kernels")
 DROPOUT = Dropout(0.1, seed=2**63 + 99, first_token=2**32 - 3)  # rows on both sides of 2^32
 SHAPES = [(130, 256), (37, 100), (5, 11), (1, 8), (0, 16)]
 
@@ -324,8 +324,8 @@ def test_products_of_small_integers_are_exact(
         for shape in ((rows, in_features), (rows, out_features), (out_features, in_features), (out_features,))
     )
     inputs = x.bfloat16(), weight.to(dtype), bias.to(dtype)
-    assert torch.equal(linear_bf16.linear_forward(*inputs), (x @ weight.T + bias).bfloat16())
-    gradients = linear_bf16.linear_backward(dy.bfloat16(), *inputs[:2], needed)
+    assert torch.equal(cpu_linear.linear_forward(*inputs), (x @ weight.T + bias).bfloat16())
+    gradients = cpu_linear.linear_backward(dy.bfloat16(), *inputs[:2], needed)
     exact = (dy @ weight).bfloat16(), (dy.T @ x).float(), dy.sum(0).float()
     for got, expected, is_needed in zip(gradients, exact, needed, strict=True):
         assert got is None if not is_needed else got is not None and torch.equal(got, expected)
@@ -334,7 +334,7 @@ def test_products_of_small_integers_are_exact(
 @pytest.mark.bfloat16
 def test_tile_registers_are_requested_when_the_library_is_loaded() -> None:
     """Linux kills a process that uses them without permission."""
-    program = "import torch; from bertwright.kernels.linear_bf16 import linear_forward; x = torch.ones(32, 32); "
+    program = "import torch; from bertwright.kernels.cpu_linear import linear_forward; x = torch.ones(32, 32); "
     program += "print(linear_forward(x.bfloat16(), x, None).sum().item())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "32768.0\n"), done.stderr
@@ -344,7 +344,7 @@ def test_tile_registers_are_requested_when_the_library_is_loaded() -> None:
 def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
     x, weight = torch.ones(65, 64).bfloat16(), torch.ones(32, 64)
     x[3, 5], x[64, 0] = torch.inf, torch.nan
-    y = linear_bf16.linear_forward(x, weight, None)
+    y = cpu_linear.linear_forward(x, weight, None)
     assert y[3].isinf().all()
     assert y[64].isnan().all()
     assert (y[4:64] == 64).all()
@@ -360,7 +360,7 @@ def test_a_row_does_not_depend_on_the_others_or_its_position(first: int, rows: i
     torch.set_num_threads(threads)
     selected = slice(first, first + rows)
     assert torch.equal(
-        linear_bf16.linear_forward(x[selected], weight, None), linear_bf16.linear_forward(x, weight, None)[selected]
+        cpu_linear.linear_forward(x[selected], weight, None), cpu_linear.linear_forward(x, weight, None)[selected]
     )
 
 
@@ -390,7 +390,7 @@ def test_transpose_moves_every_number_and_zeros_the_gaps(rows: int, columns: int
     torch.set_num_threads(threads)
     numbers = torch.arange(rows * (columns + gap), dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     x = numbers.view(rows, columns + gap)[:, :columns]
-    y = linear_bf16.transpose(x)
+    y = cpu_linear.transpose(x)
     assert torch.equal(y.view(torch.int16), x.T.view(torch.int16))
     assert y._base is not None
     assert not y._base[:, rows:].any()  # the gaps
@@ -399,7 +399,7 @@ def test_transpose_moves_every_number_and_zeros_the_gaps(rows: int, columns: int
 def test_pad_rows_makes_few_shapes_and_appends_zeros() -> None:
     heights = set()
     for rows in range(1, 4097):
-        padded = linear_bf16.pad_rows(torch.ones(rows, 1))
+        padded = cpu_linear.pad_rows(torch.ones(rows, 1))
         assert rows <= len(padded) <= max(rows + 15, rows * 17 / 16)
         assert padded.sum() == rows
         assert (padded[:rows] == 1).all()
@@ -569,7 +569,7 @@ def test_adamw_equals_torch(shape: tuple[int, ...], corrected: bool) -> None:
 
 
 def test_tensors_without_native_kernels_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertwright.kernels.native.load_library", lambda name: pytest.fail("compiled"))
+    monkeypatch.setattr("bertwright.kernels.native_library.load_library", lambda name: pytest.fail("compiled"))
     assert not use_native(torch.empty(2, device="meta"))
     assert not use_native(torch.empty(2, dtype=torch.float64))
 

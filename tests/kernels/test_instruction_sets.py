@@ -10,7 +10,7 @@ import subprocess
 import instruction_sets
 import pytest
 
-from bertwright.kernels import native
+from bertwright.kernels import native_library
 from bertwright.kernels.compile import FLAGS
 from bertwright.kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet
 
@@ -65,7 +65,7 @@ def test_kernels_on_an_emulated_instruction_set_pass(name: str) -> None:
 def test_sources_compile_without_warnings(compiler: str, level: InstructionSet) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler} on this machine")
-    (source,) = native.PACKAGE.rglob("kernels.cpp")
+    (source,) = native_library.PACKAGE.rglob("kernels.cpp")
     flags = [*FLAGS, *level.flags, "-fopenmp", "-Wno-psabi", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
     result = subprocess.run([compiler, *flags, str(source)], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -76,6 +76,6 @@ def test_amx_is_compiled_by_each_compiler(compiler: str) -> None:
     """The macro for AMX has another name in clang 14."""
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler} on this machine")
-    (source,) = native.PACKAGE.rglob("kernels.cpp")
+    (source,) = native_library.PACKAGE.rglob("kernels.cpp")
     command = [compiler, "-E", *INSTRUCTION_SETS["x86_64"][0].flags, str(source)]
     assert "namespace amx" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bertwright.kernels import compile as compilation
-from bertwright.kernels import native
+from bertwright.kernels import native_library
 from bertwright.kernels.compile import CompileError, Compiler, compile_flags, find_compilers, uses_openmp
 from bertwright.kernels.instruction_sets import InstructionSet, find_levels
 
@@ -37,18 +37,18 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "package"
     (folder / "room").mkdir(parents=True)
     (folder / "room" / "small.cpp").write_text(SOURCE)
-    monkeypatch.setattr(native, "PACKAGE", folder)
+    monkeypatch.setattr(native_library, "PACKAGE", folder)
     monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "cache"))
     for name in ("BERTWRIGHT_NATIVE", "CXX"):
         monkeypatch.delenv(name, raising=False)
-    native.load_library.cache_clear()
+    native_library.load_library.cache_clear()
     yield folder
-    native.load_library.cache_clear()
+    native_library.load_library.cache_clear()
 
 
 def load_again() -> ctypes.CDLL | None:
-    native.load_library.cache_clear()
-    return native.load_library("small")
+    native_library.load_library.cache_clear()
+    return native_library.load_library("small")
 
 
 def works() -> bool:
@@ -108,11 +108,11 @@ def test_a_damaged_library_is_rebuilt(package: Path, tmp_path: Path, damage: str
     else:
         path.write_bytes(whole)
         digest.unlink()
-    native.load_library.cache_clear()
+    native_library.load_library.cache_clear()
     # In a process of its own: in this one the first library is still mapped.
     program = (
         "import sys; from pathlib import Path; from bertwright.kernels import native\n"
-        "native.PACKAGE = Path(sys.argv[1]); print(native.load_library('small').triple(5))"
+        "native.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small').triple(5))"
     )
     result = subprocess.run([sys.executable, "-c", program, str(package)], capture_output=True, text=True, timeout=60)
     assert result.stdout == "15\n", result.stderr
@@ -143,7 +143,7 @@ def test_next_compiler_is_tried_after_a_broken_cxx(
 def test_processes_that_start_together_compile_once(package: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from bertwright.kernels import native\n"
-        "native.PACKAGE = Path(sys.argv[1]); print(native.load_library('small').triple(5))"
+        "native.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small').triple(5))"
     )
     running = [
         subprocess.Popen(
@@ -162,7 +162,7 @@ def test_compiling_does_not_wait_for_another_library(package: Path, tmp_path: Pa
     folder = tmp_path / "cache" / "native"
     folder.mkdir(parents=True, mode=0o700)
     with (folder / "kernels-other.lock").open("w") as file:
-        assert native.try_lock(file)
+        assert native_library.try_lock(file)
         assert works()
 
 
@@ -171,7 +171,7 @@ def test_libraries_are_compiled_on_a_file_system_without_locks(package: Path, mo
     def fail_to_lock(_: Any) -> bool:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(native, "try_lock", fail_to_lock)
+    monkeypatch.setattr(native_library, "try_lock", fail_to_lock)
     assert works()
 
 
@@ -219,7 +219,7 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
     evil = tmp_path / "evil.cpp"
     evil.write_text(f'#include <cstdio>\nstatic int e = (fclose(fopen("{tmp_path}/PWNED", "w")), 1);\n{SOURCE}')
     subprocess.run(["g++", "-shared", "-fPIC", str(evil), "-o", str(path)], check=True)
-    path.with_suffix(".blake2b").write_text(native.digest_file(path))
+    path.with_suffix(".blake2b").write_text(native_library.digest_file(path))
     path.chmod(0o777 if "can write" in planted else 0o755)
     if planted == "file of another user":
         os.chown(path, NOBODY, NOBODY)
@@ -228,7 +228,7 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
     capfd.readouterr()
     program = (
         "import sys; from pathlib import Path; from bertwright.kernels import native\n"
-        "native.PACKAGE = Path(sys.argv[1]); print(native.load_library('small') is not None)"
+        "native.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small') is not None)"
     )
     result = subprocess.run([sys.executable, "-c", program, str(package)], capture_output=True, text=True, timeout=60)
     assert not (tmp_path / "PWNED").exists()
@@ -260,8 +260,8 @@ def test_without_a_compiler_one_note_is_printed(
 ) -> None:
     monkeypatch.setenv("CXX", name)
     monkeypatch.setenv("PATH", str(package))
-    assert native.load_library("small") is None
-    assert native.load_library("small") is None
+    assert native_library.load_library("small") is None
+    assert native_library.load_library("small") is None
     (line,) = capsys.readouterr().err.splitlines()
     assert f"no C++ compiler ({name}, g++, c++, clang++) found" in line
 
@@ -270,16 +270,16 @@ def test_bertwright_native_0_prints_nothing(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BERTWRIGHT_NATIVE", "0")
-    assert native.load_library("small") is None
+    assert native_library.load_library("small") is None
     assert capsys.readouterr().err == ""
 
 
 def test_notes_have_no_control_characters(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(native, "find_compilers", lambda: iter(()))
+    monkeypatch.setattr(native_library, "find_compilers", lambda: iter(()))
     monkeypatch.setenv("CXX", "g++\x1b[2J")
-    assert native.load_library("small") is None
+    assert native_library.load_library("small") is None
     assert r"g++\x1b[2J, g++" in capsys.readouterr().err
 
 
@@ -289,7 +289,7 @@ def test_a_compiler_older_than_the_processor_compiles_for_the_best_level_that_it
 ) -> None:
     known = find_levels()[-1]
     newer = [InstructionSet(name, ("-march=of-2030",), frozenset()) for name in ("of-2031", "of-2030")]
-    monkeypatch.setattr(native, "find_levels", lambda: [*newer, known])
+    monkeypatch.setattr(native_library, "find_levels", lambda: [*newer, known])
     for _ in range(2):  # the second process finds the library of the first one
         assert load_again() is not None
     assert capfd.readouterr().err.count("compiling small.cpp") == 1
@@ -305,7 +305,7 @@ def test_the_error_of_a_failing_compiler_is_printed(
     package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (package / "room" / "small.cpp").write_text("int main( {\n")
-    assert native.load_library("small") is None
+    assert native_library.load_library("small") is None
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("bertwright: note: small.cpp could not be compiled or loaded (")
     assert "error:" in line
@@ -323,7 +323,7 @@ def test_a_cache_mounted_noexec_is_named(
         return SimpleNamespace()  # type: ignore[return-value]
 
     monkeypatch.setattr(ctypes, "CDLL", fail_to_load)
-    assert native.load_library("small") is None
+    assert native_library.load_library("small") is None
     line = capsys.readouterr().err.splitlines()[-1]
     assert str(tmp_path / "cache" / "native") in line
     assert "BERTWRIGHT_CACHE" in line
@@ -368,7 +368,7 @@ def test_torch_and_the_kernels_share_one_openmp() -> None:
         pytest.skip("/proc/self/maps is Linux's")
     for order in ("import torch; from bertwright.kernels import native", "from bertwright.kernels import native"):
         program = (
-            f"{order}; assert native.load_library('kernels'); import torch; torch.ones(9).exp()\n"
+            f"{order}; assert native_library.load_library('kernels'); import torch; torch.ones(9).exp()\n"
             "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'omp' in line}, sep='\\n')"
         )
         result = subprocess.run(
@@ -380,17 +380,17 @@ def test_torch_and_the_kernels_share_one_openmp() -> None:
 def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BERTWRIGHT_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert native.cache_folder() == Path("/somewhere/bertwright/native")
+    assert native_library.cache_folder() == Path("/somewhere/bertwright/native")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert native.cache_folder() == Path.home() / ".cache/bertwright/native"
+    assert native_library.cache_folder() == Path.home() / ".cache/bertwright/native"
 
 
 def test_on_windows_one_note_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    native.load_library.cache_clear()
+    native_library.load_library.cache_clear()
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.delenv("BERTWRIGHT_NATIVE", raising=False)
-    assert native.load_library("kernels") is None
-    native.load_library.cache_clear()
+    assert native_library.load_library("kernels") is None
+    native_library.load_library.cache_clear()
     (line,) = capsys.readouterr().err.splitlines()
     assert "Linux and macOS" in line
 
@@ -398,8 +398,8 @@ def test_on_windows_one_note_is_printed(monkeypatch: pytest.MonkeyPatch, capsys:
 @pytest.mark.skipif(os.environ.get("BERTWRIGHT_REQUIRE_NATIVE") != "1", reason="set by `make test`")
 def test_required_kernels_load() -> None:
     """Without this test, CI on a machine without a compiler would skip every kernel test and pass (finding L10)."""
-    assert native.load_library("kernels") is not None
-    assert native.load_library("wordpiece") is not None
+    assert native_library.load_library("kernels") is not None
+    assert native_library.load_library("wordpiece") is not None
 
 
 @needs_compiler

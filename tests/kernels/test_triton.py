@@ -17,17 +17,17 @@ from torch import Tensor
 pytest.importorskip("triton", reason="no Triton on this machine")
 
 from bertwright.kernels import attention as attention_module
-from bertwright.kernels import fused_encoder, fused_ops, half_linear, reference
+from bertwright.kernels import fused_encoder, fused_ops, gpu_linear, reference
 from bertwright.kernels.dropout import Dropout, mask_key
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
-from bertwright.kernels.triton import gelu, multi_tensor, ops
-from bertwright.models import encoder
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
+from bertwright.kernels.triton import adamw_kernels, gelu, ops
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
-from bertwright.pretraining.objectives.bert_base import BertBatch
-from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
+from bertwright.objectives.bert_base import BertBatch
+from bertwright.systems.bert import bert_encoder
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
 from bertwright.training import optimizer as optimizer_module
 from bertwright.training.loop import DivergedError, train_steps
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
@@ -242,11 +242,11 @@ def optimizer_tensors() -> list[list[Tensor]]:
 def test_adamw_and_the_gradient_norm_equal_the_reference() -> None:
     kinds = optimizer_tensors()
     exact = [[tensor.clone() for tensor in kind] for kind in kinds]
-    norm, exact_norm = multi_tensor.gradient_norm(kinds[1]), reference.gradient_norm(kinds[1])
+    norm, exact_norm = adamw_kernels.gradient_norm(kinds[1]), reference.gradient_norm(kinds[1])
     torch.testing.assert_close(norm, exact_norm, rtol=1e-12, atol=0)
     copies = [torch.zeros(128, 99, dtype=torch.bfloat16, device=DEVICE), None, None]
     step = AdamStep(0.01, 0.9, 0.99, 1e-6, 0.1, clip_scale=0.5, correction1=0.3, correction2=0.2)
-    multi_tensor.adamw_(*kinds, copies, step)
+    adamw_kernels.adamw_(*kinds, copies, step)
     reference.adamw_(*exact, step)
     for kind in (0, 2, 3):
         assert_same(kinds[kind], exact[kind], 1e-6)
@@ -259,7 +259,7 @@ def test_a_norm_that_is_not_finite_updates_nothing() -> None:
     kinds = optimizer_tensors()
     before = [tensor.clone() for kind in kinds for tensor in kind]
     step = AdamStep(0.01, 0.9, 0.99, 1e-6, 0.1, clip_scale=torch.tensor(float("nan"), device=DEVICE))
-    multi_tensor.adamw_(*kinds, [None] * 3, step)
+    adamw_kernels.adamw_(*kinds, [None] * 3, step)
     assert all(map(torch.equal, before, [tensor for kind in kinds for tensor in kind]))
 
 
@@ -336,18 +336,18 @@ def test_a_diverged_step_leaves_the_weights_although_it_is_noticed_later() -> No
 @pytest.mark.usefixtures("everything_in_triton")
 def test_copies_of_weights_follow_the_optimizer_and_every_other_change() -> None:
     weight = torch.nn.Parameter(torch.randn(5, 8, device=DEVICE))
-    assert half_linear.padded(weight, torch.bfloat16) is not half_linear.padded(weight, torch.bfloat16)
+    assert gpu_linear.padded(weight, torch.bfloat16) is not gpu_linear.padded(weight, torch.bfloat16)
     optimizer = Optimizer({"weight": weight}, OptimizerSettings())
-    copy = half_linear.padded(weight, torch.bfloat16)
+    copy = gpu_linear.padded(weight, torch.bfloat16)
     assert copy.shape == (64, 8)
     weight.grad = torch.ones_like(weight)
     optimizer.step(0.1, 1.0)
-    assert half_linear.padded(weight, torch.bfloat16) is copy
+    assert gpu_linear.padded(weight, torch.bfloat16) is copy
     torch.testing.assert_close(copy[:5].float(), weight.detach(), rtol=2**-7, atol=0)
     with torch.no_grad():
         weight += 1
-    assert torch.equal(half_linear.half(weight, torch.bfloat16), weight.bfloat16())
-    assert not half_linear.padded(weight, torch.bfloat16)[5:].any()
+    assert torch.equal(gpu_linear.half(weight, torch.bfloat16), weight.bfloat16())
+    assert not gpu_linear.padded(weight, torch.bfloat16)[5:].any()
 
 
 def test_kernels_compile_for_gpus_that_are_not_there_and_keep_most_values_in_registers() -> None:

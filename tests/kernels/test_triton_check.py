@@ -14,14 +14,14 @@ from torch import Tensor
 pytest.importorskip("triton", reason="no Triton on this machine")
 
 from bertwright.kernels import attention as attention_module
-from bertwright.kernels import fused_encoder, fused_ops, half_linear, native, triton_check
+from bertwright.kernels import fused_encoder, fused_ops, gpu_linear, native_library, triton_check
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
-from bertwright.kernels.triton import flash, gelu, layer_norm, multi_tensor, ops
-from bertwright.models import encoder
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
+from bertwright.kernels.triton import adamw_kernels, flash, gelu, layer_norm, ops
 from bertwright.models.packing import pack
+from bertwright.systems.bert import bert_encoder
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training import optimizer as optimizer_module
 from bertwright.training.context import ExecutionContext
 from interpreted_triton import DEVICE
@@ -36,12 +36,12 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(triton_check, "_checked", set())
     monkeypatch.setattr(triton_check, "ROWS", 20)
     for module in (fused_ops, fused_encoder, attention_module, half_linear, optimizer_module):
-        monkeypatch.setattr(module, "use_triton", lambda *tensors: not native.triton_problems)
+        monkeypatch.setattr(module, "use_triton", lambda *tensors: not native_library.triton_problems)
     for module in (fused_ops, attention_module):
         monkeypatch.setattr(module, "use_native", lambda *tensors: False)
     monkeypatch.setattr(fused_ops, "is_native_bf16", lambda x: False)
     yield
-    native.triton_problems.clear()
+    native_library.triton_problems.clear()
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -74,9 +74,9 @@ def compute(dtype: torch.dtype) -> list[Tensor]:
 
 
 def exact(dtype: torch.dtype) -> list[Tensor]:
-    native.triton_problems.append("the reference computes")
+    native_library.triton_problems.append("the reference computes")
     results = compute(dtype)
-    native.triton_problems.clear()
+    native_library.triton_problems.clear()
     return results
 
 
@@ -111,7 +111,7 @@ def test_checks_of_an_encoder_start_the_kernels_of_its_training(monkeypatch: pyt
     start = flash.launch
     for module in (flash, gelu, layer_norm):
         monkeypatch.setattr(module, "launch", record)
-    monkeypatch.setattr(encoder, "kernels_work", check)
+    monkeypatch.setattr(bert_encoder, "kernels_work", check)
     config = BertConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, num_layers=2, num_heads=HEADS, intermediate_size=24, max_positions=8
     )
@@ -156,7 +156,7 @@ def test_a_broken_kernel_leads_to_the_reference_and_one_notice(
     monkeypatch.setattr(function, part, breaks(getattr(function, part)))
     for own, reference in zip(compute(torch.float32), exact(torch.float32), strict=True):
         torch.testing.assert_close(own, reference, rtol=1e-3, atol=1e-4)
-    native.triton_problems.append("as before")
+    native_library.triton_problems.append("as before")
     compute(torch.float32)
     (line,) = capsys.readouterr().err.splitlines()
     assert all(word in line for word in (f"{name}, float32", "differs by", "slower but right", "report", "triton "))
@@ -180,13 +180,13 @@ def test_an_exception_of_the_compiler_leads_to_the_reference(
 def test_a_batch_without_rows_is_no_failure() -> None:
     empty = torch.empty(0, WIDTH, device=DEVICE, requires_grad=True)
     assert fused_ops.bias_gelu(empty, normal(WIDTH), False).shape == (0, WIDTH)
-    assert not native.triton_problems
+    assert not native_library.triton_problems
 
 
 def test_an_update_that_nan_does_not_skip_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def update(*kinds: Any) -> None:
         *tensors, step = kinds
-        multi_tensor.adamw_(*tensors, step._replace(clip_scale=torch.nan_to_num(step.clip_scale)))
+        adamw_kernels.adamw_(*tensors, step._replace(clip_scale=torch.nan_to_num(step.clip_scale)))
 
     monkeypatch.setattr(ops, "adamw_", update)
     assert not fused_ops.optimizer_works(normal(3))
@@ -197,6 +197,6 @@ def test_the_summary_says_which_kernels_run(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("bertwright.training.context.triton_available", lambda: True)
     context = replace(ExecutionContext(torch.device("cpu"), torch.float32, 1), device=torch.device("cuda"))
     assert "Triton kernels" in str(context)
-    native.triton_problems.append("GELU")
+    native_library.triton_problems.append("GELU")
     assert "PyTorch's kernels, memory-efficient attention" in str(context)
     assert "(Triton's failed their check)" in str(context)

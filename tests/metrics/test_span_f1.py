@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
 from bertwright.metrics.span_f1 import SpanScore, accuracy, span_scores
-from bertwright.metrics.tag_schemes import detect_scheme, find_invalid_tag, find_spans, to_canonical_scheme
+from bertwright.tables.tag_schemes import detect_scheme, find_invalid_tag, find_spans, to_canonical_scheme
 
 IOB = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "I-A-B"]
 BIOES = [*IOB, "E-PER", "S-PER", "E-LOC", "S-LOC"]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.metrics.tag_schemes import find_spans, spell
 from bertwright.models.crf import (
     CrfHead,
     CrfScores,
@@ -19,6 +18,7 @@ from bertwright.models.crf import (
 )
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch
+from bertwright.tables.tag_schemes import find_spans, spell
 
 LENGTHS = np.array([3, 1, 5, 4, 2])
 TAGS = 3

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 
 CONFIG = BertConfig(vocab_size=30, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=16, max_positions=16)
 BATCH = pack([np.arange(1, 6), np.arange(3, 12)])

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.initialization import initialize
 from bertwright.models.mimetic_init import mimetic_init_
 from bertwright.models.packing import pack
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 
 MINI = BertConfig.from_size("mini", vocab_size=1_000, max_positions=128, initializer_range=0.02 * 3**0.5)
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertwright.base.ragged import offsets_from_lengths, positions_from_lengths
 from bertwright.models.packing import pack
-from bertwright.ragged import offsets_from_lengths, positions_from_lengths
 
 
 def test_pack_lays_sequences_end_to_end() -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from bertwright.interop.huggingface import load_model, save_model
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import TokenBatch, pack
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 LTR = BertConfig(
     vocab_size=30, hidden_size=8, num_layers=2, num_heads=2, intermediate_size=16, max_positions=16, is_causal=True

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bertwright.models.encoder import TextEncoder
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import WordBatch
-from bertwright.models.text_encoder import TextEncoder
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Encoded
 from bertwright.training.fit import TrainingSpec

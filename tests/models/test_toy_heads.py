@@ -15,21 +15,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
+from bertwright.models.encoder import TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskBatch, TaskHead
 from bertwright.models.packing import TokenBatch
-from bertwright.models.text_encoder import TextEncoder
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.tables.tagged_sentences import TagExample
 from bertwright.tasks.classification import Classification, TextExample
-from bertwright.tasks.conll import TagExample
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import sum_cross_entropy
-from bertwright.tasks.task_io import TaskModel, load_task, save_task_folder
+from bertwright.tasks.task_folder import TaskModel, load_task, save_task_folder
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.training.fit import TrainingSpec
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from toys import check_resumes_to_the_bit, task_spec
 
 WORDS = "cat dog sees hears a the red big".split()

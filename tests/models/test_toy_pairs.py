@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertwright.base.seeding import make_rng
 from bertwright.kernels.attention import attention, cross_attention
 from bertwright.models.packing import PairBatch, pack
-from bertwright.seeding import make_rng
 from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import LossOutput
 from bertwright.training.optimizer import Optimizer

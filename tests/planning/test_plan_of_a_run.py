@@ -10,16 +10,16 @@ import pytest
 
 import bertwright
 from bertwright import BuildSettings, DeviceSettings, PlanSettings, VocabularySettings
+from bertwright.base.settings import from_table, read_toml
 from bertwright.cli.options import read_settings
-from bertwright.corpus.limits import MAX_EPOCHS_OF_SMALL
-from bertwright.models.config import SIZES
 from bertwright.planning import candidates
 from bertwright.planning import plan as plans
 from bertwright.planning.candidates import Candidate, Planner
 from bertwright.planning.plan import Plan
 from bertwright.planning.scaling_law import ScalingLaw, count_effective_tokens
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.settings import from_table, read_toml
+from bertwright.surveying.small_corpus import MAX_EPOCHS_OF_SMALL
+from bertwright.systems.bert.bert_config import SIZES
 from bertwright.training import cost
 from harness import run_with_output
 from helpers import CPU

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertwright.tokenstore.store import DocumentChunk, Provenance, TokenStore, write_store
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

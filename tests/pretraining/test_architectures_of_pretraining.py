@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from bertwright.pretraining.objectives.one_sided_objective import LeftToRightLM
-from bertwright.pretraining.objectives.registry import OBJECTIVES
+from bertwright.base.settings import from_table
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.settings import from_table
+from bertwright.systems.bert.one_sided_objective import LeftToRightLM
+from bertwright.systems.objective_registry import OBJECTIVES
 
 
 class ToyLM(LeftToRightLM):

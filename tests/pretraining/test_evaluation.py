@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.data import StoreExamples, unigram_entropy
-from bertwright.pretraining.data_settings import DataSettings
+from bertwright.objectives.bert_base import BertBatch
+from bertwright.objectives.data import StoreExamples, unigram_entropy
+from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.evaluation import PlateauDetector, evaluate
-from bertwright.pretraining.objectives.bert_base import BertBatch
-from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
 from bertwright.tokenstore.store import TokenStore
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 OBJECTIVE = MaskedLMWithNextSentence()
 

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertwright.baselines.gpt import GptLanguageModel
+from bertwright.base.files import read_json
+from bertwright.base.settings import from_table
 from bertwright.cli.main import run
 from bertwright.corpus.documents import CorpusSettings
-from bertwright.files import read_json
 from bertwright.interop.huggingface import load_model
-from bertwright.pretraining.objectives.gpt_objective import GptObjective
-from bertwright.pretraining.objectives.registry import OBJECTIVES
 from bertwright.pretraining.run import open_run, pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.settings import from_table
+from bertwright.systems.gpt.gpt import GptLanguageModel
+from bertwright.systems.gpt.gpt_objective import GptObjective
+from bertwright.systems.objective_registry import OBJECTIVES
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training.context import execution_context
 from bertwright.vocabulary.byte_pairs import learn_byte_pairs
-from bertwright.vocabulary.trainer import VocabularySettings, count_corpus_words
+from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words
 from harness import same_weights
 from helpers import read_output, text_console
 from small_runs import grammar

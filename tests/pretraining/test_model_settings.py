@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bertwright.models.config import SIZES, BertConfig
 from bertwright.models.heads import BertForPretraining
-from bertwright.pretraining.objectives.bert_base import new_bert
+from bertwright.objectives.bert_base import new_bert
 from bertwright.pretraining.settings import ModelSettings
+from bertwright.systems.bert.bert_config import SIZES, BertConfig
 
 
 def test_unset_model_settings_are_those_of_the_paper() -> None:

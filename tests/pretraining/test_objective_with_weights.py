@@ -10,16 +10,16 @@ import torch.nn.functional as F
 
 import bertwright
 from bertwright.interop.huggingface import load_model
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import Linear
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.initialization import initialize
-from bertwright.pretraining.data_settings import DataSettings
-from bertwright.pretraining.objectives.bert_base import BertBatch
-from bertwright.pretraining.objectives.masked_lm_objective import MaskedLM
-from bertwright.pretraining.objectives.registry import OBJECTIVES
+from bertwright.objectives.bert_base import BertBatch
+from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import Linear
+from bertwright.systems.bert.masked_lm_objective import MaskedLM
+from bertwright.systems.objective_registry import OBJECTIVES
 from bertwright.training.loop import LossOutput
 from harness import check_interrupted_run, load_weights
 from helpers import CPU

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from bertwright.pretraining.segments import ExampleIndex, sample_pairs
-from bertwright.seeding import derive_key, make_rng
+from bertwright.base.seeding import derive_key, make_rng
+from bertwright.objectives.segments import ExampleIndex, sample_pairs
 
 PASSES = 10  # `dupe_factor`
 

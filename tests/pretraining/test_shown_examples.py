@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bertwright.pretraining.data import StoreExamples
-from bertwright.pretraining.data_settings import DataSettings
-from bertwright.pretraining.objectives.bert_base import BertBatch
-from bertwright.pretraining.objectives.registry import find_objective
+from bertwright.objectives.bert_base import BertBatch
+from bertwright.objectives.data import StoreExamples
+from bertwright.objectives.data_settings import DataSettings
+from bertwright.systems.objective_registry import find_objective
 from bertwright.tokenstore.store import TokenStore
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 Make = Callable[[Any], TokenStore]
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertwright.baselines.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
+from bertwright.base.settings import from_table
 from bertwright.interop.huggingface import load_model
-from bertwright.pretraining.data_settings import DataSettings
+from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
-from bertwright.pretraining.objectives.ulmfit_objective import RecurrentLanguageModel, make_batch
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
-from bertwright.pretraining.streams import StreamText
-from bertwright.settings import from_table
+from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
+from bertwright.systems.ulmfit.streams import StreamText
+from bertwright.systems.ulmfit.ulmfit_objective import RecurrentLanguageModel, make_batch
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from harness import check_interrupted_run, load_weights, read_untimed, run_and_capture

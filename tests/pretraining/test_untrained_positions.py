@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import bertwright
-from bertwright.models.encoder import BertEncoder
+from bertwright.base.settings import from_table, merge
 from bertwright.models.heads import EncoderModel
 from bertwright.planning.recipe_choice import choose_settings
 from bertwright.pretraining.run import _check_lengths, _describe_untrained_positions
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
-from bertwright.settings import from_table, merge
+from bertwright.systems.bert.bert_encoder import BertEncoder
 
 RECIPES = sorted((Path(bertwright.__file__).parent / "recipes").rglob("*.toml"))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bertwright.metrics.tag_schemes import find_invalid_tag
+from bertwright.tables.tag_schemes import find_invalid_tag
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.tagging import Tagging
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertwright.interop.architectures import BERT
 from bertwright.interop.huggingface import ModelSource
+from bertwright.systems.architectures import BERT
 
 
 def weights_of(reference: Any) -> ModelSource:

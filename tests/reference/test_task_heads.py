@@ -23,20 +23,20 @@ from bertwright.interop.huggingface import (
     start_task_model,
     write_task_model,
 )
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.tables.question_files import GoldAnswer, QaExample
+from bertwright.tables.tagged_sentences import TagExample
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate
-from bertwright.tasks.conll import TagExample
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
-from bertwright.tasks.squad import GoldAnswer, QaExample
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask, Encoded
-from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)], lowercase=True)

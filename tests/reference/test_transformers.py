@@ -11,14 +11,14 @@ import transformers
 from converted import distance, randomize_reference, weights_of
 from torch import Tensor
 
-from bertwright.interop.architectures import BERT
 from bertwright.interop.huggingface import build_model
 from bertwright.interop.weight_names import hf_names
-from bertwright.models.config import BertConfig
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
-from bertwright.pretraining.objectives.bert_base import BertBatch
-from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
+from bertwright.objectives.bert_base import BertBatch
+from bertwright.systems.architectures import BERT
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
 
 VOCABULARY = 211
 IGNORED = -100  # the label in transformers of positions without a target

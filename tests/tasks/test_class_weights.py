@@ -14,21 +14,21 @@ import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 
-from bertwright.files import read_json
-from bertwright.finetuning.estimators import BertClassifier, BertRegressor
-from bertwright.finetuning.grid_settings import GridSettings
+from bertwright.base.files import read_json
+from bertwright.base.settings import from_table
+from bertwright.estimators import BertClassifier, BertRegressor
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.models.heads import TaskBatch
-from bertwright.settings import from_table
+from bertwright.tables.tagged_sentences import TagExample
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.classification import Classification, TextExample
-from bertwright.tasks.conll import TagExample
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import UNSEEN, Tagging
 from bertwright.tasks.task import AnyTask
+from bertwright.trials.grid_settings import GridSettings
 from helpers import read_output, text_console, write_file
 from small_runs import save_random_bert
 

@@ -21,8 +21,8 @@ from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.task import TASK_FILE, Encoded, from_fields, write_task
 from bertwright.tasks.truncation import SegmentTokens, encode_segments, truncate_longest_first
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import ALL_DATA, uncased_vocabulary, write_file
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcd.", *(f"##{c}" for c in "abcd")], lowercase=True)

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.collation import collate, micro_batches, step_items
 from bertwright.tasks.prediction import predict_logits, prediction_batches
 from bertwright.tasks.task import Encoded

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from bertwright.tables.question_files import GoldAnswer, QaExample
+from bertwright.tables.tagged_sentences import TagExample
 from bertwright.tasks.classification import Classification, TextExample
-from bertwright.tasks.conll import TagExample
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
-from bertwright.tasks.squad import GoldAnswer, QaExample
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"], lowercase=True)
 

@@ -13,8 +13,6 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bertwright
-from bertwright.finetuning.grid import grid
-from bertwright.finetuning.grid_settings import GridSettings
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
@@ -28,6 +26,8 @@ from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import OptimizerSettings
+from bertwright.trials.grid import grid
+from bertwright.trials.grid_settings import GridSettings
 from helpers import CPU, read_output, text_console, write_file
 from small_runs import save_random_bert
 

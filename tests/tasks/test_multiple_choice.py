@@ -17,8 +17,8 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.collation import collate
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
 from bertwright.tasks.task import TASK_FILE, from_fields, write_task
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import ALL_DATA, SAMPLES, uncased_vocabulary, write_file
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcd"], lowercase=True)

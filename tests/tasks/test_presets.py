@@ -9,11 +9,11 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from bertwright.base.settings import field_docs
 from bertwright.inference.embed import EmbedSettings
 from bertwright.inference.evaluate import EvaluateSettings
 from bertwright.inference.predict_settings import PredictSettings
 from bertwright.inference.text_settings import FillMaskSettings
-from bertwright.settings import field_docs
 from bertwright.tasks.presets import PRESETS, TaskSettings
 from bertwright.tasks.task import options_of
 from bertwright.tasks.task_types import TASK_TYPES, TaskOptions

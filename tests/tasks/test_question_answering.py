@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.tables.question_files import GoldAnswer, QaExample
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.question_answering import (
@@ -27,10 +28,9 @@ from bertwright.tasks.question_answering import (
     QuestionAnswering,
     max_context_window,
 )
-from bertwright.tasks.squad import GoldAnswer, QaExample
 from bertwright.tasks.task import TASK_FILE, from_fields, write_task
-from bertwright.vocabulary.tokenizer import Tokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import ALL_DATA, uncased_vocabulary
 
 LETTERS = "abcdefghij"

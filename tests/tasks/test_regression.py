@@ -10,15 +10,15 @@ import torch
 import transformers
 
 from bertwright.interop.huggingface import load_task_model
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import EncoderForTask
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.regression import Regression
-from bertwright.tasks.task_io import TaskModel, continue_task, load_task, load_to_continue, save_task_folder
-from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertwright.tasks.task_folder import TaskModel, continue_task, load_task, load_to_continue, save_task_folder
+from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefgh"], lowercase=True)
 CONFIG = BertConfig(13, 16, 1, 2, 32, max_positions=16, hidden_dropout=0.0, attention_dropout=0.0)

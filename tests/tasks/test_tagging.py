@@ -17,19 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.interop.head_config import HeadRecord
-from bertwright.metrics.tag_schemes import find_invalid_tag, find_spans, spell, to_canonical_scheme
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.tables.tag_schemes import find_invalid_tag, find_spans, spell, to_canonical_scheme
+from bertwright.tables.tagged_sentences import TagExample, with_document_context
 from bertwright.tasks.collation import collate
-from bertwright.tasks.conll import TagExample, with_document_context
-from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.prediction import predict_chunks, predict_logits
 from bertwright.tasks.tagging import TAG_HEADS, Entity, Tagging, TagPrediction
 from bertwright.tasks.task import from_fields, write_task
-from bertwright.vocabulary.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bertwright.tasks.unknown_rates import InputCounts
+from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 from helpers import PUBLISHED, SAMPLES, needs_data, uncased_vocabulary
 
 TOKENIZER = Tokenizer.from_tokens(

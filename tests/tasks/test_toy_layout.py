@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bertwright.layouts import SequenceLayout
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
+from bertwright.base.ragged import Ragged, offsets_from_lengths
 from bertwright.models.heads import EncoderForTask, TaskBatch
-from bertwright.ragged import Ragged, offsets_from_lengths
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.training.fit import TrainingSpec
+from bertwright.vocabulary.sequence_layout import SequenceLayout
 from toys import check_resumes_to_the_bit, task_spec
 
 WORDS = ["<start>", "$", "<extract>", *"cat dog sees hears a the".split()]

@@ -17,11 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import bertwright
-from bertwright.finetuning.estimators import BertEstimator
-from bertwright.finetuning.grid import grid
-from bertwright.finetuning.grid_settings import GridSettings
-from bertwright.finetuning.probe import probe
-from bertwright.finetuning.probe_settings import ProbeSettings
+from bertwright.estimators import BertEstimator
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
@@ -35,9 +31,13 @@ from bertwright.models.heads import TaskBatch
 from bertwright.tasks.classification import TextExample, TextTask, known_labels
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import Encoded, Ints, Outputs
-from bertwright.tasks.task_io import continue_task
+from bertwright.tasks.task_folder import continue_task
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.training.optimizer import OptimizerSettings
+from bertwright.trials.grid import grid
+from bertwright.trials.grid_settings import GridSettings
+from bertwright.trials.probe import probe
+from bertwright.trials.probe_settings import ProbeSettings
 from helpers import CPU, read_output, text_console, write_file
 from small_runs import save_random_bert
 

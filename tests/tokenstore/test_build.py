@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bertwright import files
+from bertwright.base import files
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.executors.executor import SerialExecutor
 from bertwright.executors.open_executor import make_local_executor
@@ -23,7 +23,7 @@ from bertwright.executors.processes import ProcessExecutor
 from bertwright.tokenstore import build as build_module
 from bertwright.tokenstore.build import BuildSettings, Progress, build
 from bertwright.tokenstore.store import TokenStore
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 WORDS = "the a cat dog sat ran on under mat tree red big old and then it was there again far".split()
 TRAIN_ONLY = BuildSettings(held_out=0, workers=1)
@@ -382,7 +382,7 @@ import subprocess, sys
 from pathlib import Path
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.tokenstore import build
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 build.SHARD_BYTES = 4000
 disk, corpus, vocabulary = sys.argv[1:]
@@ -429,8 +429,8 @@ import os, subprocess, sys
 from multiprocessing import Pipe
 from pathlib import Path
 from bertwright.corpus.documents import CorpusSettings, shard_corpus
-from bertwright.tokenstore.shard import ShardSpec, write_shard
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.tokenstore.build_part import ShardSpec, write_shard
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 folder, corpus, vocabulary, wait = sys.argv[1:]
 ours, theirs = Pipe()
@@ -467,7 +467,7 @@ import sys
 from pathlib import Path
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.tokenstore import build
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 build.SHARD_BYTES = 3000
 folder, corpus, vocabulary = sys.argv[1:]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright import files
+from bertwright.base import files
 from bertwright.tokenstore.store import SAMPLE_BLOCKS, SAMPLE_BYTES, DocumentChunk, Provenance, TokenStore, write_store
 from bertwright.tokenstore.store import _sampled_digest as sampled_digest
 

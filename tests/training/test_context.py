@@ -16,17 +16,17 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from bertwright.console import silent_console
+from bertwright.base.console import silent_console
 from bertwright.kernels.attention import cuda_attention, order_gradients, split
-from bertwright.models import encoder
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import BertForPretraining, EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
-from bertwright.pretraining.objectives.bert_base import BertBatch
-from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
+from bertwright.objectives.bert_base import BertBatch
 from bertwright.pretraining.settings import PretrainSettings
+from bertwright.systems.bert import bert_encoder
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
 from bertwright.training import context
 from bertwright.training.context import ExecutionContext, execution_context, prefers_bfloat16, select_device
 from bertwright.training.device_settings import DeviceSettings
@@ -166,7 +166,7 @@ def test_all_tensors_of_a_pretraining_step_are_on_the_device(
 ) -> None:
     """A tensor on the CPU among those of a GPU would raise an error. PyTorch's "meta" tensors, which have a device
     and a shape but no numbers, show it without a GPU: forward, backward and update."""
-    monkeypatch.setattr(encoder, "attention", self_attention_on_cuda)
+    monkeypatch.setattr(bert_encoder, "attention", self_attention_on_cuda)
     packed = pack([np.arange(3, 12), np.arange(4, 20)]).with_dropout(3)
     asked = torch.tensor([1, 3, 10]), torch.tensor([5, 6, 7]), torch.tensor([0, 1])
     batch = BertBatch(packed, *asked, mlm_count=3, nsp_count=2).to("meta")
@@ -181,7 +181,7 @@ def test_all_tensors_of_a_pretraining_step_are_on_the_device(
 
 @pytest.mark.parametrize("head", [HeadSpec("sequence", 3), HeadSpec("token", 5), HeadSpec("span", 2)])
 def test_all_tensors_of_a_task_step_are_on_the_device(head: HeadSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder, "attention", self_attention_on_cuda)
+    monkeypatch.setattr(bert_encoder, "attention", self_attention_on_cuda)
     packed = pack([np.arange(3, 12), np.arange(4, 20)]).with_dropout(3)
     model = EncoderForTask(BertEncoder(TINY), head).train().to("meta")
     logits = model(TaskBatch(packed.to("meta"), torch.tensor([0, 9], device="meta")))

@@ -20,8 +20,8 @@ from rich.console import Console
 from safetensors.torch import load_file, load_model, save_model
 from torch import Tensor, nn
 
-from bertwright.console import silent_console
-from bertwright.seeding import make_rng
+from bertwright.base.console import silent_console
+from bertwright.base.seeding import make_rng
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitResult, FitSettings, TrainingSpec, fit

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.heads import BertForPretraining
 from bertwright.models.packing import pack
-from bertwright.pretraining.objectives.bert_base import BertBatch
-from bertwright.pretraining.objectives.masked_lm_objective import MaskedLMWithNextSentence
+from bertwright.objectives.bert_base import BertBatch
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
 from bertwright.training.context import execution_context
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.loop import train_steps
@@ -91,7 +91,7 @@ def test_training_on_a_gpu_gives_the_same_bits_again() -> None:
 @gpu
 def test_graphs_have_the_bits_of_kernels_started_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """With batches of several sizes, steps of two micro-batches, and weights that something else changes in between."""
-    from bertwright.kernels.triton import graphs
+    from bertwright.kernels.triton import cuda_graphs
 
     def make_batches(number: int) -> list[BertBatch]:
         rng = np.random.default_rng(number)
@@ -106,7 +106,7 @@ def test_graphs_have_the_bits_of_kernels_started_one_by_one(monkeypatch: pytest.
         return batches
 
     def train(uses: int) -> list[torch.Tensor]:
-        monkeypatch.setattr(graphs, "USES_BEFORE_CAPTURE", uses)
+        monkeypatch.setattr(cuda_graphs, "USES_BEFORE_CAPTURE", uses)
         with execution_context(DeviceSettings("cuda", "bfloat16", 1)) as context:
             model = BertForPretraining(BertConfig.from_size("mini", VOCABULARY), seed=1).train().to(context.device)
             model.encoder.compute_dtype = context.dtype
@@ -117,11 +117,11 @@ def test_graphs_have_the_bits_of_kernels_started_one_by_one(monkeypatch: pytest.
                 if result.step == 9:
                     with torch.no_grad():
                         model.encoder.layers[0].qkv.weight.mul_(0.5)
-            encoders = graphs._encoders.get(model.encoder.layers[0].qkv.weight)
+            encoders = cuda_graphs._encoders.get(model.encoder.layers[0].qkv.weight)
             assert encoders is not None
             (encoder,) = encoders.values()
             assert any(padded.graphs for padded in encoder.padded.values()) == (uses == 1)
-            assert not graphs._problems
+            assert not cuda_graphs._problems
             return [parameter.detach().cpu() for parameter in model.parameters()]
 
     assert all(map(torch.equal, train(1), train(10**9)))
@@ -130,7 +130,7 @@ def test_graphs_have_the_bits_of_kernels_started_one_by_one(monkeypatch: pytest.
 @gpu
 def test_two_encoders_in_one_backward_pass_have_their_own_graphs() -> None:
     """Also after a third one has gone, whose memory pool ended with it."""
-    from bertwright.kernels.triton import graphs
+    from bertwright.kernels.triton import cuda_graphs
 
     def train(models: int) -> list[torch.Tensor]:
         config = BertConfig.from_size("mini", VOCABULARY)
@@ -142,10 +142,10 @@ def test_two_encoders_in_one_backward_pass_have_their_own_graphs() -> None:
                 encoder.zero_grad()
             torch.stack(states).float().square().mean(1).sum().backward()
         gradients = [parameter.grad for encoder in encoders for parameter in encoder.parameters()]
-        assert not graphs._problems
+        assert not cuda_graphs._problems
         return [gradient.cpu() for gradient in gradients if gradient is not None]
 
-    (alone, both, again), count = (train(1), train(2), train(1)), len(graphs._encoders)
+    (alone, both, again), count = (train(1), train(2), train(1)), len(cuda_graphs._encoders)
     assert all(map(torch.equal, alone, both))
     assert all(map(torch.equal, alone, again))
     assert count <= 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bertwright.models.config import BertConfig
 from bertwright.planning.gpus import GPUS, UTILIZATION, Gpu, estimate_memory, estimate_seconds
+from bertwright.systems.bert.bert_config import BertConfig
 
 BASE = BertConfig.from_size("base", vocab_size=30_522)
 TINY = BertConfig.from_size("tiny", vocab_size=30_522)

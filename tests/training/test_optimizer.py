@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from bertwright.kernels import native
+from bertwright.kernels import native_library
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 
 SETTINGS = OptimizerSettings(max_grad_norm=1e9, bias_correction=True, weight_decay=0.1, eps=1e-8)
@@ -43,7 +43,7 @@ def test_adamw_with_bias_correction_equals_torch() -> None:
         torch.testing.assert_close(parameter, theirs[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif(native.load_library("kernels") is None, reason="no C++ compiler: gradients are dense")
+@pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no C++ compiler: gradients are dense")
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("columns", [3, 32])
 def test_sparse_gradients_give_the_bits_of_dense_ones(decay: float, columns: int) -> None:
@@ -111,7 +111,7 @@ def test_parameter_without_gradient_is_unchanged(
     still: str, moving: str, compiler: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiler:
-        monkeypatch.setattr("bertwright.kernels.native.load_library", lambda name: None)
+        monkeypatch.setattr("bertwright.kernels.native_library.load_library", lambda name: None)
     named = parameters()
     before = {name: parameter.detach().clone() for name, parameter in named.items()}
     named[moving].grad = torch.ones_like(named[moving])

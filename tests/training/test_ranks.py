@@ -19,10 +19,10 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
 
+from bertwright.base.console import silent_console
 from bertwright.cli.verbs import pretrain as verb
-from bertwright.console import silent_console
+from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining import run as run_module
-from bertwright.pretraining.data_settings import DataSettings
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, PretrainSettings
 from bertwright.training import checkpoint, distributed, fit

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertwright.baselines.transformer import Transformer, TransformerConfig
-from bertwright.interop.translation_models import TranslationSystem
-from bertwright.ragged import Ragged, offsets_from_lengths
-from bertwright.seeding import make_rng
+from bertwright.base.ragged import Ragged, offsets_from_lengths
+from bertwright.base.seeding import make_rng
+from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
+from bertwright.systems.translation_models import TranslationSystem
 from bertwright.translation.parallel_text import EncodedPairs, ParallelText, encode_pairs, read_parallel
-from bertwright.vocabulary.joint_vocabulary import learn_joint_vocabulary
+from bertwright.vocabulary.learn.joint_vocabulary import learn_joint_vocabulary
 
 
 def write(folder: Path, source: bytes, target: bytes) -> tuple[tuple[str], tuple[str]]:

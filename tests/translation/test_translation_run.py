@@ -14,10 +14,10 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from bertwright.console import silent_console
-from bertwright.interop.marian import load_translation_model, write_translation_model
-from bertwright.seeding import make_rng
-from bertwright.settings import from_table
+from bertwright.base.console import silent_console
+from bertwright.base.seeding import make_rng
+from bertwright.base.settings import from_table
+from bertwright.systems.transformer.marian import load_translation_model, write_translation_model
 from bertwright.training import checkpoint
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.translation import run as translation_run

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.vocabulary.joint_vocabulary import learn_joint_vocabulary
+from bertwright.vocabulary.learn.joint_vocabulary import learn_joint_vocabulary
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 ENGLISH = ["the t-shirt is in the house .", "The House's roof (old) ...", "two houses"]

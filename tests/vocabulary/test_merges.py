@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertwright.kernels import native
-from bertwright.vocabulary.merges import (
+from bertwright.kernels import native_library
+from bertwright.vocabulary.learn.merges import (
     RULES,
     Criterion,
     MergeTrainer,
@@ -74,7 +74,7 @@ MakeTrainer = Callable[[Mapping[str, int], Criterion], MergeTrainer]
 
 def trainers() -> Iterator[MakeTrainer]:
     yield PythonMergeTrainer
-    if library := native.load_library("wordpiece"):
+    if library := native_library.load_library("wordpiece"):
         yield lambda words, criterion: NativeMergeTrainer(words, criterion, library)
 
 

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from bertwright.kernels import native
+from bertwright.kernels import native_library
 
 SETUP = """
 import random, re, resource
 from types import SimpleNamespace
 from bertwright.kernels import native
-from bertwright.vocabulary.merges import Criterion, NativeMergeTrainer, make_trainer
-from bertwright.vocabulary.chunk_counter import make_chunk_counter
+from bertwright.vocabulary.learn.merges import Criterion, NativeMergeTrainer, make_trainer
+from bertwright.vocabulary.learn.chunk_counter import make_chunk_counter
 letters, chance = "abcdefghijklmnopqrstuvwxyz", random.Random(0)
 words = {"".join(chance.choices(letters, k=12)): 3 for _ in range(40_000)}
 text, criterion = " ".join(words).encode(), Criterion("bpe", 2)
@@ -29,7 +29,7 @@ def fails(function, *arguments):
 """
 PROGRAMS = {
     "trainer": """
-library = native.load_library("wordpiece")
+library = native_library.load_library("wordpiece")
 parts = "new", "free", "advance", "size", "merges", "part", "text"
 names = [f"learner_{part}" for part in parts]
 limited = SimpleNamespace(**{name: getattr(library, name) for name in names})
@@ -58,7 +58,7 @@ print(dict(counter.take()) == {"a": 2, "b": 1})  # the texts before are gone, th
 }
 
 
-@pytest.mark.skipif(native.load_library("wordpiece") is None, reason="no C++ compiler")
+@pytest.mark.skipif(native_library.load_library("wordpiece") is None, reason="no C++ compiler")
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is Linux's")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_native_code_without_memory_raises_memory_error(program: str) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertwright.io.vector_file import hash_word
 from bertwright.vocabulary.unknown_words import CLASSES, UnknownWords, keyed_vectors, word_class
+from bertwright.vocabulary.vector_file import hash_word
 from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers
 
-from bertwright.kernels import native
-from bertwright.vocabulary import chunk_counter, word_counts
-from bertwright.vocabulary.word_counts import WordCounts, count_words
+from bertwright.kernels import native_library
+from bertwright.vocabulary.learn import chunk_counter, word_counts
+from bertwright.vocabulary.learn.word_counts import WordCounts, count_words
 
 FRAGMENTS = st.sampled_from(
     [" ", "\n", "\t", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\xa0", "\u2028", "\u3000", "\u200d", "\ufffd", "\x00",
@@ -28,7 +28,7 @@ def counter(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
             patch.setattr(word_counts, "make_chunk_counter", chunk_counter.PythonChunkCounter)
-        elif native.load_library("wordpiece") is None:
+        elif native_library.load_library("wordpiece") is None:
             pytest.skip("no C++ compiler")
         yield
 

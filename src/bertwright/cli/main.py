@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from bertwright.base.console import print_escaped, print_message
+from bertwright.base.settings import did_you_mean, read_constants
 from bertwright.cli import verbs
 from bertwright.cli.options import read_settings
-from bertwright.console import print_escaped, print_message
-from bertwright.settings import did_you_mean, read_constants
 
 USAGE = """usage: bertwright COMMAND [--config FILE.toml] [options]
 

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import IO, Literal, NamedTuple
 
+from bertwright.base.settings import Positional, check_not_str, did_you_mean
 from bertwright.corpus.wikipedia import read_articles, read_namespaces
-from bertwright.io.conll_lines import check_sentence_size, is_comment, split_cells, starts_document
-from bertwright.io.decoding import (
+from bertwright.tables.conll_lines import check_sentence_size, is_comment, split_cells, starts_document
+from bertwright.tables.schema import TableSchema
+from bertwright.tables.table_rows import ByteRange, read_file_rows
+from bertwright.text.decoding import (
     BLOCK,
     FIX_CORPUS,
     EncodingErrors,
@@ -20,11 +23,8 @@ from bertwright.io.decoding import (
     decode_blocks,
     is_splittable,
 )
-from bertwright.io.lines import MAX_CHARACTERS, group_units, split_lines
-from bertwright.io.schema import TableSchema
-from bertwright.io.sources import FORMATS, DocumentUnit, InputFile, list_inputs, list_readable_inputs
-from bertwright.io.table_rows import ByteRange, read_file_rows
-from bertwright.settings import Positional, check_not_str, did_you_mean
+from bertwright.text.lines import MAX_CHARACTERS, group_units, split_lines
+from bertwright.text.sources import FORMATS, DocumentUnit, InputFile, list_inputs, list_readable_inputs
 
 CONLL_FORMATS = (".conllu", ".conll")
 DUMP_FORMAT = ".xml"  # suffix of Wikipedia dumps

@@ -12,8 +12,8 @@ from xml.parsers import expat
 
 from bertwright.corpus.sentences import split_sentences
 from bertwright.corpus.wikipedia_templates import name_template, show_template
-from bertwright.io.decoding import ReadStats
-from bertwright.io.lines import MAX_CHARACTERS
+from bertwright.text.decoding import ReadStats
+from bertwright.text.lines import MAX_CHARACTERS
 
 ROOT = "mediawiki"  # the element around a whole dump
 ARTICLE, FILE, CATEGORY = "0", "6", "14"  # keys of namespaces

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from bertwright.settings import check_choice, check_range
+from bertwright.base.settings import check_choice, check_range
 
 MAX_WORKERS = 1_024
 LEAD = 4  # tasks per worker that may run or wait for their turn in `run_in_order`

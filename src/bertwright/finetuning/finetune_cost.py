@@ -6,7 +6,7 @@ import time
 
 from rich.console import Console
 
-from bertwright.console import silent_console
+from bertwright.base.console import silent_console
 from bertwright.finetuning.finetune_state import FinetuneState, make_spec, open_run
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.prediction import evaluate_examples

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from bertwright.console import item_progress, notice
-from bertwright.finetuning.head_fit import MAX_ITEMS, HeadFit, fit_head, is_linear
-from bertwright.finetuning.new_word_model import make_word_model
+from bertwright.base.console import item_progress, notice
+from bertwright.finetuning.head_start import MAX_ITEMS, HeadFit, fit_head, is_linear
 from bertwright.finetuning.pooling_choice import choose_pooling
 from bertwright.finetuning.settings import FinetuneSettings, HeadInit
 from bertwright.interop.huggingface import (
@@ -24,14 +23,15 @@ from bertwright.interop.huggingface import (
     start_task_model,
 )
 from bertwright.interop.model_files import model_folder
-from bertwright.models.encoder import BertEncoder
+from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
-from bertwright.models.text_encoder import EncoderConfig, TextEncoder
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.new_word_model import make_word_model
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, read_splits, within_positions
-from bertwright.tasks.task_io import TaskModel, continue_task, load_task, load_to_continue, read_task
+from bertwright.tasks.task_folder import TaskModel, continue_task, load_task, load_to_continue, read_task
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import TrainingSpec
@@ -42,7 +42,7 @@ from bertwright.training.run_folder import prepare_model
 from bertwright.training.schedules import restart_schedule
 from bertwright.training.throughput import default_micro_batch_tokens
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 SCALED_ITEMS = 32  # training items on which the size of pooled states is measured
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bertwright.console import (
+from bertwright.base.console import (
     filled_table,
     heading,
     item_progress,
@@ -25,7 +25,7 @@ from bertwright.console import (
     notice,
     print_outputs,
 )
-from bertwright.files import digest_file
+from bertwright.base.files import digest_file
 from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import (
     FinetuneState,
@@ -35,14 +35,14 @@ from bertwright.finetuning.finetune_state import (
 from bertwright.finetuning.pooling_choice import PoolingChoice
 from bertwright.finetuning.settings import RESUME_OVERRIDES, FinetuneSettings
 from bertwright.interop.model_files import digest_model
-from bertwright.models.config import BertConfig
+from bertwright.models.encoder import EncoderConfig
 from bertwright.models.heads import TaskBatch
-from bertwright.models.text_encoder import EncoderConfig
+from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
-from bertwright.tasks.presentation import format_scores, make_score_table
+from bertwright.tasks.score_formats import format_scores, make_score_table
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, data_warnings, digest_files
-from bertwright.tasks.task_io import TaskModel, load_task, write_task_folder
+from bertwright.tasks.task_folder import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bertwright.baselines.word_settings import (
+from bertwright.base.files import read_json
+from bertwright.base.settings import MAX_BATCH_SIZE, MAX_SEED, check_choice, check_limit, check_minimum, check_range
+from bertwright.interop.model_files import OWN_HEAD, check_model, locate_config, model_folder
+from bertwright.systems.word_settings import (
     WITH_LANGUAGE_MODEL,
     ArchitectureName,
     WordModelSettings,
     default_settings,
 )
-from bertwright.files import read_json
-from bertwright.interop.model_files import OWN_HEAD, check_model, locate_config, model_folder
-from bertwright.settings import MAX_BATCH_SIZE, MAX_SEED, check_choice, check_limit, check_minimum, check_range
 from bertwright.tasks.presets import PRESETS, TaskSettings, paper_settings
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import PoolingName, check_pooling

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
-from bertwright.console import make_console, say
-from bertwright.files import check_absent, new_file
-from bertwright.inference.text_figures import PICTURES, text_style, write_picture
+from bertwright.base.console import make_console, say
+from bertwright.base.files import check_absent, new_file
+from bertwright.base.settings import Positional, check_minimum
+from bertwright.inference.picture_fonts import PICTURES, text_style, write_picture
 from bertwright.interop.model_files import model_folder
-from bertwright.settings import Positional, check_minimum
 from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def attention(settings: AttentionSettings, console: Console | None = None) -> At
     console = console or make_console()
     check_absent(settings.output)
     folder = model_folder(settings.model)
-    from bertwright.inference.model import load
+    from bertwright.inference.bert import load
     from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:

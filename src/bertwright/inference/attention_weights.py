@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bertwright.models.encoder import BertEncoder, Layer
 from bertwright.models.packing import TokenBatch, from_flat
+from bertwright.systems.bert.bert_encoder import BertEncoder, Layer
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 
 class Attention(NamedTuple):

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
-from bertwright.console import make_console, notice, say
-from bertwright.files import check_absent
+from bertwright.base.console import make_console, notice, say
+from bertwright.base.files import check_absent
+from bertwright.base.settings import Positional, check_not_str
 from bertwright.interop.model_files import CONFIG, check_model, model_folder
-from bertwright.settings import Positional, check_not_str
 
 if TYPE_CHECKING:
-    from bertwright.interop.google import GoogleCheckpoint
     from bertwright.interop.huggingface import LoadResult
     from bertwright.models.heads import EncoderModel
-    from bertwright.tasks.task_io import TaskModel
-    from bertwright.vocabulary.text_tokenizer import TextTokenizer
+    from bertwright.systems.bert.google import GoogleCheckpoint
+    from bertwright.tasks.task_folder import TaskModel
+    from bertwright.vocabulary.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     source = Path(settings.source)
     if not source.is_dir():
         check_model(settings.source)
-    from bertwright.interop import google
-    from bertwright.interop.allennlp import find_elmo, save_elmo
     from bertwright.interop.huggingface import save_model
     from bertwright.interop.sentence_modules import read_sentence_modules
-    from bertwright.tasks.task_io import describe_head, save_task_folder
+    from bertwright.systems.bert import google
+    from bertwright.systems.elmo.allennlp import find_elmo, save_elmo
+    from bertwright.tasks.task_folder import describe_head, save_task_folder
     from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
     from_google = (source / google.CONFIG).is_file() or (
@@ -104,7 +104,7 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
 def _load(folder: Path) -> tuple[LoadResult[EncoderModel], TaskModel | None]:
     """Load the model of a Hugging Face folder, and its task if it has one."""
     from bertwright.interop.huggingface import LoadResult, load_model
-    from bertwright.tasks.task_io import load_task
+    from bertwright.tasks.task_folder import load_task
 
     task = load_task(folder)
     return (LoadResult(task.model, (), ()) if task else load_model(folder, heads="optional")), task
@@ -112,8 +112,8 @@ def _load(folder: Path) -> tuple[LoadResult[EncoderModel], TaskModel | None]:
 
 def _load_elmo(folder: Path) -> tuple[TextTokenizer, LoadResult[EncoderModel]]:
     """Build ELMo from AllenNLP's files; it reads any word by its bytes, so that its vocabulary is empty."""
-    from bertwright.interop.allennlp import read_elmo
     from bertwright.interop.huggingface import LoadResult
+    from bertwright.systems.elmo.allennlp import read_elmo
     from bertwright.vocabulary.word_tokenizer import ELMO_RULES, WordTokenizer
 
     return WordTokenizer([], "", ELMO_RULES), LoadResult(read_elmo(folder), ("softmax",), ())
@@ -122,7 +122,7 @@ def _load_elmo(folder: Path) -> tuple[TextTokenizer, LoadResult[EncoderModel]]:
 def _load_google(checkpoint: GoogleCheckpoint) -> tuple[LoadResult[EncoderModel], TaskModel | None]:
     """Build the model of Google's files, and the task that its head implies."""
     from bertwright.interop.huggingface import LoadResult, build_model, build_task_model, to_hf_weights
-    from bertwright.tasks.task_io import TaskModel, infer_task
+    from bertwright.tasks.task_folder import TaskModel, infer_task
 
     source, head, _ = checkpoint
     if head is None:

@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from bertwright.console import byte_progress, heading, make_console, make_table, notice, say
+from bertwright.base.console import byte_progress, heading, make_console, make_table, notice, say
+from bertwright.base.files import check_absent, new_file
+from bertwright.base.npy import NpyWriter
+from bertwright.base.settings import Positional, check_not_str
 from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
-from bertwright.files import check_absent, new_file
-from bertwright.inference.text_figures import PICTURES, write_picture
+from bertwright.inference.picture_fonts import PICTURES, write_picture
 from bertwright.interop.model_files import model_folder
-from bertwright.io.decoding import FIX_CORPUS, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
-from bertwright.io.npy import NpyWriter
-from bertwright.io.sources import STDIN, InputFile
-from bertwright.io.stdin_texts import expand_stdin, stdin_texts
-from bertwright.settings import Positional, check_not_str
+from bertwright.text.decoding import FIX_CORPUS, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
+from bertwright.text.sources import STDIN, InputFile
+from bertwright.text.stdin_texts import expand_stdin, stdin_texts
 from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
-    from bertwright.inference.model import Bert
-    from bertwright.tasks.input_counts import InputCounts
+    from bertwright.inference.bert import Bert
+    from bertwright.tasks.unknown_rates import InputCounts
 
 BATCH_TOKENS = 8_192  # bounds memory and changes no result
 TEXT_COLUMNS, COSINE_COLUMNS = 36, 8  # terminal columns
@@ -123,9 +123,9 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
     files = list_corpus_files(settings.corpus) if settings.inputs not in ((), (STDIN,)) else []
     texts = expand_stdin(settings.texts, settings.codec) if settings.texts else []
     settings.check_number_of_texts(len(texts))
-    from bertwright.inference.model import embedding_warnings, load
-    from bertwright.tasks.input_counts import InputCounts
+    from bertwright.inference.bert import embedding_warnings, load
     from bertwright.tasks.prediction import split_into_chunks
+    from bertwright.tasks.unknown_rates import InputCounts
     from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from bertwright.console import filled_table, heading, item_progress, make_console, notice, say
-from bertwright.files import new_file
+from bertwright.base.console import filled_table, heading, item_progress, make_console, notice, say
+from bertwright.base.files import new_file
+from bertwright.base.settings import Positional, check_not_str
 from bertwright.inference.predict_settings import TABLE_SUFFIXES
 from bertwright.interop.model_files import check_model
-from bertwright.io.sources import check_exist, check_unique
-from bertwright.settings import Positional, check_not_str
 from bertwright.tasks.task_types import TaskOptions
+from bertwright.text.sources import check_exist, check_unique
 from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
     check_exist(settings.inputs)
     for name in (settings.model, *settings.ensemble):
         check_model(name)
+    from bertwright.inference.load_task_models import load_for_task
     from bertwright.inference.predict_outputs import PredictedExample, write_predictions
-    from bertwright.inference.trained_models import load_for_task
     from bertwright.tasks.ensemble import predict_ensemble
-    from bertwright.tasks.input_counts import InputCounts
+    from bertwright.tasks.unknown_rates import InputCounts
     from bertwright.training.context import execution_context
 
     with (
@@ -120,7 +120,7 @@ def _print_scores(
     console: Console, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any], scores: Mapping[str, float]
 ) -> None:
     """Print the scores, and the tables and notes of the task."""
-    from bertwright.tasks.presentation import make_score_table
+    from bertwright.tasks.score_formats import make_score_table
 
     for table in (make_score_table({"score": scores}, task.metric), *task.score_tables(examples, predictions)):
         console.print(filled_table(table.columns, table.rows))

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertwright.files import (
+from bertwright.base.files import (
     atomic_folder,
     attach_filename,
     digest_bytes,
@@ -34,11 +34,11 @@ from bertwright.files import (
     remove_stale_parts,
     write_json,
 )
-from bertwright.io.npy import NpyWriter
+from bertwright.base.npy import NpyWriter
+from bertwright.base.ragged import offsets_from_lengths
+from bertwright.models.encoder import TextEncoder
 from bertwright.models.heads import BatchPredictor, TaskBatch
 from bertwright.models.packing import pool_states
-from bertwright.models.text_encoder import TextEncoder
-from bertwright.ragged import offsets_from_lengths
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.task import Encoded, Ints
 

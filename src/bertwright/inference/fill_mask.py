@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertwright.base.ragged import offsets_from_lengths
 from bertwright.models.heads import BertForPretraining
-from bertwright.ragged import offsets_from_lengths
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.task import Encoded
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer
-from bertwright.vocabulary.tokenizer_io import CONTINUATION
+from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer
+from bertwright.vocabulary.wordpiece_files import CONTINUATION
 
 MAX_BATCH_TOKENS = 8_192  # bounds memory and changes no result
 

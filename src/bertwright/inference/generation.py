@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertwright.baselines.beam_search import beam_search
-from bertwright.baselines.gpt import CachedGpt, GptLanguageModel
+from bertwright.base.ragged import Ints
+from bertwright.base.seeding import make_rng
 from bertwright.inference.text_settings import GenerationSettings
-from bertwright.ragged import Ints
-from bertwright.seeding import make_rng
+from bertwright.models.beam_search import beam_search
+from bertwright.systems.gpt.gpt import CachedGpt, GptLanguageModel
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 BATCH_ROWS = 64  # texts or hypotheses that are continued together: bounds memory, changes no result
 

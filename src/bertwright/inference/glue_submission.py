@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from bertwright.console import heading, item_progress, make_console, make_table, notice, say
-from bertwright.files import check_absent, new_file
+from bertwright.base.console import heading, item_progress, make_console, make_table, notice, say
+from bertwright.base.files import check_absent, new_file
+from bertwright.base.settings import Positional, did_you_mean
 from bertwright.interop.model_files import check_model, model_folder
-from bertwright.io.schema import TableSchema
-from bertwright.io.tables import read_rows
-from bertwright.settings import Positional, did_you_mean
+from bertwright.tables.schema import TableSchema
+from bertwright.tables.tables import read_rows
 from bertwright.tasks.classification import TextTask, format_labels
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import TASK_FILE, AnyTask
 from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
-    from bertwright.inference.model import Bert
+    from bertwright.inference.bert import Bert
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ def submission(settings: SubmissionSettings, console: Console | None = None) -> 
     check_absent(settings.output)
     for model in settings.by_task.values():
         check_model(model)
-    from bertwright.inference.model import load
-    from bertwright.tasks.task_io import read_task
+    from bertwright.inference.bert import load
+    from bertwright.tasks.task_folder import read_task
     from bertwright.training.context import execution_context
 
     test_files: dict[str, list[TestFile]] = {}
@@ -207,8 +207,8 @@ def _find_other_task(trained: Any, name: str) -> str | None:
 def _answer(bert: Bert, model: str, test_file: TestFile, console: Console) -> list[str]:
     """Return a model's answers to a file in GLUE's words."""
     from bertwright.models.heads import EncoderForTask
-    from bertwright.tasks.input_counts import InputCounts
     from bertwright.tasks.prediction import predict_chunks
+    from bertwright.tasks.unknown_rates import InputCounts
     from bertwright.training.loop import DivergedError
 
     file, path, task = test_file

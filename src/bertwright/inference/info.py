@@ -10,23 +10,23 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bertwright.console import format_duration, heading, key_value_table, make_console
-from bertwright.files import read_json
+from bertwright.base.console import format_duration, heading, key_value_table, make_console
+from bertwright.base.files import read_json
+from bertwright.base.settings import read_toml
 from bertwright.inference.feature_cache import HEADER, cache_info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.checksums import read_checksums
 from bertwright.interop.huggingface import LoadResult, load_config, load_model
 from bertwright.interop.model_files import CHECKSUMS, MODULES, is_run, model_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
-from bertwright.models.config import BertConfig
+from bertwright.models.encoder import EncoderConfig
 from bertwright.models.representations import expand_representations
-from bertwright.models.text_encoder import EncoderConfig
-from bertwright.pretraining.data_settings import DataSettings
-from bertwright.pretraining.objectives.registry import find_objective
-from bertwright.settings import read_toml
+from bertwright.objectives.data_settings import DataSettings
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.objective_registry import find_objective
 from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.task_io import load_task, read_task
+from bertwright.tasks.task_folder import load_task, read_task
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.metrics_log import METRICS_FILE, read_metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertwright.settings import Positional
+from bertwright.base.settings import Positional
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
-from bertwright.console import ProgressCallback, filled_table, heading, item_progress, make_console, notice, say
-from bertwright.files import check_absent
+from bertwright.base.console import ProgressCallback, filled_table, heading, item_progress, make_console, notice, say
+from bertwright.base.files import check_absent
+from bertwright.inference.load_task_models import LoadedModels, load_for_task
 from bertwright.inference.predict_inputs import (
     count_checked_examples,
     examples_from_arguments,
@@ -21,15 +22,14 @@ from bertwright.inference.predict_inputs import (
 )
 from bertwright.inference.predict_outputs import PredictedExample, open_output, write_predictions
 from bertwright.inference.predict_settings import STANDARD_OUTPUT, PredictSettings
-from bertwright.inference.trained_models import LoadedModels, load_for_task
-from bertwright.io.sources import STDIN
 from bertwright.tasks.classification import TextTask
 from bertwright.tasks.ensemble import predict_ensemble
-from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.prediction import PredictedChunk, predict_chunks
-from bertwright.tasks.presentation import DisplayTable
+from bertwright.tasks.score_formats import DisplayTable
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import NATIVE_SUFFIXES
+from bertwright.tasks.unknown_rates import InputCounts
+from bertwright.text.sources import STDIN
 from bertwright.training.context import execution_context
 
 # Labels of models for pairs: inference, paraphrases, relevance.

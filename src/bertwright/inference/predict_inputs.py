@@ -10,11 +10,11 @@ from itertools import chain, islice, repeat
 from typing import Any
 
 from bertwright.inference.predict_settings import PredictSettings
-from bertwright.io.decoding import FIX_INPUT, STDIN_NAME, TextCodec
-from bertwright.io.sources import STDIN
-from bertwright.io.stdin_texts import stdin_lines
-from bertwright.io.tables import read_rows
+from bertwright.tables.tables import read_rows
 from bertwright.tasks.task import AnyTask
+from bertwright.text.decoding import FIX_INPUT, STDIN_NAME, TextCodec
+from bertwright.text.sources import STDIN
+from bertwright.text.stdin_texts import stdin_lines
 
 
 def examples_from_arguments(settings: PredictSettings, task: AnyTask) -> list[Any]:

@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from bertwright.files import new_file
+from bertwright.base.files import new_file
 from bertwright.inference.predict_settings import STANDARD_OUTPUT
 from bertwright.tasks.task import AnyTask
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bertwright.files import check_absent
+from bertwright.base.files import check_absent
+from bertwright.base.settings import Positional, check_minimum, check_not_str
 from bertwright.interop.model_files import check_model
-from bertwright.io.decoding import check_stdin_alone
-from bertwright.io.sources import STDIN, check_exist
-from bertwright.settings import Positional, check_minimum, check_not_str
 from bertwright.tasks.task_types import NATIVE_SUFFIXES, TaskOptions
+from bertwright.text.decoding import check_stdin_alone
+from bertwright.text.sources import STDIN, check_exist
 from bertwright.training.device_settings import DeviceSettings
 
 STANDARD_OUTPUT = Path(STDIN)

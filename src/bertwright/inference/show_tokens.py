@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 
-from bertwright.console import filled_table, heading, make_console, notice, say
+from bertwright.base.console import filled_table, heading, make_console, notice, say
+from bertwright.base.settings import Positional
 from bertwright.interop.model_files import vocabulary_folder
-from bertwright.settings import Positional
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bertwright.io.sources import STDIN
-from bertwright.settings import MAX_SEED, Positional, check_limit, check_minimum, check_not_str, check_range
+from bertwright.base.settings import MAX_SEED, Positional, check_limit, check_minimum, check_not_str, check_range
+from bertwright.text.sources import STDIN
 from bertwright.training.device_settings import DeviceSettings
 
 

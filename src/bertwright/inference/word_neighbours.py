@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertwright.inference.examples import tag_example
-from bertwright.inference.model import Bert
-from bertwright.io.vector_formats import Vectors, unit_rows
+from bertwright.inference.bert import Bert
+from bertwright.inference.python_inputs import tag_example
+from bertwright.vocabulary.vector_formats import Vectors, unit_rows
 
 STATIC = "embeddings.word.weight"  # name of the embedding matrix in an encoder that has one
 

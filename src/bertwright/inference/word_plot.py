@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bertwright.inference.text_figures import text_style
+from bertwright.inference.picture_fonts import text_style
 from bertwright.inference.word_neighbours import WordContexts
 
 if TYPE_CHECKING:

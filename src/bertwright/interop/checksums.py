@@ -11,7 +11,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from bertwright.files import READ_SIZE, check_file_name, read_json, write_json
+from bertwright.base.files import READ_SIZE, check_file_name, read_json, write_json
 from bertwright.interop.model_files import CHECKSUMS, WEIGHTS
 
 ALGORITHM = "crc32c"

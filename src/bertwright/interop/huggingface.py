@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from bertwright.files import read_json, write_json, write_text
-from bertwright.interop.architectures import ARCHITECTURES, Architecture, architecture_of
+from bertwright.base.files import read_json, write_json, write_text
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.model_files import CONFIG, OWN_HEAD, WEIGHTS, locate_config, new_folder
 from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
-from bertwright.models.encoder import BertEncoder
+from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, EncoderModel, PooledHead, TaskHead
 from bertwright.models.initialization import initialize
-from bertwright.models.text_encoder import EncoderConfig, TextEncoder
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.systems.architectures import ARCHITECTURES, Architecture, architecture_of
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
 POOLED_CODE = "modeling_pooled_bert.py"  # beside this module, and in the folder of a pooled head

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bertwright.files import atomic_folder, digest_bytes, digest_file, read_json
-from bertwright.remote import as_url
+from bertwright.base.files import atomic_folder, digest_bytes, digest_file, read_json
+from bertwright.base.object_storage import as_url
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -18,7 +18,7 @@ MODULES = "modules.json"  # see interop/sentence_modules.py
 CHECKSUMS = "checksums.json"  # see interop/checksums.py
 CLASSES = "classes.json"  # the values of y behind the label names, for a classifier of `estimators`
 OWN_HEAD = "-own-head"  # ending of a `model_type` of `transformers` if it lacks the class of the head
-SOURCE_WORDS = "source_words.txt"  # see interop/translation_models.py
+SOURCE_WORDS = "source_words.txt"  # see systems/translation_models.py
 DOWNLOADED = [
     CONFIG,
     SOURCE_WORDS,

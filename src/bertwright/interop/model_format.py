@@ -9,10 +9,10 @@ from typing import Any, get_type_hints
 
 from torch import Tensor
 
+from bertwright.base.settings import convert
+from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel
-from bertwright.models.text_encoder import EncoderConfig, TextEncoder
-from bertwright.settings import convert
 
 
 @dataclass(frozen=True)

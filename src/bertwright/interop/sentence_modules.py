@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertwright.files import read_json, write_json
+from bertwright.base.files import read_json, write_json
 from bertwright.interop.model_files import CONFIG, MODULES
 from bertwright.interop.weights import read_weights
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.files import atomic_file, masked_crc32c
+from bertwright.base.files import atomic_file, masked_crc32c
 
 HANDLES_SIZE = 40  # two block handles, padded
 FOOTER_SIZE = HANDLES_SIZE + 8  # and the magic number

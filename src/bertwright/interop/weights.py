@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertwright.files import atomic_file, check_file_name, read_json
+from bertwright.base.files import atomic_file, check_file_name, read_json
 from bertwright.interop.model_files import SHARDS, WEIGHTS
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bertwright.kernels import native
+from bertwright.kernels import native_library
 from bertwright.kernels.dropout import MaskKey
 
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}  # `enum DType` of simd.h
@@ -116,7 +116,7 @@ def call(name: str, *values: object) -> None:
     tensor has another dtype than the kernel expects, is not contiguous or not on the CPU; TypeError if another argument
     does not fit; MemoryError if scratch memory cannot be allocated.
     """
-    library = native.load_library("kernels")
+    library = native_library.load_library("kernels")
     if library is None:
         raise RuntimeError(f"{name}: native kernels are not available")
     interface = _interface(library)
@@ -200,13 +200,15 @@ def new_float32(*shape: int) -> Tensor:
 
 def use_native(*tensors: Tensor) -> bool:
     """Return whether native kernels can process these tensors; otherwise the reference implementation does."""
-    return all(x.is_cpu and x.dtype in DTYPE_CODES for x in tensors) and native.load_library("kernels") is not None
+    return (
+        all(x.is_cpu and x.dtype in DTYPE_CODES for x in tensors) and native_library.load_library("kernels") is not None
+    )
 
 
 def use_triton(*tensors: Tensor) -> bool:
     """Return whether Triton kernels can process these tensors, on a GPU."""
     on_gpu = all(x.is_cuda and x.dtype in DTYPE_CODES for x in tensors)
-    return on_gpu and native.triton_available() and not native.triton_problems
+    return on_gpu and native_library.triton_available() and not native_library.triton_problems
 
 
 @cache
@@ -218,7 +220,7 @@ def triton_ops() -> Any:
 @cache
 def bf16_isa() -> str | None:
     """Return the name of the bfloat16 micro-kernel in use (bf16_isa.h); None on a processor without bfloat16 units."""
-    library = native.load_library("kernels")
+    library = native_library.load_library("kernels")
     if library is None or not hasattr(library, "bf16_isa_name"):
         return None
     library.bf16_isa_name.restype = ctypes.c_char_p

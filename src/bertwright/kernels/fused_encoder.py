@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.attention import attention_works, check_sequences, head_size_vectorizable
+from bertwright.kernels.cpu_linear import is_native_bf16, is_tile_aligned
 from bertwright.kernels.dropout import MaskKey
 from bertwright.kernels.ffi import apply, bf16_isa, call, check, check_positions, triton_ops, use_triton
 from bertwright.kernels.fused_ops import check_range, gelu_works, linear_works, norm_works
-from bertwright.kernels.linear_bf16 import is_native_bf16, is_tile_aligned
 
 # A layer's parameters; with "_" for ".", the fields of `struct LayerParameters` in csrc/encoder.h.
 PARAMETER_NAMES = tuple(
@@ -164,7 +164,7 @@ def fused_encoder(
 
 def release_memory() -> None:
     """Free what encoders keep on a GPU between the steps of a training (`triton/graphs.py`)."""
-    if graphs := sys.modules.get("bertwright.kernels.triton.graphs"):
+    if graphs := sys.modules.get("bertwright.kernels.triton.cuda_graphs"):
         graphs.release_memory()
 
 

@@ -18,6 +18,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels import reference
+from bertwright.kernels.cpu_linear import (
+    is_native_bf16,
+    linear_backward,
+    linear_forward,
+    matmul_nt,
+    matmul_tn,
+    pad_rows,
+    uses_native_linear,
+)
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
 from bertwright.kernels.ffi import (
     Rows,
@@ -30,16 +39,7 @@ from bertwright.kernels.ffi import (
     use_native,
     use_triton,
 )
-from bertwright.kernels.half_linear import HalfLinear, existing_copies, mark_current, multiply, padded
-from bertwright.kernels.linear_bf16 import (
-    is_native_bf16,
-    linear_backward,
-    linear_forward,
-    matmul_nt,
-    matmul_tn,
-    pad_rows,
-    uses_native_linear,
-)
+from bertwright.kernels.gpu_linear import HalfLinear, existing_copies, mark_current, multiply, padded
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.kernels.triton_check import (
     add_dropout_norm_example,

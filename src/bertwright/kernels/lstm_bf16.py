@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bertwright.kernels.cpu_linear import TILE, is_tile_aligned, linear_backward
 from bertwright.kernels.ffi import bf16_isa, call, check, use_native
-from bertwright.kernels.linear_bf16 import TILE, is_tile_aligned, linear_backward
 
 
 class LstmArgs(NamedTuple):

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.kernels import native, reference
+from bertwright.kernels import native_library, reference
 from bertwright.kernels.dropout import MaskKey
 from bertwright.kernels.ffi import triton_ops
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
@@ -36,7 +36,7 @@ _checked: set[tuple[Any, ...]] = set()
 def works(name: str, like: Tensor, sizes: tuple[Any, ...], example: Callable[[], Example]) -> bool:
     """Return whether an operation may run Triton's kernel; `sizes`: everything that a kernel is compiled for."""
     signature = (name, like.device, like.dtype, torch.is_grad_enabled(), *sizes)
-    if signature not in _checked and not native.triton_problems:
+    if signature not in _checked and not native_library.triton_problems:
         _checked.add(signature)
         trains = torch.is_grad_enabled()
         try:
@@ -48,8 +48,8 @@ def works(name: str, like: Tensor, sizes: tuple[Any, ...], example: Callable[[],
         except Exception as error:  # of Triton's compiler or launcher: many types, none of them ours
             problem = f"{type(error).__name__}: {error}"
         if problem:
-            native.disable_triton(f"{name}, {str(like.dtype).removeprefix('torch.')}, sizes {sizes}: {problem}")
-    return not native.triton_problems
+            native_library.disable_triton(f"{name}, {str(like.dtype).removeprefix('torch.')}, sizes {sizes}: {problem}")
+    return not native_library.triton_problems
 
 
 def _find_difference(

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.files import atomic_file
+from bertwright.base.files import atomic_file
 
 Floats = npt.NDArray[np.float64]
 Formula = Literal["mean", "f1", "matthews", "spearman", "loss"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from bertwright.metrics.tag_schemes import OUTSIDE, find_spans, split_tag
+from bertwright.tables.tag_schemes import OUTSIDE, find_spans, split_tag
 
 
 class SpanScore(NamedTuple):

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.kernels.dropout import skip_sites
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder, make_dropout
+from bertwright.models.encoder import TextEncoder
 from bertwright.models.packing import TokenBatch
 from bertwright.models.rnn import BiLSTM, initialize_uniform
-from bertwright.models.text_encoder import TextEncoder
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder, make_dropout
 
 
 @dataclass(frozen=True)

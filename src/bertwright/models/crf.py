@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bertwright.base.ragged import Ints
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
-from bertwright.metrics.tag_schemes import AllowedTags, Scheme, allowed_tags
-from bertwright.models.encoder import Linear
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.rnn import TimeMajor
-from bertwright.ragged import Ints
+from bertwright.systems.bert.bert_encoder import Linear
+from bertwright.tables.tag_schemes import AllowedTags, Scheme, allowed_tags
 
 Reduction = Callable[[Tensor], Tensor]  # reduces N × C × … over dimension 1
 FORBIDDEN = -1e4  # score of a transition that decoding must not take

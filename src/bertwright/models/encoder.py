@@ -1,241 +1,171 @@
-"""The Transformer encoder of BERT (section 3; Vaswani et al. 2017) over packed sequences.
+"""The interface between text encoders and the code that uses them: task heads, probes, training, inference.
 
-T tokens of the whole batch, R positions whose states are read, H hidden size, A heads, D head size (H = A · D),
-F feed-forward size.
+T tokens of the batch, B sequences, R positions whose states are read, L layers, H hidden size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertwright.kernels.attention import attention
-from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
-from bertwright.kernels.fused_encoder import (
-    EncoderShape,
-    are_fusable,
-    can_fuse,
-    fused_encoder,
-    kernels_work,
-    layer_parameters,
-)
-from bertwright.kernels.fused_ops import (
-    add_dropout_norm,
-    bias_activation,
-    embed_norm,
-    linear,
-)
-from bertwright.kernels.reference import EmbeddingTables, LayerNormParams
-from bertwright.models.config import BertConfig
-from bertwright.models.initialization import initialize, sinusoidal_positions
-from bertwright.models.packing import Packing, TokenBatch
-from bertwright.models.text_encoder import TextEncoder
-from bertwright.ragged import offsets_from_lengths
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.initialization import initialize
+from bertwright.models.packing import Packing
 
-SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
+if TYPE_CHECKING:
+    from bertwright.models.heads import TaskHead
 
 
-class Linear(nn.Linear):
-    """A dense layer that computes in the dtype of its input; its weights stay float32 for the optimizer."""
+class EncoderConfig(Protocol):
+    """Sizes and constants of an encoder; a frozen dataclass whose fields `config.json` records."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+    @property
+    def vocab_size(self) -> int: ...
 
-    def matmul(self, x: Tensor) -> Tensor:
-        """Compute x Wᵀ, for callers whose next kernel adds the bias."""
-        return linear(x, self.weight)
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def max_positions(self) -> int:
+        """Length of the longest sequence in tokens."""
+
+    @property
+    def type_vocab_size(self) -> int:
+        """Number of segments that a sequence may have."""
+
+    @property
+    def is_causal(self) -> bool:
+        """True if tokens attend to themselves and earlier tokens only."""
+
+    @property
+    def hidden_dropout(self) -> float:
+        """Dropout rate of states, also in task heads."""
+
+    @property
+    def initializer_range(self) -> float:
+        """Standard deviation of the initial weights of new heads."""
+
+    @property
+    def num_parameters(self) -> int: ...
+
+    def with_dropout(self, rate: float) -> Self:
+        """Return a copy with all dropout rates set to `rate`."""
 
 
-class Embeddings(nn.Module):
-    """Word + segment + position embeddings, then LayerNorm and dropout (figure 2)."""
+def count_parameters(build: Callable[[], nn.Module]) -> int:
+    """Count the parameters of the module that a function builds, without memory for them."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in build().parameters())
 
-    def __init__(self, config: BertConfig) -> None:
+
+class TextEncoder(nn.Module, ABC):
+    """A model of any architecture that maps token ids to one vector per token.
+
+    Usually the module `embeddings` is below all layers, and `layers` is a list of modules, lowest first; an encoder of
+    other modules overrides `depth_of`. Dropout acts in training mode only; its masks are functions of the batch
+    (`Packing.dropout_seed`) and of a site number, from 0 to `num_dropout_sites` - 1.
+    """
+
+    model_type: ClassVar[str]
+    """The architecture's name in `config.json`."""
+    has_pooler: ClassVar[bool] = False
+    """True if pre-training trains a pooler, which sequence-level heads then reuse; otherwise these heads read the state
+    of [CLS] directly."""
+
+    def __init__(self, config: EncoderConfig, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.config = config
-        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.position = nn.Embedding(config.max_positions, config.hidden_size)
-        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self._compute_dtype = compute_dtype
+        self.sparse_gradients = False
+        """True to let embedding tables have sparse gradients, for bertwright's optimizer; encoders may ignore it."""
+        self.learning_rates: dict[str, float] = {}
+        """Peak learning rates by module name, for modules that do not follow the rate of fine-tuning."""
 
-    def forward(self, batch: TokenBatch, sparse: bool = False) -> Tensor:
-        """Embed tokens → T × H; with `sparse`, native kernels return the word table's gradient as a sparse tensor."""
-        tables = EmbeddingTables(self.word.weight, self.position.weight, self.token_type.weight)
-        output_dropout = make_dropout(self, self.config.hidden_dropout, batch.packing)
-        types = torch.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
-        ids = (batch.input_ids, batch.packing.position_ids, types)
-        return embed_norm(ids, tables, layer_norm_params(self.norm), output_dropout, site=0, sparse=sparse)
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Dtype of states and matrix products; parameters, LayerNorm, softmax and losses stay float32.
 
-
-class Layer(nn.Module):
-    """Self-attention, then feed-forward; each followed by dropout, the residual and LayerNorm (post-LN)."""
-
-    def __init__(self, config: BertConfig, number: int) -> None:
-        super().__init__()
-        self.config = config
-        self.first_site = 1 + SITES_PER_LAYER * number
-        hidden, intermediate = config.hidden_size, config.intermediate_size
-        self.qkv = Linear(hidden, 3 * hidden)
-        self.attention_output = Linear(hidden, hidden)
-        self.attention_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
-        self.intermediate = Linear(hidden, intermediate)
-        self.output = Linear(intermediate, hidden)
-        self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
-
-    def forward(self, hidden: Tensor, packing: Packing, positions: Tensor | None = None) -> Tensor:
-        """Compute the layer's output: T × H → T × H or, with `positions` (R int64), R × H, the states of these tokens.
-
-        The tokens at `positions` still attend to all tokens of their sequence.
+        An encoder within this one has the same.
         """
-        config, site = self.config, self.first_site
-        attention_dropout, output_dropout = self.make_dropouts(packing, positions)
+        return self._compute_dtype
 
-        qkv = self.qkv(hidden).unflatten(-1, (3, config.num_heads, config.head_size))  # T 3 A D
-        bounds = packing.cu_seqlens, packing.max_seqlen
-        context = attention(qkv, *bounds, attention_dropout, site, config.is_causal).flatten(1)  # T A D -> T H
-        if positions is not None:  # from here on tokens do not interact: T becomes R
-            context, hidden = context[positions], hidden[positions]
-        return self.transform(context, hidden, output_dropout)
-
-    def transform(self, context: Tensor, hidden: Tensor, output_dropout: Dropout | None) -> Tensor:
-        """Compute all of the layer behind attention, token by token, from its context and the layer's input: R × H."""
-        site = self.first_site
-        projected = self.attention_output.matmul(context)  # T H
-        norm = layer_norm_params(self.attention_norm)
-        attended = add_dropout_norm(projected, self.attention_output.bias, hidden, norm, output_dropout, site + 1)
-
-        intermediate = self.intermediate.matmul(attended)  # T F
-        intermediate = bias_activation(intermediate, self.intermediate.bias, self.config.activation)
-        output = self.output.matmul(intermediate)  # T H
-        norm = layer_norm_params(self.output_norm)
-        return add_dropout_norm(output, self.output.bias, attended, norm, output_dropout, site + 2)
-
-    def make_dropouts(self, packing: Packing, positions: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
-        """Return this batch's dropout of attention probabilities, and of the sublayers' outputs at `positions`."""
-        attention_dropout = make_dropout(self, self.config.attention_dropout, packing)
-        return attention_dropout, make_dropout(self, self.config.hidden_dropout, packing, positions)
-
-    def mask_keys(self, packing: Packing, positions: Tensor | None) -> list[MaskKey]:
-        """Return the dropout mask keys of this layer's three sites, for `fused_encoder`."""
-        attention_dropout, output_dropout = self.make_dropouts(packing, positions)
-        sites = (attention_dropout, output_dropout, output_dropout)
-        return [mask_key(drop, self.first_site + n) for n, drop in enumerate(sites)]
-
-
-class BertEncoder(TextEncoder):
-    """BERT's embeddings and Transformer layers; its initial weights are a function of the seed."""
-
-    model_type: ClassVar[str] = "bert"
-    has_pooler: ClassVar[bool] = True
-    embeddings_type: ClassVar[type[nn.Module]] = Embeddings
-    config: BertConfig
-    embeddings: Any
-
-    def __init__(self, config: BertConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
-        super().__init__(config, compute_dtype)
-        self.embeddings = self.embeddings_type(config)
-        self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_layers))
-        self.shape = EncoderShape(
-            config.num_layers,
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_heads,
-            config.is_causal,
-            config.activation == "gelu_tanh",
-            config.layer_norm_eps,
-        )
-        initialize(self, config.initializer_range, seed, prefix="encoder.")
-        if config.sinusoidal_positions:
-            positions = self.embeddings.position.weight.requires_grad_(False)
-            if not positions.is_meta:
-                encodings = sinusoidal_positions(config.max_positions, config.hidden_size)
-                positions.copy_(config.initializer_range * encodings)  # the Transformer enlarges the words instead
+    @compute_dtype.setter
+    def compute_dtype(self, dtype: torch.dtype) -> None:
+        for module in self.modules():
+            if isinstance(module, TextEncoder):
+                module._compute_dtype = dtype
 
     @property
     def num_dropout_sites(self) -> int:
-        """Number of dropout sites: one in the embeddings, SITES_PER_LAYER per layer."""
-        return 1 + SITES_PER_LAYER * self.config.num_layers
+        """Number of the encoder's dropout sites; the head's sites follow."""
+        return 0
 
-    def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
+    def forward(self, batch: Any, positions: Tensor | None = None) -> Tensor:
         """Compute the last layer's states, T × H; with `positions` (R distinct int64), compute these R states only.
 
-        In bfloat16, on a GPU and on a CPU with instructions for it, one call computes all layers instead of
-        `Layer.forward`.
-        Pre-training reads one state in six, and skipping the others saves most of the last layer.
+        `batch`: the `PackedInput` of this architecture: tokens, or characters of words.
         """
-        batch, positions = self.to_reading_order(batch, positions)
-        hidden, packing = self.embed(batch), batch.packing
-        *layers, last = cast(list[Layer], list(self.layers))
-        if self.config.activation != "relu" and can_fuse(hidden, self.shape):
-            parameters = [parameter for layer in self.layers for parameter in layer_parameters(layer)]
-            if are_fusable(parameters):
-                mask_keys = [key for layer in layers for key in layer.mask_keys(packing, None)]
-                mask_keys += last.mask_keys(packing, positions)
-                longest = packing.max_seqlen
-                if kernels_work(hidden, longest, self.shape, mask_keys, parameters):
-                    sequences = packing.cu_seqlens, longest
-                    return fused_encoder(hidden, *sequences, positions, self.shape, mask_keys, parameters)
-        for layer in layers:
-            hidden = layer(hidden, packing)
-        return cast(Tensor, last(hidden, packing, positions))
+        return self.hidden_states(batch, [self.config.num_layers], positions)[0]
 
+    @abstractmethod
     def hidden_states(
-        self, batch: TokenBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+        self, batch: Any, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
         """Compute the states after each of `layers` (ascending; None: all), T × H or, with `positions`, R × H.
 
-        Layers above the last of `layers` are not computed.
+        Layer 0 is the embeddings' output, layer L the last one.
         """
-        layers = range(len(self.layers) + 1) if layers is None else layers
-        batch, positions = self.to_reading_order(batch, positions)
-        hidden, last = self.embed(batch), layers[-1]
-        states = [hidden if positions is None else hidden[positions]] if 0 in layers else []
-        for number, layer in enumerate(self.layers[:last], 1):
-            hidden = layer(hidden, batch.packing, positions if number == last else None)
-            if number in layers:
-                states.append(hidden if number == last or positions is None else hidden[positions])
-        return states
 
-    def to_reading_order(self, batch: TokenBatch, positions: Tensor | None) -> tuple[TokenBatch, Tensor | None]:
-        """Return the batch in the order of the layers, and the positions in it of the states that the caller reads."""
-        if not self.config.is_reversed:
-            return batch, positions
-        mirrored = mirror_tokens(batch.packing)
-        types = batch.token_type_ids
-        read = TokenBatch(batch.packing, batch.input_ids[mirrored], None if types is None else types[mirrored])
-        return read, mirrored if positions is None else mirrored[positions]
+    def initialize(self, seed: int) -> None:
+        """Draw random weights: each parameter's numbers are a function of (seed, name)."""
+        initialize(self, self.config.initializer_range, seed, prefix="encoder.")
+
+    def own_head(self, spec: HeadSpec) -> TaskHead | None:
+        """Return this architecture's own head for a task; None for the linear layer of the paper."""
+        return None
+
+    def language_model_loss(self, batch: Any, states: Tensor) -> Tensor:
+        """Compute the sum of the next tokens' cross entropies in nats, from the states T × H of a batch.
+
+        Raises ValueError for an encoder whose language model fine-tuning does not keep.
+        """
+        raise ValueError(
+            f"auxiliary_lm: expected a model that predicts the next token, such as a GPT, got a {self.model_type}; "
+            "omit it"
+        )
+
+    @property
+    def head_depth(self) -> int:
+        return self.config.num_layers + 1
+
+    def depth_of(self, parameter: str) -> int:
+        """Return the depth of a parameter by its name: 0 in the embeddings, from 1 in the layers, L + 1 above them.
+
+        Training freezes layers and scales their learning rates by it.
+        """
+        module, _, rest = parameter.partition(".")
+        if module == "embeddings":
+            return 0
+        return int(rest.partition(".")[0]) + 1 if module == "layers" else self.head_depth
 
     def pooled_positions(self, packing: Packing) -> Tensor:
-        return packing.first_positions if self.config.is_reversed else super().pooled_positions(packing)
+        """Return the position of the state that represents each sequence, B int64: [CLS] or, if causal, the last token.
 
-    def embed(self, batch: TokenBatch) -> Tensor:
-        """Compute the first layer's input, T × H. Raises ValueError for a sequence longer than the positions."""
-        self.check_length(batch.packing)
-        embedded: Tensor = self.embeddings(batch, self.sparse_gradients)
-        return embedded.to(self.compute_dtype)
+        The first token of a causal encoder attends only to itself, so its state is the same for every text.
+        """
+        return packing.last_positions if self.config.is_causal else packing.first_positions
 
-
-def mirror_tokens(packing: Packing) -> Tensor:
-    """Return the position of each token's mirror image in its own sequence, T int64.
-
-    >>> mirror_tokens(Packing.of(np.array([4, 2]))).tolist()
-    [3, 2, 1, 0, 5, 4]
-    """
-    starts = offsets_from_lengths(packing.lengths)
-    mirrored = np.repeat(starts[:-1] + starts[1:] - 1, packing.lengths) - np.arange(starts[-1])
-    return torch.from_numpy(mirrored).to(packing.cu_seqlens.device)
-
-
-def layer_norm_params(norm: nn.LayerNorm) -> LayerNormParams:
-    """Return the parameters of a LayerNorm for kernels."""
-    return LayerNormParams(norm.weight, norm.bias, norm.eps)
-
-
-def make_dropout(module: nn.Module, rate: float, packing: Packing, positions: Tensor | None = None) -> Dropout | None:
-    """Return the dropout of a batch, or of its tokens at `positions`; None outside training, and for a rate of 0."""
-    if not module.training or rate == 0:
-        return None
-    return Dropout(rate, packing.dropout_seed, packing.first_token, positions)
+    def check_length(self, packing: Packing) -> None:
+        """Raise ValueError for a sequence that is longer than the encoder's positions."""
+        if packing.max_seqlen > self.config.max_positions:
+            raise ValueError(
+                f"expected at most {self.config.max_positions} tokens per sequence (max_positions), got "
+                f"{packing.max_seqlen}; split the text"
+            )

@@ -16,15 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertwright.base.ragged import Ints
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import bias_activation, dropout
-from bertwright.models.config import BertConfig
-from bertwright.models.encoder import BertEncoder, Linear, make_dropout
+from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.initialization import initialize
 from bertwright.models.packing import PackedInput, Packing, TokenBatch, pool_states
-from bertwright.models.text_encoder import EncoderConfig, TextEncoder
-from bertwright.ragged import Ints
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder, Linear, make_dropout
 
 
 class EncoderModel(nn.Module):

@@ -7,7 +7,7 @@ import zlib
 import torch
 from torch import Tensor, nn
 
-from bertwright import seeding
+from bertwright.base import seeding
 from bertwright.models.batch_norm import BatchNorm
 
 

@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from bertwright.models.encoder import BertEncoder, Layer
 from bertwright.models.initialization import sinusoids
+from bertwright.systems.bert.bert_encoder import BertEncoder, Layer
 
 TRUNCATED_STD = 0.88  # standard deviation of a standard normal truncated at ±2, as `initialize` draws it
 MAX_WAVELENGTH = 100.0  # wavelengths range from 2π to 2π times this many tokens (Vaswani et al. 2017: 10,000)

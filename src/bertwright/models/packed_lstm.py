@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from bertwright.kernels.cpu_linear import TILE
 from bertwright.kernels.fused_ops import linear
-from bertwright.kernels.linear_bf16 import TILE
 from bertwright.kernels.lstm_bf16 import NativeLstmSteps, uses_native_lstm
 from bertwright.models.rnn import TimeMajor
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertwright.ragged import Ints, offsets_from_lengths, positions_from_lengths
+from bertwright.base.ragged import Ints, offsets_from_lengths, positions_from_lengths
 
 
 @dataclass(frozen=True)

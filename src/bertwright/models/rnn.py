@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from bertwright.base.ragged import Ints, offsets_from_lengths, positions_from_lengths
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.initialization import parameter_rng
-from bertwright.ragged import Ints, offsets_from_lengths, positions_from_lengths
 
 
 class TimeMajor(NamedTuple):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertwright.console import ProgressCallback, silent_console
-from bertwright.corpus.limits import max_epochs
-from bertwright.files import read_json
-from bertwright.models.config import SIZES, BertConfig
+from bertwright.base.console import ProgressCallback, silent_console
+from bertwright.base.files import read_json
+from bertwright.objectives.data import unigram_entropy
+from bertwright.objectives.objective import Examples
 from bertwright.planning.gpus import GPUS, Gpu, estimate_memory, estimate_seconds
 from bertwright.planning.plan_settings import PlanSettings
 from bertwright.planning.recipe_choice import choose_settings
@@ -21,10 +21,10 @@ from bertwright.planning.scaling_law import (
     count_effective_tokens,
     has_left_plateau,
 )
-from bertwright.pretraining.data import unigram_entropy
-from bertwright.pretraining.objectives.objective import Examples
 from bertwright.pretraining.run import measure_cost, pretrain
 from bertwright.pretraining.settings import PretrainSettings
+from bertwright.surveying.small_corpus import max_epochs
+from bertwright.systems.bert.bert_config import SIZES, BertConfig
 from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training.context import select_device
 from bertwright.training.cost import CostEstimate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bertwright.models.config import BertConfig
+from bertwright.systems.bert.bert_config import BertConfig
 
 # Share of the peak speed that a training step of BASE is assumed to reach. NVIDIA's own BERT reaches 0.45 for LARGE on
 # an A100 (DeepLearningExamples, 580 sequences of 128 tokens per second).

@@ -17,7 +17,7 @@ import tomli_w
 from rich.console import Console
 from rich.table import Table
 
-from bertwright.console import (
+from bertwright.base.console import (
     format_duration,
     heading,
     item_progress,
@@ -28,22 +28,22 @@ from bertwright.console import (
     say,
     silent_console,
 )
+from bertwright.base.files import new_file
+from bertwright.base.object_storage import display
+from bertwright.base.settings import to_arguments, to_table
 from bertwright.executors.processes import python_command
-from bertwright.files import new_file
-from bertwright.io.sources import name_stdin
 from bertwright.planning.candidates import SHORT_RUNS, Candidate, Planner
 from bertwright.planning.gpus import UTILIZATION
 from bertwright.planning.plan_settings import PlanSettings
 from bertwright.planning.scaling_law import ShortRun, has_left_plateau
 from bertwright.pretraining.prepare import PrepareSettings, prepare
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.remote import display
-from bertwright.settings import to_arguments, to_table
+from bertwright.text.sources import name_stdin
 from bertwright.tokenstore.store import local_store
 from bertwright.training.context import execution_context
 from bertwright.training.cost import estimate_disk_space, format_bytes
 from bertwright.training.distributed import check_single_process
-from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
+from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 
 NEW_TEXT_EPOCHS = 4  # up to this many, repeated text is as good as new (Muennighoff et al. 2023, arXiv 2305.16264)
 

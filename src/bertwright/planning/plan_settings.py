@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from bertwright.base.settings import check_limit, check_not_str, did_you_mean
 from bertwright.corpus.documents import CorpusFormat, CorpusSettings
-from bertwright.models.config import SIZES
 from bertwright.planning.gpus import GPUS
-from bertwright.settings import check_limit, check_not_str, did_you_mean
+from bertwright.systems.bert.bert_config import SIZES
 from bertwright.tokenstore.build import BuildSettings
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.vocabulary.trainer import VocabularySettings
+from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 
 
 @dataclass(frozen=True)

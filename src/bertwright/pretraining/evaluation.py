@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from bertwright.pretraining.objectives.objective import B, M, Objective
+from bertwright.objectives.objective import B, M, Objective
 from bertwright.training.loop import evaluation_mode
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bertwright.console import byte_progress, heading, make_console, make_table, notice
+from bertwright.base.console import byte_progress, heading, make_console, make_table, notice
+from bertwright.base.object_storage import display
+from bertwright.base.settings import write_settings
 from bertwright.corpus.documents import CorpusSettings, list_corpus_files
-from bertwright.corpus.limits import MIN_PREDICTIONS, PREDICTED_SHARE, loss_error
 from bertwright.interop.model_files import vocabulary_folder
-from bertwright.remote import display
-from bertwright.settings import write_settings
+from bertwright.surveying.small_corpus import MIN_PREDICTIONS, PREDICTED_SHARE, loss_error
 from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build, list_corpora
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.word_tokenizer import WordTokenizer

@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bertwright.console import (
+from bertwright.base.console import (
     heading,
     key_value_table,
     make_console,
@@ -32,13 +32,13 @@ from bertwright.console import (
     say,
     silent_console,
 )
+from bertwright.base.object_storage import display
 from bertwright.interop.model_files import MODULES, model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.models.heads import EncoderModel
+from bertwright.objectives.objective import AnyObjective, Column, Examples, MicroBatch, OneSentenceError
 from bertwright.pretraining.evaluation import PlateauDetector, evaluate
-from bertwright.pretraining.objectives.objective import AnyObjective, Column, Examples, MicroBatch, OneSentenceError
 from bertwright.pretraining.settings import RESUME_OVERRIDES, PretrainSettings
-from bertwright.remote import display
 from bertwright.tokenstore.store import local_store
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext, execution_context
@@ -53,7 +53,7 @@ from bertwright.training.run_folder import find_changed_data, format_resume_comm
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
 from bertwright.training.train_run import train_run
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 PLOT = "loss.png"
 PLATEAU_STEPS = 400  # steps near the baseline loss before a notice

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from bertwright.base.settings import check_limit, check_minimum, merge
 from bertwright.interop.model_files import check_model
-from bertwright.models.config import BertConfig
-from bertwright.pretraining.data_settings import DataSettings
-from bertwright.pretraining.objectives.objective import AnyObjective
-from bertwright.pretraining.objectives.registry import OBJECTIVES, architectures, find_objective, objectives_of
-from bertwright.settings import check_limit, check_minimum, merge
+from bertwright.objectives.data_settings import DataSettings
+from bertwright.objectives.objective import AnyObjective
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.objective_registry import OBJECTIVES, architectures, find_objective, objectives_of
 from bertwright.tokenstore.store import read_header
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertwright.files import read_json
+from bertwright.base.files import read_json
 from bertwright.tasks.classification import format_labels
 from bertwright.tasks.task import AnyTask
 

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.corpus.documents import check_encoding, check_format
-from bertwright.io.schema import TableSchema
-from bertwright.io.tables import TABLE_FORMATS, count_skipped_rows, format_label, leave_out_rows, read_rows
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.tasks.presentation import DisplayTable, format_percent
+from bertwright.tables.schema import TableSchema
+from bertwright.tables.tables import TABLE_FORMATS, count_skipped_rows, format_label, leave_out_rows, read_rows
+from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import (
     LEARNED,
     Encoded,
@@ -40,15 +40,15 @@ from bertwright.tasks.task import (
     sum_cross_entropy,
 )
 from bertwright.tasks.truncation import SegmentTokens, encode_both_orders, encode_segments
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
-from bertwright.vocabulary.tokenizer_io import SPECIAL_TOKENS
+from bertwright.vocabulary.tokenizer import TextTokenizer
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
+    from bertwright.models.encoder import TextEncoder
     from bertwright.models.heads import TaskBatch, TaskHead
-    from bertwright.models.text_encoder import TextEncoder
 
 MAX_NUMBER = float(np.finfo(np.float32).max)  # largest label of a regression, because losses are float32
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.permutation import permute
-from bertwright.ragged import flat_ranges, offsets_from_lengths
-from bertwright.seeding import TaskStream, derive_key
+from bertwright.base.example_order import permute
+from bertwright.base.ragged import flat_ranges, offsets_from_lengths
+from bertwright.base.seeding import TaskStream, derive_key
 from bertwright.tasks.task import Encoded, Ints
 
 if TYPE_CHECKING:
+    from bertwright.models.encoder import EncoderConfig
     from bertwright.models.heads import TaskBatch
-    from bertwright.models.text_encoder import EncoderConfig
 
 
 def check_segments(token_type_ids: npt.NDArray[np.integer] | None, config: EncoderConfig) -> None:

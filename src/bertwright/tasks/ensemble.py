@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.task import AnyTask, Encoded, Outputs, options_of
-from bertwright.tasks.task_io import TaskModel
+from bertwright.tasks.task_folder import TaskModel
 
 
 def merge_tasks(tasks: Sequence[AnyTask]) -> AnyTask:

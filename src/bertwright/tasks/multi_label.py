@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.io.tables import format_label
+from bertwright.base.settings import check_not_str
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
-from bertwright.settings import check_not_str
+from bertwright.tables.tables import format_label
 from bertwright.tasks.classification import (
     LABEL_SEPARATORS,
     MAX_TABLE_LABELS,
@@ -31,7 +31,7 @@ from bertwright.tasks.classification import (
     most_probable,
     parse_number,
 )
-from bertwright.tasks.presentation import DisplayTable, format_percent
+from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import (
     LEARNED,
     Encoded,

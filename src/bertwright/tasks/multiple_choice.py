@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from bertwright.corpus.documents import check_encoding, check_format
-from bertwright.io.schema import TableSchema
-from bertwright.io.tables import TABLE_FORMATS, format_label, read_rows
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.tables.schema import TableSchema
+from bertwright.tables.tables import TABLE_FORMATS, format_label, read_rows
 from bertwright.tasks.classification import WITHOUT_HEADER, known_labels, parse_number
-from bertwright.tasks.presentation import DisplayTable
+from bertwright.tasks.score_formats import DisplayTable
 from bertwright.tasks.task import (
     LEARNED,
     Encoded,
@@ -38,14 +38,14 @@ from bertwright.tasks.task import (
     sum_cross_entropy,
 )
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
+    from bertwright.models.encoder import TextEncoder
     from bertwright.models.heads import TaskBatch, TaskHead
-    from bertwright.models.text_encoder import TextEncoder
 
 ROWS_SHOWN = 200  # rows that show the usual number of endings
 

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from bertwright.base.example_order import token_budget_batches
+from bertwright.models.encoder import EncoderConfig
 from bertwright.models.heads import BatchPredictor, EncoderForTask, TaskBatch
-from bertwright.models.text_encoder import EncoderConfig
-from bertwright.permutation import token_budget_batches
 from bertwright.tasks.collation import check_segments, collate
-from bertwright.tasks.input_counts import InputCounts
 from bertwright.tasks.task import Encoded, Ints, Outputs, Task
+from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.training.loop import check_finite_outputs, evaluation_mode
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 E = TypeVar("E")
 P = TypeVar("P")

@@ -10,9 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertwright.io.sources import check_unique
-from bertwright.io.split_columns import SPLIT_NAMES, find_splits
-from bertwright.settings import check_not_str, did_you_mean
+from bertwright.base.settings import check_not_str, did_you_mean
+from bertwright.tables.split_columns import SPLIT_NAMES, find_splits
 from bertwright.tasks.classification import Classification, TextTask
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -20,6 +19,7 @@ from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TASK_TYPES, TaskOptions
+from bertwright.text.sources import check_unique
 
 SPLITS = ("train", "dev", "test")
 

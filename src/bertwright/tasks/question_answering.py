@@ -17,15 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from bertwright.base.ragged import Ragged, flat_ranges, offsets_from_lengths, positions_from_lengths
+from bertwright.base.settings import check_minimum, did_you_mean
 from bertwright.corpus.documents import check_encoding, check_format
-from bertwright.layouts import PlacedSegments, SequenceLayout
-from bertwright.metrics.exact_match import RULES, Threshold, best_threshold, scores
+from bertwright.metrics.answer_scores import RULES, Threshold, best_threshold, scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.ragged import Ragged, flat_ranges, offsets_from_lengths, positions_from_lengths
-from bertwright.settings import check_minimum, did_you_mean
-from bertwright.tasks.presentation import DisplayTable, format_percent
-from bertwright.tasks.squad import QaExample, align_answers, read_questions
+from bertwright.tables.question_files import QaExample, align_answers, read_questions
+from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import (
     LEARNED,
     Encoded,
@@ -37,7 +36,8 @@ from bertwright.tasks.task import (
     log_softmax_of_groups,
     score_each,
 )
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.sequence_layout import PlacedSegments, SequenceLayout
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from bertwright.io.tables import format_label
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.tables.tables import format_label
 from bertwright.tasks.classification import MAX_NUMBER, TextExample, TextTask, known_labels, parse_number
-from bertwright.tasks.presentation import DisplayTable
+from bertwright.tasks.score_formats import DisplayTable
 from bertwright.tasks.task import LEARNED, Encoded, Outputs, check_metric, repeat_output
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from bertwright.permutation import permute
-from bertwright.seeding import derive_key
+from bertwright.base.example_order import permute
+from bertwright.base.seeding import derive_key
 
 E = TypeVar("E")
 

@@ -22,11 +22,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_arg
 
 import numpy as np
 
+from bertwright.base.ragged import flat_ranges, offsets_from_lengths
+from bertwright.base.settings import did_you_mean
 from bertwright.corpus.documents import check_encoding, check_format
-from bertwright.io.schema import list_names
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.span_f1 import SpanScores, accuracy, span_scores
-from bertwright.metrics.tag_schemes import (
+from bertwright.models.head_spec import HeadSpec
+from bertwright.tables.schema import list_names
+from bertwright.tables.tag_schemes import (
     BARE,
     OUTSIDE,
     OUTSIDES,
@@ -40,11 +43,15 @@ from bertwright.metrics.tag_schemes import (
     split_tag,
     to_canonical_scheme,
 )
-from bertwright.models.head_spec import HeadSpec
-from bertwright.ragged import flat_ranges, offsets_from_lengths
-from bertwright.settings import did_you_mean
-from bertwright.tasks.conll import ROW_FORMATS, TagExample, Unit, read_sentences, to_conll, with_document_context
-from bertwright.tasks.presentation import DisplayTable, format_percent
+from bertwright.tables.tagged_sentences import (
+    ROW_FORMATS,
+    TagExample,
+    Unit,
+    read_sentences,
+    to_conll,
+    with_document_context,
+)
+from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import (
     LEARNED,
     Encoded,
@@ -59,14 +66,14 @@ from bertwright.tasks.task import (
     repeat_output,
     sum_cross_entropy,
 )
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
+    from bertwright.models.encoder import TextEncoder
     from bertwright.models.heads import PathScores, TaskBatch, TaskHead
-    from bertwright.models.text_encoder import TextEncoder
 
 FORMATS = (*ROW_FORMATS, ".conllu", ".conll")
 WITHOUT_PREFIX = "io"  # a scheme: a tag is the type alone, as in Few-NERD

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.files import write_text
-from bertwright.io.schema import TableSchema
+from bertwright.base.files import write_text
+from bertwright.base.ragged import flat_ranges, offsets_from_lengths
+from bertwright.base.settings import convert, did_you_mean
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.ragged import flat_ranges, offsets_from_lengths
-from bertwright.settings import convert, did_you_mean
-from bertwright.tasks.presentation import DisplayTable
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.tables.schema import TableSchema
+from bertwright.tasks.score_formats import DisplayTable
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:  # torch takes a second to import, and the options of tasks are shown by --help
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
+    from bertwright.models.encoder import TextEncoder
     from bertwright.models.heads import TaskBatch, TaskHead
-    from bertwright.models.text_encoder import TextEncoder
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

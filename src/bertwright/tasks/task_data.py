@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertwright.files import digest_bytes, digest_file
-from bertwright.io.sources import expand_files, is_remote, resolve_files, split_member
-from bertwright.tasks.input_counts import InputCounts
+from bertwright.base.files import digest_bytes, digest_file
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.splits import sample_examples, train_validation_split
 from bertwright.tasks.task import AnyTask, Encoded
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.tasks.unknown_rates import InputCounts
+from bertwright.text.sources import expand_files, is_remote, resolve_files, split_member
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 
 class SplitData(NamedTuple):

@@ -1,6 +1,6 @@
 """The task types by name, and the union of their options: add yours, with its options, here.
 
-A method of its own for Python users is in `inference/model.py`.
+A method of its own for Python users is in `inference/bert.py`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from bertwright.settings import check_not_str, field_docs
+from bertwright.base.settings import check_not_str, field_docs
+from bertwright.tables.tagged_sentences import Unit
 from bertwright.tasks.classification import Classification
-from bertwright.tasks.conll import Unit
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering

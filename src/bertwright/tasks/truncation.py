@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.ragged import flat_ranges, offsets_from_lengths
+from bertwright.base.ragged import flat_ranges, offsets_from_lengths
 from bertwright.tasks.task import Encoded, Ints
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 NO_LABELS: Ints = np.empty(0, dtype=np.int64)  # for sequences whose targets are not known
 

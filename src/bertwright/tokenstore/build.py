@@ -22,14 +22,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertwright import files, remote
+from bertwright.base import files, object_storage
+from bertwright.base.object_storage import as_url, display
+from bertwright.base.settings import check_limit
 from bertwright.corpus.documents import CONLL_FORMATS, CONLL_VERSION, CorpusSettings, shard_corpus
 from bertwright.corpus.sentences import RULES_VERSION
 from bertwright.executors.executor import Executor, ExecutorSettings
 from bertwright.executors.open_executor import open_executor
-from bertwright.remote import as_url, display
-from bertwright.settings import check_limit
-from bertwright.tokenstore.shard import (
+from bertwright.tokenstore.build_part import (
     ShardSpec,
     ShardSummary,
     check_written,
@@ -49,7 +49,7 @@ from bertwright.tokenstore.store import (
     read_header,
     write_store,
 )
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 # input bytes per shard: about half a second of work, the most that each worker loses if it is killed
 SHARD_BYTES = 4 << 20
@@ -198,7 +198,7 @@ def _read_header(store: Path) -> StoreHeader:
 def _check_overwrites_nothing(folder: Path) -> None:
     """Raise ValueError if a folder has content that no interrupted build has left, such as a vocabulary or a run."""
     url = as_url(folder)
-    paths = [folder / name for name in remote.list_names(url)] if url else sorted(folder.iterdir())
+    paths = [folder / name for name in object_storage.list_names(url)] if url else sorted(folder.iterdir())
     if _list_unfinished(folder):
         return
     for path in paths:
@@ -248,14 +248,14 @@ def _list_unfinished(folder: Path) -> list[Path]:
     """Return the folders of interrupted builds."""
     if (url := as_url(folder)) is None:
         return list(folder.glob(".unfinished-*"))
-    parts = {name.partition("/")[0] for name in remote.list_names(url)}
+    parts = {name.partition("/")[0] for name in object_storage.list_names(url)}
     return [folder / name for name in sorted(parts) if name.startswith(".unfinished-")]
 
 
 def _discard(folder: Path) -> None:
     """Delete the shards of a build. A dying worker may still write there; the next build deletes that."""
     if url := as_url(folder):
-        remote.remove(url)
+        object_storage.remove(url)
     else:
         shutil.rmtree(folder, ignore_errors=True)
 

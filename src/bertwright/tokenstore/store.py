@@ -23,10 +23,10 @@ from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
 import numpy as np
 from rich.console import Console
 
-from bertwright import files, remote
-from bertwright.console import byte_progress, say
-from bertwright.io.npy import NpyWriter
-from bertwright.remote import as_url, display
+from bertwright.base import files, object_storage
+from bertwright.base.console import byte_progress, say
+from bertwright.base.npy import NpyWriter
+from bertwright.base.object_storage import as_url, display
 
 FORMAT_VERSION = 2
 HEADER = "header.json"  # the last file of a store that is written
@@ -368,7 +368,7 @@ def local_store(store: Path, console: Console) -> Path:
     """
     if (url := as_url(store)) is None:
         return store
-    with byte_progress(console, f"copying {url}", remote.count_bytes(url)) as advance:
+    with byte_progress(console, f"copying {url}", object_storage.count_bytes(url)) as advance:
         copy = files.local_folder(store, advance)
     say(console, f"{url}: read from its copy {copy}", "dim")
     return copy

@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertwright.files import atomic_folder, check_file_name, digest_file, read_json, remove_folder, write_json
+from bertwright.base.files import atomic_folder, check_file_name, digest_file, read_json, remove_folder, write_json
 from bertwright.kernels.cpu import processor_name
-from bertwright.kernels.native import describe_library
+from bertwright.kernels.native_library import describe_library
 from bertwright.training.context import ExecutionContext
 
 STATE = "state.json"

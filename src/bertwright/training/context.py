@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_malloc, vendor
-from bertwright.kernels.native import triton_available, triton_problems
+from bertwright.kernels.native_library import triton_available, triton_problems
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.distributed import process_group
 

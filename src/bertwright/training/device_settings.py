@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from bertwright.base.settings import check_choice, check_range
 from bertwright.kernels.cpu import MAX_THREADS
-from bertwright.settings import check_choice, check_range
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bertwright.console import format_duration, notice, say
+from bertwright.base.console import format_duration, notice, say
 from bertwright.kernels.fused_encoder import release_memory
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import any_rank, run_on_rank_0, wrap
+from bertwright.training.divided_weights import copy_weights, shard
 from bertwright.training.interrupt import graceful_shutdown
 from bertwright.training.loop import LossModule, LossOutput, StepResult, train_steps
 from bertwright.training.metrics_log import step_progress
@@ -30,7 +31,6 @@ from bertwright.training.optimizer import Optimizer
 from bertwright.training.prefetch import prefetch
 from bertwright.training.recorder import Recorder, find_best_step, open_recorder
 from bertwright.training.schedules import LRSchedule
-from bertwright.training.shards import copy_weights, shard
 from bertwright.training.tracking import TrackerName
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from bertwright.console import escape_control
-from bertwright.files import attach_filename, masked_crc32c, save_figure, write_text
+from bertwright.base.console import escape_control
+from bertwright.base.files import attach_filename, masked_crc32c, save_figure, write_text
 from bertwright.training.tracking import TrackerName, Tracking
 
 METRICS_FILE = "metrics.jsonl"

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from bertwright.kernels.ffi import use_triton
 from bertwright.kernels.fused_ops import adamw_, adamw_rows_, gradient_norm, optimizer_works
-from bertwright.kernels.half_linear import keep_copies
+from bertwright.kernels.gpu_linear import keep_copies
 from bertwright.kernels.reference import AdamStep
 from bertwright.training.distributed import sum_over_ranks
+from bertwright.training.divided_weights import divide_like, gather, own_part
 from bertwright.training.optimizer_settings import OptimizerSettings as OptimizerSettings
-from bertwright.training.shards import divide_like, gather, own_part
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from bertwright.settings import check_choice, check_limit
+from bertwright.base.settings import check_choice, check_limit
 from bertwright.training.schedules import SCHEDULES, LRSchedule, ScheduleName
 
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from bertwright.files import lock_folder, read_json, remove_folder, remove_stale_parts, write_json
-from bertwright.settings import differences, from_table, read_toml, to_table, write_settings
+from bertwright.base.files import lock_folder, read_json, remove_folder, remove_stale_parts, write_json
+from bertwright.base.settings import differences, from_table, read_toml, to_table, write_settings
 from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 
 from bertwright.kernels.cpu import available_memory
-from bertwright.kernels.linear_bf16 import is_native_bf16, linear_forward, uses_native_linear
-from bertwright.models.text_encoder import EncoderConfig
+from bertwright.kernels.cpu_linear import is_native_bf16, linear_forward, uses_native_linear
+from bertwright.models.encoder import EncoderConfig
 from bertwright.training.context import ExecutionContext
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # per forward pass: enough to use the whole processor
@@ -34,7 +34,7 @@ def count_tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig
 
     `shards`: number of ranks that divide these four; rank 0 then has all weights as well.
 
-    >>> from bertwright.models.config import BertConfig
+    >>> from bertwright.systems.bert.bert_config import BertConfig
     >>> base = BertConfig.from_size("base", vocab_size=30_522)
     >>> [count_tokens_that_fit(gigabytes * 10**9, torch.bfloat16, base) for gigabytes in (8, 24, 80)]
     [3296, 13713, 50171]

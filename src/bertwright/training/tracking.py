@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from bertwright.files import read_json, write_json
-from bertwright.settings import read_toml
+from bertwright.base.files import read_json, write_json
+from bertwright.base.settings import read_toml
 
 TrackerName = Literal["wandb", "mlflow"]
 TRACKING_FILE = "tracking.json"  # in the run folder: the tracker's id of the run, which a resumed run continues

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from bertwright.console import heading, key_value_table, say, silent_console
-from bertwright.files import atomic_folder, write_json
+from bertwright.base.console import heading, key_value_table, say, silent_console
+from bertwright.base.files import atomic_folder, write_json
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.distributed import check_single_process, run_on_rank_0
 from bertwright.training.fit import FitResult, FitSettings, TrainingSpec, fit

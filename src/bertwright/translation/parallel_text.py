@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertwright.baselines.mt_lstm import MtLstm
-from bertwright.interop.translation_models import TranslationSystem
-from bertwright.io.decoding import read_text
-from bertwright.io.lines import split_lines
+from bertwright.base.example_order import permute
+from bertwright.base.ragged import Ints, Ragged, flat_ranges, offsets_from_lengths
+from bertwright.base.seeding import TranslationStream, derive_key
 from bertwright.models.packing import PairBatch, TokenBatch, from_flat
-from bertwright.permutation import permute
-from bertwright.ragged import Ints, Ragged, flat_ranges, offsets_from_lengths
-from bertwright.seeding import TranslationStream, derive_key
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
+from bertwright.systems.cove.mt_lstm import MtLstm
+from bertwright.systems.translation_models import TranslationSystem
+from bertwright.text.decoding import read_text
+from bertwright.text.lines import split_lines
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 
 class ParallelText(NamedTuple):

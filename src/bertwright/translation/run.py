@@ -20,10 +20,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from bertwright.baselines.mt_lstm import SIZES as MT_LSTM_SIZES
-from bertwright.baselines.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
-from bertwright.baselines.transformer import Transformer, TransformerConfig, smoothed_loss
-from bertwright.console import (
+from bertwright.base.console import (
     filled_table,
     heading,
     item_progress,
@@ -33,16 +30,18 @@ from bertwright.console import (
     print_outputs,
     say,
 )
-from bertwright.files import digest_file
+from bertwright.base.files import digest_file
 from bertwright.interop.model_files import vocabulary_folder
-from bertwright.interop.translation_models import (
+from bertwright.metrics.bleu import Bleu, corpus_bleu
+from bertwright.systems.cove.mt_lstm import SIZES as MT_LSTM_SIZES
+from bertwright.systems.cove.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
+from bertwright.systems.transformer.transformer import Transformer, TransformerConfig, smoothed_loss
+from bertwright.systems.translation_models import (
     SOURCE_RULES,
     TranslationSystem,
     load_translation_system,
     write_translation_system,
 )
-from bertwright.io.vector_file import load_vectors
-from bertwright.metrics.bleu import Bleu, corpus_bleu
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import CostEstimate, describe_cost, time_steps
@@ -56,8 +55,9 @@ from bertwright.training.train_run import train_run
 from bertwright.translation.parallel_text import EncodedPairs, LabeledPairs, ParallelText, encode_pairs, read_parallel
 from bertwright.translation.settings import RESUME_OVERRIDES, TrainTranslationSettings
 from bertwright.translation.translator import Translator
-from bertwright.vocabulary.joint_vocabulary import learn_joint_vocabulary
+from bertwright.vocabulary.learn.joint_vocabulary import learn_joint_vocabulary
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.vector_file import load_vectors
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
 
 PLOT = "loss.png"

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bertwright.files import check_absent
-from bertwright.interop.model_files import check_model
-from bertwright.io.sources import STDIN, check_exist
-from bertwright.metrics.bleu import BleuTokenizer
-from bertwright.settings import (
+from bertwright.base.files import check_absent
+from bertwright.base.settings import (
     MAX_SEED,
     Positional,
     check_choice,
@@ -20,6 +17,9 @@ from bertwright.settings import (
     check_not_str,
     check_range,
 )
+from bertwright.interop.model_files import check_model
+from bertwright.metrics.bleu import BleuTokenizer
+from bertwright.text.sources import STDIN, check_exist
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import check_run_directory

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from bertwright.baselines.beam_search import CachedDecoder, StepDecoder, beam_search
-from bertwright.baselines.mt_lstm import MtLstm, MtLstmSteps
-from bertwright.baselines.transformer import Transformer
-from bertwright.console import ProgressCallback, item_progress, make_console, say
-from bertwright.files import new_file
+from bertwright.base.console import ProgressCallback, item_progress, make_console, say
+from bertwright.base.files import new_file
 from bertwright.interop.model_files import model_folder
-from bertwright.interop.translation_models import TranslationSystem, load_translation_system
-from bertwright.io.decoding import ReadStats, TextCodec, read_stdin
-from bertwright.io.lines import split_lines
-from bertwright.io.sources import STDIN
 from bertwright.metrics.bleu import corpus_bleu
+from bertwright.models.beam_search import CachedDecoder, StepDecoder, beam_search
 from bertwright.models.packing import TokenBatch
+from bertwright.systems.cove.mt_lstm import MtLstm, MtLstmSteps
+from bertwright.systems.transformer.transformer import Transformer
+from bertwright.systems.translation_models import TranslationSystem, load_translation_system
+from bertwright.text.decoding import ReadStats, TextCodec, read_stdin
+from bertwright.text.lines import split_lines
+from bertwright.text.sources import STDIN
 from bertwright.training.context import execution_context
 from bertwright.training.loop import evaluation_mode
 from bertwright.translation.parallel_text import encode_sources, pack_texts, read_lines

@@ -17,13 +17,13 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bertwright.files import digest_bytes, read_json, write_json, write_text
-from bertwright.layouts import SequenceLayout
-from bertwright.ragged import Ragged
-from bertwright.vocabulary.merges import WORD_END, Pair
-from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer
-from bertwright.vocabulary.tokenizer import encode_with_offsets, flat_ids
-from bertwright.vocabulary.tokenizer_io import MAX_ID
+from bertwright.base.files import digest_bytes, read_json, write_json, write_text
+from bertwright.base.ragged import Ragged
+from bertwright.vocabulary.learn.merges import WORD_END, Pair
+from bertwright.vocabulary.sequence_layout import SequenceLayout
+from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer
+from bertwright.vocabulary.wordpiece_files import MAX_ID
+from bertwright.vocabulary.wordpiece_tokenizer import encode_with_offsets, flat_ids
 
 VOCAB, MERGES, DESCRIPTION, CONFIG = "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"
 TOKENIZER_CLASS = "OpenAIGPTTokenizer"

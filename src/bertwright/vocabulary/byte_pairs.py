@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bertwright.vocabulary.byte_pair_tokenizer import SPECIAL_TOKENS, BytePairTokenizer
-from bertwright.vocabulary.merges import WORD_END, Criterion, make_trainer
-from bertwright.vocabulary.trainer import PROGRESS_EVERY, VocabularySettings, check_alphabet_size, choose_alphabet
-from bertwright.vocabulary.word_counts import WordCounts
+from bertwright.vocabulary.learn.merges import WORD_END, Criterion, make_trainer
+from bertwright.vocabulary.learn.word_counts import WordCounts
+from bertwright.vocabulary.learn.wordpiece_trainer import (
+    PROGRESS_EVERY,
+    VocabularySettings,
+    check_alphabet_size,
+    choose_alphabet,
+)
 
 
 def learn_byte_pairs(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bertwright.files import local_folder, read_json
+from bertwright.base.files import local_folder, read_json
 from bertwright.vocabulary.byte_pair_tokenizer import TOKENIZER_CLASS, BytePairTokenizer
-from bertwright.vocabulary.text_tokenizer import TextTokenizer
-from bertwright.vocabulary.tokenizer import Tokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 # By `tokenizer_class` in tokenizer_config.json or, without it, `model_type` in config.json: the function that opens a
 # folder; all others have WordPiece.

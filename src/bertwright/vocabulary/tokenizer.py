@@ -1,221 +1,142 @@
-"""Tokenization: text to ids and back, by `tokenizers`, or by the faster `nanotoken` if only ids are needed."""
+"""The interface between tokenizers and the code that uses them: tasks, pre-training, inference, model folders."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import nanotoken
 import numpy as np
 import numpy.typing as npt
-import tokenizers
 
-from bertwright.files import digest_bytes
-from bertwright.layouts import SequenceLayout
-from bertwright.ragged import Ragged
-from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer, check_raw_text
-from bertwright.vocabulary.tokenizer_io import (
-    CONTINUATION,
-    SPECIAL_TOKENS,
-    bert_backend,
-    canonical_description,
-    read_backend,
-    validate_backend,
-    write_folder,
-)
+from bertwright.base.ragged import Ragged
+from bertwright.text.decoding import SURROGATE
+from bertwright.vocabulary.sequence_layout import SequenceLayout
 
-FALLBACK_BATCH = 1024  # texts per call of `tokenizers`: its encodings take much memory
+Ids = npt.NDArray[np.int64]
 
 
-class Tokenizer(TextTokenizer):
-    """A WordPiece tokenizer with the ids of `transformers`' `BertTokenizerFast` on the same files.
+@dataclass(frozen=True)
+class Encoding:
+    """The tokens of a text: N of them."""
 
-    `encode` and `encode_ids` are for texts that a user types for a model: "[MASK]" in a text is the special token, as
-    in `transformers`. `encode_raw` and `encode_raw_batch` are for corpora and the examples of tasks: "[SEP]" in a text
-    is three ordinary words, since a web page about BERT must not break the segments of a sequence.
+    ids: Ids  # N
+    offsets: Ids  # N 2  first character and one past the last; (0, 0) for an added special token
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class TextTokenizer(ABC):
+    """A tokenizer of any kind: word pieces, byte pairs, whole words.
+
+    `encode_ids` is for texts that a user types for a model: special tokens in a text are special. `encode_raw` and
+    `encode_raw_batch` are for corpora and the examples of tasks, where every text is plain.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
-        """Wrap a `tokenizers` object, which `source` names in messages; see `load` and `from_tokens`."""
-        self.tokens = tuple(validate_backend(backend, source))
-        self._backend = backend
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self._mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
+    unk_id: int
+    """Id of the token for text that the vocabulary lacks."""
+    tokens: tuple[str, ...]
+    """All tokens in id order; "" for an id without a token."""
 
-    @classmethod
-    def load(cls, folder_or_vocab_file: Path | str, lowercase: bool | None = None) -> Self:
-        """Open a Hugging Face folder (tokenizer.json, else vocab.txt with tokenizer_config.json), or one such file.
+    @property
+    def reads_any_word(self) -> bool:
+        """True if models read words that the vocabulary lacks by their characters or bytes."""
+        return False
 
-        `lowercase` overrides the files. It is required for a vocab.txt without tokenizer_config.json: nothing else
-        states it, and a wrong guess silently makes a model worse.
+    @property
+    @abstractmethod
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids that stand for no text."""
 
-        Raises ValueError unless the files hold a complete BERT vocabulary, and for a normalizer other than BERT's that
-        `lowercase` cannot override; FileNotFoundError if there are no files.
-        """
-        path = Path(folder_or_vocab_file)
-        tokenizer = cls(read_backend(path, lowercase), str(path))
-        if lowercase not in (None, tokenizer.lowercase):
-            raise ValueError(
-                f"{path}: lowercase = {lowercase}: tokenizer.json has a normalizer other than BERT's, in which this "
-                "cannot be changed; edit the file, or give no lowercase"
-            )
-        return tokenizer
+    @property
+    @abstractmethod
+    def layout(self) -> SequenceLayout:
+        """Layout of the sequences that models with this vocabulary read."""
 
-    @classmethod
-    def from_tokens(cls, tokens: Sequence[str], *, lowercase: bool, strip_accents: bool | None = None) -> Self:
-        """Create a tokenizer from tokens in id order; an id whose token is "" has none.
+    @property
+    @abstractmethod
+    def lowercase(self) -> bool:
+        """True if text is lowercased."""
 
-        `strip_accents` None follows `lowercase`, as in BERT.
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """Digest of everything that decides ids."""
 
-        >>> tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, "un", "##able"], lowercase=True)
-        >>> tokenizer.encode("Unable").ids.tolist()
-        [2, 5, 6, 3]
-        """
-        ids: dict[str, int] = {}
-        for number, token in enumerate(tokens):
-            if token in ids:
-                raise ValueError(f"token {number} is token {ids[token]} again: {token}")
-            if token:
-                ids[token] = number
-        backend = bert_backend(ids, lowercase=lowercase, strip_accents=strip_accents)
-        return cls(backend, "vocabulary")
+    @abstractmethod
+    def encode_raw(self, texts: Sequence[str]) -> Ragged:
+        """Encode raw texts without special tokens. Raises ValueError for a lone surrogate."""
 
-    def __reduce__(self) -> tuple[Callable[[str], Tokenizer], tuple[str]]:
-        return _from_json, (self._backend.to_str(),)  # so that it can be sent to worker processes
+    def encode_numbers(self, texts: Sequence[str]) -> Ragged:
+        """Encode raw texts as one number per token, as token stores hold them, even if `encode_raw` gives rows."""
+        return self.encode_raw(texts)
+
+    @abstractmethod
+    def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        """Encode raw texts without special tokens, with offsets. Raises ValueError for a lone surrogate."""
+
+    @abstractmethod
+    def encode_ids(self, texts: Sequence[str]) -> Ragged:
+        """Encode typed texts, not truncated, with special tokens. Raises ValueError for a lone surrogate."""
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
+        """Encode typed texts like `encode_ids`, with offsets."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
+        """Decode ids to text. Raises ValueError for an unknown id."""
+
+    @abstractmethod
+    def save(self, folder: Path | str, max_length: int | None = None) -> None:
+        """Write the tokenizer's files, which `open_tokenizer` reads; `max_length`: the model's number of positions."""
 
     @property
     def mask_id(self) -> int:
-        """Id of [MASK]."""
-        return self._mask_id
+        """Id of [MASK]. Raises ValueError for a vocabulary without it."""
+        raise ValueError("vocabulary: expected one with [MASK], which masked language models need, got one without")
 
     @property
-    def special_ids(self) -> tuple[int, ...]:
-        """Ids of [PAD], [UNK], [CLS], [SEP], [MASK]."""
-        return (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
+    def vocab_size(self) -> int:
+        """Largest id + 1: the number of tokens if each id has one."""
+        return len(self.tokens)
 
     @cached_property
-    def layout(self) -> SequenceLayout:
-        """Layout of the sequences that models with this vocabulary read."""
-        return SequenceLayout(first=self.cls_id, between=self.sep_id, last=self.sep_id)
+    def _ids(self) -> dict[str, int]:
+        return {token: number for number, token in enumerate(self.tokens) if token}
 
-    @property
-    def lowercase(self) -> bool:
-        """True if text is lowercased. Runs the normalizer on "A": files record the setting in several ways."""
-        return self._backend.normalizer is not None and self._backend.normalizer.normalize_str("A") == "a"
+    def token(self, number: int) -> str:
+        """Look up the token of an id. Raises ValueError outside the vocabulary."""
+        if not 0 <= number < self.vocab_size:
+            raise ValueError(f"id {number} is outside the vocabulary of {self.vocab_size} tokens")
+        return self.tokens[number]
 
-    @cached_property
-    def digest(self) -> str:
-        """Digest of everything that decides ids: vocabulary, normalizer, word rules, added tokens; not of the files."""
-        return digest_bytes(json.dumps(canonical_description(self._backend), sort_keys=True).encode())
+    def id(self, token: str) -> int | None:
+        """Look up the id of a token; None if the vocabulary lacks it."""
+        return self._ids.get(token)
+
+    def encode(self, text: str) -> Encoding:
+        """Encode one text; see `encode_batch`."""
+        return self.encode_batch([text])[0]
+
+    def add_ends(self, encoding: Encoding) -> Encoding:
+        """Add the special tokens before and after a text."""
+        ids = np.array([self.layout.first, *encoding.ids, self.layout.last], dtype=np.int64)
+        return Encoding(ids, np.pad(encoding.offsets, ((1, 1), (0, 0))))
 
     def is_continuation(self) -> npt.NDArray[np.bool_]:
-        """Return for every id whether its token continues a word (starts with ##)."""
-        return self._continues
-
-    @cached_property
-    def _continues(self) -> npt.NDArray[np.bool_]:
-        return np.array([token.startswith(CONTINUATION) and token != CONTINUATION for token in self.tokens])
-
-    def encode_raw(self, texts: Sequence[str]) -> Ragged:
-        """Encode raw texts: no special token is added or recognized. The fast path for corpora.
-
-        Raises ValueError for a lone surrogate.
-        """
-        return flat_ids(self._raw, texts, add_special_tokens=False)
-
-    def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode raw texts like `encode_raw`, with offsets. Raises ValueError for a lone surrogate."""
-        return list(encode_with_offsets(self._raw_with_offsets, texts))
-
-    def encode_ids(self, texts: Sequence[str]) -> Ragged:
-        """Encode texts like `encode_batch` without offsets: many times as fast."""
-        return flat_ids(self._typed, texts, add_special_tokens=True)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode texts, not truncated, with special tokens and offsets. Raises ValueError for a lone surrogate."""
-        return [self.add_ends(encoding) for encoding in encode_with_offsets(self._backend, texts)]
-
-    def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
-        """Decode ids; spaces before punctuation are removed. Raises ValueError for an unknown id."""
-        numbers = np.asarray(ids, dtype=np.int64).tolist()
-        for number in numbers:
-            self.token(number)  # `tokenizers` would silently skip an unknown id
-        return self._backend.decode(numbers, skip_special_tokens=skip_special)
-
-    def save(self, folder: Path | str, max_length: int | None = None) -> None:
-        """Write tokenizer.json, vocab.txt and tokenizer_config.json, from which `transformers` gives the same ids.
-
-        `max_length`, the model's number of positions, is where `transformers` truncates on request.
-        """
-        write_folder(Path(folder), self._backend, self.tokens, max_length)
-
-    @cached_property
-    def _raw(self) -> FlatBackend:
-        return flat_backend(self._raw_description)
-
-    @cached_property
-    def _raw_with_offsets(self) -> tokenizers.Tokenizer:
-        return tokenizers.Tokenizer.from_str(self._raw_description)
-
-    @cached_property
-    def _raw_description(self) -> str:
-        description = json.loads(self._backend.to_str())
-        # Tokens that the user added stay, such as [E1]; BERT's own special tokens become plain text.
-        added = description["added_tokens"]
-        description["added_tokens"] = [token for token in added if token["content"] not in SPECIAL_TOKENS]
-        description["post_processor"] = None
-        return json.dumps(description)
-
-    @cached_property
-    def _typed(self) -> FlatBackend:
-        return flat_backend(self._backend.to_str())
+        """Return for every id whether its token continues a word; by default, none does."""
+        return np.zeros(self.vocab_size, dtype=np.bool_)
 
 
-# Backends of `flat_ids`.
-FlatBackend = nanotoken.Tokenizer | tokenizers.Tokenizer
-
-
-def flat_backend(description: str) -> FlatBackend:
-    """Load a tokenizer.json with the faster of the two libraries that supports it."""
-    try:
-        return nanotoken.Tokenizer.from_json(description)
-    except nanotoken.UnsupportedTokenizerError:  # an unusual normalizer or pre-tokenizer
-        return tokenizers.Tokenizer.from_str(description)
-
-
-def flat_ids(backend: FlatBackend, texts: Sequence[str], add_special_tokens: bool = False) -> Ragged:
-    """Encode texts with either library."""
-    if isinstance(backend, nanotoken.Tokenizer):
-        flat_encoding = encode_with(backend.encode_batch, texts, add_special_tokens)
-        return Ragged(flat_encoding.ids, flat_encoding.offsets)
-    flat: list[npt.NDArray[np.uint32]] = [np.empty(0, dtype=np.uint32)]
-    lengths = [0]
-    for start in range(0, len(texts), FALLBACK_BATCH):
-        encodings = encode_with(backend.encode_batch_fast, texts[start : start + FALLBACK_BATCH], add_special_tokens)
-        flat += [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
-        lengths += [len(encoding.ids) for encoding in encodings]
-    return Ragged(np.concatenate(flat), np.cumsum(lengths, dtype=np.int64))
-
-
-def encode_with_offsets(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[Encoding]:
-    """Encode texts with `tokenizers`, without special tokens before and after. Raises ValueError as `encode_with`."""
-    for encoding in encode_with(backend.encode_batch, texts, False):
-        yield Encoding(np.array(encoding.ids, np.int64), np.array(encoding.offsets, np.int64).reshape(-1, 2))
-
-
-def encode_with(encode_batch: Callable[..., Any], texts: Sequence[str], add_special_tokens: bool) -> Any:
-    """Call either library and explain its errors for lone surrogates and values that are no texts."""
-    if isinstance(texts, str):
-        raise TypeError("expected a sequence of texts, got one str")
-    try:
-        return encode_batch(list(texts), add_special_tokens=add_special_tokens)
-    except (TypeError, UnicodeEncodeError):
-        for number, text in enumerate(texts):
-            check_raw_text(text, number)
-        raise
-
-
-def _from_json(description: str) -> Tokenizer:
-    return Tokenizer(tokenizers.Tokenizer.from_str(description), "tokenizer")
+def check_raw_text(text: Any, number: int) -> None:
+    """Raise ValueError for a value that is no text, and for a lone surrogate; `number`: of the text, in messages."""
+    if not isinstance(text, str):
+        raise ValueError(f"text {number}: expected a text, got {str(text)[:60]!r}")
+    if surrogate := SURROGATE.search(text):
+        code = f"U+{ord(surrogate[0]):04X}"
+        raise ValueError(f"text {number}: lone surrogate {code} at character {surrogate.start()}")

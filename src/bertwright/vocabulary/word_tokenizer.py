@@ -17,13 +17,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.files import digest_bytes, read_json, write_json, write_text
-from bertwright.io.vector_file import hash_word
-from bertwright.layouts import SequenceLayout
-from bertwright.ragged import Ragged
-from bertwright.settings import convert
-from bertwright.vocabulary.text_tokenizer import Encoding, TextTokenizer, check_raw_text
+from bertwright.base.files import digest_bytes, read_json, write_json, write_text
+from bertwright.base.ragged import Ragged
+from bertwright.base.settings import convert
+from bertwright.vocabulary.sequence_layout import SequenceLayout
+from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer, check_raw_text
 from bertwright.vocabulary.unknown_words import CLASSES, UnknownWords, word_class
+from bertwright.vocabulary.vector_file import hash_word
 from bertwright.vocabulary.word_bytes import WORD_BYTES, word_byte_rows
 
 BEGIN, END, UNKNOWN = range(3)  # ids of the tokens before and after a text, and of words that the vocabulary lacks

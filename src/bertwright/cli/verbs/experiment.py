@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertwright.cli.verbs import importing_torch
-from bertwright.experiments.experiment_settings import ExperimentSettings, check_inputs
+from bertwright.trials.experiment_settings import ExperimentSettings, check_inputs
 
 SETTINGS = ExperimentSettings
 ORDER = 11
@@ -14,5 +14,5 @@ EXAMPLE = "bertwright experiment table5 --store store --data glue --work experim
 def run(settings: ExperimentSettings) -> None:
     check_inputs(settings)
     with importing_torch():
-        from bertwright.experiments.experiment import experiment
+        from bertwright.trials.experiment import experiment
     experiment(settings)

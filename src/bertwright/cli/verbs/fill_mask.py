@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from bertwright.base.console import heading, make_console, make_table
 from bertwright.cli.verbs import importing_torch
-from bertwright.console import heading, make_console, make_table
 from bertwright.inference.text_settings import FillMaskSettings
 from bertwright.interop.model_files import model_folder
-from bertwright.io.decoding import FIX_INPUT, TextCodec
-from bertwright.io.stdin_texts import expand_stdin
+from bertwright.text.decoding import FIX_INPUT, TextCodec
+from bertwright.text.stdin_texts import expand_stdin
 
 if TYPE_CHECKING:
     from bertwright.inference.fill_mask import MaskPrediction
@@ -35,7 +35,7 @@ def run(settings: FillMaskSettings, console: Console | None = None) -> list[Mask
     folder = model_folder(settings.model)
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     with importing_torch():
-        from bertwright.inference.model import load
+        from bertwright.inference.bert import load
         from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from bertwright.base.console import filled_table, make_console
 from bertwright.cli.verbs import importing_torch
-from bertwright.console import filled_table, make_console
 from bertwright.inference.text_settings import GenerateSettings
 from bertwright.interop.model_files import model_folder
-from bertwright.io.decoding import FIX_INPUT, TextCodec
-from bertwright.io.stdin_texts import expand_stdin
+from bertwright.text.decoding import FIX_INPUT, TextCodec
+from bertwright.text.stdin_texts import expand_stdin
 
 if TYPE_CHECKING:
     from bertwright.inference.generation import Generation
@@ -31,7 +31,7 @@ def run(settings: GenerateSettings, console: Console | None = None) -> list[Gene
     folder = model_folder(settings.model)
     prompts = expand_stdin(settings.prompt, TextCodec(hint=FIX_INPUT))
     with importing_torch():
-        from bertwright.inference.model import load
+        from bertwright.inference.bert import load
         from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:

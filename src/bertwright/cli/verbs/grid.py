@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertwright.cli.verbs import importing_torch
-from bertwright.finetuning.grid_settings import GridSettings, check_inputs
+from bertwright.trials.grid_settings import GridSettings, check_inputs
 
 SETTINGS = GridSettings
 ORDER = 7
@@ -14,5 +14,5 @@ EXAMPLE = "bertwright grid --task mrpc --model runs/mini --run runs/mrpc-grid --
 def run(settings: GridSettings) -> None:
     check_inputs(settings)
     with importing_torch():
-        from bertwright.finetuning.grid import grid
+        from bertwright.trials.grid import grid
     grid(settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertwright.cli.verbs import importing_torch
-from bertwright.finetuning.ladder_settings import LadderSettings, check_inputs
+from bertwright.trials.ladder_settings import LadderSettings, check_inputs
 
 SETTINGS = LadderSettings
 ORDER = 8
@@ -14,5 +14,5 @@ EXAMPLE = "bertwright ladder --task conll2003 --data data/conll2003 --bert runs/
 def run(settings: LadderSettings) -> None:
     check_inputs(settings)
     with importing_torch():
-        from bertwright.finetuning.ladder import ladder
+        from bertwright.trials.ladder import ladder
     ladder(settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertwright.baselines.word_vectors.vector_evaluation import NearestSettings, print_nearest
+from bertwright.systems.word_vectors.vector_evaluation import NearestSettings, print_nearest
 
 SETTINGS = NearestSettings
 run = print_nearest

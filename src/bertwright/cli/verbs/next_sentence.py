@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from bertwright.base.console import filled_table, make_console
 from bertwright.cli.verbs import importing_torch
-from bertwright.console import filled_table, make_console
 from bertwright.inference.text_settings import NextSentenceSettings, check_number_of_texts
 from bertwright.interop.model_files import model_folder
-from bertwright.io.decoding import FIX_INPUT, TextCodec
-from bertwright.io.stdin_texts import expand_stdin
+from bertwright.text.decoding import FIX_INPUT, TextCodec
+from bertwright.text.stdin_texts import expand_stdin
 
 SETTINGS = NextSentenceSettings
 ORDER = 14
@@ -27,7 +27,7 @@ def run(settings: NextSentenceSettings, console: Console | None = None) -> list[
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     check_number_of_texts(texts)
     with importing_torch():
-        from bertwright.inference.model import load
+        from bertwright.inference.bert import load
         from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:

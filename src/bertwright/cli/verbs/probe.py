@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertwright.cli.verbs import importing_torch
-from bertwright.finetuning.probe_settings import ProbeSettings, check_inputs
+from bertwright.trials.probe_settings import ProbeSettings, check_inputs
 
 SETTINGS = ProbeSettings
 ORDER = 10
@@ -14,5 +14,5 @@ EXAMPLE = "bertwright probe --task conll2003 --model runs/mini --run runs/ner-pr
 def run(settings: ProbeSettings) -> None:
     check_inputs(settings)
     with importing_torch():
-        from bertwright.finetuning.probe import probe
+        from bertwright.trials.probe import probe
     probe(settings)

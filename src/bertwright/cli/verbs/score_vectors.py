@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertwright.baselines.word_vectors.vector_evaluation import ScoreVectorsSettings, score_vectors
+from bertwright.systems.word_vectors.vector_evaluation import ScoreVectorsSettings, score_vectors
 
 SETTINGS = ScoreVectorsSettings
 run = score_vectors

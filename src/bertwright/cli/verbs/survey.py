@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertwright.corpus.survey import SurveySettings, survey
+from bertwright.surveying.survey import SurveySettings, survey
 
 SETTINGS = SurveySettings
 run = survey

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertwright.vocabulary.learn import LearnSettings, learn_vocabulary
+from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 
 SETTINGS = LearnSettings
 run = learn_vocabulary

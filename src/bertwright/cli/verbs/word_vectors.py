@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bertwright.baselines.word_vectors.train_vectors import train_word_vectors
-from bertwright.baselines.word_vectors.vector_settings import WordVectorSettings
+from bertwright.systems.word_vectors.train_vectors import train_word_vectors
+from bertwright.systems.word_vectors.vector_settings import WordVectorSettings
 
 SETTINGS = WordVectorSettings
 run = train_word_vectors

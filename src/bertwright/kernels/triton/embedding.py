@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.triton.hashing import MASK_NUMBERS, keep, mask_args, read_key, row_words, token_indices
+from bertwright.kernels.triton.dropout_masks import MASK_NUMBERS, keep, mask_args, read_key, row_words, token_indices
 from bertwright.kernels.triton.launch import cdiv, launch
 from bertwright.kernels.triton.layer_norm import BACKWARD, FORWARD, backward_programs, norm_gradient, normalize
 

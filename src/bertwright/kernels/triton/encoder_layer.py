@@ -15,10 +15,10 @@ from torch import Tensor
 
 from bertwright.kernels.attention import Offsets
 from bertwright.kernels.fused_encoder import KEYS_PER_LAYER, EncoderShape
-from bertwright.kernels.half_linear import half, multiply
+from bertwright.kernels.gpu_linear import half, multiply
+from bertwright.kernels.triton.dropout_masks import Key
 from bertwright.kernels.triton.flash import attention, attention_backward
 from bertwright.kernels.triton.gelu import bias_gelu, bias_gelu_backward, column_sum
-from bertwright.kernels.triton.hashing import Key
 from bertwright.kernels.triton.layer_norm import add_dropout_norm, add_dropout_norm_backward
 
 

@@ -17,7 +17,15 @@ from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.attention import Offsets, split
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.triton.hashing import MASK_NUMBERS, Key, keep, mask_args, read_key, row_words, token_indices
+from bertwright.kernels.triton.dropout_masks import (
+    MASK_NUMBERS,
+    Key,
+    keep,
+    mask_args,
+    read_key,
+    row_words,
+    token_indices,
+)
 from bertwright.kernels.triton.launch import cdiv, launch, next_power_of_2
 
 MAX_HEAD_SIZE = 128

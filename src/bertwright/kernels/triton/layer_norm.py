@@ -11,7 +11,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.triton.hashing import MASK_NUMBERS, Key, keep, mask_args, read_key, row_words, token_indices
+from bertwright.kernels.triton.dropout_masks import (
+    MASK_NUMBERS,
+    Key,
+    keep,
+    mask_args,
+    read_key,
+    row_words,
+    token_indices,
+)
 from bertwright.kernels.triton.launch import cdiv, launch, next_power_of_2
 
 PROGRAMS = 1056  # eight per multiprocessor of an H100; a constant, so that sums have the same order on every GPU

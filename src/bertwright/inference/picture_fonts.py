@@ -1,0 +1,51 @@
+"""Pictures with words of any script."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from bertwright.base.console import notice
+from bertwright.base.files import new_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PICTURES = (".png", ".svg", ".pdf")
+CJK_FONTS = (  # fonts with Korean, Chinese and Japanese, which matplotlib's own font lacks
+    "Noto Sans CJK KR",
+    "Noto Sans CJK JP",
+    "NanumGothic",
+    "Malgun Gothic",
+    "Apple SD Gothic Neo",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "WenQuanYi Zen Hei",
+    "Arial Unicode MS",
+)
+
+
+def text_style(size: str) -> dict[str, Any]:
+    """Return the properties of words in a picture; "$" does not start a formula."""
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    families = ["sans-serif", *(name for name in CJK_FONTS if name in installed)]
+    return {"parse_math": False, "fontfamily": families, "fontsize": size}
+
+
+def write_picture(figure: Figure, path: Path, console: Console) -> None:
+    """Write a figure to a new file, atomically; print a notice if no font has some characters of its words."""
+    with new_file(path) as temporary, warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", "Glyph .* missing")  # matplotlib warns of each character without a font
+        figure.savefig(temporary, dpi=130, format=path.suffix[1:])
+    if any(str(warning.message).startswith("Glyph") for warning in caught):
+        notice(
+            console,
+            "no installed font has some characters of the tokens or words; they are drawn as boxes unless you install "
+            "one, such as Noto Sans CJK for Korean, Chinese and Japanese",
+        )

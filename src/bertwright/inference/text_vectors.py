@@ -1,0 +1,133 @@
+"""Text vectors: texts of any length, in any order, in packed batches under a token budget.
+
+A text longer than the model's positions is split into windows of equal length. All of them are read and pooled
+together: no token is dropped, and the other texts and their order change a vector by rounding only. With the modules of
+a sentence-transformers folder, a text is truncated where that library does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertwright.base.ragged import Ragged, offsets_from_lengths, positions_from_lengths
+from bertwright.interop.sentence_modules import SentenceModules
+from bertwright.models.encoder import TextEncoder
+from bertwright.models.packing import PackedInput, pool_states
+from bertwright.tasks.prediction import prediction_batches
+from bertwright.tasks.task import Encoded
+from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
+from bertwright.training.loop import check_finite_outputs
+from bertwright.vocabulary.tokenizer import TextTokenizer
+
+# N texts, P windows, B sequences of a batch, H hidden size
+
+Pooling = Literal["mean", "cls", "max"]
+Ints = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.float32]
+
+NUM_SPECIAL = 2  # [CLS] and [SEP] around every window
+
+
+class Windows(NamedTuple):
+    """The windows of all texts; the windows of one text are adjacent and in order."""
+
+    starts: Ints  # P  offset of the window's content in the flat ids
+    sizes: Ints  # P  tokens of its content, without [CLS] and [SEP]
+    first_of_text: Ints  # N  index of each text's first window
+
+
+def compute_vectors(
+    encoder: TextEncoder,
+    tokenizer: TextTokenizer,
+    texts: Sequence[str],
+    pooling: Pooling,
+    max_length: int,
+    batch_tokens: int,
+) -> tuple[Vectors, Encoded]:
+    """Compute one vector per text, N × H, and return the tokens, too; parameters as in `Bert.embed`."""
+    tokens = tokenizer.encode_ids(texts)
+    windows = split_into_windows(tokens, max_length)
+    content = SegmentTokens(tokens.ids, windows.starts, windows.sizes)
+    encoded = encode_segments([content], NO_LABELS, tokenizer, max_length)
+    pooled = pool_sequences(encoder, encoded, (pooling,), batch_tokens)
+    return merge_windows(pooled, windows, pooling), encoded
+
+
+def compute_sentence_vectors(
+    encoder: TextEncoder,
+    tokenizer: TextTokenizer,
+    texts: Sequence[str],
+    modules: SentenceModules,
+    prompt: str,
+    normalize: bool | None,
+    max_length: int,
+    batch_tokens: int,
+) -> tuple[Vectors, Encoded]:
+    """Compute one vector per text as sentence-transformers does; also return the tokens that the model has read."""
+    texts = [prompt + text for text in texts]
+    if modules.lowercase:  # character by character, as `tokenizers` does it
+        texts = ["".join(map(str.lower, text)) for text in texts]
+    tokens = tokenizer.encode_ids([*texts, prompt])
+    sizes = np.diff(tokens.offsets) - NUM_SPECIAL
+    content = SegmentTokens(tokens.ids, tokens.offsets[:-2] + 1, sizes[:-1])
+    encoded = encode_segments([content], NO_LABELS, tokenizer, max_length)
+    skip = 0 if modules.include_prompt or not prompt else min(int(sizes[-1]) + 1, max_length - 1)  # with [CLS]
+    pooled = pool_sequences(encoder, encoded, modules.modes, batch_tokens, skip)
+    return modules.apply_layers(torch.from_numpy(pooled), normalize).numpy(), encoded
+
+
+def pool_sequences(
+    encoder: TextEncoder, encoded: Encoded, modes: Sequence[str], batch_tokens: int, skip: int = 0
+) -> Vectors:
+    """Compute the vector of each sequence, one mode after the other, without its first `skip` tokens."""
+    pooled = np.empty((len(encoded.lengths), len(modes) * encoder.config.hidden_size), dtype=np.float32)
+    for indices, batch in prediction_batches(encoder, encoder.config, encoded, batch_tokens):
+        vectors = pool(encoder, batch.input, modes, skip)
+        check_finite_outputs(bool(vectors.isfinite().all()))
+        pooled[indices] = vectors.cpu().numpy()
+    return pooled
+
+
+def split_into_windows(encoded: Ragged, max_length: int) -> Windows:
+    """Split sequences `[CLS] content [SEP]` into windows of at most `max_length` tokens, [CLS] and [SEP] included."""
+    sizes = np.diff(encoded.offsets) - NUM_SPECIAL
+    counts = np.maximum(-(-sizes // (max_length - NUM_SPECIAL)), 1)  # an empty text has one window without content
+    index = positions_from_lengths(counts)  # P  number of each window in its text
+    size, remainder = np.repeat(sizes // counts, counts), np.repeat(sizes % counts, counts)
+    starts = np.repeat(encoded.offsets[:-1] + 1, counts) + index * size + np.minimum(index, remainder)
+    return Windows(starts, size + (index < remainder), offsets_from_lengths(counts)[:-1])
+
+
+def pool(encoder: TextEncoder, batch: PackedInput, modes: Sequence[str], skip: int = 0) -> Tensor:
+    """Compute one vector per sequence, B × modes·H float32, as `pool_states` does.
+
+    "cls" by itself is the state at `TextEncoder.pooled_positions`. In a left-to-right encoder this is the last token.
+    """
+    if tuple(modes) == ("cls",) and not skip:
+        cls: Tensor = encoder(batch, encoder.pooled_positions(batch.packing))
+        return cls.float()
+    return pool_states(encoder(batch), batch.packing, modes, skip)
+
+
+def merge_windows(pooled: Vectors, windows: Windows, pooling: Pooling) -> Vectors:
+    """Merge window vectors P × H into text vectors N × H. A mean weights each window by its number of tokens."""
+    if pooling == "max":
+        return np.maximum.reduceat(pooled, windows.first_of_text)
+    tokens = windows.sizes + NUM_SPECIAL if pooling == "mean" else np.ones_like(windows.sizes)
+    weights = tokens.astype(np.float32)[:, None]
+    merged: Vectors = np.add.reduceat(pooled * weights, windows.first_of_text)
+    merged /= np.add.reduceat(weights, windows.first_of_text)
+    return merged
+
+
+def normalize_vectors(vectors: Vectors) -> Vectors:
+    """Divide each vector by its Euclidean length; a zero vector stays zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    normalized: Vectors = np.divide(vectors, np.maximum(lengths, np.finfo(np.float32).tiny), dtype=np.float32)
+    return normalized

@@ -1,0 +1,157 @@
+"""Architectures with model folders that can be read and written: one table, by `model_type` of `config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bertwright.interop.model_files import CONFIG, OWN_HEAD
+from bertwright.interop.model_format import Architecture as Architecture
+from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
+from bertwright.interop.weights import raise_if_any
+from bertwright.models.composite import CompositeConfig, CompositeEncoder
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import BertForPretraining
+from bertwright.systems.bcn.bcn import BcnConfig, BcnEncoder
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
+from bertwright.systems.elmo.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
+from bertwright.systems.gpt.openai_gpt import GPT
+from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmEncoder, AwdLstmLanguageModel
+from bertwright.systems.window.window import WindowConfig, WindowEncoder
+
+# `model_type` of BERTs that `transformers` would read but compute wrongly; it rejects these names (decision 17).
+REVERSED = "bert-rtl"  # reads from right to left
+READS_LAST = "bert-ltr"  # reads from left to right, and its head reads the last token; `transformers` would read [CLS]
+DECODER, HEAD_DENSE = "cls.predictions.decoder.weight", "cls.predictions.transform.dense.weight"
+
+
+class BertArchitecture(Architecture):
+    """BERT in the format of `transformers`."""
+
+    # Field of config.json, our field, and the default of `transformers` for files without it.
+    CONFIG_FIELDS: ClassVar[tuple[tuple[str, str, Any], ...]] = (
+        ("vocab_size", "vocab_size", 30_522),
+        ("hidden_size", "hidden_size", 768),
+        ("num_hidden_layers", "num_layers", 12),
+        ("num_attention_heads", "num_heads", 12),
+        ("intermediate_size", "intermediate_size", 3072),
+        ("hidden_act", "activation", "gelu"),
+        ("hidden_dropout_prob", "hidden_dropout", 0.1),
+        ("attention_probs_dropout_prob", "attention_dropout", 0.1),
+        ("max_position_embeddings", "max_positions", 512),
+        ("type_vocab_size", "type_vocab_size", 2),
+        ("initializer_range", "initializer_range", 0.02),
+        ("layer_norm_eps", "layer_norm_eps", 1e-12),
+        ("pad_token_id", "pad_token_id", 0),
+        ("is_decoder", "is_causal", False),
+        ("sinusoidal_positions", "sinusoidal_positions", False),  # our own; transformers reads the weights
+    )
+    # Options of `transformers` that are not implemented, with their only supported value.
+    REQUIRED_VALUES: ClassVar[tuple[tuple[str, Any], ...]] = (
+        ("position_embedding_type", "absolute"),
+        ("add_cross_attention", False),
+    )
+    # Fields that weights determine as well: the field, a parameter and its dimension.
+    SIZES: ClassVar[tuple[tuple[str, str, int], ...]] = (
+        ("vocab_size", "bert.embeddings.word_embeddings.weight", 0),
+        ("hidden_size", "bert.embeddings.word_embeddings.weight", 1),
+        ("intermediate_size", "bert.encoder.layer.0.intermediate.dense.weight", 0),
+        ("max_position_embeddings", "bert.embeddings.position_embeddings.weight", 0),
+        ("type_vocab_size", "bert.embeddings.token_type_embeddings.weight", 0),
+    )
+    TANH_GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # three names of one formula; the first is written
+    TIED = "tie_word_embeddings"
+
+    def parse_config(self, values: Mapping[str, Any], path: Path) -> BertConfig:
+        """Read a configuration from the fields of `config.json`, or of Google's `bert_config.json`."""
+        for name, supported in self.REQUIRED_VALUES:
+            if values.get(name, supported) != supported:
+                raise ValueError(f"{path}: {name}: expected {supported!r}, got {values[name]!r}")
+        found: dict[str, Any] = {}
+        for field, name, default in self.CONFIG_FIELDS:
+            value = default if values.get(field) is None else values[field]
+            if type(value) is not type(default) and not (type(default) is float and type(value) is int):
+                raise ValueError(f"{path}: {field}: expected {type(default).__name__}, got {value!r}")
+            found[name] = value
+        if found["activation"] in self.TANH_GELU:
+            found["activation"] = "gelu_tanh"
+        found["is_reversed"] = values.get("model_type") == REVERSED
+        try:
+            return BertConfig(**found)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    def format_config(self, config: BertConfig, head: HeadSpec | None = None) -> dict[str, Any]:
+        """Return the fields that `transformers` reads."""
+        values: dict[str, Any] = {"architectures": ["BertForPreTraining"], "dtype": "float32", "model_type": "bert"}
+        values |= dict(self.REQUIRED_VALUES) | {self.TIED: True}
+        values |= {field: getattr(config, name) for field, name, _ in self.CONFIG_FIELDS}
+        if config.is_reversed:
+            values["model_type"] = REVERSED
+        elif config.is_causal and head is not None and head.reads_sequence_state:
+            values["model_type"] = READS_LAST
+        if config.activation == "gelu_tanh":
+            values["hidden_act"] = self.TANH_GELU[0]
+        return values
+
+    def file_names(self, name: str, classifier: str) -> tuple[str, ...]:
+        """Return the names in `transformers` of one of our parameters."""
+        return hf_names(name, classifier)
+
+    def is_of_a_head(self, file_name: str) -> bool:
+        """Return whether a parameter of `transformers` is a head's."""
+        return is_of_a_head(file_name)
+
+    def normalize(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
+        """Return tensors under the names of the `BertFor…` classes, without the copy of a tied decoder."""
+        found = normalize_names(tensors)
+        decoder, words = found.pop(DECODER, None), found.get("bert.embeddings.word_embeddings.weight")
+        if decoder is not None and words is not None and not torch.equal(decoder, words):
+            raise ValueError(f"{path}: {DECODER} differs from the word embeddings; only tied weights are supported")
+        if decoder is None and values.get(self.TIED) is False and HEAD_DENSE in found:
+            raise ValueError(f"{path}: {DECODER} is missing, and {CONFIG} has {self.TIED} = false")
+        return found
+
+    def check_sizes(self, tensors: Mapping[str, Tensor], config: BertConfig, path: Path) -> None:
+        """Raise ValueError if normalized tensors do not have the sizes of the configuration."""
+        expected = self.format_config(config)
+        raise_if_any(path, "missing", sorted({name for _, name, _ in self.SIZES} - tensors.keys()))
+        sizes = {field: (*tensors[name].shape, 0)[dimension] for field, name, dimension in self.SIZES}
+        layers = {name.split(".")[3] for name in tensors if name.startswith("bert.encoder.layer.")}
+        for field, size in (sizes | {"num_hidden_layers": len(layers)}).items():
+            if expected[field] != size:
+                raise ValueError(f"{path}: {field}: expected {expected[field]} as in {CONFIG}, got {size}")
+
+
+BERT = BertArchitecture(BertEncoder, BertConfig, "Bert", BertForPretraining)
+BILSTM = Architecture(BiLSTMEncoder, BiLSTMConfig, "BiLSTM")
+
+ARCHITECTURES: dict[str, Architecture] = {
+    BILSTM.encoder.model_type: BILSTM,
+    WindowEncoder.model_type: Architecture(WindowEncoder, WindowConfig, "Window"),
+    BcnEncoder.model_type: Architecture(BcnEncoder, BcnConfig, "Bcn"),
+    BERT.encoder.model_type: BERT,
+    REVERSED: BERT,
+    READS_LAST: BERT,
+    CompositeEncoder.model_type: Architecture(CompositeEncoder, CompositeConfig, "BertComposite"),
+    AwdLstmEncoder.model_type: Architecture(AwdLstmEncoder, AwdLstmConfig, "AwdLstm", AwdLstmLanguageModel),
+    # `systems/elmo/allennlp.py` reads and writes the released format.
+    ElmoEncoder.model_type: Architecture(ElmoEncoder, ElmoConfig, "Elmo", BidirectionalLM),
+    GPT.encoder.model_type: GPT,
+}
+
+
+def architecture_of(values: Any, path: Path) -> Architecture:
+    """Return the architecture that the fields of a `config.json` at `path` name; BERT if they name none."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
+    name = values.get("model_type", BERT.encoder.model_type)
+    if not isinstance(name, str) or name.removesuffix(OWN_HEAD) not in ARCHITECTURES:
+        raise ValueError(f"{path}: model_type: expected {' or '.join(ARCHITECTURES)}, got {name!r}")
+    return ARCHITECTURES[name.removesuffix(OWN_HEAD)]

@@ -1,0 +1,38 @@
+"""One-sided language models: every token predicts the next one ("LTR", section 5.1), or right to left the one before.
+
+The model is a BERT whose tokens attend to one side only; its loss is the masked-LM loss with these targets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from bertwright.objectives import masking
+from bertwright.objectives.bert_base import BertObjective
+from bertwright.objectives.language_model import language_model_columns
+
+if TYPE_CHECKING:
+    from bertwright.objectives.data import StepTexts
+    from bertwright.objectives.data_settings import DataSettings
+
+
+class LeftToRightLM(BertObjective):
+    """Every token but the last predicts the next token ("LTR & No NSP")."""
+
+    name: ClassVar[str] = "ltr"
+    direction: ClassVar[str] = "left-to-right"
+    columns = language_model_columns("left-to-right LM")
+
+    def most_predictions(self, settings: DataSettings) -> int:
+        return settings.max_length - 1
+
+    def choose_targets(self, step: StepTexts) -> masking.Masked:
+        return masking.causal_lm_targets(step.ids, step.lengths, self.direction == "right-to-left")
+
+
+class RightToLeftLM(LeftToRightLM):
+    """Every token but the first predicts the previous token."""
+
+    name: ClassVar[str] = "rtl"
+    direction: ClassVar[str] = "right-to-left"
+    columns = language_model_columns("right-to-left LM")

@@ -1,0 +1,70 @@
+"""Context from a frozen model, for the words of a task's model.
+
+TagLM (Peters et al. 2017) joins the last states of a bidirectional language model to those between two task layers;
+ELMo (Peters et al. 2018, section 3.3) joins a learned mean of all its layers to the words' vectors; CoVe (McCann et al.
+2017, section 4) joins the last states of a translation model's encoder to them. N words, H size of the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor, nn
+
+from bertwright.models.packing import WordBatch
+from bertwright.systems.cove.mt_lstm import CoveConfig, CoveEncoder
+from bertwright.systems.elmo.elmo import ElmoConfig, ElmoEncoder, ScalarMix
+from bertwright.systems.word_settings import LmDirections, LmLayers
+from bertwright.vocabulary.word_tokenizer import UNKNOWN
+
+if TYPE_CHECKING:
+    from bertwright.systems.bilstm.bilstm import Texts
+
+NUM_LETTERS = 257  # rows of a table of letters for models that read bytes: one per byte, and 0, which fills up
+
+
+class LanguageModelStates(nn.Module):
+    """A model that is neither trained nor dropped out, and how its layers are joined at each place.
+
+    A language model reads the bytes of words; a translation model reads their ids, by vectors for the task's words.
+    """
+
+    def __init__(
+        self,
+        config: ElmoConfig | CoveConfig,
+        layers: LmLayers,
+        places: Sequence[int],
+        directions: LmDirections = "both",
+    ) -> None:
+        super().__init__()
+        if isinstance(config, CoveConfig) and layers != "top":
+            raise ValueError(f"lm_layers = {layers!r}: expected top for a translation model; set it")
+        model = CoveEncoder(config) if isinstance(config, CoveConfig) else ElmoEncoder(config)
+        self.model = model.requires_grad_(False)
+        self.mixes = nn.ModuleDict(
+            {str(n): ScalarMix(config.num_layers + 1) for n in places} if layers == "mix" else {}
+        )
+        self.places = places
+        half = config.hidden_size // 2  # a state is the forward direction's, then the backward one's
+        self.columns = {"both": slice(None), "forward": slice(half), "backward": slice(half, None)}[directions]
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all but the language model, which stays without dropout."""
+        super().train(mode)
+        self.model.eval()
+        return self
+
+    def forward(self, batch: WordBatch, texts: Texts, dtype: torch.dtype) -> dict[int, Tensor]:
+        """Return the states of the batch's words to join at each place, N × H; `dtype`: of CoVe's products."""
+        with torch.no_grad():
+            if isinstance(self.model, CoveEncoder):
+                ids = batch.rows[texts.words, 0]
+                ids = ids.masked_fill(ids < 0, UNKNOWN)  # words that determine their vectors themselves
+                states = self.model(ids, texts.lengths[texts.lengths > 0], dtype=dtype).layers[-1:]
+            else:
+                layers = None if self.mixes else [self.model.config.num_layers]
+                states = self.model.hidden_states(batch, layers, texts.words)
+        states = [layer[:, self.columns] for layer in states]
+        return {place: self.mixes[str(place)](states) if self.mixes else states[0] for place in self.places}

@@ -1,0 +1,128 @@
+"""The window network of Collobert et al. 2011 ("Natural language processing (almost) from scratch", section 3.2.1).
+
+The vectors of a word and of its neighbors on both sides, end to end, pass through one layer of hard tanh. The paper's
+sentence-level likelihood is the CRF of a tagging task (`models/crf.py`); a text is represented by the maximum of its
+words' states, as in the paper's sentence approach. The characters of words replace the paper's features of capitals.
+
+N words of all texts, D size of a word's vectors, K words in a window, H size of a state; T rows of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertwright.base.settings import check_minimum
+from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.fused_ops import dropout
+from bertwright.models.encoder import TextEncoder, count_parameters
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import TaskHead
+from bertwright.models.initialization import parameter_rng
+from bertwright.models.packing import WordBatch
+from bertwright.systems.bert.bert_encoder import Linear, make_dropout
+from bertwright.systems.bilstm.bilstm import SentenceHead, Texts, WordEmbeddings
+from bertwright.systems.word_config import WordConfig
+
+
+@dataclass(frozen=True)
+class WindowConfig(WordConfig):
+    """Sizes of a `WindowEncoder`; the defaults are the paper's for tagging (table 5), which has no dropout."""
+
+    num_layers: ClassVar[int] = 1
+
+    word_size: int = 50
+    hidden_dropout: float = 0.0
+    reach: int = 2
+    """Words on each side of a word in its window."""
+    hidden_size: int = 300
+    """H; an even number."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_minimum(self, 1, "reach", "hidden_size")
+        if self.hidden_size % 2:
+            raise ValueError(f"hidden_size = {self.hidden_size}: expected an even number")
+
+    def __str__(self) -> str:
+        return f"window of {2 * self.reach + 1} words, H{self.hidden_size}, {self.describe_words()}"
+
+    @property
+    def num_parameters(self) -> int:
+        return count_parameters(lambda: WindowEncoder(self))
+
+
+class WindowLayer(nn.Module):
+    """Windows of K vectors and a layer of hard tanh; a trained vector stands for words beyond both ends of a text."""
+
+    def __init__(self, size: int, reach: int, hidden_size: int) -> None:
+        super().__init__()
+        self.reach = reach
+        self.padding = nn.Parameter(torch.zeros(size))
+        self.dense = Linear((2 * reach + 1) * size, hidden_size)
+
+    def forward(self, words: Tensor, text: Tensor, drop: Dropout | None) -> Tensor:
+        """Compute the states, N × D → N × H; `text` (N): the number of each word's text."""
+        padded = torch.cat([words, self.padding[None]])
+        columns = []
+        for offset in range(-self.reach, self.reach + 1):
+            places = torch.arange(len(words), device=words.device) + offset
+            inside = (places >= 0) & (places < len(words))
+            inside &= text[places.clamp(0, len(words) - 1)] == text
+            columns.append(padded[torch.where(inside, places, len(words))])
+        return F.hardtanh(self.dense(dropout(torch.cat(columns, 1), drop, 1)))
+
+
+class WindowEncoder(TextEncoder):
+    """Words with characters, read through windows, text by text; the states of special tokens are 0."""
+
+    model_type: ClassVar[str] = "window"
+    num_dropout_sites: ClassVar[int] = 2
+    """One for the characters, one for the windows."""
+    config: WindowConfig
+
+    def __init__(self, config: WindowConfig, seed: int = 0) -> None:
+        super().__init__(config)
+        self.embeddings = WordEmbeddings(config)
+        self.layers = nn.ModuleList([WindowLayer(config.input_size, config.reach, config.hidden_size)])
+        self.initialize(seed)
+
+    @torch.no_grad()
+    def initialize(self, seed: int) -> None:
+        """Draw weights uniformly in ±√(3 / size) for embeddings and ±√(6 / (rows + columns)) for matrices.
+
+        Biases and padding are 0. Every parameter is a function of (seed, name).
+        """
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 1 or parameter.is_meta:
+                parameter.zero_()
+                continue
+            rows, columns = parameter.shape
+            bound = (3 / columns) ** 0.5 if name.startswith("embeddings.") else (6 / (rows + columns)) ** 0.5
+            parameter.uniform_(-bound, bound, generator=parameter_rng(seed, f"encoder.{name}"))
+
+    def own_head(self, spec: HeadSpec) -> TaskHead | None:
+        """Return the head of sentence-level tasks; others have a linear layer."""
+        return SentenceHead(spec, self.config, self.config.hidden_size) if spec.reads_sequence_state else None
+
+    def hidden_states(
+        self, batch: WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+    ) -> list[Tensor]:
+        """Compute the states after each of `layers`; layer 0 is the vectors of the words."""
+        texts = Texts.of(batch)
+        drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
+        words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
+        results = []
+        for number in (0, 1) if layers is None else layers:
+            values = words
+            if number:
+                text = torch.repeat_interleave(torch.from_numpy(texts.lengths)).to(words.device)  # N
+                values = self.layers[0](words, text, drop and drop.select(texts.words))  # N H
+            states = values.new_zeros(len(batch.rows), values.shape[1]).index_copy(0, texts.words, values)
+            results.append(states if positions is None else states[positions])
+        return results

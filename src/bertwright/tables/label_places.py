@@ -1,0 +1,127 @@
+"""Labels that are no column of a table: in a file beside it, or in the names of files and folders."""
+
+from __future__ import annotations
+
+import glob
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from bertwright.tables.schema import Row
+from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
+from bertwright.text.lines import split_lines
+from bertwright.text.sources import (
+    COMPRESSIONS,
+    InputFile,
+    expand_files,
+    find_file,
+    format_of,
+    is_remote,
+    list_inputs,
+    split_suffixes,
+)
+
+LABEL_FILE = re.compile(r"(.+)[-_.](labels?|targets?)(\.\w+)*")  # train-labels.lst beside train.jsonl or train_text.txt
+TEXT_FILE_END = re.compile(r"[-_.](texts?|sentences?|data|inputs?)$")
+SUFFIXES = re.compile(rf"(\.(txt|tsv|csv|jsonl|json|parquet))?({'|'.join(map(re.escape, COMPRESSIONS))})?$")
+SPLIT_NAME = re.compile("train.*|dev.*|val|valid.*|test.*")
+BARE_LABELS = re.compile(r"(labels?|targets?)(\.\w+)*")  # beside one of these texts, such as seq.in
+BARE_TEXTS = frozenset({"seq.in", "text", "texts", "sentence", "sentences", "data", "input", "inputs"})
+NUMBERED = re.compile(r"\d[\d_.-]*")  # names of files that hold one text each
+UNLABELED = frozenset({"unsup", "unlabeled", "unlabelled"})  # folders of texts without a class, as in IMDB's
+
+
+@dataclass(frozen=True)
+class LabelPlaces:
+    """The places of labels for the files of one path, by the path of the table."""
+
+    tables: tuple[InputFile, ...]
+    """The files without those that hold labels."""
+    label_files: dict[str, str]
+    classes: dict[str, str]
+    """The class that each of several files is named after: its folder if these differ, or else its own name."""
+    in_folders: bool
+    """Whether a folder is a class, so that a .txt file is one text."""
+    class_names: str
+    """The classes, for messages."""
+
+
+def find_labels(files: Sequence[InputFile]) -> LabelPlaces:
+    """Find the places of labels by the names of files.
+
+    >>> places = find_labels([InputFile(f"a/rt.{name}", 1, ".txt", "", "file") for name in ("pos", "neg")])
+    >>> places.classes
+    {'a/rt.pos': 'pos', 'a/rt.neg': 'neg'}
+    """
+    paths = {file: PurePath(file.path) for file in files}
+    stems: dict[tuple[PurePath, str], str] = {}
+    for folder in {path.parent for path in paths.values()}:
+        for entry in sorted(Path(folder).iterdir()) if Path(folder).is_dir() else ():
+            if found := LABEL_FILE.fullmatch(entry.name):
+                stems.setdefault((folder, found[1]), str(entry))
+            elif BARE_LABELS.fullmatch(entry.name):
+                stems.update(((folder, stem), str(entry)) for stem in BARE_TEXTS if (folder, stem) not in stems)
+    tables = tuple(file for file in files if len(files) == 1 or file.path not in stems.values())
+    beside = {file: stems.get((paths[file].parent, TEXT_FILE_END.sub("", _stem(paths[file])))) for file in tables}
+    label_files = {file.path: place for file, place in beside.items() if place and place != file.path}
+    folders = {paths[file].parent for file in tables}
+    is_numbered = len(tables) > 1 and all(NUMBERED.fullmatch(_stem(paths[file])) for file in tables)
+    in_folders = len(folders) > 1 or is_numbered
+    if in_folders:
+        names = [paths[file].parent.name for file in tables]
+    else:
+        parts = [_stem(paths[file]).split(".") for file in tables]
+        common = {n for n in range(min(map(len, parts), default=0)) if len({part[n] for part in parts}) == 1}
+        names = [".".join([part for n, part in enumerate(cells) if n not in common]) for cells in parts]
+    is_classes = (len(set(names)) > 1 or is_numbered) and not any(map(SPLIT_NAME.fullmatch, names))
+    classes = {file.path: name for file, name in zip(tables, names, strict=True)} if is_classes else {}
+    return LabelPlaces(tables, label_files, classes, in_folders, ", ".join(dict.fromkeys(classes.values())))
+
+
+def list_labeled_inputs(inputs: Sequence[str], formats: Sequence[str], suffix: str | None) -> list[InputFile]:
+    """List the files of a path with labels as `list_inputs` does, and a folder per class as it is published.
+
+    Beside folders of texts, whatever their suffix, other files and texts without a class are left out, with a warning.
+    Files without a suffix, or all with foreign ones, are texts.
+    """
+    path = inputs[0]
+    is_set = Path(path).is_dir() or glob.has_magic(path)
+    if suffix or is_remote(path) or not (is_set or (Path(path).is_file() and not split_suffixes(path)[0])):
+        return list_inputs(inputs, formats=formats, suffix=suffix)
+    paths = [*expand_files(path)]
+    tables = [name for name in paths if format_of(name) in formats and format_of(name) != ".txt"]
+    foreign = [name for name in paths if format_of(name) not in formats]
+    below = [name for name in paths if PurePath(name).parent != PurePath(path)] if Path(path).is_dir() else []
+    if len({PurePath(name).parent for name in below}) > 1 and not tables:
+        chosen = [name for name in below if PurePath(name).parent.name.lower() not in UNLABELED]
+        texts, unknown = {*chosen}, {*foreign}  # sets: there may be many thousand files
+        if left_out := [name for name in paths if name not in texts]:
+            others = f" and {len(left_out) - 1:,} more files" if len(left_out) > 1 else ""
+            warnings.warn(f"{left_out[0]}{others}: in no folder of a class, left out", stacklevel=1)
+        paths, foreign = chosen, [name for name in chosen if name in unknown]
+    elif len(foreign) < len(paths):
+        foreign = []
+    return list_inputs(paths, formats=formats, suffix="txt" if foreign else None)
+
+
+def _stem(path: PurePath) -> str:
+    return SUFFIXES.sub("", path.name)
+
+
+def read_lines(path: str | InputFile, codec: TextCodec) -> list[tuple[int, str]]:
+    """Return number and text of the lines of a file that are not blank."""
+    file = find_file(path) if isinstance(path, str) else path
+    lines = ((n, line.strip()) for n, line in split_lines(file.path, decode_blocks(file, codec, ReadStats())))
+    return [(number, line) for number, line in lines if line]
+
+
+def join_labels(rows: Iterable[Row], label_file: str, codec: TextCodec, table: str) -> Iterator[Row]:
+    """Add the lines of a file with labels to the rows of a table. Raises ValueError unless both have equally many."""
+    labels = read_lines(label_file, codec)
+    count = 0
+    for count, (number, values) in enumerate(rows, 1):
+        yield number, (*values, labels[count - 1][1] if count <= len(labels) else None)
+    if count != len(labels):
+        raise ValueError(f"{label_file}: expected {count:,} labels, one per row of {table}, got {len(labels):,}")

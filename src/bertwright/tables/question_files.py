@@ -1,0 +1,411 @@
+"""Questions on contexts: read from SQuAD's JSON (1.1 and 2.0) and its relatives, JSON lines, and Parquet of the hub.
+
+JSON is a tree of data, paragraphs and qas, from any of its levels on, or a list of them. A line of .jsonl is such a
+tree, too, usually a question: {"question": …, "context": …, "answers": [{"text": …, "start": …}]}. Answers may also be
+texts, or an object of lists; `start` counts characters, is optional, and may be called `answer_start`. The list of
+answers may be empty. An id may have another name, such as guid; without one, questions are numbered (in .jsonl, by
+line). A .parquet has the columns question, context, answers and an id. MRQA's detected answers and NewsQA's texts with
+questions are read as well.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from bertwright.tables.json_rows import make_decoder
+from bertwright.tables.schema import TableSchema
+from bertwright.tables.tables import column_names, read_rows
+from bertwright.text.decoding import read_text
+from bertwright.text.lines import split_lines
+from bertwright.text.sources import format_of, split_member
+
+# A member of SQuAD's tree that occurs twice is an error, as a column of other files is.
+DECODER = make_decoder(
+    ("data", "title", "paragraphs", "context", "qas", "id", "question", "answers", "text", "start", "answer_start",
+     "is_impossible")
+)  # fmt: skip
+TREE = {"data": "article", "paragraphs": "paragraph", "qas": "question"}  # members of the tree, and their items
+BELOW = {"article": "paragraphs", "paragraph": "qas", "question": "question"}  # members of the items
+ID_NAME = re.compile(r"_?id|(gu|uu|u|q|qa|qas|query|question|example)_?id|idx|number", re.IGNORECASE)
+SHOWN = 5  # questions that a warning names; report.json lists all
+
+
+class GoldAnswer(NamedTuple):
+    """A gold answer."""
+
+    text: str
+    start: int | None
+    """Index of its first character in the context; None if it is not at the given start, nor exactly once elsewhere."""
+    moved: bool = False
+    """True if the file gives another start, at which the text is not."""
+
+
+@dataclass(frozen=True)
+class QaExample:
+    """A question on a context. Questions on the same context share one `str`."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[GoldAnswer, ...] = ()
+    """All gold answers; empty if there are none, or if they are not known."""
+    is_impossible: bool = False
+    """Whether the file says that the context has no answer (SQuAD 2.0)."""
+    location: str = "question"
+    """File and question, for messages."""
+
+    @property
+    def target(self) -> GoldAnswer | None:
+        """The answer to learn: the first that occurs in the context."""
+        return next((answer for answer in self.answers if answer.start is not None), None)
+
+    @property
+    def learnable(self) -> bool:
+        """True if the model can be trained on this question."""
+        return self.is_impossible or self.target is not None
+
+
+class AnswerAlignment(NamedTuple):
+    """Locations of the questions whose answers do not occur at the start given in the file, or that have none."""
+
+    moved: tuple[str, ...]
+    """The answer occurs exactly once elsewhere in the context, and is learned there."""
+    left_out: tuple[str, ...]
+    """No answer occurs in the context: scored as usual, but not trained on."""
+    unanswered: tuple[str, ...]
+    """The file has no answer: any span counts as wrong, and the question is not trained on."""
+
+    def warnings(self) -> list[str]:
+        """Format a sentence for each of the lists that is not empty."""
+        described = (
+            (self.moved, "questions whose answer is not at the given start, but occurs once elsewhere: learned there"),
+            (self.left_out, "questions whose answer is not at the given start, nor once elsewhere: not trained on"),
+            (
+                self.unanswered,
+                "questions without an answer in the file: not trained on, and any answer to them is scored as wrong; "
+                "to learn that they have none, use --allow-no-answer True",
+            ),
+        )
+        return [
+            f"{len(locations):,} {what}{'; see report.json' if len(locations) > SHOWN else ''} ({_first(locations)})"
+            for locations, what in described
+            if locations
+        ]
+
+
+def align_answers(examples: Iterable[QaExample]) -> AnswerAlignment:
+    """List the questions whose answers do not occur at the start given in the file, or that have none."""
+    moved, left_out, unanswered = [], [], []
+    for example in examples:
+        if not example.answers and not example.is_impossible:
+            unanswered.append(example.location)
+        elif not example.learnable:
+            left_out.append(example.location)
+        elif any(answer.moved for answer in example.answers):
+            moved.append(example.location)
+    return AnswerAlignment(tuple(moved), tuple(left_out), tuple(unanswered))
+
+
+def read_questions(
+    path: str, labeled: bool = True, encoding: str = "utf-8", suffix: str | None = None
+) -> Iterator[QaExample]:
+    """Read the questions of one file, in order; without `labeled`, answers are ignored.
+
+    `suffix`: the format, such as json, whatever the file's suffix. Raises ValueError with file, line or article and
+    question for invalid JSON or another structure, and, if `labeled`, for a question without a list of answers and for
+    an empty question or context. To predict, both may be empty, but ids must differ.
+    """
+    seen: set[str] = set()
+    repeated: list[str] = []
+    for record in _records(path, labeled, encoding, suffix):
+        example = _example(record, labeled)
+        if example.id in seen:
+            repeated.append(example.location)
+            if not labeled:
+                raise ValueError(
+                    f'{record.location}: the id "{example.id}" belongs to an earlier question, too; ids must differ'
+                )
+        seen.add(example.id)
+        yield example
+    if not seen:
+        raise ValueError(f"{path}: no questions; is it the right file?")
+    if repeated:
+        warnings.warn(
+            f"{path}: {len(repeated):,} questions have the id of another one ({repeated[0]}); they are used "
+            "for training and scoring, but predictions need different ids",
+            stacklevel=1,
+        )
+
+
+class _Record(NamedTuple):
+    """A question as in the file, with its context."""
+
+    values: dict[str, Any]
+    context: str
+    location: str
+    number: str
+    """Number in the file, which is the id of a question without one."""
+
+
+def _example(record: _Record, labeled: bool) -> QaExample:
+    values, context, location, number = record
+    name = _id_name(values)
+    identity = _id(values, name, location) if name else number
+    example = QaExample(identity, _text(values, "question", location), context, location=location)
+    if not labeled:
+        return example
+    for what, text in (("question", example.question), ("context", context)):
+        if not text.strip():
+            raise ValueError(f"{location}: the {what} is empty; fix it, or remove the question")
+    return _with_answers(example, values)
+
+
+def _with_answers(example: QaExample, values: dict[str, Any]) -> QaExample:
+    location = example.location
+    if "detected_answers" in values:
+        values = values | {"answers": _detected_answers(values, location)}
+    key = "answer" if "answer" in values and "answers" not in values else "answers"
+    is_impossible = _member({"is_impossible": False} | values, "is_impossible", bool, location)
+    values = {key: []} | values if is_impossible else values
+    given = _answer_list(_member(values, key, (list, dict, str), location), location)
+    if is_impossible and all(isinstance(answer, dict) and answer.get("text") == "" for answer in given):
+        given = []
+    answers = tuple(_gold(answer, example.context, location) for answer in given)
+    if "is_impossible" in values and is_impossible == bool(answers):
+        raise ValueError(
+            f'{location}: "is_impossible" is {str(is_impossible).lower()} and there are {len(answers)} answers'
+        )
+    return replace(example, answers=answers, is_impossible=is_impossible)
+
+
+def _answer_list(given: Any, location: str) -> list[Any]:
+    """Return answers as a list of objects; they may also be texts, a single one, or, on the hub, an object of lists."""
+    if isinstance(given, list | str):
+        listed = given if isinstance(given, list) else [given]
+        return [{"text": answer} if isinstance(answer, str) else answer for answer in listed]
+    if isinstance(given.get("text"), str):
+        return [given]
+    texts = _member(given, "text", list, location)
+    starts = _member(given, "answer_start", list, location)
+    if len(texts) != len(starts):
+        raise ValueError(
+            f'{location}: {len(texts)} in "text" but {len(starts)} in "answer_start"; each answer needs both'
+        )
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+
+
+def _detected_answers(values: dict[str, Any], location: str) -> list[Any]:
+    """Return the answers of a question of MRQA: those that its authors found, with their start, and the others."""
+    found = _member(values, "detected_answers", list, location)
+    placed = []
+    for answer in found:
+        spans = _member({"char_spans": []} | _object(answer, location), "char_spans", list, location)
+        start = spans[0][0] if spans and isinstance(spans[0], list) and spans[0] else None
+        placed.append({"text": answer.get("text"), "start": start})
+    texts = {answer["text"] for answer in placed}
+    given = values.get("answers")
+    return placed + [text for text in (given if isinstance(given, list) else []) if text not in texts]
+
+
+def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
+    text = _text(answer, "text", f"{location}, answers")
+    if not text.strip():
+        raise ValueError(f'{location}: an answer is empty; a question without answer has "answers": []')
+    key = "answer_start" if "answer_start" in answer else "start"
+    start = _member({"start": None} | answer, key, (int, type(None)), f"{location}, answers")
+    # Case may differ: the authors of TriviaQA search their lower-cased answers in lower-cased contexts.
+    if start is not None and start >= 0 and context[start : start + len(text)].lower() == text.lower():
+        return GoldAnswer(text, start)
+    found = context.find(text)
+    if found < 0 or context.find(text, found + 1) >= 0:
+        return GoldAnswer(text, None)
+    return GoldAnswer(text, found, moved=start is not None)
+
+
+# Files to records
+
+
+def _records(path: str, labeled: bool, encoding: str, suffix: str | None) -> Iterator[_Record]:
+    form = format_of(path, suffix)
+    if form == ".parquet":
+        return _rows(path, labeled)
+    if form not in (".json", ".jsonl"):
+        raise ValueError(f"{path}: expected .json (SQuAD), .jsonl or .parquet; or name the --format")
+    return _lines(path, encoding) if form == ".jsonl" else _tree(path, encoding)
+
+
+def _tree(path: str, encoding: str) -> Iterator[_Record]:
+    """Yield the questions of a .json file; one object per line is read as .jsonl."""
+    text = "".join(read_text(path, encoding))
+    try:
+        root = _parse_json(text, path)
+    except ValueError:
+        first, _, rest = text.strip().partition("\n")
+        if not rest or not first.endswith("}") or not rest.startswith("{"):
+            raise
+        yield from _lines(path, encoding)
+        return
+    if member := split_member(path)[1]:
+        parts = root.get("data") if isinstance(root, dict) and member not in root else None
+        of_split = [part for part in parts or [] if isinstance(part, dict) and part.get("type") == member]  # NewsQA
+        root = of_split or _member(root, member, (list, dict), path)
+    for number, record in enumerate(_walk(root if isinstance(root, dict) else {"data": root}, path, "data"), 1):
+        yield record._replace(number=str(number))
+
+
+def _walk(values: Any, location: str, missing: str, context: str | None = None) -> Iterator[_Record]:
+    """Yield the questions below an object of the tree, or the object itself if it is a question.
+
+    `missing`: the member that the error names if the object is neither.
+    """
+    members = _usual_members(_object(values, location), location)
+    if "context" in members:
+        context = _text(members, "context", location)
+    key = next((key for key in TREE if key in members), None)
+    if key is None and context is not None:
+        yield _Record(members, context, location, "")
+        return
+    if key is None or (key == "qas" and context is None):
+        key = "context" if key or "question" in members else missing
+    for number, item in enumerate(_member(members, key, list, location), 1):
+        level, name = TREE[key], f"{number}"
+        if isinstance(item, dict):
+            level = next((above for above, below in BELOW.items() if below in item), level)
+            if level == "question" and (id_name := _id_name(item)):
+                name = _id(item, id_name, f"{location}, question {number}")
+                location = location.partition(", paragraph ")[0]
+            elif level == "article" and isinstance(title := item.get("title"), str):
+                name += f" ({' '.join(title.split())})"
+        yield from _walk(item, f"{location}, {level} {name}", BELOW[level], context)
+
+
+def _usual_members(members: dict[str, Any], location: str) -> dict[str, Any]:
+    """Return an object of NewsQA with the names of SQuAD. Raises ValueError for one of CoQA or HotpotQA.
+
+    An answer of NewsQA is what most annotators chose; a question that they found bad, or split on, is left out.
+    """
+    if isinstance(members.get("story"), str) and isinstance(members.get("questions"), list):
+        raise ValueError(
+            f"{location}: CoQA's questions follow from the dialogue before, and its answers are free text; expected "
+            "answers that are spans of a context, as in SQuAD"
+        )
+    if isinstance(members.get("context"), list) and "supporting_facts" in members:
+        raise ValueError(
+            f"{location}: HotpotQA's contexts are lists of paragraphs, and some answers are yes or no; expected "
+            "answers that are spans of a context, as in SQuAD"
+        )
+    if not isinstance(text := members.get("text"), str) or not isinstance(questions := members.get("questions"), list):
+        return members
+    qas = []
+    for number, question in enumerate(questions):
+        consensus = question.get("consensus") if isinstance(question, dict) else None
+        if not isinstance(consensus, dict) or "q" not in question or consensus.get("badQuestion"):
+            continue
+        start, end = consensus.get("s"), consensus.get("e")
+        has_answer = type(start) is int and type(end) is int
+        answers = [{"text": text[start:end].rstrip(), "start": start}] if has_answer else []
+        identity = f"{members.get('storyId', location)}#{number}"
+        qas.append({"id": identity, "question": question["q"], "answers": answers, "is_impossible": not has_answer})
+    return {"context": text, "qas": qas}
+
+
+def _lines(path: str, encoding: str) -> Iterator[_Record]:
+    """Yield the questions of the lines; consecutive questions share one context."""
+    context = ""
+    for number, line in split_lines(path, read_text(path, encoding)):
+        if line and not line.isspace():
+            location = f"{path}, line {number}"
+            values = _parse_json(line, location)
+            if isinstance(values, dict) and values.keys() == {"header"}:  # of MRQA's files
+                continue
+            for record in _walk(values, location, "context"):
+                context = context if context == record.context else record.context
+                yield record._replace(context=context, number=str(number))
+
+
+def _rows(path: str, labeled: bool) -> Iterator[_Record]:
+    """Yield the questions of SQuAD's Parquet of the hub."""
+    id_name = next(filter(ID_NAME.fullmatch, column_names(path, "parquet", "utf-8")), None)
+    columns = TableSchema(("question", "context"), (*(("answers",) * labeled), *((id_name,) if id_name else ())))
+    context = ""
+    for number, (location, row) in enumerate(read_rows(path, columns), 1):
+        values = dict(zip(columns.names, row, strict=True))
+        context = context if context == values["context"] else values["context"]
+        yield _Record(values, context, location, str(number))
+
+
+def _id_name(values: dict[str, Any]) -> str | None:
+    """Return the name of the member that holds the id of a question: "id", or else the first one like it."""
+    names = [name for name, value in values.items() if ID_NAME.fullmatch(name) and value is not None]
+    return "id" if "id" in names else next(iter(names), None)
+
+
+def _parse_json(text: str, location: str) -> Any:
+    try:
+        return DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        line = f", line {error.lineno}" if error.lineno > 1 else ""
+        raise ValueError(f"{location}{line}: not valid JSON ({error.msg} at character {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # a number of too many digits, brackets too deep
+        raise ValueError(f"{location}: not readable as JSON ({error})") from None
+
+
+# Values with their types
+
+
+def _object(value: Any, location: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{location}: expected a JSON object, got {_quote(value)}")
+    return value
+
+
+def _member(value: Any, key: str, kind: type | tuple[type, ...], location: str) -> Any:
+    """Return a member of an object. Raises ValueError if it is missing or of another type; a bool is no number."""
+    members = _object(value, location)
+    if key not in members:
+        raise ValueError(f'{location}: "{key}" is missing; found are {", ".join(members) or "none"}')
+    found = members[key]
+    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+        raise ValueError(f'{location}: "{key}": expected {_EXPECTED[kind]}, got {_quote(found)}')
+    return found
+
+
+_EXPECTED = {
+    str: "a text",
+    bool: "true or false",
+    list: "a list",
+    (list, dict): "a list",
+    (list, dict, str): "a list",
+    (str, int): "a text or a whole number",
+    (int, type(None)): "a whole number",
+}
+
+
+def _id(values: Any, key: str, location: str) -> str:
+    name = _member(values, key, (str, int), location)
+    return _text(values, key, location) if isinstance(name, str) else str(name)
+
+
+def _text(value: Any, key: str, location: str) -> str:
+    text: str = _member(value, key, str, location)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair, which UTF-8 cannot encode
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise ValueError(f'{location}: {half} in "{key}" is half a surrogate pair; fix the file') from None
+    return text
+
+
+def _quote(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def _first(locations: Sequence[str]) -> str:
+    more = len(locations) - SHOWN
+    return "; ".join([*locations[:SHOWN], *([f"and {more:,} more"] if more > 0 else [])])

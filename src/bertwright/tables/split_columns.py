@@ -1,0 +1,92 @@
+"""Tables that hold several splits, which a column names: MASSIVE's partition, SICK's SemEval_set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from bertwright.tables.schema import MissingColumnError, Row, TableSchema
+from bertwright.tables.table_rows import read_file_rows
+from bertwright.text.decoding import ReadStats, TextCodec
+from bertwright.text.sources import InputFile, find_file, split_member
+
+SPLIT_NAMES = {  # of members of a .json file, and of values of a column
+    "train": ("train", "training"),
+    "dev": ("dev", "devel", "development", "val", "valid", "validation", "trial"),
+    "test": ("test", "testing"),
+}
+SPLIT_COLUMN = re.compile(r"(\w+_)?(split|partition|set|fold|subset)", re.IGNORECASE)
+FORMATS = (".jsonl", ".csv", ".tsv", ".txt")
+
+
+def split_of(name: str) -> str:
+    """Return the usual name of a split, or the name itself in lower case.
+
+    >>> split_of("TRIAL"), split_of("fold1")
+    ('dev', 'fold1')
+    """
+    return next((split for split, names in SPLIT_NAMES.items() if name.lower() in names), name.lower())
+
+
+def is_part(file: InputFile) -> bool:
+    """Return whether the path of a table names one of its splits, as in data.jsonl#dev."""
+    return file.format in FORMATS and file.compression != ".zip" and split_member(file.path)[1] != ""
+
+
+def read_part(file: InputFile, schema: TableSchema, codec: TextCodec, stats: ReadStats) -> Iterator[Row]:
+    """Yield the rows of a table that belong to the split after # in its path. Raises ValueError if there are none."""
+    base, asked = split_member(file.path)
+    whole = replace(file, path=base)
+    if (column := _split_column(whole, schema)) is None:
+        raise ValueError(
+            f"{file.path}: no column tells the splits apart, such as split or partition; name the file alone"
+        )
+    found, seen = False, dict[str, None]()
+    for number, (*values, name) in read_file_rows(
+        whole, replace(schema, values=(*schema.values, column)), codec, stats
+    ):
+        seen[str(name)] = None
+        if split_of(str(name)) == split_of(asked):
+            found = True
+            yield number, tuple(values)
+    if not found:
+        raise ValueError(f"{file.path}: no row of this split; {column!r} has {', '.join(list(seen)[:9])}")
+
+
+@lru_cache(maxsize=32)
+def splits_in(path: str, modified_ns: int, form: str | None, encoding: str) -> dict[str, str]:
+    """Return the names of splits in a table by their usual name, if a column has several; else none.
+
+    `modified_ns`: the file's time of change, which makes the result of an older state unknown; `form`: its format.
+    """
+    file = find_file(path, suffix=form)
+    if file.format not in FORMATS or file.compression == ".zip":
+        return {}
+    schema = TableSchema((), (), encoding=encoding, suffix=form)
+    try:
+        if (column := _split_column(file, schema)) is None:
+            return {}
+        rows = read_file_rows(file, replace(schema, values=(column,)), TextCodec(encoding), ReadStats())
+        names = {split_of(str(name)): str(name) for _, (name,) in rows}
+    except (ValueError, OSError):  # reported when the file is read as a whole
+        return {}
+    return names if len(names) > 1 and names.keys() <= SPLIT_NAMES.keys() else {}
+
+
+def find_splits(path: str, form: str | None, encoding: str) -> dict[str, str]:
+    """Return `splits_in` for a path; none for a folder, a glob, and what is not on this machine."""
+    if not Path(path).is_file():
+        return {}
+    return splits_in(path, Path(path).stat().st_mtime_ns, form, encoding)
+
+
+def _split_column(file: InputFile, schema: TableSchema) -> str | None:
+    try:
+        probe = replace(schema, texts=(), values=("",), label="")
+        next(read_file_rows(file, probe, TextCodec(schema.encoding), ReadStats()), None)
+    except MissingColumnError as error:
+        return next(filter(SPLIT_COLUMN.fullmatch, error.columns), None)
+    return None

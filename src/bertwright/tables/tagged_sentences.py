@@ -1,0 +1,571 @@
+"""Sentences of tagged words: read from CoNLL, CoNLL-U and rows of lists, or split from raw text."""
+
+from __future__ import annotations
+
+import glob
+import re
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, islice
+from pathlib import Path
+from statistics import mode
+from typing import Any, Literal, NamedTuple, Self
+
+from tokenizers import Regex, pre_tokenizers
+
+from bertwright.tables.char_spans import COLUMNS, CharSpan, parse_spans, tags_of_spans
+from bertwright.tables.conll_lines import (
+    COMMENT,
+    DOCUMENT_LINE,
+    check_sentence_size,
+    is_comment,
+    split_cells,
+    starts_document,
+)
+from bertwright.tables.conll_variants import (
+    are_brackets,
+    iob2_of_brackets,
+    read_parallel,
+    recognize_columns,
+    tag_file_of,
+)
+from bertwright.tables.delimited import without_blank_end
+from bertwright.tables.schema import TableSchema
+from bertwright.tables.tables import column_names, leave_out_rows, read_rows
+from bertwright.text.decoding import read_text
+from bertwright.text.lines import split_lines
+from bertwright.text.sources import expand_files, format_of, is_remote
+
+CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+ROW_FORMATS = (".jsonl", ".json", ".parquet")
+UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
+SHOWN = 60  # characters of a line in a message
+SENTENCES_SHOWN = 20  # sentences that show which columns hold words and tags
+ANSWER, REJECTED = "answer", ("reject", "ignore")  # what an annotator of Prodigy said of an example
+LANGUAGE = re.compile(r"[a-z]{2,}(?:-[a-z]+)*:")  # before each word in WikiANN's files, as in en:Paris
+
+# Words as in CoNLL data: U.N., 22-year-old, 2,000.50, Germany + 's, is + n't; other punctuation is a word of its own.
+# Marks (\p{M}) and joiners belong to their letters, which Hindi needs.
+_W = r"[\p{L}\p{M}\p{N}_\x{200C}\x{200D}]"
+WORD = "|".join(
+    [
+        rf"(?<!{_W})(?:\p{{L}}\.){{2,}}",
+        rf"\p{{L}}+?(?=n['’]t(?!{_W}))",
+        rf"(?<={_W})n['’]t(?!{_W})",
+        rf"{_W}+(?:(?:-|(?<=\p{{N}})[.,:/](?=\p{{N}})){_W}+)*",
+        rf"(?<={_W})['’](?i:s|re|ve|ll|d|m)(?!{_W})",
+        r"\.{2,}",
+        r"-{2,}",
+        r"\S(?:[\p{M}\x{FE0F}]|\x{200D}\S?)*",
+    ]
+)
+Unit = Literal["word", "character", "character or blank"]
+# What raw text is split into. A corpus of tagged characters has either no blanks or, as KLUE-NER, all of them.
+_UNITS = {
+    unit: pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+    for unit, pattern in {"word": WORD, "character": r"\S", "character or blank": r"[\S ]"}.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TagExample:
+    """A sentence: words, tags if known, location and context."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+    source: str = "words"
+    """The file, or another name for messages."""
+    lines: Sequence[int] = ()
+    """Line number of each word, from 1."""
+    document: int = 0
+    """Number of the document; its sentences are consecutive."""
+    before: tuple[tuple[str, ...], ...] = ()
+    """Words of preceding sentences of the document, as far as they fit a window; the nearest sentence is last."""
+    after: tuple[tuple[str, ...], ...] = ()
+    """Words of following sentences; the nearest is first."""
+    text: str | None = None
+    """The raw text that was split into words; None if words were given."""
+    offsets: tuple[tuple[int, int], ...] = ()
+    """Start and end of each word in `text`, in characters."""
+    spans: tuple[CharSpan, ...] | None = None
+    """The entities as spans of `text`, if the file has these instead of tags."""
+    changed_spans: tuple[str, ...] = ()
+    """Texts of the spans that are not exactly words, or overlap a longer span."""
+
+    def __post_init__(self) -> None:
+        if self.tags is not None and len(self.tags) != len(self.words):
+            raise ValueError(f"{self.location}: {len(self.words)} words, but {len(self.tags)} tags")
+
+    @classmethod
+    def from_text(cls, text: str, source: str = "text", unit: Unit = "word") -> Self:
+        """Split raw text into words as in CoNLL data, or into characters; only white space is dropped.
+
+        Raises ValueError for a lone surrogate, which is not valid Unicode.
+
+        >>> TagExample.from_text("Merkel's visit, 2.5 hours").words
+        ('Merkel', "'s", 'visit', ',', '2.5', 'hours')
+        >>> TagExample.from_text("서울은 넓다", unit="character or blank").words
+        ('서', '울', '은', ' ', '넓', '다')
+        """
+        try:
+            found = _UNITS[unit].pre_tokenize_str(text)
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{source}: lone surrogate U+{ord(text[error.start]):04X} at {error.start}") from None
+        return cls(
+            tuple([word for word, _ in found]), source=source, text=text, offsets=tuple([span for _, span in found])
+        )
+
+    def split_into(self, unit: Unit) -> Self:
+        """Return the example with its raw text split into this unit; an example given as words is unchanged."""
+        if self.text is None:
+            return self
+        split = self if unit == "word" else self.from_text(self.text, self.source, unit)
+        tags, changed = self.tags, self.changed_spans
+        if self.spans is not None:
+            tags, changed = tags_of_spans(self.text, split.offsets, self.spans)
+        return replace(self, words=split.words, offsets=split.offsets, tags=tags, changed_spans=changed)
+
+    @property
+    def location(self) -> str:
+        """File and line, for messages."""
+        return self.location_of(0)
+
+    def location_of(self, word: int) -> str:
+        """Return file and line of a word, for messages."""
+        return f"{self.source}, line {self.lines[word]}" if self.lines else self.source
+
+
+def read_sentences(
+    path: str,
+    words: str | None,
+    tags: str | None,
+    labeled: bool,
+    comment_prefix: str | None = None,
+    encoding: str = "utf-8",
+    suffix: str | None = None,
+) -> Iterator[TagExample]:
+    """Read the sentences of a file or glob, in order, in constant memory; with `labeled`, also their tags.
+
+    - `.conllu`: columns by name or number (form, upos). Multiword ranges (1-2) and empty nodes (1.1) are skipped;
+      `# newdoc` starts a document.
+    - `.jsonl`, `.json` and `.parquet`: lists of strings by field (words, tags); or a text, which is split into words,
+      and its entities as spans of characters (see `char_spans`). Each row is a document of its own. A glob may name
+      several such files. Numbers in a .parquet of the hub become the tags that its metadata names.
+    - any other suffix but .csv, in one or several files: columns separated by tabs, or else by spaces, by number from 1
+      or, negative, from the last (1, -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Between tabs
+      a space is a word. Tags in brackets, as in CoNLL-2012, become IOB2. Columns that the user has not named may be
+      recognized, and so is a file with a sentence per line beside one with its tags (see `column_forms`). Comments are
+      `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that starts with # and white space and
+      has another number of columns than its sentence's last line; else # is a word, as in CoNLL-2000.
+
+    Lines that start with `comment_prefix` are comments, too. Every format except .parquet may be compressed, or
+    hf://datasets/…. `suffix`: the format, such as conllu, whatever the file's suffix.
+    Raises ValueError with file and line for invalid input: missing columns or values, lists of unequal length, bytes
+    that are invalid in the encoding, no sentence at all.
+    """
+    is_set = Path(path).is_dir() or glob.has_magic(path)
+    files = [*expand_files(path)] if is_set and not is_remote(path) else [path]
+    form = format_of(files[0], suffix)
+    if form == ".csv":  # read as columns, its lines would become words
+        raise ValueError(
+            f"{path}: sentences are read from .jsonl, .json, .parquet, .conllu, and columns of words and tags such as "
+            ".conll, not from .csv; convert the file"
+        )
+    if form in ROW_FORMATS:
+        return _from_rows(path, words, tags, labeled, encoding, suffix)
+    if len(files) > 1:
+        return _of_several(files, words, tags, labeled, comment_prefix, encoding, suffix)
+    path = files[0]
+    if tag_file := tag_file_of(path):
+        return _from_two_files(path, tag_file, labeled, encoding)
+    conllu = form == ".conllu"
+    names = CONLLU_COLUMNS if conllu else ()
+    columns = [Column.of(words or ("form" if conllu else "1"), names, path)._replace(spaces=not conllu)]
+    if labeled:
+        columns.append(Column.of(tags or ("upos" if conllu else "-1"), names, path, UNSPECIFIED if conllu else ""))
+    split = _conllu_rows if conllu else _column_rows
+    sentences = _rows_by_sentence(_blocks(path, encoding), split, comment_prefix)
+    if conllu:
+        return _from_columns(path, sentences, columns)
+    return _from_recognized_columns(path, sentences, columns, words, tags)
+
+
+def _from_recognized_columns(
+    path: str, sentences: Iterator[tuple[int, list[Row]]], columns: list[Column], words: str | None, tags: str | None
+) -> Iterator[TagExample]:
+    """Read sentences of columns; the first ones show which columns are words and tags, and whether tags are brackets.
+
+    `words`, `tags`: the columns that the user named.
+    """
+    first = list(islice(sentences, SENTENCES_SHOWN))
+    labeled = len(columns) > 1
+    form = recognize_columns([[row.cells for row in rows] for _, rows in first], labeled) if words is None else None
+    if form:
+        warnings.warn(f"{path}: {form.note}; choose others with --words and --tags", stacklevel=1)
+        columns[0] = columns[0]._replace(number=form.words - 1)
+        if labeled and tags is None:
+            columns[1] = columns[1]._replace(number=form.tags - 1 if form.tags > 0 else form.tags)
+    shown = [row.cells[columns[-1].number] for _, rows in first for row in rows if len(row.cells) > columns[-1].number]
+    examples = _from_columns(path, chain(first, sentences), columns)
+    yield from map(_without_brackets, examples) if labeled and are_brackets(shown) else examples
+
+
+def _without_brackets(example: TagExample) -> TagExample:
+    """Return a sentence with tags in IOB2 in place of brackets. Raises ValueError for another tag."""
+    tags = example.tags or ()
+    odd = next((number for number, tag in enumerate(tags) if not are_brackets([tag])), None)
+    if odd is not None:
+        raise ValueError(
+            f"{example.location_of(odd)}: expected a tag in brackets, such as (PER*, * or *), as before, got "
+            f"{tags[odd]!r}; choose the column with --tags"
+        )
+    return replace(example, tags=iob2_of_brackets(tags))
+
+
+def _of_several(files: Sequence[str], *settings: Any) -> Iterator[TagExample]:
+    """Read the sentences of several column files; each file begins a document."""
+    document = 0
+    for path in files:
+        before = document
+        for sentence in read_sentences(path, *settings):
+            document = before + sentence.document
+            yield replace(sentence, document=document)
+        document += 1
+
+
+def _from_two_files(path: str, tag_file: str, labeled: bool, encoding: str) -> Iterator[TagExample]:
+    """Read a sentence per line, and its tags from the same line of another file."""
+    warnings.warn(f"{path}: a sentence per line; its tags are the lines of {tag_file}", stacklevel=1)
+    empty = True
+    for number, words, tags in read_parallel(path, tag_file, lambda name: _read_lines(name, encoding), labeled):
+        empty = False
+        yield TagExample(words, tags, path, (number,) * len(words))
+    if empty:
+        raise ValueError(f"{path}: no sentence in it; a broken download or export?")
+
+
+def with_document_context(sentences: Iterable[TagExample], words: int) -> Iterator[TagExample]:
+    """Add to each sentence about `words` words of its document on either side, as far as the document has them.
+
+    Whole sentences are added, by reference. Only the needed window of a document is in memory.
+    """
+    for _, document in groupby(sentences, key=lambda sentence: sentence.document):
+        yield from _add_context(document, words)
+
+
+def _add_context(document: Iterator[TagExample], words: int) -> Iterator[TagExample]:
+    before: deque[tuple[str, ...]] = deque()
+    ahead: deque[TagExample] = deque()
+    words_before = words_ahead = 0
+    while True:
+        while not ahead or words_ahead - len(ahead[0].words) < words:
+            if (following := next(document, None)) is None:
+                break
+            ahead.append(following)
+            words_ahead += len(following.words)
+        if not ahead:
+            return
+        sentence = ahead.popleft()
+        words_ahead -= len(sentence.words)
+        yield replace(sentence, before=tuple(before), after=tuple([other.words for other in ahead]))
+        before.append(sentence.words)
+        words_before += len(sentence.words)
+        while words_before - len(before[0]) >= words:
+            words_before -= len(before.popleft())
+
+
+def to_conll(words: Sequence[str], tags: Sequence[str], location: str = "words") -> str:
+    """Format a sentence as CoNLL columns: a word, a tab and its tag per line, and a blank line at the end.
+
+    Raises ValueError with the location for a sentence without words, or a word that would be read differently.
+
+    >>> to_conll(["Paris", "."], ["B-LOC", "O"]).split()
+    ['Paris', 'B-LOC', '.', 'O']
+    """
+    if not words:
+        raise ValueError(f"{location}: a column file has no sentences without words; write .jsonl")
+    for word in words:
+        mark = word.startswith(("\ufeff", DOCUMENT_LINE)) or COMMENT.match(word)  # a reader skips these
+        is_padded = word != word.strip(" ") != ""  # a word of spaces alone is read as it is
+        if mark or is_padded or not word or (not word.strip(" \r") and "\r" in word) or "\t" in word or "\n" in word:
+            raise ValueError(f"{location}: the word {word!r} cannot be written to a column file; write .jsonl")
+    return "".join([f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)]) + "\n"
+
+
+# Files to lines to blocks between blank lines
+
+
+class Line(NamedTuple):
+    """A line of a file, numbered from 1."""
+
+    number: int
+    text: str
+
+
+def _read_lines(path: str, encoding: str) -> Iterator[Line]:
+    for number, text in split_lines(path, read_text(path, encoding)):
+        yield Line(number, text.rstrip("\r"))
+
+
+def _blocks(path: str, encoding: str) -> Iterator[list[Line]]:
+    block: list[Line] = []
+    size = 0
+    for line in _read_lines(path, encoding):
+        ends = not line.text.strip(" \t")
+        alone = line.text.startswith(DOCUMENT_LINE)  # ends a sentence, with or without a blank line
+        if (ends or alone) and block:
+            yield block
+            block, size = [], 0
+        if alone:
+            yield [line]
+        elif not ends:
+            block.append(line)
+            size += len(line.text)
+            check_sentence_size(path, line.number, len(block), size)
+    if block:
+        yield block
+
+
+# Blocks to sentences
+
+
+class Row(NamedTuple):
+    """A line of columns."""
+
+    number: int
+    text: str
+    cells: list[str]
+
+
+class Column(NamedTuple):
+    """A column to read."""
+
+    number: int
+    """From 0; negative: from the last, -1."""
+    name: str
+    """Name in messages."""
+    blank: str
+    """The cell that means no value."""
+    spaces: bool = False
+    """Whether spaces between tabs are a value: a word of a character-level corpus."""
+
+    @classmethod
+    def of(cls, asked: str, names: Sequence[str], path: str, blank: str = "") -> Self:
+        """Find a column by its name, if columns have names, or by its number from 1 (negative: from the last)."""
+        if asked.lower() in names:
+            return cls(names.index(asked.lower()), f"column {asked}", blank)
+        try:
+            number = int(asked)
+        except ValueError:
+            number = 0
+        if number == 0:
+            known = f"one of {', '.join(names)}, or " if names else ""
+            raise ValueError(f"{path}: no column {asked!r}; name {known}a number from 1, or from the last, -1")
+        return cls(number - 1 if number > 0 else number, f"column {asked}", blank)
+
+    def value(self, cells: list[str]) -> str:
+        """Return the value of this column in a row's cells."""
+        cell = cells[self.number]
+        return cell.strip(" ") or (cell if self.spaces else "")
+
+
+def _from_columns(path: str, sentences: Iterable[tuple[int, list[Row]]], columns: list[Column]) -> Iterator[TagExample]:
+    check, rows, num_trailing, prefix = RunningTextCheck(path), list[Row](), 0, ""
+    for document, whole_rows in sentences:
+        rows = _without_blank_ends(whole_rows, len(columns))
+        num_trailing += sum(map(Row.__ne__, rows, whole_rows))
+        values = list(zip(*[_values(row, columns, path) for row in rows], strict=True))
+        _check_num_columns(rows, path)
+        check.add(rows)
+        prefix = prefix or _language_prefix(values[0])
+        whole = prefix and all(word.startswith(prefix) and word != prefix for word in values[0])
+        yield TagExample(
+            words=tuple(word[len(prefix) :] for word in values[0]) if whole else values[0],
+            tags=values[1] if len(columns) > 1 else None,
+            source=path,
+            lines=_compact([row.number for row in rows]),
+            document=document,
+        )
+    if not rows:
+        raise ValueError(f"{path}: no sentence in it; a broken download or export?")
+    if num_trailing:
+        warnings.warn(f"{path}: {num_trailing:,} lines end in blank cells, which are ignored", stacklevel=1)
+    if prefix:
+        warnings.warn(f"{path}: {prefix!r} before each word is removed", stacklevel=1)
+    if len(columns) == 1:  # without tags, nothing else tells columns from text
+        check.finish(rows)
+
+
+def _language_prefix(words: Sequence[str]) -> str:
+    """Return the language code before all words of a sentence; empty if there is none.
+
+    >>> _language_prefix(["en:Paris", "en:."]), _language_prefix(["en:Paris", "."]), _language_prefix(["re:start"])
+    ('en:', '', '')
+    """
+    found = LANGUAGE.match(words[0]) if len(words) > 1 else None
+    return found[0] if found and all(word.startswith(found[0]) and word != found[0] for word in words) else ""
+
+
+def _rows_by_sentence(
+    blocks: Iterable[list[Line]], split: Callable[[list[Line]], list[Row]], comment_prefix: str | None
+) -> Iterator[tuple[int, list[Row]]]:
+    """Yield the rows of each sentence, without comments, and the number of its document."""
+    document = 0
+    for block in blocks:
+        document += any(starts_document(line.text) for line in block)
+        if block[0].text.startswith(DOCUMENT_LINE):
+            continue
+        lines = [line for line in block if not (comment_prefix and line.text.startswith(comment_prefix))]
+        if lines and (rows := split(lines)):
+            yield document, rows
+
+
+@dataclass
+class RunningTextCheck:
+    """A check for running text: only the first word of each paragraph would be read.
+
+    Every sentence of such a file is one line without a tab, and the lines have different numbers of columns.
+    """
+
+    path: str
+    single_lines: bool = True
+    """True as long as every sentence is one line without a tab."""
+    num_columns: int = 0
+    """Number of columns of these lines; 0 before the first one."""
+
+    def add(self, rows: list[Row]) -> None:
+        """Count the rows of the next sentence. Raises ValueError if the file is running text."""
+        self.single_lines = self.single_lines and len(rows) == 1 and "\t" not in rows[0].text
+        if self.single_lines:
+            if self.num_columns not in (0, len(rows[0].cells)):
+                raise self._error(rows)
+            self.num_columns = len(rows[0].cells)
+
+    def finish(self, last_rows: list[Row]) -> None:
+        """Raise ValueError if all sentences are single lines of the same number of columns, more than one."""
+        if self.single_lines and self.num_columns != 1:
+            raise self._error(last_rows)
+
+    def _error(self, rows: list[Row]) -> ValueError:
+        return ValueError(
+            f"{self.path}, line {rows[0].number}: running text? Expected columns of words and tags, one word per line; "
+            "if sentences have one word only, separate the columns by tabs"
+        )
+
+
+def _conllu_rows(block: list[Line]) -> list[Row]:
+    rows = [Row(number, text, text.split("\t")) for number, text in block if not text.startswith("#")]
+    return [row for row in rows if "-" not in row.cells[0] and "." not in row.cells[0]]
+
+
+def _column_rows(block: list[Line]) -> list[Row]:
+    rows = [Row(number, text, split_cells(text)) for number, text in block]
+    num_columns = len(rows[-1].cells)
+    return [row for row in rows if not is_comment(row.text, num_columns)]
+
+
+def _without_blank_ends(rows: list[Row], needed: int) -> list[Row]:
+    """Return the rows without the cells that are blank in all rows of the sentence, after the `needed` first ones."""
+    width = max(needed, *(len(without_blank_end(cells)) for _, _, cells in rows))
+    return [row._replace(cells=row.cells[:width]) for row in rows]
+
+
+def _values(row: Row, columns: list[Column], path: str) -> tuple[str, ...]:
+    """Return the values of the given columns in one line. Raises ValueError for a missing one."""
+    number, text, cells = row
+    try:
+        found = tuple([column.value(cells) for column in columns])
+    except IndexError:
+        found = ()
+    if len({column.number % len(cells) for column in columns[: len(found)]}) < len(columns):  # too few, or one for both
+        raise ValueError(
+            f"{path}, line {number}: expected {' and '.join(column.name for column in columns)}, got "
+            f"{len(cells)} column{'s' * (len(cells) != 1)}: {text[:SHOWN]!r}; choose them with --words and --tags"
+            f"{_comment_hint(text)}"
+        )
+    for column, value in zip(columns, found, strict=True):
+        if value == column.blank:
+            raise ValueError(f"{path}, line {number}: no value ({value!r}) in {column.name}; fix the line")
+    return found
+
+
+def _check_num_columns(rows: list[Row], path: str) -> None:
+    """Raise ValueError for a line with another number of columns than most lines of its sentence."""
+    num_columns = mode(len(cells) for _, _, cells in rows)
+    for number, text, cells in rows:
+        if len(cells) != num_columns:
+            raise ValueError(
+                f"{path}, line {number}: expected {num_columns} columns, as in the other lines of the sentence, got "
+                f"{len(cells)}: {text[:SHOWN]!r}; fix the line, or separate the columns of all lines by tabs"
+                f"{_comment_hint(text)}"
+            )
+
+
+def _comment_hint(text: str) -> str:
+    """Return a hint to the setting for comments if a line looks like one."""
+    marks = re.match(r"#+", text)
+    return f"; if it is a comment, set --comment-prefix {marks[0]!r}" if marks else ""
+
+
+def _compact(numbers: list[int]) -> Sequence[int]:
+    """Return the numbers as a range if they are consecutive, which takes less memory."""
+    whole = range(numbers[0], numbers[-1] + 1)
+    return whole if len(whole) == len(numbers) else tuple(numbers)
+
+
+# Rows of lists
+
+
+def _from_rows(
+    path: str, words: str | None, tags: str | None, labeled: bool, encoding: str, suffix: str | None
+) -> Iterator[TagExample]:
+    names = [] if words and tags else column_names(path, suffix, encoding)
+    present = {*names, *(name.partition(".")[0] for name in names)}  # spans may be the members of an object
+    fitting = [pair for pair in COLUMNS if words in (None, pair[0]) and tags in (None, pair[1]) and pair[0] in present]
+    chosen = next((pair for pair in fitting if pair[1] in present), (fitting or COLUMNS)[0])
+    fields = (words or chosen[0], tags or chosen[1])[: 1 + labeled]
+    schema = TableSchema((), fields, encoding=encoding, hint="choose them with --words and --tags", suffix=suffix)
+    of_prodigy = labeled and {ANSWER, "_input_hash"} <= present
+    if of_prodigy:
+        schema = replace(schema, values=(*fields, ANSWER))
+    rows = read_rows(path, schema)
+    if of_prodigy:
+        rows = leave_out_rows(rows, path, ANSWER, REJECTED, " or ".join(REJECTED))
+    for document, (location, values) in enumerate(rows):
+        yield replace(_row_example(values[: len(fields)], fields, location), document=document)
+    if (words, tags) == (None, None) and fields != COLUMNS[0][: 1 + labeled]:
+        warnings.warn(f"{path}: read from {' and '.join(map(repr, fields))}", stacklevel=1)
+
+
+def _row_example(values: Sequence[Any], fields: Sequence[str], location: str) -> TagExample:
+    if isinstance(values[0], str):
+        example = TagExample.from_text(values[0], source=location)
+        if len(fields) == 1:
+            return example
+        return replace(example, spans=tuple(parse_spans(values[1], f"{location}: {fields[1]!r}"))).split_into("word")
+    for name, value in zip(fields, values, strict=True):
+        _check_strings(value, name, location)
+    tags = tuple(values[1]) if len(fields) > 1 else None
+    if blank := [number for number, tag in enumerate(tags or (), 1) if tag.strip() != tag or not tag]:
+        tag = (tags or ())[blank[0] - 1]
+        raise ValueError(f"{location}: number {blank[0]} in {fields[1]!r}: expected a tag without spaces, got {tag!r}")
+    return TagExample(tuple(values[0]), tags, source=location)
+
+
+def _check_strings(values: Any, name: str, location: str) -> None:
+    """Raise ValueError for anything but a list of strings.
+
+    Numbers without names in the file's metadata are rejected, too: taken for plain classes, the tags of entities would
+    be scored word by word, nearly all of them O, which looks good.
+    """
+    hint = ""
+    if isinstance(values, list):
+        if all(isinstance(value, str) for value in values):
+            return
+        if None in values:
+            hint = f"; number {values.index(None) + 1} is missing (null): fill it in"
+        elif all(isinstance(value, int) for value in values):
+            hint = "; the file has no names for these numbers: write tags as text (B-PER, O)"
+    raise ValueError(f"{location}: expected a list of strings in {name!r}, got {str(values)[:SHOWN]!r}{hint}")

@@ -1,0 +1,160 @@
+"""Model folders with a task: reading and writing a model and its task."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from bertwright.base.files import read_json, write_json
+from bertwright.base.settings import did_you_mean
+from bertwright.interop.checksums import write_checksums
+from bertwright.interop.head_config import HeadRecord
+from bertwright.interop.huggingface import Head, load_head, load_task_model, read_config, write_task_model
+from bertwright.interop.model_files import CLASSES, new_folder
+from bertwright.models.heads import EncoderForTask
+from bertwright.tasks.classification import format_labels
+from bertwright.tasks.task import TASK_FILE, AnyTask, from_fields, write_task
+from bertwright.tasks.task_types import TASK_TYPES
+from bertwright.vocabulary.tokenizer import TextTokenizer
+
+
+def read_task(folder: Path) -> AnyTask | None:
+    """Read the task of a model folder from `task.json`, else infer it from `config.json`; None if neither has a task.
+
+    Raises ValueError for an invalid `task.json`, and for a head that is not supported.
+    """
+    path = folder / TASK_FILE
+    if not path.is_file():
+        config = read_config(folder)
+        return None if config.head is None else infer_task(config.head, config.config.max_positions)
+    values = read_json(path)
+    if not isinstance(values, dict) or not isinstance(kind := values.pop("kind", None), str):
+        raise ValueError(f'{path}: expected an object with the "kind" of a task')
+    if kind not in TASK_TYPES:
+        raise ValueError(f'{path}: no task type "{kind}"; {did_you_mean(kind, TASK_TYPES)}')
+    try:
+        task = from_fields(TASK_TYPES[kind], values, path)
+        task.check_learned()
+    except ValueError as error:
+        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    return task
+
+
+def infer_task(described: HeadRecord, max_positions: int) -> AnyTask:
+    """Infer the task of a folder of `transformers` from its head; see `Task.from_head`."""
+    inferred = (cls.from_head(described, max_positions) for cls in TASK_TYPES.values())
+    return next(task for task in inferred if task is not None)
+
+
+class TaskModel(NamedTuple):
+    """A task and a model trained on it."""
+
+    model: EncoderForTask
+    task: AnyTask
+    inferred: bool = False
+    """True if the task was inferred from `config.json`; its columns, and whether it reads pairs, are then unknown."""
+    outputs: tuple[str, ...] = ()
+    """Names of the outputs in `config.json`, if an inferred task spells them differently."""
+    classes: Any = None
+    """For classifiers of `estimators`: the values of y by label, from `classes.json`."""
+
+
+def load_task(folder: Path) -> TaskModel | None:
+    """Load a model and its task, ready for inference; None for a folder without a task.
+
+    Raises ValueError if one of them is invalid, or if they do not match.
+    """
+    task = read_task(folder)
+    if task is None:
+        return None
+    described = load_head(folder)
+    model = load_task_model(folder, head=_head_of(task, folder))
+    spec = model.head.spec
+    if task.head != spec:
+        raise ValueError(
+            f"{folder / TASK_FILE}: expected a {task.head.kind} head with {task.head.outputs} outputs, got a "
+            f"model with a {spec.kind} head with {spec.outputs}; the two are not from one training"
+        )
+    explicit = (folder / TASK_FILE).is_file()
+    outputs = described.labels if described and not explicit else ()
+    if explicit and task.label_names and described and described.labels not in ((), task.label_names):
+        raise ValueError(
+            f"{folder / TASK_FILE}: expected the labels of config.json (id2label: "
+            f"{', '.join(described.labels[:5])} …), got {', '.join(task.label_names[:5])} …; fix the wrong file"
+        )
+    _scale_classifier(model, 1 / task.head_scale)
+    classes = read_json(folder / CLASSES) if (folder / CLASSES).is_file() else None
+    return TaskModel(model, task, inferred=not explicit, outputs=outputs, classes=classes)
+
+
+def _head_of(task: AnyTask, folder: Path) -> Head | None:
+    """Return the head that a task builds, or its specification if `config.json` names no head of `transformers`."""
+    return task.head_builder or (None if load_head(folder) else task.head)
+
+
+def continue_task(folder: Path, task: AnyTask) -> AnyTask:
+    """Return a task with its labels in the order of the trained head of a folder.
+
+    Raises ValueError, naming the folder, unless the head fits: the same task type and, if any, the same labels.
+    """
+    trained = read_task(folder)
+    kind = trained.kind if trained else "pre-training only"
+    if trained is None or kind != task.kind:
+        raise ValueError(
+            f"{folder}: expected a model fine-tuned on {task.kind}, whose head can be continued, got one of {kind}; "
+            "omit --keep-head for a new head"
+        )
+    if set(trained.label_names) != set(task.label_names):
+        raise ValueError(
+            f"{folder}: expected a head for the labels of the training data ({format_labels(task.label_names)}), got "
+            f"one for {format_labels(trained.label_names)}; omit --keep-head for a new head"
+        )
+    changes: dict[str, Any] = {} if trained.label_names == task.label_names else {"labels": trained.label_names}
+    if hasattr(trained, "pooling"):
+        changes["pooling"] = trained.pooling
+    return replace(task, **changes)  # type: ignore[type-var]
+
+
+def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> EncoderForTask:
+    """Load a folder's model with its head for a task of `continue_task`; `dropout`: None leaves the folder's rates."""
+    model = load_task_model(folder, dropout, _head_of(task, folder))
+    _scale_classifier(model, 1 / task.head_scale)
+    return model
+
+
+def describe_head(trained: TaskModel) -> HeadRecord:
+    names = trained.outputs or trained.task.label_names
+    return HeadRecord(trained.model.head.spec, names, trained.task.is_regression, trained.task.is_multi_label)
+
+
+def write_task_folder(folder: Path, trained: TaskModel, tokenizer: TextTokenizer) -> None:
+    """Write a model and its task into an existing folder; each file is written atomically."""
+    model = trained.model
+    if trained.task.head_scale != 1:  # other threads may predict with the model: scale a copy of its head
+        model = EncoderForTask(model.encoder, model.head.spec)
+        model.head = deepcopy(trained.model.head)
+        _scale_classifier(model, trained.task.head_scale)
+    write_task_model(folder, model, tokenizer, describe_head(trained))
+    if not trained.inferred:
+        write_task(folder, trained.task)
+    if trained.classes is not None:
+        write_json(folder / CLASSES, trained.classes)
+    write_checksums(folder)
+
+
+def save_task_folder(folder: Path, trained: TaskModel, tokenizer: TextTokenizer) -> None:
+    """Write a new folder with a model and its task, atomically. Raises ValueError if it already exists."""
+    with new_folder(folder) as temporary:
+        write_task_folder(temporary, trained, tokenizer)
+
+
+@torch.no_grad()
+def _scale_classifier(model: EncoderForTask, factor: float) -> None:
+    """Multiply the head's last layer, which predicts in original units in files and in units of `head_scale` here."""
+    if factor != 1:
+        for parameter in model.head.get_submodule("classifier").parameters():
+            parameter.mul_(factor)

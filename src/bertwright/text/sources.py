@@ -1,0 +1,377 @@
+"""Input files: paths, folders, globs and hub names become a checked, ordered list of files."""
+
+from __future__ import annotations
+
+import atexit
+import glob
+import os
+import re
+import shutil
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePath
+from typing import IO, Any, Literal, cast, get_args
+
+from bertwright.base import object_storage
+from bertwright.base.object_storage import as_url
+
+DocumentUnit = Literal["blank-line", "file", "line", "section"]
+
+FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
+HF_SCHEME = "hf://"
+SHOWN = 8  # names in a message
+STDIN = "-"  # stands for standard input on the command line
+NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a file first"
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """An input file that exists, is not empty and has a known suffix."""
+
+    path: str  # a path on this machine, hf://… or another URL; a member of a .json or .zip file follows after #
+    size: int  # bytes on disk
+    format: str  # suffix, such as ".txt"
+    compression: str  # one of COMPRESSIONS, or ""
+    document_unit: DocumentUnit  # used for .txt files; "section" for Wikipedia dumps
+    modified_ns: int = 0  # time of its last change when it was listed; 0 if unknown
+
+    def open(self) -> IO[bytes]:
+        """Open the file: of this machine, of the hub's cache, or an object as a stream."""
+        url = as_url(self.path)
+        return object_storage.open_stream(url) if url else self._local_path().open("rb", buffering=0)
+
+    @contextmanager
+    def local_path(self) -> Iterator[Path]:
+        """Yield a path on this machine; an object is copied for the time of the block."""
+        if (url := as_url(self.path)) is None:
+            yield self._local_path()
+            return
+        with tempfile.TemporaryDirectory(prefix="bertwright-") as folder, self.open() as source:
+            copy = Path(folder) / PurePath(url).name
+            with copy.open("wb") as target:
+                shutil.copyfileobj(source, target, object_storage.READ_AHEAD)
+            yield copy
+
+    def _local_path(self) -> Path:
+        """Return the path on this machine; download a file of the hub into its cache unless it is already there."""
+        return _download(self.path) if self.path.startswith(HF_SCHEME) else Path(split_member(self.path)[0])
+
+    def check_unchanged(self) -> None:
+        """Raise ValueError if the file is no longer as it was when it was listed."""
+        if self.modified_ns and _file_status(self.path) != (self.size, self.modified_ns):
+            raise ValueError(f"{self.path}: changed while it was read; wait until it is complete, and start again")
+
+
+EMPTY_FILE = "empty file (0 bytes)"
+
+
+class EmptyFileError(ValueError):
+    """The error for a file of 0 bytes, which is left out where other files can be read."""
+
+
+def find_file(path: str, unit: DocumentUnit = "blank-line", suffix: str | None = None) -> InputFile:
+    """Describe an existing file; `suffix`: see `format_of`."""
+    base, _ = split_member(path)
+    size, modified = _file_status(path)
+    return InputFile(path, size, format_of(path, suffix), split_suffixes(base)[1], unit, modified)
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path names files that are not on this machine: of the hub, or of an object store."""
+    return path.startswith(HF_SCHEME) or as_url(path) is not None
+
+
+def _file_status(path: str) -> tuple[int, int]:
+    """Return the size of a file and the time of its last change in ns, 0 if unknown."""
+    if path.startswith(HF_SCHEME):
+        return _hub_size(path), 0
+    if url := as_url(path):
+        return object_storage.status(url)
+    status = Path(split_member(path)[0]).stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def format_of(path: str, suffix: str | None = None) -> str:
+    """Return the suffix of a file's format, such as ".tsv"; `suffix`: the one given by the user, such as "tsv"."""
+    base, member = split_member(path)
+    given, compression = split_suffixes(base)
+    if suffix:
+        return f".{suffix}"
+    return (
+        split_suffixes(zip_member(base, base, member))[0] if compression == ".zip" and Path(base).is_file() else given
+    )
+
+
+def split_member(path: str) -> tuple[str, str]:
+    """Split data.json#dev or data.zip#dev.csv into the file and its member; the member is "" if none is named."""
+    base, _, member = path.rpartition("#")
+    return (base, member) if base and Path(base).is_file() and not Path(path).exists() else (path, "")
+
+
+def zip_member(file: str | IO[bytes], path: str, member: str = "") -> str:
+    """Return the name of a file in an archive: the one given, or the only one. `path`: its name in messages."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path}: not a valid .zip archive ({error}); copy it again") from None
+    if len(names) == 1 and not member:
+        return names[0]
+    if member not in names:
+        raise ValueError(f"{path}: holds {len(names)} files ({', '.join(names[:SHOWN])}); name one, as in {path}#FILE")
+    return member
+
+
+def split_suffixes(path: str) -> tuple[str, str]:
+    """Return the suffix that names the format and the one that names the compression, in lower case; "" for none.
+
+    A .log is text. The files of a Wikipedia dump in several files end with the range of their pages: .xml-p1p41242.
+
+    >>> split_suffixes("a/b.train.JSONL.gz"), split_suffixes("hf://datasets/a/b.v1/*.conll"), split_suffixes("a.bz2")
+    (('.jsonl', '.gz'), ('.conll', ''), ('', '.bz2'))
+    >>> split_suffixes("kowiki-latest-pages-articles1.xml-p1p82407.bz2"), split_suffixes("HDFS.log.gz")
+    (('.xml', '.bz2'), ('.txt', '.gz'))
+    """
+    suffixes = PurePath(path.lower()).suffixes
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
+    suffix = suffixes[-1] if suffixes else ""
+    return ".txt" if suffix == ".log" else re.sub(r"^\.xml-p\d+p\d+$", ".xml", suffix), compression
+
+
+def list_inputs(
+    inputs: Sequence[str],
+    document_unit: DocumentUnit = "blank-line",
+    formats: Sequence[str] = FORMATS,
+    suffix: str | None = None,
+) -> list[InputFile]:
+    """List all files of the inputs: inputs in the order given, the files of each in sorted order.
+
+    Empty files beside others are left out, with a warning. `suffix`: the format of all files, whatever their names.
+    Raises ValueError for a path that does not exist, a folder or glob without files, a suffix that is not in
+    `formats`, empty files only, and a file that is named twice; OSError for a folder that cannot be searched.
+    """
+    readable, failed = list_readable_inputs(inputs, document_unit, formats, suffix)
+    empty = [path for path, error in failed.items() if isinstance(error, EmptyFileError)]
+    for path, error in failed.items():
+        if path not in empty or not readable:
+            raise error
+    if empty:
+        others = f" and {len(empty) - 1:,} more" if len(empty) > 1 else ""
+        warnings.warn(f"{empty[0]}{others}: empty (0 bytes), left out", stacklevel=1)
+    return readable
+
+
+def list_readable_inputs(
+    inputs: Sequence[str],
+    document_unit: DocumentUnit = "blank-line",
+    formats: Sequence[str] = FORMATS,
+    suffix: str | None = None,
+) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
+    """List the readable files of the inputs, and the errors of the other files, by path.
+
+    Raises ValueError for inputs that name no file, or a file twice.
+    """
+    readable: list[InputFile] = []
+    failed: dict[str, ValueError | OSError] = {}
+    named: dict[str, str] = {}
+    for given in inputs:
+        unit, pattern = _split_override(given, document_unit)
+        for path in _remote_files(pattern, formats) if is_remote(pattern) else expand_files(pattern):
+            real = path if is_remote(path) else os.path.realpath(path)
+            if real in named:
+                raise ValueError(f"{path}: named twice, by {named[real]} and by {given}; its text would count double")
+            named[real] = given
+            try:
+                readable.append(_check_file(path, unit, formats, suffix))
+            except (ValueError, OSError) as error:
+                failed[path] = error
+    return readable, failed
+
+
+def _split_override(given: str, default: DocumentUnit) -> tuple[DocumentUnit, str]:
+    """Split `file=books/` into the document unit and the path."""
+    prefix, equals, pattern = given.partition("=")
+    if equals and prefix in get_args(DocumentUnit):
+        return cast(DocumentUnit, prefix), pattern
+    return default, given
+
+
+def _check_file(path: str, unit: DocumentUnit, formats: Sequence[str], suffix: str | None) -> InputFile:
+    file = find_file(path, unit, suffix)
+    if file.size == 0:
+        raise EmptyFileError(f"{path}: {EMPTY_FILE}; replace it, or leave it out")
+    if file.format not in formats:
+        raise ValueError(
+            f"{path}: unknown suffix {file.format or '(none)'}; known are {', '.join(formats)}, each but .parquet also "
+            f"with {', '.join(COMPRESSIONS)}; name the format of such files, as in --format txt (a glob such as "
+            "folder/**/*.txt excludes other files)"
+        )
+    if unit == "section" and file.format == ".txt":
+        raise ValueError(
+            f"{path}: expected a Wikipedia dump (.xml) for documents of one section, got .txt; use file=, line= or "
+            "blank-line="
+        )
+    if file.compression and file.format == ".parquet":
+        raise ValueError(f"{path}: Parquet is compressed inside; unpack this {file.compression} first")
+    return file
+
+
+def _hub_size(path: str) -> int:
+    with _explain_hub_errors(path):
+        return int(_hub().info(path.removeprefix(HF_SCHEME))["size"])
+
+
+def check_unique(patterns: Iterable[str], origin: str = "") -> None:
+    """Raise ValueError if two patterns name the same file; missing files are ignored.
+
+    `origin` is appended to the message, such as " with --dev".
+    """
+    named: set[str] = set()
+    for pattern in patterns:
+        for real in resolve_files(pattern):
+            if real in named:
+                raise ValueError(f"{pattern}: named twice{origin}; its examples would count double")
+            named.add(real)
+
+
+def check_exist(patterns: Iterable[str]) -> None:
+    """Raise ValueError if a pattern names no file of this machine; others are looked for when they are read."""
+    for pattern in patterns:
+        if not is_remote(pattern):
+            list(expand_files(pattern))
+
+
+def resolve_files(pattern: str) -> list[str]:
+    """Return the real paths of the files that a pattern names; for remote files, the pattern itself."""
+    if is_remote(pattern):
+        return [pattern]
+    try:
+        return [os.path.realpath(path) for path in expand_files(pattern)]
+    except ValueError:  # reported when the file is read
+        return []
+
+
+def expand_files(pattern: str) -> Iterator[str]:
+    """Yield the files that a file, folder or glob of this machine names; of several links to a file, the first.
+
+    Raises ValueError if there are none.
+    """
+    if not pattern:  # an unset variable in a script; Path would take it for the current folder
+        raise ValueError("an input is empty: name a file, folder, glob or hf://datasets/... path")
+    pattern, member = split_member(pattern)
+    pattern = _copy_of_stdin(sys.stdin and sys.stdin.buffer) if pattern == STDIN else pattern
+    path = Path(os.path.expanduser(pattern))  # noqa: PTH111 (Path.expanduser raises RuntimeError for ~nobody)
+    if path.is_dir():
+        files = sorted(_visible_files(path))
+    elif path.exists():
+        files = [path]
+    elif glob.has_magic(pattern):
+        matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        files = sorted(match for match in map(Path, matches) if match.is_file())
+    else:
+        raise ValueError(f"{pattern}: no such file or folder")
+    if path.exists() and not (path.is_dir() or path.is_file()):
+        raise ValueError(f"{pattern}: {NOT_SEEKABLE}")
+    if not files:
+        raise ValueError(f"{pattern}: no files there" if path.is_dir() else f"{pattern}: no file matches")
+    seen: set[str] = set()
+    for file in map(str, files):
+        if (real := os.path.realpath(file)) not in seen:
+            seen.add(real)
+            yield f"{file}#{member}" if member else file
+
+
+@lru_cache(maxsize=1)  # several passes read the same text
+def _copy_of_stdin(stream: IO[bytes] | None) -> str:
+    """Copy standard input to a temporary file, which lives as long as this process, and return its path."""
+    folder = Path(tempfile.mkdtemp(prefix="bertwright-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copy = folder / "standard-input.txt"
+    with copy.open("wb") as target:
+        if stream is not None:
+            shutil.copyfileobj(stream, target)
+    if not copy.stat().st_size:
+        raise ValueError("standard input: expected text, got none; pipe text into the command, or name a file")
+    return str(copy)
+
+
+def name_stdin(inputs: Sequence[str]) -> tuple[str, ...]:
+    """Return the inputs with the path of a copy in place of standard input, for another process."""
+    pairs = [given.rpartition("=") for given in inputs]
+    return tuple(
+        before + equals + (next(expand_files(STDIN)) if last == STDIN else last) for before, equals, last in pairs
+    )
+
+
+def _visible_files(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder, following links; each folder is visited once, however many links lead to it."""
+
+    def fail(error: OSError) -> None:
+        raise error  # os.walk would silently skip such a folder
+
+    seen: set[str] = set()
+    for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        if (real := os.path.realpath(parent)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent, name) for name in names if not name.startswith("."))
+
+
+def _hub() -> Any:
+    """Return the hub's file system; imported on demand, since the import takes half a second."""
+    from huggingface_hub import HfFileSystem
+
+    return HfFileSystem()
+
+
+def _remote_files(location: str, formats: Sequence[str]) -> Iterator[str]:
+    """Yield the files that a file, folder or glob of the hub or of an object store names."""
+    url = as_url(location)
+    with object_storage.explain(url) if url else _explain_hub_errors(location):
+        hub, pattern = object_storage.file_system(url) if url else (_hub(), location.removeprefix(HF_SCHEME))
+        if glob.has_magic(pattern):
+            names = hub.glob(pattern)
+        elif not hub.exists(pattern):
+            kind = "bucket" if url else "data set"
+            raise FileNotFoundError(f"no such {kind}, folder or file, or no permission to read it")
+        else:
+            names = [pattern] if hub.isfile(pattern) else hub.find(pattern)
+    prefix = url[: url.index("://") + 3] if url else HF_SCHEME
+    visible = [name for name in sorted(names) if not any(label.startswith(".") for label in name.split("/"))]
+    # A data set's folder also holds its card and metadata, which are read only if a glob or a path names them.
+    is_exact = glob.has_magic(pattern) or names == [pattern]
+    files = visible if is_exact else [name for name in visible if split_suffixes(name)[0] in formats]
+    if not files:
+        raise ValueError(f"{location}: no file with a known suffix ({', '.join(formats)}) there")
+    yield from (prefix + name.lstrip("/" if prefix == "memory://" else "") for name in files)
+
+
+def _download(path: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    with _explain_hub_errors(path):
+        file = _hub().resolve_path(path.removeprefix(HF_SCHEME))
+        kind, revision = file.repo_type, file.revision
+        return Path(hf_hub_download(file.repo_id, file.path_in_repo, repo_type=kind, revision=revision))
+
+
+@contextmanager
+def _explain_hub_errors(location: str) -> Iterator[None]:
+    """Turn the errors of the hub's client and of its HTTP library into a ValueError of one line."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"{location}: not readable from the Hugging Face hub ({reason}); check the name, or use files "
+            "on this machine"
+        ) from error

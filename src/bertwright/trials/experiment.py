@@ -1,0 +1,290 @@
+"""Experiments of the paper: choose the level, plan, run the jobs, report.
+
+WORK/jobs/                       runs, shared by all experiments (see `experiments.job_runner`)
+WORK/NAME-LEVEL-KEY/report.md    the table next to the paper's, and the claims; report.json, plot.png
+WORK/budgets/                    the sizes that budgets gave, so that the same command resumes with the same ones
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from bertwright.base.console import (
+    filled_table,
+    format_duration,
+    heading,
+    key_value_table,
+    make_console,
+    make_table,
+    notice,
+    plain_text,
+    say,
+)
+from bertwright.base.files import local_folder, lock_if_free, read_json, write_json, write_text
+from bertwright.base.settings import to_table
+from bertwright.executors.open_executor import open_executor
+from bertwright.executors.ray_executor import CallResources
+from bertwright.interop.model_files import model_folder
+from bertwright.systems.bert.bert_config import format_shape
+from bertwright.training.context import select_device, select_dtype
+from bertwright.training.distributed import independent_ranks
+from bertwright.training.optimizer_settings import OptimizerSettings
+from bertwright.trials.experiment_settings import BUDGETED, ExperimentSettings
+from bertwright.trials.job_cost import estimate_costs, fit_budget
+from bertwright.trials.job_maker import ExperimentInputs
+from bertwright.trials.job_runner import WAIT_S, JobRunner
+from bertwright.trials.jobs import Job, all_jobs, digest_store
+from bertwright.trials.levels import LEVELS, ExperimentLevel
+from bertwright.trials.paper import make_plan
+from bertwright.trials.report import Report, make_report
+from bertwright.trials.report_formats import (
+    LEGEND,
+    format_cells,
+    format_pretrainings,
+    mark_floors,
+    plot,
+    to_markdown,
+    to_record,
+)
+from bertwright.trials.store_provenance import describe_store
+from bertwright.trials.table_plan import TablePlan
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+
+SEEDS = ("seeds", "pretraining_seeds")
+# --model at levels below "paper": one rate instead of four, and epochs of heads for all examples.
+MODEL_RATES, MODEL_PROBE_EPOCHS = (5e-5,), 5
+
+
+def experiment(settings: ExperimentSettings, console: Console | None = None) -> Path | None:
+    """Run or resume an experiment; return the folder of its report.
+
+    Returns None for a dry run, for a report without results, and on ranks other than 0.
+
+    The processes of torchrun share the jobs as processes that were started one by one do; rank 0 reports.
+
+    Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. Raises ValueError and OSError as the runs do
+    for inputs that are not usable; a run that diverges is reported, and the others continue.
+    """
+    with independent_ranks() as rank:
+        return run_experiment(settings, console or make_console(), rank)
+
+
+def run_experiment(settings: ExperimentSettings, console: Console, rank: int) -> Path | None:
+    """Run, plan or report an experiment as one of the processes that share it."""
+    if rank > 0 and (settings.dry_run or settings.report_only):
+        return None
+    level = choose_level(settings)
+    runner, plan = JobRunner(settings.work.resolve()), plan_experiment(settings, level)
+    if settings.budget is not None:
+        level = apply_budget(settings, level, plan, console)
+        plan = plan_experiment(settings, level)
+    if settings.dry_run:
+        print_plan(plan, describe_level(level, settings.model), runner, console)
+        return None
+    if not settings.report_only:
+        if rank == 0:
+            say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {runner.path}")
+        if settings.execution.executor == "ray":
+            on_gpu = select_device(settings.device).type == "cuda"
+            each = CallResources(cpus=settings.device.threads or 1, gpus=int(on_gpu))
+            with open_executor(settings.execution, call=each) as executor:
+                runner.run_on(executor, plan.jobs, console)
+        else:
+            runner.run_all(plan.jobs, console)
+    if rank > 0:
+        return None
+    folder = report_folder(settings, plan)
+    report = make_report(plan, runner)
+    if not report.finished:
+        notice(console, "no job is finished yet, so there is nothing to report")
+        return None
+    write_report(report, describe_setup(settings, level, report), folder, console)
+    return folder
+
+
+def choose_level(settings: ExperimentSettings) -> ExperimentLevel:
+    """Return the level with the settings that override it; a budget decides its sizes later.
+
+    The user's own model is fine-tuned as in the paper, on all examples; below level "paper" with a single rate.
+    """
+    level, full = LEVELS[settings.level], LEVELS["paper"]
+    if settings.table.is_curve:
+        recipe = replace(level.recipe, learning_rates=level.curve_learning_rates)
+        level = replace(level, seeds=level.curve_seeds, recipe=recipe)
+    if settings.model is not None:
+        rates, epochs = (
+            (full.recipe.learning_rates, full.probe_epochs)
+            if settings.level == "paper"
+            else (MODEL_RATES, MODEL_PROBE_EPOCHS)
+        )
+        level = replace(
+            level, recipe=replace(full.recipe, learning_rates=rates), task_recipes=full.task_recipes,
+            probe_epochs=epochs, limit=None, word_task_limit=None,
+        )  # fmt: skip
+    changes = {name: value for name in (*SEEDS, *BUDGETED) if (value := getattr(settings, name)) is not None}
+    return replace(level, bias_correction=settings.bias_correction, **changes)
+
+
+def report_folder(settings: ExperimentSettings, plan: TablePlan) -> Path:
+    """Return the folder of a report; its name has a digest of all that decides the numbers, such as seeds and files."""
+    return settings.work / f"{settings.experiment}-{settings.level}-{plan.key}"
+
+
+def budget_file(settings: ExperimentSettings, plan: TablePlan) -> Path:
+    """Return the file with the sizes that a budget gave; `plan`: the plan without the budget."""
+    name = f"{settings.experiment}-{settings.level}-{settings.budget:g}min-{plan.key}"
+    return settings.work / "budgets" / name / "budget.json"
+
+
+def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> TablePlan:
+    """Return the plan of an experiment. Raises ValueError for inputs that are missing or not usable."""
+    if settings.data is None:
+        raise ValueError("no tasks given: --data FOLDER, with the files of tasks in its sub-folders")
+    if not settings.data.is_dir():
+        problem = "not a folder" if settings.data.exists() else "no such folder"
+        raise ValueError(f"--data {settings.data}: {problem}; name one with the files of tasks in its sub-folders")
+    device = replace(settings.device, dtype=select_dtype(settings.device))
+    if settings.model is not None:
+        lowercase = open_tokenizer(model_folder(settings.model)).lowercase
+        inputs = ExperimentInputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
+        return make_plan(settings.experiment, inputs)
+    if settings.store is None:
+        own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.table.takes_model else ""
+        raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
+    store = local_folder(settings.store).resolve()
+    lowercase = open_tokenizer(store / "tokenizer").lowercase
+    inputs = ExperimentInputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
+    return make_plan(settings.experiment, inputs)
+
+
+def apply_budget(
+    settings: ExperimentSettings, level: ExperimentLevel, plan: TablePlan, console: Console
+) -> ExperimentLevel:
+    """Return the level with the sizes that the budget gives: the recorded ones, so that the same command resumes.
+
+    The first time, one of several processes measures and records them, and the others wait. Raises ValueError for a
+    damaged file.
+    """
+    path, jobs = budget_file(settings, plan), all_jobs(plan.jobs)
+    while not path.is_file():
+        if settings.report_only:
+            raise ValueError(
+                f"--budget {settings.budget:g}: {settings.work} has no sizes of such an experiment; run it first, or "
+                "omit --budget"
+            )
+        if settings.dry_run:
+            return fit_budget(settings, level, jobs, estimate_costs(jobs, console))
+        with lock_if_free(path.parent) as is_locked:
+            if is_locked and not path.is_file():
+                fitted = fit_budget(settings, level, jobs, estimate_costs(jobs, console))
+                write_json(path, {name: getattr(fitted, name) for name in BUDGETED})
+        if not is_locked:
+            time.sleep(WAIT_S)
+    sizes = read_json(path)
+    if not (isinstance(sizes, dict) and sizes.keys() == {*BUDGETED}):
+        raise ValueError(f"{path}: damaged; delete it to measure the sizes again")
+    return replace(level, **sizes)
+
+
+def print_plan(plan: TablePlan, common: Mapping[str, str], runner: JobRunner, console: Console) -> None:
+    """Measure the time of a plan's jobs; print jobs by kind, the finished ones, and the time of the others."""
+    jobs = all_jobs(plan.jobs)
+    costs = estimate_costs(jobs, console)
+    heading(console, plan.title)
+    table = make_table("", "jobs", "finished", "time of the others")
+    total = 0.0
+    for described in dict.fromkeys(job.described for job in sorted(jobs, key=Job.count_generations)):
+        chosen = [job for job in jobs if job.described == described]
+        pending = [job for job in chosen if not runner.result(job)]
+        seconds = sum(costs[job.key].seconds for job in pending)
+        table.add_row(described, str(len(chosen)), str(len(chosen) - len(pending)), format_duration(seconds))
+        total += seconds
+    console.print(table)
+    console.print(key_value_table(common))
+    for note in plan.notes:
+        notice(console, note)
+    say(console, f"estimated time: {format_duration(total)} of one process; start the same command several times to "
+                 "share it")  # fmt: skip
+
+
+def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:
+    """Return what the models of an experiment have in common, for people; `model`: the folder that the user gave."""
+    rates = " or ".join(f"{rate:g}" for rate in level.pretraining_rates)
+    rule = ""
+    if len(level.pretraining_rates) > 1:
+        rule = ", the better one on held-out loss" + (" of the first seed" if level.pretraining_seeds > 1 else "")
+    lengths = f"length {level.max_length}" + (
+        f", the last tenth {level.max_positions}" if level.long.long_ratio else ""
+    )
+    own_recipes = "".join(f"; {task}: {recipe}" for task, recipe in level.task_recipes.items())
+    limit = "all" if level.limit is None else f"at most {level.limit:,}"
+    words = "all" if level.word_task_limit is None else f"at most {level.word_task_limit:,}"
+    trained = {
+        "model": f"{format_shape(*level.shape)} unless stated; the same initial weights ({level.init_scheme} "
+        "initialization) for all objectives",
+        "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}, "
+        f"peak rate {rates}{rule}",
+        "optimizer": format_optimizer(level.optimizer, without="learning_rate"),
+    }
+    return (trained if model is None else {"model": model}) | {
+        "fine-tuning": f"{level.recipe}{own_recipes}; dropout 0.1; the last step is scored",
+        "optimizer of fine-tuning": format_optimizer(level.tuning_optimizer, without="learning_rate"),
+        "examples": f"{limit} of each split of a sentence task, {words} of tagging and question answering",
+    }
+
+
+def format_optimizer(optimizer: OptimizerSettings, without: str = "") -> str:
+    """Return the settings of an optimizer for people, without one of them."""
+    return ", ".join(f"{name} {value}" for name, value in to_table(optimizer).items() if name != without)
+
+
+def format_command(settings: ExperimentSettings) -> str:
+    """Return the command with the options that decide the results, without paths."""
+    words = ["bertwright experiment", settings.experiment, "--level", settings.level]
+    for name in ("budget", *SEEDS, *BUDGETED):
+        if (value := getattr(settings, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    words += [] if settings.bias_correction else ["--no-bias-correction"]
+    words += ["--tasks", *settings.tasks] if settings.tasks else []
+    return " ".join([*words, "--dtype", select_dtype(settings.device)])
+
+
+def describe_setup(settings: ExperimentSettings, level: ExperimentLevel, report: Report) -> dict[str, str]:
+    """Return what was trained, where and when, for the report."""
+    machines = [f"{text} ({count} jobs)" for text, count in report.environments.most_common()]
+    return {
+        "command": format_command(settings),
+        **describe_level(level, settings.model),
+        **(describe_store(settings.store) if settings.store else {}),
+        "computed on": "; ".join(machines),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def write_report(report: Report, setup: dict[str, str], folder: Path, console: Console) -> None:
+    """Print the table and the claims; write them as Markdown, JSON and a plot."""
+    write_text(folder / "report.md", to_markdown(report, setup))
+    write_json(folder / "report.json", to_record(report, setup))
+    plot(report, folder / "plot.png")
+    heading(console, report.plan.title)
+    header, *rows = mark_floors(report, format_cells(report), partial(plain_text, style="dim"))
+    console.print(filled_table(map(str, header), rows))
+    say(console, LEGEND, style="dim")
+    if report.pretrainings:
+        names, *lines = format_pretrainings(report)
+        console.print(filled_table(names, lines))
+    if report.finished < report.total:
+        notice(console, f"incomplete: {report.finished} of {report.total} results")
+    for note in report.notes[len(report.plan.notes) :]:
+        notice(console, note)
+    for result in report.claims:
+        say(console, f"- {result}")
+    for name in ("report.md", "report.json", "plot.png"):
+        say(console, str(folder / name))

@@ -1,0 +1,126 @@
+"""Settings of a grid of fine-tuning runs, and its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertwright.base.settings import check_distinct, check_range
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
+from bertwright.interop.model_files import check_model
+from bertwright.tasks.presets import TaskSettings, paper_settings
+from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.optimizer_settings import OptimizerSettings
+from bertwright.training.run_folder import check_run_directory
+
+RESUME_OVERRIDES = ("run", "resume", "dry_run", "keep_all", "device")  # settings that may change on resume
+MAX_SEEDS = 1_000
+
+
+class HyperParams(NamedTuple):
+    """Hyper-parameters that a grid varies."""
+
+    learning_rate: float
+    batch_size: int
+    epochs: float
+
+    def __str__(self) -> str:
+        return f"lr{self.learning_rate:.10g}-bs{self.batch_size}-ep{self.epochs:.10g}"
+
+
+class Trial(NamedTuple):
+    """Run of a grid: a setting and a seed."""
+
+    setting: HyperParams
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Folder name.
+
+        >>> Trial(HyperParams(5e-5, 32, 3.0), seed=0).name
+        'lr5e-05-bs32-ep3-seed0'
+        """
+        return f"{self.setting}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class GridSettings:
+    """Fine-tune with each learning rate, batch size and number of epochs.
+
+    The setting with the best mean on dev is chosen, and the best of its runs. Each run equals a run of
+    `finetune` with the same settings.
+    """
+
+    run: Path
+    """Folder of the grid, to be created; with --resume, one that exists."""
+    task: TaskSettings
+    model: str | None = None
+    """Model folder, run folder or hub name to start from. Required, except with --resume."""
+    learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
+    """Peak rates to try (paper, 4.1)."""
+    batch_sizes: tuple[int, ...] = (16, 32)
+    """Examples per step to try (paper, A.3: 16, 32; GLUE, 4.1: 32)."""
+    epochs: tuple[float, ...] = (2.0, 3.0, 4.0)
+    """Passes over the training examples to try (paper, A.3: 2, 3, 4; GLUE, 4.1: 3)."""
+    seeds: int = 1
+    """Runs with each setting, with seeds 0, 1, 2 …; small data sets need several, because single runs can fail on them
+    (paper, 4.1)."""
+    keep_all: bool = False
+    """Keep the weights of all runs, not only of the chosen run. Metrics and logs are always kept."""
+    resume: bool = False
+    """Continue with the settings in the folder: finished runs are not repeated, and an interrupted one is resumed."""
+    dry_run: bool = False
+    """Print the number of runs and the estimated time, write nothing, and stop."""
+    tuning: TuningSettings = field(default_factory=TuningSettings)
+    optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        check_distinct(self, "learning_rates", "batch_sizes", "epochs")
+        check_range(self, 1, MAX_SEEDS, "seeds")
+        if self.optimizer.learning_rate != paper_optimizer().learning_rate:
+            rate = self.optimizer.learning_rate
+            raise ValueError(f"learning_rate = {rate:g}: a grid varies the rate; use --learning-rates {rate:g}")
+        for trial in self.trials():
+            self.finetune_settings(trial)  # checks its values
+
+    @classmethod
+    def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the paper's batch size, epochs and any rates to try for the published task that a TOML table names."""
+        paper = paper_settings(table)
+        if paper is None:
+            return {}
+        rates = {"learning_rates": [*paper.rates]} if paper.rates else {}  # a grid of the only rate would try nothing
+        return rates | {"batch_sizes": [paper.batch_size], "epochs": [paper.epochs]}
+
+    def trials(self) -> list[Trial]:
+        """Return all runs in order of their settings, so that rejected weights are deleted early."""
+        combinations = product(self.learning_rates, self.batch_sizes, self.epochs, range(self.seeds))
+        return [Trial(HyperParams(rate, size, epochs), seed) for rate, size, epochs, seed in combinations]
+
+    def finetune_settings(self, trial: Trial) -> FinetuneSettings:
+        """Return the settings of one new run."""
+        return FinetuneSettings(
+            run=self.run / "runs" / trial.name,
+            task=self.task,
+            model=self.model,
+            epochs=trial.setting.epochs,
+            batch_size=trial.setting.batch_size,
+            seed=trial.seed,
+            keep_checkpoints=self.keep_all,
+            tuning=self.tuning,
+            optimizer=replace(self.optimizer, learning_rate=trial.setting.learning_rate),
+            device=self.device,
+        )
+
+
+def check_inputs(settings: GridSettings) -> None:
+    """Check folder, model and files, without torch. A resumed grid may be finished, and then reads neither."""
+    check_run_directory(settings, RESUME_OVERRIDES)
+    if not settings.resume:
+        check_model(settings.model)
+        settings.task.check_files("train")

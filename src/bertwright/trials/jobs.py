@@ -1,0 +1,405 @@
+"""Jobs of experiments: training runs that are identified by their content.
+
+A job's key is the digest of the settings that decide its result, of its input files, and of the jobs whose models it
+starts from. So two experiments with a pre-training in common do it once. Settings with their default value are not in
+the key: finished jobs are still found when a later version has one setting more. A result has all settings beside it,
+so that a default that has changed since is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+from rich.console import Console
+
+from bertwright.base.files import digest_bytes, digest_file, ensure_folder, read_json, remove_folder, remove_stale_parts
+from bertwright.base.settings import default_table, to_table
+from bertwright.finetuning.finetune_state import open_run
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import RESUME_OVERRIDES as FINETUNE_OVERRIDES
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.interop.model_files import digest_model
+from bertwright.metrics.example_scores import ExampleScores
+from bertwright.pretraining.evaluation import evaluate
+from bertwright.pretraining.run import open_run as open_pretraining
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import RESUME_OVERRIDES as PRETRAIN_OVERRIDES
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.tasks.prediction import evaluate_examples
+from bertwright.tasks.presets import SPLITS, TaskSettings
+from bertwright.tokenstore.store import TokenStore, open_held_out
+from bertwright.training import checkpoint
+from bertwright.training.context import execution_context
+from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.run_folder import INITIAL_WEIGHTS, delete_weights, find_changed_settings
+from bertwright.trials.grid_results import RESULTS_FILE, read_results
+from bertwright.trials.probe import EXAMPLES as PROBE_EXAMPLES
+from bertwright.trials.probe import parse_result, probe
+from bertwright.trials.probe_settings import RESUME_OVERRIDES as PROBE_OVERRIDES
+from bertwright.trials.probe_settings import ProbeSettings
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+
+RESULT = "result.json"  # scores of a job, in its folder
+CHOSEN_RATE, LOSS_AT = "learning_rate", "loss at "  # scores of a choice of rates: the chosen one, the loss at each
+ONE_LABEL = "one_label"  # score of a fine-tuning: 1 if all predictions on dev are one label
+ENTROPY = "unigram_entropy"  # score of a pre-training: the loss, in nats, of a model that ignores its input
+RESULTS_VERSION = 6  # raise it if the same settings give other numbers: earlier results are then not reused
+# Settings that decide where to compute and what to print, and paths, whose content is in the key instead.
+NOT_IN_KEY = (
+    "run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features", "keep_checkpoints",
+    "show_examples", "track",
+)  # fmt: skip
+
+Digests = tuple[tuple[str, str], ...]
+"""Name and digest of each input file or folder."""
+
+
+class JobSettings(Protocol):
+    """Settings of a job, a frozen dataclass."""
+
+    @property
+    def device(self) -> DeviceSettings: ...
+
+
+@dataclass(frozen=True)
+class Job(ABC):
+    """A run of an experiment."""
+
+    name: str
+    """Description for people."""
+    digests: Digests
+    """Input files and folders that no job makes."""
+    parents: tuple[Job, ...]
+    """Jobs whose models this one reads."""
+    settings: JobSettings
+    """Settings of the run; its folder and the folder of its model are set when it starts."""
+
+    kind: ClassVar[str]
+    """Name in keys and folders."""
+    described: ClassVar[str]
+    """What jobs of this kind do, for people."""
+    needs_all_parents: ClassVar[bool] = True
+    """False: the job runs if one of its parents has not failed."""
+
+    @abstractmethod
+    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Start or resume the run in a folder; return its scores by name. `parents`: run folders of the parents."""
+
+    def digest_inputs(self) -> Digests:
+        """Digest the input files as they are now; by default none: the job reads what other jobs have written alone."""
+        return ()
+
+    def count_generations(self) -> int:
+        """Return the number of jobs that must run one after another before this one."""
+        return max((1 + parent.count_generations() for parent in self.parents), default=0)
+
+    def check_inputs(self) -> None:
+        """Raise ValueError if the input files have changed since the job was planned."""
+        if changed := sorted({name for name, _ in {*self.digests} - {*self.digest_inputs()}}):
+            raise ValueError(
+                f"{self.name}: {', '.join(changed)} changed since the experiment was planned; start the command again"
+            )
+
+    def prune(self, run: Path) -> None:  # noqa: B027  # most jobs keep everything
+        """Delete what no other job reads, once the result is written, and what a killed process left."""
+
+    def examples_file(self, run: Path, score: str) -> Path:
+        """Return the file with the per-example statistics of a score of the run in a folder."""
+        return run.parent / f"{score}.npz"
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the result; the device counts only by its dtype."""
+        table = {name: value for name, value in to_table(self.settings).items() if name not in NOT_IN_KEY}
+        table["device"] = {"dtype": self.settings.device.dtype}
+        inputs = {"inputs": dict(self.digests), "parents": [parent.identity for parent in self.parents]}
+        return {"version": RESULTS_VERSION, "kind": self.kind, "settings": table} | inputs
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of the settings in the identity."""
+        return default_table(self.settings)
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of the identity without settings that have their default value, the parents by their keys."""
+        settings = find_differences(self.identity["settings"], self.defaults)
+        content = self.identity | {"settings": settings, "parents": [parent.key for parent in self.parents]}
+        return digest_bytes(json.dumps(content, sort_keys=True).encode())[:16]
+
+
+@dataclass(frozen=True)
+class PretrainJob(Job):
+    """Pre-training on the store; the run's model and checkpoints remain."""
+
+    settings: PretrainSettings
+
+    kind: ClassVar[str] = "pretrain"
+    described: ClassVar[str] = "pre-training"
+
+    def digest_inputs(self) -> Digests:
+        """Digest the store."""
+        assert self.settings.store is not None
+        return (("store", digest_store(self.settings.store)),)
+
+    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Pre-train; return the scores of the last evaluation on held-out documents, and the unigram entropy.
+
+        The loss on each held-out sequence is written as the numbers behind the perplexity.
+        """
+        settings = start_or_resume(self.settings, run, PRETRAIN_OVERRIDES)
+        pretrain(settings, console)
+        with execution_context(settings.device) as context:
+            opened = open_pretraining(replace(settings, resume=True), context, console)
+            sums = []
+            for batch in opened.held_out[0].validation_batches(settings.eval_sequences, micro_batch_size=1):
+                losses = evaluate(opened.objective, opened.model, [batch.to(context.device)])
+                sums.append((losses[opened.objective.loss_metric] * batch.num_predictions, batch.num_predictions))
+        ExampleScores("loss", np.array(sums)).save(self.examples_file(run, "perplexity"))
+        evaluation: dict[str, float] | None = read_json(run / "report.json")["held_out_after"]
+        scores = {name: value for name, value in (evaluation or {}).items() if isinstance(value, float)}
+        baseline = opened.train[0].measure_baseline()
+        return scores if baseline is None else scores | {ENTROPY: baseline}
+
+
+@dataclass(frozen=True)
+class BestRateJob(Job):
+    """The best of pre-trainings that differ in their peak rate alone: the one with the lowest held-out loss.
+
+    Its run folder has links to the model and the checkpoints of that pre-training.
+    """
+
+    settings: PretrainSettings
+    """Settings of the first of them."""
+
+    kind: ClassVar[str] = "best-rate"
+    described: ClassVar[str] = "choice of the rate"
+    needs_all_parents: ClassVar[bool] = False
+
+    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Link the best pre-training; return its scores, its rate, and the held-out loss at each rate."""
+        results = dict[float, tuple[Path, dict[str, float]]]()
+        for job, parent in zip(self.parents, parents, strict=True):
+            result = read_json(parent.parent / RESULT)
+            if not result["failure"]:
+                assert isinstance(job.settings, PretrainSettings)
+                results[job.settings.optimizer.learning_rate] = (parent, result["scores"])
+        loss = self.settings.objective.loss_metric
+        best = min(results, key=lambda rate: results[rate][1].get(loss, math.inf))
+        parent, scores = results[best]
+        ensure_folder(run)
+        for name in ("model", "checkpoints"):
+            (run / name).unlink(missing_ok=True)  # of a process that was killed before it wrote the result
+            (run / name).symlink_to(os.path.relpath(parent / name, run))
+        for numbers in parent.parent.glob("*.npz"):
+            shutil.copyfile(numbers, run.parent / numbers.name)
+        losses = {f"{LOSS_AT}{rate:g}": scored[loss] for rate, (_, scored) in results.items() if loss in scored}
+        return scores | losses | {CHOSEN_RATE: best}
+
+
+@dataclass(frozen=True)
+class SameRateJob(PretrainJob):
+    """Pre-training with another seed at the peak rate that its parent, a `BestRateJob`, chose."""
+
+    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Pre-train; return the scores of the pre-training, and its rate."""
+        rate = read_json(parents[0].parent / RESULT)["scores"][CHOSEN_RATE]
+        job = PretrainJob(self.name, self.digests, (), with_rate(self.settings, rate))
+        return {**job.execute(run, (), console), CHOSEN_RATE: rate}
+
+
+@dataclass(frozen=True)
+class TaskJob(Job):
+    """A job on a task's files, with the model of its parent or a model folder."""
+
+    settings: FinetuneSettings | ProbeSettings
+
+    def digest_inputs(self) -> Digests:
+        """Digest the task's files, and the model if no job makes it."""
+        return digest_task_inputs(self.settings.task, None if self.parents else self.settings.model)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the result: all options of the task's preset, but no paths."""
+        identity = super().identity
+        table = identity["settings"]
+        table.pop("model", None)  # the digests or the parents stand for it
+        task = {name: value for name, value in table["task"].items() if name not in ("data", *SPLITS)}
+        table["task"] = task | to_table(self.settings.task.build_task())
+        return identity
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of the settings and of the task's options."""
+        defaults = super().defaults
+        return defaults | {"task": defaults["task"] | default_table(self.settings.task.build_task())}
+
+
+@dataclass(frozen=True)
+class FinetuneJob(TaskJob):
+    """Fine-tuning of a job's model, or of a model folder, scored on dev after the last step."""
+
+    settings: FinetuneSettings
+    step: int | None = None
+    """Checkpoint of the pre-training to start from; None: its last."""
+
+    kind: ClassVar[str] = "finetune"
+    described: ClassVar[str] = "fine-tuning"
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the result."""
+        return super().identity | ({} if self.step is None else {"step": self.step})
+
+    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Fine-tune, then predict the dev examples with the last weights and write their numbers."""
+        settings = start_or_resume(with_model_of(self.settings, parents, self.step), run, FINETUNE_OVERRIDES)
+        finetune(settings, console)
+        with execution_context(settings.device) as context:
+            state = open_run(replace(settings, resume=True), context, console)
+            assert state.dev is not None
+            result = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded)
+        if numbers := state.task.example_scores(state.dev.examples, result.predictions):
+            numbers.save(self.examples_file(run, "dev"))
+        test = read_json(run / "report.json")["scores"].get("test", {})  # scores of the last step alone
+        scores = {f"test_{name}": value for name, value in test.items()}
+        one_label = {ONE_LABEL: float(bool(state.task.single_class_warnings(result.predictions)))}
+        return result.scores | scores | one_label | {"dev": result.scores[state.task.metric]}
+
+    def prune(self, run: Path) -> None:
+        """Delete all weights."""
+        delete_weights(run, with_model=True)
+
+
+@dataclass(frozen=True)
+class ProbeJob(TaskJob):
+    """Heads on the frozen states of a job's model, or of a model folder; one score per trial."""
+
+    settings: ProbeSettings
+
+    kind: ClassVar[str] = "probe"
+    described: ClassVar[str] = "heads on frozen features"
+
+    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+        """Train the heads; return scores by the name of each head's trial."""
+        probe(start_or_resume(with_model_of(self.settings, parents), run, PROBE_OVERRIDES), console)
+        metric = read_json(run / "report.json")["metric"]
+        results = read_results(run / RESULTS_FILE, lambda record: parse_result(record, metric))
+        return {result.trial.name: result.dev[metric] for result in results}
+
+    def examples_file(self, run: Path, score: str) -> Path:
+        """Return the file that the probe wrote for a head."""
+        return run / PROBE_EXAMPLES / f"{score}.npz"
+
+    def prune(self, run: Path) -> None:
+        """Delete the cached states."""
+        remove_stale_parts(run)
+        if (run / "features").is_dir():
+            remove_folder(run / "features")
+
+
+def find_differences(table: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a table that differ from their defaults, tables within it likewise.
+
+    >>> find_differences({"steps": 10, "seed": 0, "data": {"seed": 1}}, {"seed": 0, "limit": 8, "data": {"seed": 1}})
+    {'steps': 10}
+    """
+    differences = dict[str, Any]()
+    for name, value in table.items():
+        default = defaults.get(name)
+        if isinstance(value, dict) and isinstance(default, dict):
+            value, default = find_differences(value, default), {}
+        if value != default:
+            differences[name] = value
+    return differences
+
+
+def find_contradictions(recorded: Any, present: Any, path: str = "") -> list[str]:
+    """Return "NAME: VALUE before, VALUE now" for each value that two identities of a job name and do not share.
+
+    >>> find_contradictions({"data": {"seed": 1}, "steps": 5}, {"data": {"seed": 2}, "limit": 8})
+    ['data.seed: 1 before, 2 now']
+    """
+    if isinstance(recorded, dict) and isinstance(present, dict):
+        shared = [(f"{path}{name}", recorded[name], present[name]) for name in recorded if name in present]
+    elif isinstance(recorded, list) and isinstance(present, list) and len(recorded) == len(present):
+        shared = [(f"{path}{number}", *pair) for number, pair in enumerate(zip(recorded, present, strict=True))]
+    else:
+        return [] if recorded == present else [f"{path.removesuffix('.')}: {recorded} before, {present} now"]
+    return [line for name, before, now in shared for line in find_contradictions(before, now, f"{name}.")]
+
+
+S = TypeVar("S", FinetuneSettings, ProbeSettings)
+R = TypeVar("R", PretrainSettings, FinetuneSettings, ProbeSettings)
+
+
+def with_rate(settings: PretrainSettings, rate: float) -> PretrainSettings:
+    """Return the settings of a pre-training with another peak rate."""
+    return replace(settings, optimizer=replace(settings.optimizer, learning_rate=rate))
+
+
+def with_model_of(settings: S, parents: Sequence[Path], step: int | None = None) -> S:
+    """Return the settings with the model of the parent, or its checkpoint after a step; unchanged without a parent.
+
+    A head reads [CLS] as in the paper unless the settings say otherwise, also where pre-training left out the pooler.
+    """
+    if not parents:
+        return settings
+    model = parents[0] / "model" if step is None else checkpoint.path_of(parents[0] / "checkpoints", step)
+    settings = replace(settings, model=str(model))
+    if not hasattr(settings.task.build_task(), "pooling"):
+        return settings
+    if isinstance(settings, ProbeSettings):
+        return replace(settings, pooling=settings.pooling or "cls")
+    return replace(settings, tuning=replace(settings.tuning, pooling=settings.tuning.pooling or "cls"))
+
+
+def start_or_resume(settings: R, run: Path, resume_overrides: tuple[str, ...]) -> R:
+    """Return settings to start the run in a folder, or to resume it if it has begun.
+
+    A run that began with the same task files or model in another folder is deleted, to start again: a resumed run reads
+    the files that its settings name.
+    """
+    has_begun = (run / "settings.toml").is_file()
+    settings = replace(settings, run=run, resume=has_begun)
+    if has_begun and find_changed_settings(settings, resume_overrides):
+        remove_folder(run)
+        settings = replace(settings, resume=False)
+    return settings
+
+
+def digest_task_inputs(task: TaskSettings, model: str | None) -> Digests:
+    """Return the digest of the content of each split's files, wherever they are, and of a model if one is given."""
+    files = [
+        (split, digest_bytes(*(digest_file(Path(path)).encode() for path in task.files(split))))
+        for split in SPLITS
+        if task.files(split)
+    ]
+    return tuple(files) if model is None else (*files, (INITIAL_WEIGHTS, digest_model(model)))
+
+
+def digest_store(store: Path) -> str:
+    """Return the digest of a store's vocabulary, token ids and documents, training and held out."""
+    vocabulary = open_tokenizer(store / "tokenizer").digest
+    parts = (TokenStore.open(store / "train", vocabulary, verify=False), open_held_out(store, vocabulary))
+    arrays = (file.digest for part in parts for file in part.header.files)
+    return digest_bytes(*(digest.encode() for digest in (vocabulary, *arrays)))
+
+
+def all_jobs(jobs: Iterable[Job]) -> list[Job]:
+    """Return jobs and the jobs that they need, each once, parents before their children."""
+    by_key: dict[str, Job] = {}
+    for job in jobs:
+        for needed in (*all_jobs(job.parents), job):
+            by_key.setdefault(needed.key, needed)
+    return list(by_key.values())

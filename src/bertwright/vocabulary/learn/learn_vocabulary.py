@@ -1,0 +1,157 @@
+"""`bertwright vocabulary`: learn a vocabulary from text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bertwright.base.console import byte_progress, heading, item_progress, key_value_table, make_console, notice
+from bertwright.base.files import atomic_folder, check_absent
+from bertwright.base.object_storage import display
+from bertwright.base.settings import write_settings
+from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read, text_size
+from bertwright.executors.executor import ExecutorSettings, SerialExecutor
+from bertwright.executors.open_executor import open_executor
+from bertwright.vocabulary.byte_pairs import learn_byte_pairs
+from bertwright.vocabulary.learn.shard_counts import count_in_shards, count_whole_words
+from bertwright.vocabulary.learn.word_counts import WordCounts
+from bertwright.vocabulary.learn.wordpiece_trainer import (
+    MAX_DIACRITIC_SHARE,
+    VocabularySettings,
+    VocabularySummary,
+    count_corpus_words,
+    learn,
+    vocabulary_stats,
+    write_vocabulary,
+)
+from bertwright.vocabulary.tokenizer import TextTokenizer
+from bertwright.vocabulary.word_tokenizer import ELMO_RULES, LOWERCASE_RULES, SPECIAL_TOKENS, WordTokenizer
+
+
+@dataclass(frozen=True)
+class LearnSettings:
+    """Learn a vocabulary from text; writes the files that `transformers` reads."""
+
+    corpus: CorpusSettings
+    output: Path
+    """New folder for the vocabulary; also on object storage, such as s3://BUCKET/vocabulary."""
+    vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
+    execution: ExecutorSettings = field(default_factory=ExecutorSettings)
+
+    @classmethod
+    def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the rule of byte pairs, if a TOML table chooses them."""
+        chosen = dict(table.get("vocabulary") or {}).get("algorithm")
+        return {"vocabulary": {"criterion": "bpe"}} if chosen == "byte-pair" else {}
+
+
+def learn_vocabulary(settings: LearnSettings, console: Console | None = None) -> TextTokenizer:
+    """Learn a vocabulary and write its folder atomically.
+
+    Raises ValueError if the folder exists, and for text that cannot be read or learned from.
+    """
+    console = console or make_console()
+    check_absent(settings.output)
+    if settings.vocabulary.algorithm in ("words", "lowercase-words"):
+        return learn_words(settings, console)
+    with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
+        counts = count(settings, console)
+        with item_progress(console, "learning tokens", settings.vocabulary.size) as advance:
+            tokenizer = learn_and_write(folder, counts, settings.vocabulary, advance)
+        write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
+    heading(console, f"Vocabulary {display(settings.output)}")
+    console.print(key_value_table(_report_fields(vocabulary_stats(tokenizer, counts)) | _merge_fields(counts)))
+    if settings.vocabulary.strip_accents is None and counts.stripped.changed > MAX_DIACRITIC_SHARE:
+        notice(
+            console,
+            f"{counts.stripped.changed:.1%} of the words lose marks, {counts.stripped.merged:.1%} become equal to a "
+            f"more frequent word ({counts.stripped.examples}). --strip-accents False keeps them.",
+        )
+    if settings.vocabulary.lowercase and counts.dotless > MAX_DIACRITIC_SHARE:
+        notice(
+            console,
+            f"{counts.dotless:.1%} of the words have ı, as in Turkish, where I is ı in lower case. This "
+            "vocabulary reads I as i. Lower-case the text by the rules of its language, or use --no-lowercase.",
+        )
+    if (found := len(tokenizer.tokens)) < settings.vocabulary.size:
+        notice(
+            console,
+            f"{found:,} tokens instead of {settings.vocabulary.size:,}: no other pair of tokens occurs "
+            f"{settings.vocabulary.min_frequency} times. More text gives more tokens.",
+        )
+    return tokenizer
+
+
+def count(settings: LearnSettings, console: Console) -> WordCounts:
+    """Count the words of the corpus, in this process or by workers."""
+    size, rules = text_size(list_corpus_files(settings.corpus)), settings.vocabulary
+    if settings.execution.is_alone:
+        with byte_progress(console, "counting words", size) as advance:
+            return count_corpus_words((document.text for document in read(settings.corpus)), rules, advance)
+    with open_executor(settings.execution) as executor, byte_progress(console, "counting words", size) as advance:
+        return count_in_shards(settings.corpus, rules, executor, advance)
+
+
+def learn_words(settings: LearnSettings, console: Console) -> WordTokenizer:
+    """Make a vocabulary of the most frequent words and write its folder atomically. Errors: see `learn_vocabulary`."""
+    rules = ELMO_RULES if settings.vocabulary.algorithm == "words" else LOWERCASE_RULES
+    with atomic_folder(settings.output) as folder:
+        with (
+            open_executor(settings.execution, SerialExecutor()) as executor,
+            byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance,
+        ):
+            counts = count_whole_words(settings.corpus, rules, executor, advance)
+        limit, least = settings.vocabulary.size - len(SPECIAL_TOKENS), settings.vocabulary.min_frequency
+        frequent = sorted((-count, word) for word, count in counts.items() if count >= least)
+        if not frequent:
+            raise ValueError(f"min_frequency = {least}: no word of the text is so frequent; use more text, or lower it")
+        tokenizer = WordTokenizer([word for _, word in frequent[:limit]], "", rules)
+        tokenizer.save(folder)
+        write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
+    heading(console, f"Vocabulary {display(settings.output)}")
+    covered = sum(counts[token] for token in tokenizer.tokens)
+    rows = {
+        "words": f"{tokenizer.vocab_size:,}, of {len(counts):,} distinct ones",
+        "words of the text in the vocabulary": f"{covered / counts.total():.2%}",
+        "least frequent": " ".join(tokenizer.tokens[-10:]),
+    }
+    console.print(key_value_table(rows))
+    return tokenizer
+
+
+def learn_and_write(
+    folder: Path, counts: WordCounts, settings: VocabularySettings, progress: Callable[[int], None]
+) -> TextTokenizer:
+    """Learn a tokenizer by the algorithm of the settings, and write its files."""
+    if settings.algorithm == "wordpiece":
+        return write_vocabulary(folder, learn(counts, settings, progress), settings)
+    tokenizer = learn_byte_pairs(counts, settings, progress)
+    tokenizer.save(folder)
+    return tokenizer
+
+
+def _merge_fields(counts: WordCounts) -> dict[str, str]:
+    merges = {"words that lose marks": counts.stripped, "words that lose capitals": counts.lowered}
+    return {
+        name: f"{merge.changed:.1%}, {merge.merged:.1%} become equal to another ({merge.examples})"
+        for name, merge in merges.items()
+        if merge.changed >= 0.0005  # else 0.0 %
+    }
+
+
+def _report_fields(report: VocabularySummary) -> dict[str, str]:
+    fields = {
+        "tokens": f"{report.tokens:,}",
+        "characters with a token": f"{report.characters:,}, {report.character_coverage:.3%} of the text",
+        "tokens per word (fertility)": f"{report.fertility:.3f}",
+        "words that are one token": f"{report.whole_words:.1%}",
+        "words that are [UNK]": f"{report.unknown:.3%}",
+        "tokens that the text never uses": f"{report.unused:,}",
+    }
+    if report.pruned:
+        fields["words dropped to bound memory"] = f"{report.pruned:.2%}"
+    return fields | {"longest": " ".join(report.longest), "learned last": " ".join(report.last)}

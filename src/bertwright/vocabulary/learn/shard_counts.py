@@ -1,0 +1,124 @@
+"""Counting of words by workers: each counts the chunks of a shard, and this process adds them up in order.
+
+`read` and `count_words` in one process give the same counts in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple
+
+from bertwright.corpus.documents import CorpusSettings, CorpusShard, describe_empty_corpus, read_shard, shard_corpus
+from bertwright.executors.executor import Executor, run_in_order
+from bertwright.text.decoding import ReadStats
+from bertwright.vocabulary.learn.chunk_counter import ChunkTable, make_chunk_counter
+from bertwright.vocabulary.learn.word_counts import WordCounter, WordCounts
+from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
+from bertwright.vocabulary.word_tokenizer import WordRules
+
+SHARD_BYTES = 16 << 20  # of the inputs: a tenth of a second of work, and half of it in tables of distinct chunks
+TABLE_BYTES = 32 << 20  # text of one table; a compressed file is one shard of many tables
+
+
+class CountedTable(NamedTuple):
+    """Chunks of some consecutive documents of a shard."""
+
+    documents: int
+    chunks: ChunkTable
+
+
+class ShardCounts(NamedTuple):
+    """Result of a worker."""
+
+    tables: list[CountedTable]
+    stats: ReadStats
+    text_bytes: int
+    """UTF-8 bytes of the documents."""
+
+
+def count_shard(shard: CorpusShard, corpus: CorpusSettings) -> ShardCounts:
+    """Count the chunks of a shard."""
+    stats, counter = ReadStats(), make_chunk_counter()
+    tables: list[CountedTable] = []
+    documents = size = total = 0
+
+    def finish_table() -> None:
+        nonlocal documents, size, total
+        tables.append(CountedTable(documents, counter.take_table()))
+        total += size
+        documents = size = 0
+
+    for document in read_shard(corpus, shard, stats):
+        data = document.text.encode()
+        counter.add(data)
+        documents += 1
+        size += len(data)
+        if size >= TABLE_BYTES:
+            finish_table()
+    finish_table()
+    return ShardCounts(tables, stats, total)
+
+
+def count_in_shards(
+    corpus: CorpusSettings, settings: VocabularySettings, executor: Executor, progress: Callable[[int], None]
+) -> WordCounts:
+    """Count the words of a corpus by the workers of an executor; see `word_counts.count_words`.
+
+    Raises ValueError if the text contradicts the settings of the corpus, and for a corpus without documents.
+    """
+    counter = WordCounter(
+        lowercase=settings.lowercase, strip_accents=settings.strip_accents, max_words=settings.max_words
+    )
+    stats, documents = ReadStats(), 0
+    for shard, counted in run_in_order(executor, count_shard, corpus, shard_corpus(corpus, SHARD_BYTES)):
+        first = 0
+        for table in counted.tables:
+            if not counter.merge(table.chunks):
+                for document in islice(read_shard(corpus, shard), first, first + table.documents):
+                    counter.add(document.text.encode())
+            first += table.documents
+        stats.add(counted.stats)
+        documents += first
+        progress(counted.text_bytes)
+    if not documents:
+        raise ValueError(describe_empty_corpus(corpus, stats))
+    return counter.finish()
+
+
+class ShardWords(NamedTuple):
+    """Result of a worker that counts whole words."""
+
+    words: Counter[str]
+    documents: int
+    stats: ReadStats
+    text_bytes: int
+    """UTF-8 bytes of the documents."""
+
+
+def count_shard_words(shard: CorpusShard, shared: tuple[CorpusSettings, WordRules]) -> ShardWords:
+    """Count the whole words of a shard."""
+    corpus, rules = shared
+    words, stats, documents, size = Counter[str](), ReadStats(), 0, 0
+    for document in read_shard(corpus, shard, stats):
+        words.update(rules.pattern.findall(document.text.lower() if rules.lowercase else document.text))
+        documents += 1
+        size += len(document.text.encode(errors="replace"))
+    return ShardWords(words, documents, stats, size)
+
+
+def count_whole_words(
+    corpus: CorpusSettings, rules: WordRules, executor: Executor, progress: Callable[[int], None]
+) -> Counter[str]:
+    """Count the whole words of a corpus by the workers of an executor. Errors: see `count_in_shards`."""
+    words, stats, documents = Counter[str](), ReadStats(), 0
+    shards = shard_corpus(corpus, SHARD_BYTES)
+    for _, counted in run_in_order(executor, count_shard_words, (corpus, rules), shards):
+        words.update(counted.words)
+        stats.add(counted.stats)
+        documents += counted.documents
+        progress(counted.text_bytes)
+    if not documents:
+        raise ValueError(describe_empty_corpus(corpus, stats))
+    return words

@@ -1,0 +1,196 @@
+"""Word vectors from text: counting, three models, their folders, and scores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertwright.base.console import silent_console
+from bertwright.base.files import read_json
+from bertwright.cli.main import run
+from bertwright.corpus.documents import CorpusSettings
+from bertwright.systems.word_vectors.glove import count_cooccurrences
+from bertwright.systems.word_vectors.skip_gram import SubwordRows, keep_probabilities
+from bertwright.systems.word_vectors.train_vectors import train_word_vectors
+from bertwright.systems.word_vectors.vector_evaluation import (
+    NearestSettings,
+    ScoreVectorsSettings,
+    print_nearest,
+    score_vectors,
+)
+from bertwright.systems.word_vectors.vector_settings import VectorModel, WordRule, WordVectorSettings
+from bertwright.systems.word_vectors.word_stream import WordStream, read_words
+from bertwright.vocabulary.fasttext_file import Subwords, hash_subwords
+from bertwright.vocabulary.vector_file import VectorFile, load_vectors
+from helpers import read_output, text_console, write_file
+
+FRUIT, METALS = "apple pear plum cherry".split(), "iron copper zinc silver".split()
+
+
+def write_topics(folder: Path) -> str:
+    """Write sentences about fruit and about metals, whose words share contexts only with their own kind."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(400):
+        for words, others in ((FRUIT, ["eats", "sweet", "tree"]), (METALS, ["melts", "hard", "mine"])):
+            lines.append(" ".join(rng.permutation([*rng.choice(words, 2, replace=False), *others])))
+    return write_file(folder, "\n".join(lines), "topics.txt")
+
+
+def make_stream(tmp_path: Path, text: str, **rule: object) -> WordStream:
+    path = write_file(tmp_path, text, "text.txt")
+    corpus = CorpusSettings((path,), sentence_splitter="line")
+    return read_words(corpus, WordRule(**rule), tmp_path, lambda _: None)  # type: ignore[arg-type]
+
+
+def settings_for(tmp_path: Path, model: VectorModel, name: str = "vectors") -> WordVectorSettings:
+    return WordVectorSettings(
+        CorpusSettings((write_topics(tmp_path),), sentence_splitter="line"),
+        tmp_path / name,
+        model,
+        size=20,
+        sample=0,
+        epochs=8,
+        threads=1,
+        subwords=Subwords(3, 4, 500),
+    )
+
+
+def test_the_text_becomes_word_ids_in_order_of_frequency(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path, "The cat, the dog.\nA cat in 1999", min_count=2, zero_digits=True)
+    assert stream.words == ["the", "cat"]
+    assert stream.counts.tolist() == [2, 2]
+    (ids,) = stream.stretches(100)
+    assert ids.tolist() == [0, 1, 0, -1, 1, -1]
+    assert [ids.tolist() for ids in stream.stretches(3)] == [[0, 1], [0], [-1, 1], [-1]]
+    blanks = make_stream(tmp_path, "The cat, the dog.\nA cat in 1999", min_count=1, split_punctuation=False)
+    assert {"cat,", "dog.", "1999"} < set(blanks.words)
+
+
+def test_frequent_words_are_skipped_by_word2vecs_formula(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path, "a a a a a a a a b c", min_count=1)
+    probabilities = keep_probabilities(stream, 0.2)
+    np.testing.assert_allclose(probabilities, [(0.2 / 0.8) ** 0.5 + 0.2 / 0.8, 1, 1], rtol=1e-6)
+    assert keep_probabilities(stream, 0).tolist() == [1, 1, 1]
+
+
+def test_cooccurrences_equal_a_loop_over_pairs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    text = "\n".join(" ".join(rng.choice(list("abcdef"), rng.integers(1, 15))) for _ in range(40))
+    stream = make_stream(tmp_path, text, min_count=1)
+    expected: Counter[tuple[int, int]] = Counter()
+    for line in text.split("\n"):
+        ids = [stream.words.index(word) for word in line.split()]
+        for position, word in enumerate(ids):
+            for distance in range(1, 5):
+                if position + distance < len(ids):
+                    low, high = sorted((word, ids[position + distance]))
+                    expected[low, high] += 1 / distance  # type: ignore[assignment]
+    pairs = count_cooccurrences(stream, 4, lambda _: None)
+    assert [divmod(key, 6) for key in pairs.keys.tolist()] == sorted(expected)
+    np.testing.assert_allclose(pairs.counts, [expected[pair] for pair in sorted(expected)])
+
+
+def test_a_word_of_fasttext_has_its_own_row_and_its_ngrams(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path, "cat dogs cat", min_count=1)
+    settings = WordVectorSettings(CorpusSettings(("x",)), Path("y"), subwords=Subwords(3, 3, 50))
+    rows = SubwordRows(stream, settings)
+    grams = hash_subwords(["cat", "dogs"], Subwords(3, 3, 50))
+    assert rows.rows.tolist() == [0, *(2 + grams[0].astype(int)), 1, *(2 + grams[1].astype(int))]
+    assert rows.offsets.tolist() == [0, 4, 9]
+
+
+@pytest.mark.parametrize("model", ["skip-gram", "fasttext", "glove"])
+def test_words_of_one_topic_become_similar_and_the_files_agree(tmp_path: Path, model: VectorModel) -> None:
+    console = text_console()
+    settings = settings_for(tmp_path, model)
+    vectors = train_word_vectors(settings, console)
+    for topic in (FRUIT, METALS):
+        assert cosine(vectors, topic[0], topic[1]) > cosine(vectors, FRUIT[0], METALS[0]) + 0.2
+    names = sorted(path.name for path in settings.output.iterdir())
+    text = {"skip-gram": "vectors.txt", "fasttext": "vectors.vec", "glove": "vectors.txt"}[model]
+    files = {"counts.txt", "report.json", "settings.toml", text}
+    assert names == sorted(files | ({"vectors.bin"} if model != "glove" else set()))
+    words = sum(int(line.split()[1]) for line in (settings.output / "counts.txt").read_text().splitlines())
+    assert read_json(settings.output / "report.json")["tokens"] == words * settings.recipe.epochs
+    from_text = load_vectors(settings.output / text)
+    assert from_text.words == vectors.words
+    np.testing.assert_allclose(from_text.vectors, vectors.vectors, atol=1e-6)
+    assert (settings.output / "counts.txt").read_text().split("\n")[0].split() == [vectors.words[0], "400"]
+    assert vectors.lookup(["apples"]).has_vector[0] == (model == "fasttext")
+    assert "14 of 14" in read_output(console)
+
+
+def cosine(vectors: VectorFile, left: str, right: str) -> float:
+    a, b = vectors.unit_vectors([left, right])
+    return float(a @ b)
+
+
+@pytest.mark.parametrize("model", ["skip-gram", "fasttext", "glove"])
+def test_one_thread_gives_the_same_files_from_the_same_seed(tmp_path: Path, model: VectorModel) -> None:
+    for name in ("one", "two"):
+        train_word_vectors(settings_for(tmp_path, model, name), silent_console())
+    for path in (tmp_path / "one").glob("vectors.*"):
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_misuse_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_file(tmp_path, "one two three", "text.txt")
+    output = str(tmp_path / "vectors")
+    assert run(["word-vectors", path, "--output", output]) == 2
+    assert "text.txt: expected words that occur 5 times (--min-count), got 0 among 3 words" in capsys.readouterr().err
+    assert run(["word-vectors", path, "--output", output, "--window", "0"]) == 2
+    assert "window" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt"]
+    assert run(["word-vectors", path, "--output", path, "--min-count", "1"]) == 2
+    assert "text.txt: already exists" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    settings = settings_for(tmp_path, "skip-gram")
+    monkeypatch.setattr("bertwright.systems.word_vectors.train_vectors.write_text", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train_word_vectors(settings, silent_console())
+    assert [path.name for path in tmp_path.iterdir()] == ["topics.txt"]
+
+
+TOY = "man 1 0 0\nwoman 1 0 1\nking 1 0.5 0\nqueen 1 0.5 1\nstone -1 0 0\n"
+
+
+def test_scores_by_hand(tmp_path: Path) -> None:
+    vectors = write_file(tmp_path, TOY, "v.txt")
+    pairs = write_file(tmp_path, "Man\tking\t9\nman\tstone\t1\nman\tqueen\t5\nman\tdog\t7\n", "pairs.txt")
+    questions = write_file(tmp_path, ": family\nMan King woman QUEEN\nman woman king stone\nman a b c\n", "q.txt")
+    console = text_console()
+    settings = ScoreVectorsSettings(Path(vectors), (pairs, questions), tmp_path / "scores.json")
+    first, second = score_vectors(settings, console)
+    assert (first.metric, first.score, first.used, first.total) == ("spearman", pytest.approx(1), 3, 4)
+    assert (second.metric, second.score, second.used, second.total) == ("accuracy", 0.5, 2, 3)
+    assert "accuracy" in read_output(console)
+    assert (tmp_path / "scores.json").is_file()
+
+
+def test_nearest_words_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vectors = write_file(tmp_path, TOY, "v.txt")
+    assert run(["nearest-words", vectors, "man", "king", "woman", "--analogy", "--count", "1"]) == 0
+    assert "queen" in capsys.readouterr().out
+    (similar,) = print_nearest(NearestSettings(Path(vectors), ("man",), count=2), silent_console())
+    assert [word.word for word in similar] == ["king", "woman"]
+    for arguments, message in (
+        (["nearest-words", vectors, "man", "--analogy"], "expected three words"),
+        (["nearest-words", vectors], "name a word"),
+        (["nearest-words", vectors, "dog"], "no vector for 'dog'"),
+        (["nearest-words", "absent.txt", "dog"], "absent.txt"),
+        (
+            ["score-vectors", vectors, write_file(tmp_path, "a b 1\na b\n", "p.txt")],
+            "p.txt, line 2: expected two words",
+        ),
+    ):
+        assert run(arguments) == 2
+        assert message in capsys.readouterr().err

@@ -1,0 +1,240 @@
+"""Files as people have them: labels outside of the table, JSON of several forms, archives, dirty cells, changes."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.corpus.documents import CorpusSettings
+from bertwright.corpus.documents import read as read_corpus
+from bertwright.tasks.classification import Classification
+from bertwright.tasks.multiple_choice import MultipleChoice
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.task_data import digest_files
+from bertwright.text import decoding
+from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks, read_text
+from bertwright.text.sources import InputFile, find_file
+
+ROWS = [("a mill", "x"), ("the river", "y")]
+OBJECTS = [{"text": text, "label": label} for text, label in ROWS]
+TABLE = "text,label\na mill,x\nthe river,y\n"
+
+
+def write(path: Path, content: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = content if isinstance(content, str | bytes) else json.dumps(content)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def rows_of(path: Path | str, labeled: bool = True, **options: Any) -> list[tuple[str, str | None]]:
+    return [(example.text, example.label) for example in Classification(**options).read(str(path), labeled)]
+
+
+@pytest.mark.parametrize(
+    ("data", "content", "labels"),
+    [
+        ("train.jsonl", '{"text": "a mill"}\n{"text": "the river"}\n', "train-labels.lst"),
+        ("train_text.txt", "a mill\nthe river\n", "train_labels.txt"),
+        ("dev.csv", "text,id\na mill,1\nthe river,2\n", "dev.labels"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*the labels are the lines")
+def test_labels_are_read_from_the_file_beside_the_table(tmp_path: Path, data: str, content: str, labels: str) -> None:
+    path, beside = write(tmp_path / data, content), write(tmp_path / labels, "x\ny\n")
+    with pytest.warns(UserWarning, match=f"labels are the lines of .*{labels}"):
+        assert rows_of(path) == ROWS
+    assert [text for text, _ in rows_of(path, labeled=False)] == [text for text, _ in ROWS]
+    write(beside, "x\ny\nx\n")
+    with pytest.warns(UserWarning, match=labels), pytest.raises(ValueError, match=rf"{labels}: expected 2 .* got 3"):
+        rows_of(path)
+
+
+def test_choices_have_their_labels_in_a_second_file_counted_from_1(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.jsonl", '{"context": "c", "question": "q", "a": "1", "b": "2"}\n')
+    write(tmp_path / "train-labels.lst", "2\n")
+    task = MultipleChoice(prompt="context", start="question", endings=("a", "b"), first_label=1)
+    with pytest.warns(UserWarning, match=r"train-labels\.lst"):
+        assert [example.label for example in task.read(str(path))] == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        ("__label__x a mill\n__label__y the river\n", ROWS),
+        ("X:a a mill\nX:b the river\n", None),  # a single capital may begin a sentence
+        ("DESC:manner a mill\nENTY the river\n", [("a mill", "DESC:manner"), ("the river", "ENTY")]),
+        ("1 a mill\n0 the river\n", [("a mill", "1"), ("the river", "0")]),
+        ("x a mill\ny b\nx c\ny the river\n", [("a mill", "x"), ("b", "y"), ("c", "x"), ("the river", "y")]),
+        ("x\ta mill\ny\tthe river\nx\tc d\ny\te\n", [*ROWS, ("c d", "x"), ("e", "y")]),
+        ("label\tsentence\n" + "0\ta\n1\tb\n" * 9, None),  # a header with another name of the text
+        ("x\ta\tmill\nx\tthe\triver\n", None),
+        ("a mill\nthe river\nthe bridge\nit was old\nit is\n", None),
+    ],
+)
+def test_first_words_are_labels_if_they_look_like_it(tmp_path: Path, content: str, rows: Any) -> None:
+    path = write(tmp_path / "questions.label", content)
+    if rows is None:
+        with pytest.raises(ValueError, match="line 1: no column"):
+            rows_of(path, format="txt")
+        return
+    with pytest.warns(UserWarning, match="first word of each line"):
+        assert rows_of(path, format="txt") == rows
+    with pytest.warns(UserWarning, match="first word of each line"):
+        assert rows_of(path, labeled=False, format="txt") == [(text, None) for text, _ in rows]
+
+
+@pytest.mark.parametrize("names", [("x.txt", "y.txt"), ("rt.x", "rt.y"), ("x/1.txt", "y/2.txt"), ("x.csv", "y.csv")])
+def test_a_file_or_folder_may_be_a_class(tmp_path: Path, names: tuple[str, str]) -> None:
+    header = "text\n" if names[0].endswith("csv") else ""
+    for name, (text, _) in zip(names, ROWS, strict=True):
+        write(tmp_path / "d" / name, f"{header}{text}\n")
+    with pytest.warns(UserWarning, match="a (file|folder) per class: x, y"):
+        assert rows_of(tmp_path / "d", format="txt" if names[0].startswith("rt") else None) == ROWS
+
+
+def test_files_with_another_column_that_may_be_the_label_are_no_classes(tmp_path: Path) -> None:
+    for name in ("part-1.csv", "part-2.csv"):
+        write(tmp_path / "d" / name, TABLE)
+    with pytest.raises(ValueError, match="no column 'lable'"):
+        rows_of(tmp_path / "d", label="lable")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"version": 1, "data": OBJECTS},
+        {"text": ["a mill", "the river"], "label": ["x", "y"]},
+        {"text": {"0": "a mill", "1": "the river"}, "label": {"0": "x", "1": "y"}},
+        {"columns": ["text", "label"], "index": [0, 1], "data": ROWS},
+        {"r1": OBJECTS[0], "r2": OBJECTS[1]},
+        "\n".join(map(json.dumps, OBJECTS)),
+        ROWS,
+    ],
+)
+def test_json_of_several_forms_is_read_and_the_form_is_said(tmp_path: Path, content: Any) -> None:
+    path = write(tmp_path / "a.json", content)
+    with pytest.warns(UserWarning, match=r"a\.json: (its|read as)"):
+        assert rows_of(path) == ROWS
+
+
+def test_rows_that_are_lists_have_all_values_and_are_not_mixed_with_objects(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="line 1: expected 2 values, got 1"):
+        rows_of(write(tmp_path / "a.json", [["a mill"]]))
+    with pytest.raises(ValueError, match="line 2: expected a JSON object, got list"):
+        rows_of(write(tmp_path / "a.jsonl", '{"text": "a", "label": "x"}\n["b", "y"]\n'))
+    assert rows_of(write(tmp_path / "b.json", [["x", "a mill"]]), text="2", label="1") == [("a mill", "x")]
+
+
+def test_splits_in_one_json_file_are_read_by_their_names(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.json", {"oos_train": [], "train": ROWS, "val": ROWS[:1], "n": 3})
+    settings = TaskSettings("classification", train=(str(path),), dev=(str(path),))
+    assert (settings.files("train"), settings.files("dev")) == ((f"{path}#train",), (f"{path}#val",))
+    assert settings.files_by_split("train", "dev")
+    assert len(digest_files(settings)) == 2
+    with pytest.warns(UserWarning, match="rows are lists, read as text, label"):
+        assert rows_of(f"{path}#val") == ROWS[:1]
+    with pytest.raises(ValueError, match=r"train, val, n; name one, as in .*data\.json#train"):
+        rows_of(path)
+    with pytest.raises(ValueError, match=r"#test: expected an array .*data\.json#train"):
+        rows_of(f"{path}#test")
+
+
+def test_text_of_a_table_that_names_a_split_changes_no_path(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", [{"text": "train", "label": '"train": ['}])
+    assert TaskSettings("classification", train=(str(path),)).files("train") == (str(path),)
+
+
+def test_xz_and_zip_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv.xz", lzma.compress(TABLE.encode()))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("folder/train.csv", TABLE)
+    assert rows_of(tmp_path / "a.csv.xz") == rows_of(tmp_path / "a.zip") == ROWS
+    with zipfile.ZipFile(tmp_path / "a.zip", "a") as archive:
+        archive.writestr("dev.csv", "text,label\nb,x\n")
+    with pytest.raises(ValueError, match=r"a\.zip: holds 2 files \(folder/train\.csv, dev\.csv\)"):
+        rows_of(tmp_path / "a.zip")
+    assert rows_of(f"{tmp_path}/a.zip#dev.csv") == [("b", "x")]
+
+
+@pytest.mark.parametrize("name", ["a.csv.xz", "a.csv.zip"])
+def test_damaged_archive_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / "whole.zip", "w") as archive:
+        archive.writestr("a.csv", TABLE)
+    whole = (tmp_path / "whole.zip").read_bytes() if name.endswith("zip") else lzma.compress(TABLE.encode())
+    with pytest.raises(ValueError, match=name):
+        rows_of(write(tmp_path / name, whole[:-9]))
+
+
+def test_format_names_what_a_suffix_does_not(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.all", TABLE.replace(",", "\t"))
+    with pytest.raises(ValueError, match=r"unknown suffix \.all.*--format"):
+        rows_of(path)
+    assert rows_of(path, format="tsv") == ROWS
+    with pytest.raises(ValueError, match="format is 'tvs': did you mean \"tsv\""):
+        Classification(format="tvs")
+    (document,) = read_corpus(CorpusSettings((str(path),), format="txt"))
+    assert document.text.startswith("text\tlabel")
+
+
+@pytest.mark.parametrize("table", ["text,label,\na mill,x,\nthe river,y,\n", "text,label\na mill,x,,\nthe river,y\n"])
+def test_blank_cells_at_the_end_of_rows_are_ignored_and_counted(tmp_path: Path, table: str) -> None:
+    with pytest.warns(UserWarning, match=r"a\.csv: [12] rows end in blank cells"):
+        assert rows_of(write(tmp_path / "a.csv", table)) == ROWS
+
+
+def test_empty_files_beside_others_are_left_out_and_counted(tmp_path: Path) -> None:
+    for name, text in (("a", ""), ("b", "A mill."), ("c", ""), ("d", "A river.")):
+        write(tmp_path / f"{name}.txt", text)
+    with pytest.warns(UserWarning, match=r"a\.txt and 1 more: empty \(0 bytes\), left out"):
+        assert [document.text for document in read_corpus(CorpusSettings((str(tmp_path),)))] == ["A mill.", "A river."]
+    for name in "bd":
+        write(tmp_path / f"{name}.txt", "")
+    with pytest.raises(ValueError, match=r"a\.txt: empty file"):
+        list(read_corpus(CorpusSettings((str(tmp_path),))))
+
+
+def test_file_that_changes_while_it_is_read_is_an_error_that_names_it(tmp_path: Path) -> None:
+    size = 3 * decoding.BLOCK
+    path = write(tmp_path / "a.txt", b"ab \n" * (size // 4))
+    for change in (lambda: os.truncate(path, size // 2), lambda: write(path, b"xy \n" * (size // 4))):
+        write(path, b"ab \n" * (size // 4))
+        os.utime(path, ns=(1, 1))
+        blocks = read_text(str(path))
+        next(blocks)
+        change()
+        with pytest.raises(ValueError, match=r"a\.txt: .*while it was read"):
+            list(blocks)
+    shorter = InputFile(str(path), 2 * size, ".txt", "", "file")
+    with pytest.raises(ValueError, match=r"a\.txt: became shorter"):
+        list(decode_blocks(shorter, TextCodec(), ReadStats()))
+
+
+def test_parquet_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    path = tmp_path / "a.parquet"
+    polars.DataFrame(OBJECTS).write_parquet(path)
+    rows = Classification().read(str(path))
+    next(rows)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(ValueError, match=r"a\.parquet: changed"):
+        list(rows)
+    assert find_file(str(path)).modified_ns == 1
+
+
+def test_archive_that_names_a_place_before_its_start_is_damaged(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.csv.zip", "w") as archive:
+        archive.writestr("t.csv", TABLE)
+    content = (tmp_path / "t.csv.zip").read_bytes()
+    end = content.rindex(b"PK\x05\x06")
+    start = int.from_bytes(content[end + 16 : end + 20], "little")
+    moved = content[: end + 16] + (start + 50).to_bytes(4, "little") + content[end + 20 :]
+    path = write(tmp_path / "moved.csv.zip", moved)
+    with pytest.raises(ValueError, match=rf"{path}: not (a )?valid"):
+        rows_of(path)

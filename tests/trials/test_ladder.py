@@ -1,0 +1,145 @@
+"""The ladder: its rungs, its runs, its table, and what happens after an interruption."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.task_types import TaskOptions
+from bertwright.training.device_settings import DeviceSettings
+from bertwright.trials import ladder as ladder_module
+from bertwright.trials.ladder import RungResult, RungRun, compare, ladder, score_floor
+from bertwright.trials.ladder_settings import FLOOR, LadderSettings
+from bertwright.trials.work_spent import pretraining_work
+from harness import run_and_capture
+
+CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
+run_ladder = partial(run_and_capture, ladder, columns=160)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, review_files: Path, tiny_bert: Path) -> LadderSettings:
+    files = {split: (str(review_files / f"{split}.tsv"),) for split in ("train", "dev", "test")}
+    task = TaskSettings("classification", **files)
+    return LadderSettings(
+        tmp_path / "ladder", task, bert=str(tiny_bert), seeds=2, word_epochs=1.0, epochs=1.0, limit=64, device=CPU
+    )
+
+
+def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSettings) -> None:
+    printed = run_ladder(settings)
+    report = json.loads((settings.run / "report.json").read_text(encoding="utf-8"))
+    rows = {row["system"]: row for row in report["systems"]}
+    assert list(rows) == [
+        FLOOR, "BiLSTM, random vectors", "+ characters", "BERT, random weights", "BERT, frozen", "BERT, fine-tuned",
+    ]  # fmt: skip
+    assert all(name in printed for name in rows)
+    assert len(rows[FLOOR]["test"]) == 1
+    for name, row in rows.items():
+        assert all(0 <= score <= 1 for score in row["dev"] + row["test"])
+        assert row["cpu_minutes"] > 0
+        known = name not in ("BERT, frozen", "BERT, fine-tuned")  # a model folder without its run
+        assert (row["tokens_before"], row["seconds_before"]) == ((0, 0) if known else (None, None))
+        assert (row["step"] is None) == (name in (FLOOR, "BiLSTM, random vectors"))
+    low, high = rows["BERT, frozen"]["test"], rows["BERT, fine-tuned"]["test"]
+    assert rows["BERT, fine-tuned"]["step"] == pytest.approx((sum(high) - sum(low)) / 2)
+    assert (settings.run / "ladder.md").read_text(encoding="utf-8").count("\n") == 2 + len(rows)
+    assert not list(settings.run.rglob("*.safetensors"))
+
+
+def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
+    settings: LadderSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(settings, bert=None, seeds=1)
+    train = ladder_module.train_rung
+
+    def stop(settings: LadderSettings, *rest: object) -> RungResult:
+        if settings.run.joinpath("runs", "characters-seed0").exists():
+            raise AssertionError("this run is finished")
+        result = train(settings, *rest)  # type: ignore[arg-type]
+        if result.run.rung == "BiLSTM, random vectors":
+            monkeypatch.setattr(ladder_module, "train_rung", interrupt)
+        return result
+
+    def interrupt(*_: object) -> RungResult:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ladder_module, "train_rung", stop)
+    with pytest.raises(KeyboardInterrupt, match=r"2 of 3 runs are finished.*--resume"):
+        run_ladder(small)
+    monkeypatch.setattr(ladder_module, "train_rung", train)
+    assert "3 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
+    assert "0 of them pending" in run_ladder(replace(small, resume=True))
+
+
+def test_pretraining_counts_every_run_that_a_system_stands_on_once(tmp_path: Path) -> None:
+    def write_run(name: str, tokens: int, settings: str = "") -> str:
+        (tmp_path / name / "model").mkdir(parents=True)
+        (tmp_path / name / "report.json").write_text(json.dumps({"tokens": tokens, "seconds": tokens / 10}))
+        (tmp_path / name / "settings.toml").write_text(settings)
+        return str(tmp_path / name)
+
+    vectors = write_run("vectors", 1_000)
+    general = write_run("general", 200)
+    translation = write_run("translation", 30, f"vectors = '{vectors}/vectors.txt'")
+    task_text = write_run("task-text", 4, f"[model]\ninit = '{general}/model'")
+    assert pretraining_work([]) == (0, 0)
+    assert pretraining_work([f"{task_text}/model"]) == (204, 20.4)
+    assert pretraining_work([f"{vectors}/vectors.txt", translation]) == (1_030, 103)
+    assert pretraining_work([translation, str(tmp_path / "elsewhere")]) is None
+
+    task = TaskSettings("classification", train=("train.tsv",))
+    settings = LadderSettings(tmp_path, task, vectors=vectors, cove=translation, elmo=general, bert=task_text)
+    sources = {rung.name: rung.sources() for rung in settings.rungs()}
+    assert sources["+ characters"] == sources["BERT, random weights"] == []
+    assert sources["ELMo"] == [vectors, general]
+    assert sources["BCN + CoVe"] == [vectors, translation]
+    assert sources["BERT, frozen"] == [task_text]
+
+
+def test_tagging_has_the_rungs_of_its_papers(tmp_path: Path) -> None:
+    task = TaskSettings("conll2003", train=("train.txt",), dev=("dev.txt",))
+    files = {"vectors": "v.txt", "elmo": "lm", "cove": "mt", "ulmfit": "lm", "gpt": "gpt", "bert": "bert"}
+    rungs = LadderSettings(tmp_path, task, **files).rungs()  # type: ignore[arg-type]
+    assert [(rung.name, rung.published) for rung in rungs] == [
+        ("window network", 81.47), ("BiLSTM, random vectors", None), ("+ characters", None), ("+ CRF", 80.76),
+        ("+ word vectors", 91.21), ("TagLM", 91.93), ("CoVe", None), ("ELMo", 92.22), ("ULMFiT", None),
+        ("GPT, fine-tuned", None),
+        ("BERT, random weights", None), ("BERT, frozen", None), ("BERT, fine-tuned", 92.4),
+    ]  # fmt: skip
+
+
+def test_the_floor_of_tagging_is_the_most_frequent_tag_although_the_first_rung_scores_paths(tmp_path: Path) -> None:
+    lines = {"train": "Ada B-PER\nsleeps O\nwell O\n\nBob B-PER\nruns O\n", "dev": "Eve B-PER\nruns O\n"}
+    files = {split: (str(tmp_path / f"{split}.txt"),) for split in lines}
+    for split, text in lines.items():
+        (tmp_path / f"{split}.txt").write_text(text, encoding="utf-8")
+    for metric, score in (("accuracy", 0.5), ("f1", 0.0)):
+        task = TaskSettings("tagging", overrides=TaskOptions(metric=metric), **files)
+        assert score_floor(LadderSettings(tmp_path / "run", task, device=CPU)).scores == {"dev": score}
+
+
+def test_texts_have_the_classifier_of_cove_with_and_without_it(tmp_path: Path) -> None:
+    task = TaskSettings("classification", train=("train.tsv",))
+    settings = LadderSettings(tmp_path, task, vectors="v.txt", cove="mt")
+    rungs = {rung.name: settings.finetune_settings(rung, 0).words for rung in settings.rungs()}
+    assert list(rungs)[-4:] == ["+ word vectors", "CoVe", "BCN", "BCN + CoVe"]
+    assert [rungs[name].translation_model for name in list(rungs)[-4:]] == [None, "mt", None, "mt"]
+    assert rungs["BCN"].freeze_vectors
+    assert rungs["BCN"] == replace(rungs["BCN + CoVe"], translation_model=None)
+
+
+def test_rows_next_to_each_other_are_compared_by_their_common_seeds() -> None:
+    def results(name: str, scores: list[float]) -> list[RungResult]:
+        return [RungResult(RungRun(name, seed), "f1", {"dev": score}, 1.0) for seed, score in enumerate(scores)]
+
+    difference, p = compare(results("a", [0.5, 0.6, 0.7]), results("b", [0.6, 0.72, 0.8]))
+    assert difference == pytest.approx(0.32 / 3)
+    assert p == pytest.approx(0.0039, abs=1e-4)  # t = 16 with two degrees of freedom
+    assert compare([], results("b", [0.5])) == (None, None)
+    assert compare(results("a", [0.5]), results("b", [0.6]))[1] is None
