@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import bertwright
-from bertwright.files import write_json
+from bertwright.base.files import write_json
 from environment import describe_machine, minilm, use_threads
 
 ROOT = Path(__file__).parents[1]

@@ -575,3 +575,8 @@ def _read_classes(saved: Any, names: Sequence[str], path: Path) -> npt.NDArray[A
     except (KeyError, TypeError, ValueError):
         pass
     raise ValueError(f"{path}: expected the labels of the model; restore the file, or delete it to get labels as text")
+
+
+# Pickles name the classes by the package, not by this file, so that the file may move.
+for _estimator in (BertClassifier, BertRegressor, BertTagger, BertEmbedder):
+    _estimator.__module__ = "bertwright"

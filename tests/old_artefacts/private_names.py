@@ -13,16 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from bertwright.baselines import awd_lstm, elmo, mt_lstm, transformer
-from bertwright.baselines.bcn import BcnConfig, BcnEncoder
-from bertwright.baselines.bilstm import BiLSTMConfig, BiLSTMEncoder
-from bertwright.baselines.gpt import GptConfig, GptEncoder
-from bertwright.baselines.language_model_states import NUM_LETTERS
-from bertwright.baselines.window import WindowConfig, WindowEncoder
-from bertwright.baselines.word_config import WordConfig
-from bertwright.baselines.word_vectors import vector_evaluation
-from bertwright.models.config import BertConfig
-from bertwright.pretraining.objectives.registry import OBJECTIVES
 from torch import nn
 
 from bertwright.corpus import documents
@@ -31,11 +21,24 @@ from bertwright.corpus.sentences import make_document_splitter
 from bertwright.finetuning import new_word_model
 from bertwright.kernels.cpu import processor_name
 from bertwright.kernels.instruction_sets import find_levels
-from bertwright.models.composite import CompositeConfig, CompositeEncoder
-from bertwright.models.encoder import BertEncoder
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
 from bertwright.models.heads import EncoderForTask, EncoderModel
 from bertwright.pretraining.settings import ModelSettings
+from bertwright.systems.bcn.bcn import BcnConfig, BcnEncoder
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
+from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
+from bertwright.systems.cove import mt_lstm
+from bertwright.systems.elmo import elmo
+from bertwright.systems.gpt.gpt import GptConfig, GptEncoder
+from bertwright.systems.language_model_states import NUM_LETTERS
+from bertwright.systems.objective_registry import OBJECTIVES
+from bertwright.systems.transformer import transformer
+from bertwright.systems.ulmfit import awd_lstm
+from bertwright.systems.window.window import WindowConfig, WindowEncoder
+from bertwright.systems.word_config import WordConfig
+from bertwright.systems.word_vectors import vector_evaluation
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.presets import PRESETS, TaskSettings
 from bertwright.tasks.tagging import Tagging
