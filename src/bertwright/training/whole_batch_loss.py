@@ -75,6 +75,8 @@ def _compute_loss(loss: WholeBatchLoss[M], micro_batches: Sequence[M]) -> tuple[
         outputs = [loss.vectors(batch) for batch in others]
     with no_sync(loss.vectors) if others else nullcontext():
         outputs.append(loss.vectors(last))
+        # All ranks must talk in the same order: before any of them exchanges gradients.
+        totals = sum_over_ranks(torch.stack([_stack(output.sums) for output in outputs]).sum(0))
         vectors = torch.cat([output.vectors.detach() for output in outputs])
         (vectors, rows), own = gather_rows(vectors, torch.cat([output.rows for output in outputs]))
         step_output = loss.loss(vectors.requires_grad_(), rows)
@@ -84,7 +86,6 @@ def _compute_loss(loss: WholeBatchLoss[M], micro_batches: Sequence[M]) -> tuple[
         own_gradient = vectors.grad[own] * world_size()
         *gradients, last_gradient = torch.split(own_gradient, [len(output.vectors) for output in outputs])
         outputs[-1].vectors.backward(last_gradient)  # type: ignore[no-untyped-call]
-    totals = sum_over_ranks(torch.stack([_stack(output.sums) for output in outputs]).sum(0))
     names = [*outputs[0].sums, *step_output.sums]
     return gradients, names, torch.cat([totals, _stack(step_output.sums)])  # all ranks have the same loss
 
