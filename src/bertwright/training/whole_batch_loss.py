@@ -75,7 +75,7 @@ def _compute_loss(loss: WholeBatchLoss[M], micro_batches: Sequence[M]) -> tuple[
         outputs = [loss.vectors(batch) for batch in others]
     with no_sync(loss.vectors) if others else nullcontext():
         outputs.append(loss.vectors(last))
-        # All ranks must talk in the same order: before any of them exchanges gradients.
+        # Before any rank exchanges gradients: ranks with different numbers of micro-batches need one order of messages.
         totals = sum_over_ranks(torch.stack([_stack(output.sums) for output in outputs]).sum(0))
         vectors = torch.cat([output.vectors.detach() for output in outputs])
         (vectors, rows), own = gather_rows(vectors, torch.cat([output.rows for output in outputs]))
