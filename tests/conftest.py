@@ -22,7 +22,7 @@ pytest_plugins = [
 ]  # the first before anything imports Triton; fixtures
 
 # Programs and a plugin, which `--doctest-modules` must not import, and files of fixtures, which share a module name.
-collect_ignore = ["kernels/emulated_kernels.py", "kernels/instruction_sets.py", "readme/update.py"]
+collect_ignore = ["kernels/emulated_kernels.py", "kernels/instruction_sets.py", "machines.py", "readme/update.py"]
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]
 
 # No test asserts a time: on a busy machine any example may take long.

@@ -65,15 +65,19 @@ class BertOnDevice(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         state: dict[str, Any] = dict(super().__getstate__())
         if "model_" in state:
             with TemporaryDirectory(prefix="bertwright-") as folder:
-                self.save(Path(folder) / "model")
-                state["model_"] = {path.name: path.read_bytes() for path in (Path(folder) / "model").iterdir()}
+                model = Path(folder) / "model"
+                self.save(model)
+                files = (path for path in model.rglob("*") if path.is_file())  # folders: sentence-transformers' modules
+                state["model_"] = {path.relative_to(model).as_posix(): path.read_bytes() for path in files}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "model_" in state:
             with TemporaryDirectory(prefix="bertwright-") as folder:
                 for name, content in state["model_"].items():
-                    (Path(folder) / name).write_bytes(content)
+                    path = Path(folder) / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
                 state = state | {"model_": load(folder, "cpu")}
         super().__setstate__(state)
 
@@ -572,3 +576,8 @@ def _read_classes(saved: Any, names: Sequence[str], path: Path) -> npt.NDArray[A
     except (KeyError, TypeError, ValueError):
         pass
     raise ValueError(f"{path}: expected the labels of the model; restore the file, or delete it to get labels as text")
+
+
+# Pickles name the classes by the package, not by this file, so that the file may move.
+for _estimator in (BertClassifier, BertRegressor, BertTagger, BertEmbedder):
+    _estimator.__module__ = "bertwright"

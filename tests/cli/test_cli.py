@@ -28,8 +28,8 @@ import bertwright
 from bertwright.base.messages import CONTROL
 from bertwright.base.settings import field_docs, iter_fields, read_toml
 from bertwright.cli.main import run
-from bertwright.cli.verbs import VERBS, Verb
 from bertwright.cli.options import read_settings
+from bertwright.cli.verbs import VERBS, Verb
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.text_settings import FillMaskSettings
 from bertwright.pretraining.settings import PretrainSettings
@@ -161,11 +161,11 @@ def flags(record: type) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", verb_names())
-def test_help_explains_every_setting(name: str) -> None:
-    shown = run_successfully(f"{name} --help")
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_help_explains_every_setting(verb: Verb) -> None:
+    shown = run_successfully(f"{verb.name} --help")
     words = " ".join(shown.split())
-    for flag, text in flags(load_verb(name).SETTINGS).items():
+    for flag, text in flags(verb.load_settings()).items():
         positional = f" {flag.upper().removesuffix('S')} " in words
         assert positional or f"--{flag.replace('_', '-')} " in words or f"--{flag.replace('_', '-')}, " in words
         assert text in words
@@ -626,17 +626,17 @@ def test_errors_have_no_control_characters(at: Path, name: str) -> None:
     assert not CONTROL.search((done.out + done.err).replace("\n", ""))
 
 
-@pytest.mark.parametrize("name", verb_names())
-def test_help_has_no_control_characters(at: Path, name: str) -> None:
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_help_has_no_control_characters(at: Path, verb: Verb) -> None:
     """A TOML file's values are the defaults that the help prints."""
     tables: dict[tuple[str, ...], list[str]] = {}
-    for parents, field, kind in iter_fields(load_verb(name).SETTINGS):
+    for parents, field, kind in iter_fields(verb.load_settings()):
         if kind in (str, str | None, Path, Path | None, tuple[str, ...]) and field != "task":
             value = json.dumps(HOSTILE)  # \u001b and so on, as in TOML
             tables.setdefault(parents, []).append(f"{field} = {f'[{value}]' if 'tuple' in str(kind) else value}\n")
     heads = {parents: f"[{'.'.join(parents)}]\n" if parents else "" for parents in sorted(tables)}
     (at / "evil.toml").write_text("".join(head + "".join(tables[parents]) for parents, head in heads.items()))
-    done = run_command(f"{name} --config evil.toml --help")
+    done = run_command(f"{verb.name} --config evil.toml --help")
     assert (done.code, done.err) == (0, "")
     assert r"\x1b" in done.out
     assert not CONTROL.search(done.out.replace("\n", ""))

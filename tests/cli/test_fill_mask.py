@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bertwright.inference.text_commands import fill_masks as fill_mask
 
 import bertwright
 from bertwright.cli import main as cli
 from bertwright.inference.bert import Bert
+from bertwright.inference.text_commands import fill_masks as fill_mask
 from bertwright.inference.text_settings import FillMaskSettings
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.task import AnyTask

@@ -6,13 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 import bertwright
 from bertwright import BuildSettings, CorpusSettings, PrepareSettings
 from bertwright.base.reporter import SilentReporter
-from bertwright.cli.render.terminal import TerminalReporter
-from bertwright.pretraining import prepare as prepare_module
 from harness import run_with_output
 
 

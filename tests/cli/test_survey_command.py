@@ -12,11 +12,11 @@ import pytest
 import bertwright
 from bertwright import CorpusSettings, SurveySettings
 from bertwright.base import files
-from bertwright.survey import survey as command
-from bertwright.survey.corpus_statistics import Survey, Unreadable, measure_corpus
-from bertwright.survey.diagnosis import diagnose
 from bertwright.cli.render.survey import MAX_FILES, render, render_unreadable
-from bertwright.survey.survey import UnreadableFiles
+from bertwright.surveying import survey as command
+from bertwright.surveying.corpus_statistics import Survey, Unreadable, measure_corpus
+from bertwright.surveying.diagnosis import diagnose
+from bertwright.surveying.survey import UnreadableFiles
 from harness import print_lines, run_and_capture, run_with_output
 
 

@@ -99,7 +99,7 @@ def test_a_fit_is_the_minimum_of_loss_and_penalty(name: str) -> None:
     mean, deviation = states.mean(0), states.std(0, correction=0)
     slope = (by_weight - by_bias[:, None] * mean) / deviation  # by the weights of standardized states
     penalty = weight * deviation * states.shape[1] / (fit.variance * batch.num_labels)
-    assert torch.allclose(slope, -penalty, atol=3e-2 * penalty.abs().max().item())
+    assert torch.allclose(slope, -penalty, atol=1e-3 * penalty.abs().max().item())
 
 
 def test_a_fit_equals_logistic_regression_of_scikit_learn() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -16,6 +19,7 @@ from transformers import BertConfig, BertModel
 import bertwright
 from bertwright.base.reporter import SILENT
 from bertwright.cli.render.terminal import TerminalReporter
+from bertwright.estimators import BertEmbedder
 from bertwright.inference.convert import ConvertSettings, convert
 from bertwright.inference.embed import EmbedSettings, embed
 from bertwright.inference.info import info
@@ -93,6 +97,16 @@ def test_vectors_equal_those_of_sentence_transformers_also_after_a_save(base: Pa
         np.testing.assert_allclose(bertwright.load(tmp_path / copy, device="cpu").embed(TEXTS), expected, atol=1e-5)
         np.testing.assert_allclose(expect(tmp_path / copy), expected, atol=1e-5)
     assert np.load(tmp_path / "x.npy").shape == (3, expected.shape[1])
+
+
+def test_a_pickled_embedder_gives_the_same_vectors(base: Path, tmp_path: Path) -> None:
+    folder = build(base, tmp_path / "released", *DENSE, st.Normalize())
+    embedder = BertEmbedder(str(folder), device="cpu").fit(TEXTS)
+    dumped = io.BytesIO()
+    joblib.dump(embedder, dumped)
+    dumped.seek(0)
+    for copy in (pickle.loads(pickle.dumps(embedder)), joblib.load(dumped)):
+        assert np.array_equal(copy.transform(TEXTS), embedder.transform(TEXTS))
 
 
 def test_a_chosen_pooling_and_normalization_replace_those_of_the_folder(base: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE
 from bertwright.cli.main import run
 from bertwright.corpus.documents import CorpusSettings
+from bertwright.inference.info import info
+from bertwright.inference.info_settings import InfoSettings
 from bertwright.systems.word_vectors.glove import count_cooccurrences
 from bertwright.systems.word_vectors.skip_gram import SubwordRows, keep_probabilities
 from bertwright.systems.word_vectors.train_vectors import train_word_vectors
@@ -19,6 +23,7 @@ from bertwright.systems.word_vectors.vector_evaluation import (
     NearestSettings,
     ScoreVectorsSettings,
     nearest_words,
+    read_examples,
     score_vectors,
 )
 from bertwright.systems.word_vectors.vector_settings import VectorModel, WordRule, WordVectorSettings
@@ -122,6 +127,10 @@ def test_words_of_one_topic_become_similar_and_the_files_agree(tmp_path: Path, m
     assert (settings.output / "counts.txt").read_text().split("\n")[0].split() == [vectors.words[0], "400"]
     assert vectors.lookup(["apples"]).has_vector[0] == (model == "fasttext")
     assert "14 of 14" in read_output(reporter)
+    info(InfoSettings(settings.output), reporter)
+    described = read_output(reporter)
+    assert f"{settings.output}: word vectors\n" in described
+    assert all(text in described for text in (model, f"{len(vectors):,} words", f"{vectors.width} numbers"))
 
 
 def cosine(vectors: VectorFile, left: str, right: str) -> float:
@@ -174,6 +183,70 @@ def test_scores_by_hand(tmp_path: Path) -> None:
     assert (second.metric, second.score, second.used, second.total) == ("accuracy", 0.5, 2, 3)
     assert "accuracy" in read_output(reporter)
     assert (tmp_path / "scores.json").is_file()
+
+
+SIMLEX = "word1\tword2\tPOS\tSimLex999\tconc(w1)\tSD(SimLex)\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "column"),
+    [
+        ("a\tb\t1.6\nc\td\t5\n", None),
+        ("a b 1.6\nc d 5\n", None),
+        ("a b\t1.6\nc d\t5\n", None),
+        ("a;b;1.6\r\nc;d;5\r\n", None),
+        ("a;b;1,6\nc;d;5\n", None),
+        ("a b 1,6\nc d 5\n", None),
+        (SIMLEX + "a\tb\tA\t1.6\t2.7\t0.4\nc\td\tN\t5\t2.8\t1\n", "4 .'SimLex999'"),
+        ("a\tb\tV\t1.6\tSYNONYMS\nc\td\tV\t5\tNONE\n", "4$"),
+        ("a\tb\tV\t1.6\nc\td\tV\t5\n", "4$"),
+        ("Word 1,Word 2,Human (mean)\na,b,1.6\nc,d,5\n", "3 .'Human .mean.' in line 1"),
+        ('Word 1,Word 2,Human (mean),1,2\na,"b",1.6,1,2\nc,d,5,4,6\n', "3 .'Human"),
+        ("Word 1\tWord 2\tHuman (mean)\na\tb\t1.6\nc\td\t5\n", "3 .'Human"),
+        ("a\tb\t1.6\t1\t2\nc\td\t5\t4\t6\n", "3$"),
+        ("# pairs\nw1 w2 mean\na b 1.6\nc d 5\n", "3 .'mean' in line 2"),
+    ],
+)
+def test_pairs_are_read_as_they_are_published(tmp_path: Path, content: str, column: str | None) -> None:
+    path = write_file(tmp_path, content, "pairs.txt")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rows = [(first, second, float(rating)) for first, second, rating in read_examples(path)]
+    assert rows == [("a", "b", 1.6), ("c", "d", 5.0)]
+    assert len(caught) == (column is not None)
+    assert all(re.search(f"pairs.txt: .*column {column}", str(warning.message)) for warning in caught)
+
+
+def test_a_number_may_be_a_word(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "1999 year 5\na b 1\nc d 2\n", "pairs.txt")
+    assert next(iter(read_examples(path))) == ["1999", "year", "5"]
+
+
+@pytest.mark.parametrize(
+    "content", [": capitals\na b c d\ne f g h\n", "a,b,c,d\ne,f,g,h\n", "a\tb\tc\td\ne\tf\tg\th\n"]
+)
+def test_analogies_are_four_words(tmp_path: Path, content: str) -> None:
+    assert list(read_examples(write_file(tmp_path, content, "q.txt"))) == [[*"abcd"], [*"efgh"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("a b 1\nc d\n", 2),
+        ("a b 1\nc d nan\ne f 2\n", 2),
+        ("a\nb c 1\nd e 2\n", 1),
+        ("a,b,1,6\nc,d,5,0\n", 1),  # a decimal comma, or a second number
+        ("a,b,1\nc,d,5,3\n", 2),
+        ("w1,w2,mean\na,b,1\nc,d,5,3\n", 3),
+        ("0,a,b,1.6\n1,c,d,5\n", 1),  # numbers of rows
+        ("a b c d\ne f g\n", 2),
+        ("a b c d\ne f g h i\n", 2),
+        ("a b c\nd e f\n", 1),
+    ],
+)
+def test_pairs_in_another_form_name_the_line(tmp_path: Path, content: str, line: int) -> None:
+    with pytest.raises(ValueError, match=rf"p\.txt, line {line}: expected (two|four) words"):
+        list(read_examples(write_file(tmp_path, content, "p.txt")))
 
 
 def test_nearest_words_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +227,12 @@ def test_transformers_opens_it_and_it_is_opened_from_transformers(folder: Path, 
 
 
 def test_a_grid_a_trained_head_and_an_ensemble(folder: Path, tmp_path: Path) -> None:
-    settings = make_settings(
-        folder, "again", model=str(folder / "run"), epochs=0.2, tuning=TuningSettings(keep_head=True)
-    )
+    continued = {
+        "epochs": 0.2,
+        "tuning": TuningSettings(keep_head=True),
+        "optimizer": replace(RATE, learning_rate=1e-4),
+    }
+    settings = make_settings(folder, "again", model=str(folder / "run"), **continued)
     finetune(settings, text_reporter())
     report = json.loads((folder / "again" / "report.json").read_text())
     assert report["scores"]["dev"]["micro_f1"] > 0.9

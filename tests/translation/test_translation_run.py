@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +18,16 @@ from bertwright.base.reporter import MUTE
 from bertwright.base.seeding import make_rng
 from bertwright.base.settings import from_table
 from bertwright.cli.render.terminal import TerminalReporter
+from bertwright.inference.info import info
+from bertwright.inference.info_settings import InfoSettings
 from bertwright.systems.transformer.marian import load_translation_model, write_translation_model
 from bertwright.training import checkpoint
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.translation import run as translation_run
 from bertwright.translation.run import average_checkpoints, train_translation
-from bertwright.translation.settings import TrainTranslationSettings, TranslateSettings
+from bertwright.translation.settings import TrainTranslationSettings, TranslateSettings, check_training_inputs
 from bertwright.translation.translator import load_translator, translate
-from harness import read_untimed
+from harness import read_untimed, run_and_capture
 from helpers import CPU, read_output
 
 WORDS = dict(zip("one two three four five six".split(), "eins zwei drei vier fünf sechs".split(), strict=True))
@@ -68,6 +71,59 @@ def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes "tiny" one layer of 32 dimensions, and for mt-lstm states of 64."""
     monkeypatch.setitem(translation_run.MT_LSTM_SIZES, "tiny", (16, 64))
     monkeypatch.setitem(translation_run.TransformerConfig.from_size.__globals__["SIZES"], "tiny", (1, 32, 2, 64, 0.1))
+
+
+@pytest.mark.usefixtures("small_model")
+@pytest.mark.parametrize("architecture", ["transformer", "mt-lstm"])
+def test_info_describes_a_run_and_its_model(tmp_path: Path, architecture: str) -> None:
+    changes = {"steps": 6, "eval_every": 3, "save_every": 3, "keep_checkpoints": True, "architecture": architecture}
+    settings = make_settings(tmp_path, **changes)
+    folder = train_translation(settings, MUTE)
+    printed = run_and_capture(info, InfoSettings(settings.run, verify=True), columns=120)
+    assert f"{settings.run}: translation run\n" in printed
+    assert all(text in " ".join(printed.split()) for text in ("state finished", "parameters", "best on dev bleu"))
+    for model in (folder, settings.run / "checkpoints" / "step-00000006"):
+        printed = run_and_capture(info, InfoSettings(model), columns=120)
+        assert f"{model}: translation model\n" in printed
+        assert "every byte" in printed
+    (folder / "checksums.json").unlink()
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-5])
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        info(InfoSettings(folder), MUTE)
+
+
+@pytest.mark.usefixtures("small_model")
+def test_text_in_an_archive_is_read_and_its_changes_are_noticed(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, steps=4, save_every=2)
+    archive = tmp_path / "corpus.zip"
+
+    def pack(*first: str) -> None:
+        with zipfile.ZipFile(archive, "w") as file:
+            for name in ("train.en", "train.de"):
+                file.writestr(name, "".join(first) + (tmp_path / name).read_text(encoding="utf-8"))
+
+    pack()
+    members = {"train_source": (f"{archive}#train.en",), "train_target": (f"{archive}#train.de",)}
+    packed = replace(settings, run=tmp_path / "packed", **members)
+    check_training_inputs(packed)
+    digests = json.loads((train_translation(packed, MUTE).parent / "data.json").read_text())
+    assert digests.keys() > {f"{archive}#train.en", f"{archive}#train.de"}
+    assert len({*digests.values()}) == 4
+    (packed.run / "model").rename(tmp_path / "model")
+    pack("one\n")
+    with pytest.raises(ValueError, match=r"corpus\.zip#train.*changed"):
+        train_translation(replace(packed, resume=True), MUTE)
+
+
+def test_files_are_checked_before_the_work(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x.en", "one")
+        archive.writestr("y.en", "two")
+    for path, reason in ((tmp_path / "*.en", "pattern"), (tmp_path, "folder"), (f"{tmp_path}/a.zip#z.en", "x.en")):
+        with pytest.raises(ValueError, match=reason) as error:
+            check_training_inputs(replace(settings, dev_target=(str(path),)))
+        assert str(error.value).startswith(str(path).partition("#")[0])
 
 
 @pytest.mark.usefixtures("small_model")

@@ -17,13 +17,13 @@ from bertwright.corpus.documents import CorpusSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.tasks.presets import PRESETS
+from bertwright.tasks.presets import PRESETS, TaskSettings
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.trials.experiment import experiment
 from bertwright.trials.job_runner import JobRunner
-from bertwright.trials.jobs import BestRateJob, FinetuneJob, PretrainJob, all_jobs
+from bertwright.trials.jobs import BestRateJob, FinetuneJob, PretrainJob, all_jobs, digest_task_inputs
 from bertwright.trials.levels import LEVELS, ExperimentLevel
 from bertwright.trials.probe_settings import ProbeSettings
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
@@ -223,3 +223,23 @@ def test_a_damaged_result_is_named(make: Make, tmp_path: Path, content: str) -> 
     path.write_text(content)
     with pytest.raises(ValueError, match=r"result\.json"):
         experiment(settings)
+
+
+def test_splits_of_one_file_and_remote_files_have_digests_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    rows = [{"text": text, "label": text, "split": split} for text in "ab" for split in ("train", "dev")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    remote = "hf://datasets/org/name/test.csv"
+    task = TaskSettings("classification", train=(str(path),), dev=(str(path),), test=(remote,))
+    digests = dict(digest_task_inputs(task, None))
+    assert list(digests) == ["train", "dev", "test"]
+    assert len({*digests.values()}) == 3
+    path.write_text(path.read_text().replace("a", "c"))
+    changed = dict(digest_task_inputs(task, None))
+    assert [changed[split] == digests[split] for split in digests] == [False, False, True]
+
+
+def test_the_digest_of_a_plain_file_identifies_its_jobs_as_before(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("text\tlabel\n")
+    task = TaskSettings("classification", train=(str(tmp_path / "train.tsv"),))
+    assert digest_task_inputs(task, None) == (("train", "9fdc1064d8a2915e913be2714382ae64"),)

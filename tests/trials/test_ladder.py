@@ -8,7 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
+from bertwright.inference.info import info
+from bertwright.inference.info_settings import InfoSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
@@ -50,6 +53,10 @@ def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSetti
     assert rows["BERT, fine-tuned"]["step"] == pytest.approx((sum(high) - sum(low)) / 2)
     assert (settings.run / "ladder.md").read_text(encoding="utf-8").count("\n") == 2 + len(rows)
     assert not list(settings.run.rglob("*.safetensors"))
+    described = run_and_capture(info, InfoSettings(settings.run), columns=160)
+    assert f"{settings.run}: ladder of systems\n" in described
+    assert all(name in described for name in rows)
+    assert f"test {50 * sum(high):.2f}" in described
 
 
 def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
@@ -122,6 +129,20 @@ def test_the_floor_of_tagging_is_the_most_frequent_tag_although_the_first_rung_s
     for metric, score in (("accuracy", 0.5), ("f1", 0.0)):
         task = TaskSettings("tagging", overrides=TaskOptions(metric=metric), **files)
         assert score_floor(LadderSettings(tmp_path / "run", task, device=CPU)).scores == {"dev": score}
+
+
+def test_the_floor_builds_no_model(settings: LadderSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(*_: object, **__: object) -> None:
+        raise AssertionError("a model is built")
+
+    monkeypatch.setattr(torch.nn.Module, "__init__", build)
+    labels = {
+        split: [line.split("\t")[1] for line in Path(getattr(settings.task, split)[0]).read_text().splitlines()[1:]]
+        for split in ("train", "dev", "test")
+    }
+    answer = max(sorted({*labels["train"]}), key=labels["train"].count)
+    expected = {split: labels[split].count(answer) / len(labels[split]) for split in ("dev", "test")}
+    assert score_floor(replace(settings, limit=None)).scores == pytest.approx(expected)
 
 
 def test_texts_have_the_classifier_of_cove_with_and_without_it(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def importing_torch() -> Iterator[None]:
 
 VERBS = (
     Verb(
-        "survey", "survey.survey:SurveySettings", "survey.survey:survey",
+        "survey", "surveying.survey:SurveySettings", "surveying.survey:survey",
         "describe a corpus and warn about problems for pre-training",
         "bertwright survey books/ wiki.txt",
     ),

@@ -342,10 +342,7 @@ def write_task_model(folder: Path, model: EncoderForTask, tokenizer: TextTokeniz
         values["architectures"] = [f"{architecture.class_prefix}With{type(model.head).__name__}"]
         values |= _describe_own_head(model)
         if "auto_map" in values:
-            write_text(
-                folder / POOLED_CODE,
-                (Path(__file__).parents[1] / "systems" / "bert" / POOLED_CODE).read_text(encoding="utf-8"),
-            )
+            write_text(folder / POOLED_CODE.name, POOLED_CODE.read_text(encoding="utf-8"))
     _write(folder, model, tokenizer, values)
 
 

@@ -23,7 +23,7 @@ from bertwright.planning.scaling_law import (
 )
 from bertwright.pretraining.run import measure_cost, pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.survey.small_corpus import max_epochs
+from bertwright.surveying.small_corpus import max_epochs
 from bertwright.systems.bert.bert_config import SIZES, BertConfig
 from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training.context import select_device

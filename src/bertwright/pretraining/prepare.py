@@ -11,7 +11,7 @@ from bertwright.base.reporter import SILENT, Heading, Reporter, Rows
 from bertwright.base.settings import write_settings
 from bertwright.corpus.documents import CorpusSettings, list_corpus_files
 from bertwright.interop.model_files import vocabulary_folder
-from bertwright.survey.small_corpus import MIN_PREDICTIONS, PREDICTED_SHARE, loss_error
+from bertwright.surveying.small_corpus import MIN_PREDICTIONS, PREDICTED_SHARE, loss_error
 from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build, list_corpora
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.word_tokenizer import WordTokenizer

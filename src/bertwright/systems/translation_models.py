@@ -18,7 +18,7 @@ from bertwright.interop.checksums import check_other_files, check_weights, write
 from bertwright.interop.model_files import CONFIG, SOURCE_WORDS, WEIGHTS, locate_config
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, write_weights
 from bertwright.systems.cove.mt_lstm import MtLstm, MtLstmConfig
-from bertwright.systems.transformer.marian import load_translation_model, write_translation_model
+from bertwright.systems.transformer.marian import FIXED, load_translation_model, write_translation_model
 from bertwright.systems.transformer.transformer import Transformer
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
@@ -34,6 +34,15 @@ class TranslationSystem(NamedTuple):
     model: Transformer | MtLstm
     source: TextTokenizer
     target: TextTokenizer
+
+
+def is_translation_model(folder: Path) -> bool:
+    """Return whether the config.json of a folder is a translation model's."""
+    try:
+        values = read_json(folder / CONFIG)
+    except (ValueError, OSError):  # reported when the model is loaded
+        return False
+    return isinstance(values, dict) and values.get("model_type") in (MODEL_TYPE, FIXED["model_type"])
 
 
 def write_translation_system(folder: Path, system: TranslationSystem) -> None:

@@ -288,8 +288,9 @@ class Task(ABC, Generic[E, P]):
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         """Compute the sum of the losses of all labels in a batch from the head's output.
 
-        The output of a `LinearHead` is logits, R × C float32; `batch.position_counts` divides their rows into
-        sequences. `smoothing`: `label_smoothing` of `torch.nn.functional.cross_entropy`.
+        The output of a `LinearHead` is logits, R × C float32, or float64 in the fit of a head;
+        `batch.position_counts` divides their rows into sequences. `smoothing`: `label_smoothing` of
+        `torch.nn.functional.cross_entropy`.
         """
 
     @abstractmethod

@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 from typing import IO, Any, Literal, cast, get_args
 
 from bertwright.base import object_storage
+from bertwright.base.files import digest_bytes, digest_file
 from bertwright.base.object_storage import as_url
 
 DocumentUnit = Literal["blank-line", "file", "line", "section"]
@@ -286,6 +287,20 @@ def expand_files(pattern: str) -> Iterator[str]:
         if (real := os.path.realpath(file)) not in seen:
             seen.add(real)
             yield f"{file}#{member}" if member else file
+
+
+def digest_input(path: str) -> str:
+    """Return the digest of the content of all files that a path names, whatever their names; of a remote path's name.
+
+    A member of a file has the digest of the whole file and of the member's name. Raises ValueError for no file.
+    """
+    if is_remote(path):
+        return digest_bytes(path.encode())
+    digests = []
+    for base, member in map(split_member, expand_files(path)):
+        digest = digest_file(Path(base))
+        digests.append(digest_bytes(digest.encode(), member.encode()) if member else digest)
+    return digests[0] if len(digests) == 1 else digest_bytes(*(digest.encode() for digest in digests))
 
 
 @lru_cache(maxsize=1)  # several passes read the same text

@@ -23,7 +23,7 @@ from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import any_rank, run_on_rank_0, wrap
 from bertwright.training.divided_weights import copy_weights, shard
 from bertwright.training.interrupt import graceful_shutdown
-from bertwright.training.loop import LossModule, LossOutput, StepResult, train_steps
+from bertwright.training.loop import Loss, LossModule, StepResult, train_steps, wrap_forward
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.prefetch import prefetch
 from bertwright.training.recorder import Recorder, find_best_step, open_recorder
@@ -121,7 +121,8 @@ class TrainingSpec(Generic[M]):
     schedule: LRSchedule
     batches: Callable[[int], Iterator[Sequence[M]]]
     """From the number of finished steps: this rank's micro-batches of each remaining step, on the device."""
-    loss: Callable[[M], LossOutput]
+    loss: Loss[M]
+    """From a micro-batch: its share of the step's loss; or a `WholeBatchLoss`, in which all rows of a step meet."""
     evaluate: Callable[[], Mapping[str, float]] | None = None
     """Return the scores of the model with its current weights. None: no evaluations."""
     write_model: Callable[[Path], None] | None = None
@@ -211,11 +212,16 @@ def train_until_stopped(
     """
     if any_rank(is_over(), context.device):
         return
-    loss: Any = LossModule(spec.divided or spec.model, spec.loss)
-    if spec.divided is None:
-        loss = wrap(loss, spec.find_unused_parameters)
-    else:
-        loss = shard(loss, cast(nn.ModuleList, spec.divided.encoder.layers), context.device)
+
+    def connect(forward: Callable[[M], Any]) -> nn.Module:
+        """Let the ranks exchange the gradients of what runs the model."""
+        module = LossModule(spec.divided or spec.model, forward)
+        if spec.divided is None:
+            return wrap(module, spec.find_unused_parameters)
+        return shard(module, cast(nn.ModuleList, spec.divided.encoder.layers), context.device)
+
+    loss = wrap_forward(spec.loss, connect)
+    if spec.divided is not None:
         spec.optimizer.divide(spec.divided)
     made = spec.batches(spec.optimizer.steps)
     # Batches that are made ahead would change the state before a checkpoint saves it.

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertwright.base.files import digest_file
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.metrics.bleu import Bleu, corpus_bleu
@@ -32,6 +31,7 @@ from bertwright.systems.translation_models import (
     load_translation_system,
     write_translation_system,
 )
+from bertwright.text.sources import digest_input
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import CostEstimate, describe_cost, time_steps
@@ -150,9 +150,9 @@ class TranslationRun:
         """Write settings and digests of the text. Raises ValueError if the files of a resumed run have changed."""
         settings = self.settings
         files = (*settings.train_source, *settings.train_target, *settings.dev_source, *settings.dev_target)
-        data = {path: digest_file(Path(path)) for path in files}
+        data = {path: digest_input(path) for path in files}
         if settings.vectors is not None and settings.vectors.is_file():
-            data |= {str(settings.vectors): digest_file(settings.vectors)}
+            data |= {str(settings.vectors): digest_input(str(settings.vectors))}
         if settings.resume:
             check_data_unchanged(settings.run, data)
         record_run(settings, "train-translation", data)

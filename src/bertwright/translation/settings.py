@@ -19,6 +19,7 @@ from bertwright.base.settings import (
 )
 from bertwright.interop.model_files import check_model
 from bertwright.metrics.bleu import BleuTokenizer
+from bertwright.text.decoding import read_text
 from bertwright.text.sources import STDIN, check_exist
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -204,7 +205,8 @@ def check_training_inputs(settings: TrainTranslationSettings) -> None:
     """Check the run folder and, for a new run, the files, without torch."""
     check_run_directory(settings, RESUME_OVERRIDES)
     if not settings.resume:
-        check_exist((*settings.train_source, *settings.train_target, *settings.dev_source, *settings.dev_target))
+        for path in (*settings.train_source, *settings.train_target, *settings.dev_source, *settings.dev_target):
+            next(read_text(path, settings.encoding), None)
         if settings.vectors is not None:
             check_exist((str(settings.vectors),))
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from bertwright.base.files import digest_bytes, digest_file, ensure_folder, read_json, remove_folder, remove_stale_parts
+from bertwright.base.files import digest_bytes, ensure_folder, read_json, remove_folder, remove_stale_parts
 from bertwright.base.reporter import Reporter
 from bertwright.base.settings import default_table, to_table
 from bertwright.finetuning.finetune_state import open_run
@@ -37,6 +37,7 @@ from bertwright.pretraining.settings import RESUME_OVERRIDES as PRETRAIN_OVERRID
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
+from bertwright.text.sources import digest_input
 from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
@@ -381,7 +382,7 @@ def start_or_resume(settings: R, run: Path, resume_overrides: tuple[str, ...]) -
 def digest_task_inputs(task: TaskSettings, model: str | None) -> Digests:
     """Return the digest of the content of each split's files, wherever they are, and of a model if one is given."""
     files = [
-        (split, digest_bytes(*(digest_file(Path(path)).encode() for path in task.files(split))))
+        (split, digest_bytes(*(digest_input(path).encode() for path in task.files(split))))
         for split in SPLITS
         if task.files(split)
     ]

@@ -20,14 +20,14 @@ from bertwright.base.files import lock_folder, read_json, write_json, write_text
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import MUTE, SILENT, Heading, Line, Outputs, Reporter, Rows
 from bertwright.base.settings import write_settings
-from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.run import finetune
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
-from bertwright.training.context import execution_context
+from bertwright.tasks.task_data import read_splits
 from bertwright.training.run_folder import check_run_directory, delete_weights
 from bertwright.trials.grid_results import RESULTS_FILE, pending_trials, read_results, write_results
 from bertwright.trials.ladder_settings import FLOOR, RESUME_OVERRIDES, LadderSettings, Rung
 from bertwright.trials.work_spent import Work, pretraining_work
+from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
 
 COLUMNS = ("system", "dev", "test", "step up", "p", "published", "tokens before", "minutes before", "CPU minutes")
 
@@ -100,16 +100,18 @@ def train_rung(settings: LadderSettings, rung: Rung, seed: int) -> RungResult:
 
 
 def score_floor(settings: LadderSettings) -> RungResult:
-    """Score the most frequent answer of the training examples for every example."""
+    """Score the most frequent answer of the training examples for every example, without a model."""
     started = time.process_time()
     first = settings.finetune_settings(settings.rungs()[0], 0)
-    with execution_context(settings.device) as context:
-        state = open_run(first, context, MUTE)
-    task, scores = state.task, dict[str, float]()
-    for split in filter(None, (state.dev, state.test)):
-        if task.has_frequent_answer:
-            predictions = task.frequent_predictions(state.train.encoded, split.examples, split.encoded)
-            scores[split.name] = task.score(split.examples, predictions)[task.metric]
+    task, examples = read_splits(first.task, first.tuning.validation_fraction, first.tuning.limit)
+    scores = dict[str, float]()
+    if task.has_frequent_answer:
+        rules = WordRules(split_punctuation=not task.reads_words)
+        tokenizer = WordTokenizer.learn(task.texts(examples["train"]), rules, min_count=1)
+        train = task.encode(examples.pop("train"), tokenizer)
+        for split, given in examples.items():
+            predictions = task.frequent_predictions(train, given, task.encode(given, tokenizer, labeled=False))
+            scores[split] = task.score(given, predictions)[task.metric]
     return RungResult(RungRun(FLOOR, 0), task.metric, scores, time.process_time() - started)
 
 

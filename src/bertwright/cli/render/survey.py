@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from bertwright.cli.render.terminal import TextTable, plain_text, text_table
-from bertwright.survey.corpus_statistics import Survey, Unreadable
-from bertwright.survey.survey import UnreadableFiles
+from bertwright.surveying.corpus_statistics import Survey, Unreadable
+from bertwright.surveying.survey import UnreadableFiles
 
 MAX_FILES = 20  # unreadable ones that are listed
 MAX_FILES_PER_REASON = 5

@@ -39,8 +39,8 @@ STYLES = {"plain": "", "minor": "dim", "good": "green"}  # of a `Line`
 # Functions that return what is printed of a record in a width: the module and the name, by the record's class.
 RENDERERS = {
     "bertwright.inference.fill_mask.MaskPrediction": "bertwright.cli.render.masks:render",
-    "bertwright.survey.corpus_statistics.Survey": "bertwright.cli.render.survey:render",
-    "bertwright.survey.survey.UnreadableFiles": "bertwright.cli.render.survey:render_unreadable",
+    "bertwright.surveying.corpus_statistics.Survey": "bertwright.cli.render.survey:render",
+    "bertwright.surveying.survey.UnreadableFiles": "bertwright.cli.render.survey:render_unreadable",
 }
 
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tokenizers.normalizers import BertNormalizer
 
 from bertwright.corpus.documents import CorpusSettings, read
-from bertwright.survey.corpus_statistics import Survey, UnreadableCorpusError, measure_corpus
-from bertwright.survey.diagnosis import diagnose
-from bertwright.survey.sketches import CharacterCounter, DistinctCounter, LengthHistogram, LossyCounter
+from bertwright.surveying.corpus_statistics import Survey, UnreadableCorpusError, measure_corpus
+from bertwright.surveying.diagnosis import diagnose
+from bertwright.surveying.sketches import CharacterCounter, DistinctCounter, LengthHistogram, LossyCounter
 
 
 def survey_text(folder: Path, text: str | bytes, name: str = "a.txt", **options: str) -> Survey:

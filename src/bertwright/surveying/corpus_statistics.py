@@ -20,7 +20,7 @@ from bertwright.corpus.documents import (
 )
 from bertwright.corpus.sentences import make_document_splitter
 from bertwright.executors.executor import Executor, SerialExecutor, run_in_order
-from bertwright.survey.sketches import (
+from bertwright.surveying.sketches import (
     CharacterCounter,
     DistinctCounter,
     LengthHistogram,

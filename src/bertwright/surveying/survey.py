@@ -14,8 +14,8 @@ from bertwright.base.reporter import SILENT, Heading, Line, Reporter
 from bertwright.corpus.documents import CorpusSettings, list_readable_corpus_files
 from bertwright.executors.executor import ExecutorSettings, SerialExecutor
 from bertwright.executors.open_executor import open_executor
-from bertwright.survey.corpus_statistics import Survey, Unreadable, UnreadableCorpusError, measure_corpus
-from bertwright.survey.diagnosis import diagnose
+from bertwright.surveying.corpus_statistics import Survey, Unreadable, UnreadableCorpusError, measure_corpus
+from bertwright.surveying.diagnosis import diagnose
 
 
 @dataclass(frozen=True)

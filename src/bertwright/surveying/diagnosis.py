@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from unicodedata import combining
 
-from bertwright.survey.corpus_statistics import LONG_LINE, LONG_WORD, Survey
-from bertwright.survey.small_corpus import MAX_EPOCHS_OF_SMALL, SMALL, TOKENS_PER_WORD, min_held_out_share
+from bertwright.surveying.corpus_statistics import LONG_LINE, LONG_WORD, Survey
+from bertwright.surveying.small_corpus import MAX_EPOCHS_OF_SMALL, SMALL, TOKENS_PER_WORD, min_held_out_share
 
 UNSPACED = frozenset("Han Kana Thai Lao Myanmar Khmer Tibetan".split())  # scripts without spaces between words
 CHARACTERS_PER_WORD = 2  # rough number for scripts without spaces
