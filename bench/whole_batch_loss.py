@@ -69,7 +69,8 @@ def cpu_seconds(work: Callable[[], object], encoder: BertEncoder) -> float:
 def measure(options: argparse.Namespace) -> dict[int, dict[str, float]]:
     """Return medians of seconds and ratios for each number of micro-batches."""
     encoder = BertEncoder(BertConfig(1000, 256, 4, 4, 1024, options.length))
-    loss, seconds = make_loss(encoder), {number: [] for number in (0, *MICRO_BATCHES)}  # 0: one graph
+    loss = make_loss(encoder)
+    seconds: dict[int, list[float]] = {number: [] for number in (0, *MICRO_BATCHES)}  # 0: one graph
     batches = {number: make_micro_batches(options.pairs, options.length, number) for number in MICRO_BATCHES}
 
     def compute_directly() -> None:
