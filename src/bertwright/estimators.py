@@ -39,7 +39,6 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.bert import Bert, Text, load
 from bertwright.inference.python_inputs import abbreviate, check_text, check_words, text_example, to_list
-from bertwright.inference.text_vectors import Pooling
 from bertwright.interop.model_files import CLASSES, model_folder
 from bertwright.tables.tables import format_label
 from bertwright.tables.tagged_sentences import TagExample
@@ -384,7 +383,7 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BertOnDevi
         self,
         model: str | Path,
         *,
-        pooling: Pooling | None = None,
+        pooling: str | None = None,
         normalize: bool | None = None,
         max_length: int | None = None,
         prompt_name: str | None = None,

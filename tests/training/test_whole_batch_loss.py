@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from bertwright.base.seeding import make_rng
 from bertwright.models.heads import EncoderModel
-from bertwright.models.packing import TokenBatch, pack, pool_states
+from bertwright.models.packing import TokenBatch, pack
+from bertwright.models.pooling import pool_states
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.distributed import process_group

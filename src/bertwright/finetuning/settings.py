@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from bertwright.base.files import read_json
 from bertwright.base.settings import MAX_BATCH_SIZE, MAX_SEED, check_choice, check_limit, check_minimum, check_range
 from bertwright.interop.model_files import OWN_HEAD, check_model, locate_config, model_folder
+from bertwright.models.pooling import HEAD_POOLINGS, check_pooling
 from bertwright.systems.word_settings import (
     WITH_LANGUAGE_MODEL,
     ArchitectureName,
@@ -19,7 +20,6 @@ from bertwright.systems.word_settings import (
 )
 from bertwright.tasks.presets import PRESETS, TaskSettings, paper_settings
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import PoolingName, check_pooling
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -126,9 +126,10 @@ class TuningSettings:
     keep_head: bool = False
     """Start from the head of --model as well, which must be fine-tuned on a task of the same type and labels (paper,
     4.2: TriviaQA, then SQuAD). By default, the head is new."""
-    pooling: PoolingName | None = None
+    pooling: str | None = None
     """What the head reads in classification, multi-label, regression and multiple choice. cls: the pooler's output for
-    [CLS] (paper); mean, max: over the states of all tokens; concat: the state of [CLS], the maximum and the mean.
+    [CLS] (paper); mean, max, weightedmean (later tokens count more), mean_sqrt_len_tokens: over the states of all
+    tokens; lasttoken: the last one's state; concat: the state of [CLS], the maximum and the mean.
     Unset: as modules.json says in a folder of sentence-transformers; mean if the folder has no pooler, or one that was
     never trained (pre-training without next-sentence prediction does not use it); else cls."""
     head_init: HeadInit | None = None
@@ -166,7 +167,7 @@ class TuningSettings:
         check_limit(self, "from 0 to below 1", "dropout", "label_smoothing", "validation_fraction")
         check_limit(self, "above 0 and up to 1", "layerwise_lr_decay")
         check_limit(self, "from 0", "auxiliary_lm")
-        check_pooling(self.pooling)
+        check_pooling(self.pooling, tuple(HEAD_POOLINGS))
         if self.from_scratch and self.keep_head:
             raise ValueError("from_scratch and keep_head: random weights include a random head; set only one of them")
         check_choice(self, "unfreeze")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from bertwright.base.settings import Positional, check_not_str
 from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
 from bertwright.inference.picture_fonts import PICTURES, write_picture
 from bertwright.interop.model_files import model_folder
+from bertwright.models.pooling import check_pooling
 from bertwright.text.decoding import FIX_CORPUS, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.text.sources import STDIN, InputFile
 from bertwright.text.stdin_texts import expand_stdin, stdin_texts
@@ -52,10 +53,11 @@ class EmbedSettings:
     """On bytes that are invalid in the encoding: stop with their location, or read each as U+FFFD."""
     output: Path | None = None
     """New .npy file for the vectors, N × H float32."""
-    pooling: Literal["mean", "cls", "max"] | None = None
-    """mean or max over all tokens; cls: the state of [CLS] or, in a left-to-right model, whose [CLS] sees only
-    itself, of the last token. Unset: as the model's folder says if sentence-transformers wrote it (with its further
-    layers, prompt and longest text), else mean."""
+    pooling: str | None = None
+    """mean, max, weightedmean (later tokens count more) or mean_sqrt_len_tokens over all tokens; cls: the state of
+    [CLS] or, in a left-to-right model, whose [CLS] sees only itself, of the last token; lasttoken. Unset: as the
+    model's folder says if sentence-transformers wrote it (with its further layers, prompt and longest text), else
+    mean."""
     normalize: bool | None = None
     """Scale every vector to length 1, so that dot products are cosines. Unset: as
     that folder says, else True."""
@@ -78,6 +80,7 @@ class EmbedSettings:
             raise ValueError("--word: expected a word of the texts, got an empty text")
         if self.inputs and self.output is None:
             raise ValueError("--inputs needs a file for the vectors: add --output vectors.npy")
+        check_pooling(self.pooling)
         check_stdin_alone(self.inputs)
         check_encoding(self.encoding)
         if self.texts != (STDIN,):

@@ -15,7 +15,6 @@ from bertwright.objectives.masking import Mix
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.question_answering import QuestionAnswering
-from bertwright.tasks.task import PoolingName
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.trials.floor_jobs import FrequentAnswerJob, InitialModelJob
@@ -248,7 +247,7 @@ class JobMaker:
         task: FoundTask,
         starts: Starts | Sequence[Mapping[int, Job]],
         step: int | None = None,
-        pooling: PoolingName | None = None,
+        pooling: str | None = None,
     ) -> list[Trial]:
         """Return the fine-tunings of a cell, one for each pre-training, seed and learning rate.
 
@@ -272,7 +271,7 @@ class JobMaker:
         return trials
 
     def _finetune_settings(
-        self, task: FoundTask, seed: int, rate: float, from_scratch: bool, pooling: PoolingName | None
+        self, task: FoundTask, seed: int, rate: float, from_scratch: bool, pooling: str | None
     ) -> FinetuneSettings:
         """Return the settings of a fine-tuning; its model is set when it starts, unless the user gave a folder."""
         name = task.settings.task

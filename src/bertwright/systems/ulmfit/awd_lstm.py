@@ -31,7 +31,8 @@ from bertwright.models.heads import EncoderModel, TaskBatch, TaskHead
 from bertwright.models.initialization import parameter_rng
 from bertwright.models.linear import Linear
 from bertwright.models.packed_lstm import LstmValues, as_factor, run_lstm
-from bertwright.models.packing import Packing, TokenBatch, WordBatch, pool_states
+from bertwright.models.packing import Packing, TokenBatch, WordBatch
+from bertwright.models.pooling import pool_states
 from bertwright.models.rnn import TimeMajor
 
 DROPOUTS = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout", "output_dropout")
