@@ -114,6 +114,6 @@ def interrupted_in() -> Callable[..., AbstractContextManager[list[Any]]]:
 
 
 @pytest.fixture
-def console() -> Console:
+def reporter() -> Console:
     """A reporter whose output `helpers.read_output` returns."""
     return text_reporter()
