@@ -92,7 +92,7 @@ def test_array_is_a_list_of_texts():
         (lambda: BERT.embed([("a", "b")]), "text 0: expected a text, got"),
         (lambda: BERT.fill_mask(["a [MASK]", None]), "text 1: expected a text, got None"),
         (lambda: BERT.fill_mask(["a [MASK]", "the cat sat."]), r"no \[MASK\] in 'the cat sat.'"),
-        (lambda: BERT.embed(["a"], pooling="sum"), "pooling: expected 'mean', 'cls' or 'max', got 'sum'"),
+        (lambda: BERT.embed(["a"], pooling="sum"), "pooling: expected one of cls, max, mean, .*, got 'sum'"),
         (lambda: BERT.embed(["a"], max_length=17), "max_length: expected 3 to the model's 16, got 17"),
         (lambda: BERT.embed(["a"], max_length=2), "max_length: expected 3 .*got 2"),
         (lambda: BERT.embed(["a"], batch_tokens=0), "batch_tokens: expected at least 1, got 0"),

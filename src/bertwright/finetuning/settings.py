@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from bertwright.base.files import read_json
 from bertwright.base.settings import MAX_BATCH_SIZE, MAX_SEED, check_choice, check_limit, check_minimum, check_range
 from bertwright.interop.model_files import OWN_HEAD, check_model, locate_config, model_folder
-from bertwright.models.pooling import HEAD_POOLINGS, check_pooling
+from bertwright.models.pooling import HEAD_POOLINGS, HeadPoolingName, check_pooling
 from bertwright.systems.word_settings import (
     WITH_LANGUAGE_MODEL,
     ArchitectureName,
@@ -126,7 +126,7 @@ class TuningSettings:
     keep_head: bool = False
     """Start from the head of --model as well, which must be fine-tuned on a task of the same type and labels (paper,
     4.2: TriviaQA, then SQuAD). By default, the head is new."""
-    pooling: str | None = None
+    pooling: HeadPoolingName | None = None
     """What the head reads in classification, multi-label, regression and multiple choice. cls: the pooler's output for
     [CLS] (paper); mean, max, weightedmean (later tokens count more), mean_sqrt_len_tokens: over the states of all
     tokens; lasttoken: the last one's state; concat: the state of [CLS], the maximum and the mean.

@@ -17,7 +17,7 @@ from bertwright.base.settings import Positional, check_not_str
 from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
 from bertwright.inference.picture_fonts import PICTURES, write_picture
 from bertwright.interop.model_files import model_folder
-from bertwright.models.pooling import check_pooling
+from bertwright.models.pooling import PoolingName, check_pooling
 from bertwright.text.decoding import FIX_CORPUS, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.text.sources import STDIN, InputFile
 from bertwright.text.stdin_texts import expand_stdin, stdin_texts
@@ -53,7 +53,7 @@ class EmbedSettings:
     """On bytes that are invalid in the encoding: stop with their location, or read each as U+FFFD."""
     output: Path | None = None
     """New .npy file for the vectors, N × H float32."""
-    pooling: str | None = None
+    pooling: PoolingName | None = None
     """mean, max, weightedmean (later tokens count more) or mean_sqrt_len_tokens over all tokens; cls: the state of
     [CLS] or, in a left-to-right model, whose [CLS] sees only itself, of the last token; lasttoken. Unset: as the
     model's folder says if sentence-transformers wrote it (with its further layers, prompt and longest text), else

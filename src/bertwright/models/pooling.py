@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +90,12 @@ HEAD_POOLINGS: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in POOLINGS if name != "cls"},
     "concat": ("cls", "max", "mean"),
 }
+
+
+if TYPE_CHECKING:
+    PoolingName = HeadPoolingName = str
+else:  # types of settings, whose choices are the rows of the tables
+    PoolingName, HeadPoolingName = Literal[tuple(POOLINGS)], Literal[tuple(HEAD_POOLINGS)]
 
 
 def check_pooling(name: str | None, known: Sequence[str] = tuple(POOLINGS)) -> None:
