@@ -1,9 +1,10 @@
 """Time the two passes of a loss over all rows of a step against one graph of the whole batch.
 
-usage: python bench/whole_batch_loss.py [--pairs 64] [--length 32] [--rounds 7] [--output FILE]
+usage: python bench/whole_batch_loss.py [--pairs 64] [--length 32] [--rounds 12] [--output FILE]
 
-A BERT of four layers (H256) computes a vector per text; the loss finds each text's partner in the batch. Both ways
-alternate in each round. Times are seconds of the process (CPU), which a busy machine changes less than the time of day.
+A BERT of four layers (H256) computes a vector per text; the loss finds each text's partner in the batch. All ways
+alternate in each round, whose order rotates; a single micro-batch is the same computation as the graph of the whole
+batch, so its ratio shows the error of the measurement. Times are seconds of the process (CPU), which a busy machine changes less than the time of day.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def cpu_seconds(work: Callable[[], object], encoder: BertEncoder) -> float:
 def measure(options: argparse.Namespace) -> dict[int, dict[str, float]]:
     """Return medians of seconds and ratios for each number of micro-batches."""
     encoder = BertEncoder(BertConfig(1000, 256, 4, 4, 1024, options.length))
-    loss, seconds = make_loss(encoder), {number: [] for number in (0, *MICRO_BATCHES)}  # 0: one graph
+    loss = make_loss(encoder)
+    seconds: dict[int, list[float]] = {number: [] for number in (0, *MICRO_BATCHES)}  # 0: one graph
     batches = {number: make_micro_batches(options.pairs, options.length, number) for number in MICRO_BATCHES}
 
     def compute_directly() -> None:
@@ -77,9 +79,11 @@ def measure(options: argparse.Namespace) -> dict[int, dict[str, float]]:
         loss.loss(output.vectors, output.rows).loss.backward()  # type: ignore[no-untyped-call]
 
     for round_number in range(options.rounds + 1):
-        for number, spent in seconds.items():
+        order = [*seconds]
+        turn = round_number % len(order)
+        for number in order[turn:] + order[:turn]:  # what comes first or follows another has no constant advantage
             work = (lambda number=number: backward(loss, batches[number])) if number else compute_directly
-            spent.append(cpu_seconds(work, encoder))
+            seconds[number].append(cpu_seconds(work, encoder))
         if round_number == 0:  # the first round is slower
             seconds = {number: [] for number in seconds}
     results = {}
@@ -101,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=64, help="pairs of texts per step, a multiple of 8")
     parser.add_argument("--length", type=int, default=32, help="tokens per text")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     use_threads(1)
