@@ -1,10 +1,11 @@
 """Time the two passes of a loss over all rows of a step against one graph of the whole batch.
 
-usage: python bench/whole_batch_loss.py [--pairs 64] [--length 32] [--rounds 12] [--output FILE]
+usage: python bench/whole_batch_loss.py [--pairs 64] [--length 32] [--rounds 9] [--output FILE]
 
 A BERT of four layers (H256) computes a vector per text; the loss finds each text's partner in the batch. All ways
-alternate in each round, whose order rotates; a single micro-batch is the same computation as the graph of the whole
-batch, so its ratio shows the error of the measurement. Times are seconds of the process (CPU), which a busy machine changes less than the time of day.
+alternate in each round; each is timed after a step of its own kind, as in training. A single micro-batch is the same
+computation as the graph of the whole batch, so its ratio shows the error of the measurement. Times are seconds of the
+process (CPU), which a busy machine changes less than the time of day.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from bertwright.base.files import write_json
+from bertwright.kernels.cpu import configure_malloc
 from bertwright.models.packing import TokenBatch, pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
@@ -60,7 +62,8 @@ def make_micro_batches(pairs: int, length: int, number: int) -> list[TokenBatch]
 
 
 def cpu_seconds(work: Callable[[], object], encoder: BertEncoder) -> float:
-    """Return the CPU seconds of a step's gradients."""
+    """Return the CPU seconds of a step's gradients, after a step of the same kind, which has left its memory."""
+    work()
     encoder.zero_grad()
     started = time.process_time()
     work()
@@ -78,14 +81,10 @@ def measure(options: argparse.Namespace) -> dict[int, dict[str, float]]:
         output = loss.vectors(batches[1][0])
         loss.loss(output.vectors, output.rows).loss.backward()  # type: ignore[no-untyped-call]
 
-    for round_number in range(options.rounds + 1):
-        order = [*seconds]
-        turn = round_number % len(order)
-        for number in order[turn:] + order[:turn]:  # what comes first or follows another has no constant advantage
+    for _ in range(options.rounds):
+        for number in seconds:
             work = (lambda number=number: backward(loss, batches[number])) if number else compute_directly
             seconds[number].append(cpu_seconds(work, encoder))
-        if round_number == 0:  # the first round is slower
-            seconds = {number: [] for number in seconds}
     results = {}
     for number in MICRO_BATCHES:
         ratios = [two / one for two, one in zip(seconds[number], seconds[0], strict=True)]
@@ -105,10 +104,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=64, help="pairs of texts per step, a multiple of 8")
     parser.add_argument("--length", type=int, default=32, help="tokens per text")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     use_threads(1)
+    configure_malloc()  # as training does
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     results = measure(options)
     setting = f"BERT L4 H256, dropout 0.1, float32, {options.pairs} pairs of {options.length} tokens per text"
