@@ -86,8 +86,8 @@ def measure(options: argparse.Namespace) -> dict[int, dict[str, float]]:
 
     for _ in range(options.rounds):
         for number in seconds:
-            work = (lambda number=number: backward(loss, batches[number])) if number else compute_directly
-            seconds[number].append(cpu_seconds(work, encoder))
+            passes = partial(backward, loss) if number > 0 else compute_singly
+            seconds[number].append(cpu_seconds(partial(passes, batches[abs(number) or 1]), encoder))
     results = {}
     for number in MICRO_BATCHES:
         ratios = [two / one for two, one in zip(seconds[number], seconds[0], strict=True)]
