@@ -128,7 +128,8 @@ def main() -> None:
     for number, result in results.items():
         spread = f"{result['lowest_ratio']:.2f} to {result['highest_ratio']:.2f}"
         print(
-            f"{number} micro-batches: ratio {result['ratio']:.2f} ({spread}), expected {result['expected_ratio']:.2f}"
+            f"{number} micro-batches: ratio {result['ratio']:.2f} ({spread}), expected {result['expected_ratio']:.2f}; "
+            f"to a single pass over the same micro-batches {result['ratio_to_single_pass']:.2f}"
         )
 
 
