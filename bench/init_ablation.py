@@ -17,8 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rich.console import Console
-
+from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table, read_toml
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.pretraining.run import pretrain
@@ -74,7 +73,7 @@ def scores(chosen: argparse.Namespace, start: Start, seed: int) -> dict[str, flo
             data=data,
             device=DeviceSettings("cpu", chosen.dtype, chosen.threads),
         )
-        pretrain(settings, Console(quiet=True))
+        pretrain(settings, SILENT)
     last = [record for record in read_metrics(run) if record["kind"] == "held_out"][-1]
     return {name: last[name] for name in SHOWN if chosen.objective == "mlm+nsp" or name != "nsp_accuracy"}
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bertwright.kernels import ffi
 from bertwright.training.metrics_log import plot_metrics
-from helpers import text_console
+from helpers import text_reporter
 
 pytest_plugins = [
     "interpreted_triton",
@@ -114,6 +114,6 @@ def interrupted_in() -> Callable[..., AbstractContextManager[list[Any]]]:
 
 
 @pytest.fixture
-def console() -> Console:
-    """A console whose output `helpers.read_output` returns."""
-    return text_console()
+def reporter() -> Console:
+    """A reporter whose output `helpers.read_output` returns."""
+    return text_reporter()

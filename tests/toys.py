@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, load_model, save_model
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.tasks.collation import micro_batches
 from bertwright.tasks.task import AnyTask, Encoded
@@ -65,7 +65,7 @@ def train_toy(make: Callable[[], TrainingSpec[Any]], run: Path, kill_at: int = 0
     settings = FitSettings(run, STEPS, save_steps=range(0, STEPS, SAVE_EVERY))
     loss = wrap_forward(spec.loss, kill_before)
     written = replace(spec, loss=loss, write_model=lambda folder: save_model(spec.model, folder / WEIGHTS))
-    fit(settings, written, CPU, silent_console())
+    fit(settings, written, CPU, MUTE)
     return spec
 
 

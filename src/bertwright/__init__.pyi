@@ -1,5 +1,7 @@
 """What `import bertwright` offers; each name is imported when it is used first (`__init__.py`)."""
 
+from .base.reporter import Reporter as Reporter
+from .cli.render.terminal import terminal_reporter as terminal_reporter
 from .corpus.documents import CorpusSettings as CorpusSettings
 from .estimators import BertClassifier as BertClassifier
 from .estimators import BertEmbedder as BertEmbedder

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from rich.console import Console
 from sklearn.base import (
     BaseEstimator,
     ClassifierMixin,
@@ -33,7 +32,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from bertwright.base.files import write_json
+from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
+from bertwright.cli.render.terminal import terminal_reporter
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.bert import Bert, Text, load
@@ -189,8 +190,8 @@ class BertEstimator(BertOnDevice):
                 FinetuneSettings, self._settings(folder, pairs, kind or self.kind), type(self).__name__
             )
             try:
-                console = Console(quiet=not self.verbose)
-                return load(finetune(settings, console, {"train": examples}, temporary=True), "cpu")
+                reporter = terminal_reporter() if self.verbose else SILENT
+                return load(finetune(settings, reporter, {"train": examples}, temporary=True), "cpu")
             except KeyboardInterrupt:  # its message advises to resume a folder that is deleted here
                 raise KeyboardInterrupt(f"{type(self).__name__}: fit was interrupted; nothing was saved") from None
 

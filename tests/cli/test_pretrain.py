@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 import bertwright
 from bertwright.base.files import lock_folder, read_json
 from bertwright.base.settings import write_settings
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
@@ -82,10 +83,10 @@ def unfinished(finished: PretrainSettings) -> PretrainSettings:
     return finished
 
 
-def open_cpu(settings: PretrainSettings, console: Console | None = None, **ranks: int) -> PretrainRun:
+def open_cpu(settings: PretrainSettings, reporter: TerminalReporter | None = None, **ranks: int) -> PretrainRun:
     """Open a run on the CPU."""
     context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, **ranks)
-    return open_run(settings, context, console or Console(file=StringIO()))
+    return open_run(settings, context, reporter or TerminalReporter(Console(file=StringIO())))
 
 
 def read_evaluations(run: Path) -> list[dict[str, Any]]:
@@ -492,7 +493,7 @@ def test_run_killed_at_its_end_writes_its_report_on_resume(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr("bertwright.pretraining.run.plot_metrics", die)
-        pretrain(settings, Console(file=StringIO()))
+        pretrain(settings, TerminalReporter(Console(file=StringIO())))
     run_pretrain(replace(settings, resume=True))
     assert {"model", "loss.png", "report.json"} <= {path.name for path in settings.run.iterdir()}
 
@@ -654,7 +655,7 @@ def test_infinite_loss_stops_the_run_and_earlier_checkpoints_remain(tmp_path: Pa
     wild = OptimizerSettings(learning_rate=1e30, warmup_ratio=0.0)
     settings = make_settings(tmp_path / "run", optimizer=wild, save_every=1)
     with pytest.raises(DivergedError, match=r"step \d+: not finite: .*--learning-rate"):
-        pretrain(settings, Console(file=StringIO()))
+        pretrain(settings, TerminalReporter(Console(file=StringIO())))
     assert not (settings.run / "model").exists()
     checkpoints = list((settings.run / "checkpoints").iterdir())
     assert checkpoints
@@ -668,7 +669,7 @@ def test_infinite_weights_are_not_written(tmp_path: Path, make_settings: Make) -
     wild = OptimizerSettings(learning_rate=3e38, warmup_ratio=0.0)
     settings = make_settings(tmp_path / "run", optimizer=wild, steps=1, save_every=1)
     with pytest.raises(DivergedError, match=r"step 1: .*not finite.* \(.*try a hundredth"):
-        pretrain(settings, Console(file=StringIO()))
+        pretrain(settings, TerminalReporter(Console(file=StringIO())))
     assert not (settings.run / "model").exists()
     assert list((settings.run / "checkpoints").iterdir()) == []
 
@@ -702,7 +703,7 @@ def test_full_disk_while_saving_loses_nothing(unfinished: PretrainSettings) -> N
     settings = unfinished
     shutil.rmtree(settings.run / "checkpoints" / "step-00000012")
     with full_disk(50_000), pytest.raises(OSError, match=r"not written|could not be written|[Tt]oo large"):
-        pretrain(settings, Console(file=StringIO()))
+        pretrain(settings, TerminalReporter(Console(file=StringIO())))
     assert [path.name for path in (settings.run / "checkpoints").iterdir()] == ["step-00000008"]
     run_pretrain(settings)
     assert (settings.run / "model").is_dir()

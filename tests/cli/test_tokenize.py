@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from bertwright.base.reporter import SILENT
 from bertwright.inference.show_tokens import InputToken, TokenizeSettings, lay_out_input, tokenize
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import run_and_capture
@@ -42,7 +42,7 @@ def test_the_command_prints_a_row_per_token_and_names_unknown_words(tmp_path: Pa
     assert ["cute", "8", "B", "5", "cute"] in rows
     assert "7 tokens, uncased vocabulary of 13" in printed
     assert "the vocabulary lacks 'cat'" in printed
-    assert len(tokenize(settings, Console(quiet=True))) == 7
+    assert len(tokenize(settings, SILENT)) == 7
 
 
 def test_a_folder_without_a_vocabulary_is_named(tmp_path: Path) -> None:

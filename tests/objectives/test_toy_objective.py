@@ -28,7 +28,7 @@ from bertwright.training.loop import LossOutput
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from helpers import CPU, read_output, text_console
+from helpers import CPU, read_output, text_reporter
 
 
 class AdjacentModel(nn.Module):
@@ -92,9 +92,9 @@ class AdjacentLM(StoreObjective):
 
 
 def pretrain_toy(settings: PretrainSettings, kill_after: int = 0) -> str:
-    OBJECTIVES["adjacent"], console = AdjacentLM(kill_after), text_console()
-    pretrain(settings, console)
-    return read_output(console)
+    OBJECTIVES["adjacent"], reporter = AdjacentLM(kill_after), text_reporter()
+    pretrain(settings, reporter)
+    return read_output(reporter)
 
 
 def test_toy_objective_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path, monkeypatch) -> None:

@@ -186,7 +186,7 @@ def test_plan_under_torchrun_is_rejected(monkeypatch: pytest.MonkeyPatch, store:
 
 
 def test_an_interrupted_plan_does_not_offer_to_resume(monkeypatch: pytest.MonkeyPatch, store: Path) -> None:
-    def interrupt(settings: PretrainSettings, console: object) -> None:
+    def interrupt(settings: PretrainSettings, reporter: object) -> None:
         raise KeyboardInterrupt(f"step 1 is saved; resume with: bertwright pretrain --run {settings.run} --resume")
 
     monkeypatch.setattr(candidates, "pretrain", interrupt)

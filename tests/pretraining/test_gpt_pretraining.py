@@ -24,7 +24,7 @@ from bertwright.training.context import execution_context
 from bertwright.vocabulary.byte_pairs import learn_byte_pairs
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words
 from harness import same_weights
-from helpers import read_output, text_console
+from helpers import read_output, text_reporter
 from small_runs import grammar
 
 
@@ -60,7 +60,7 @@ def test_defaults_are_those_of_the_paper(tmp_path: Path, store: Path) -> None:
 def test_examples_are_running_text_and_predict_every_next_token(tmp_path: Path, store: Path) -> None:
     settings = make_settings(tmp_path / "run", store)
     with execution_context(settings.device) as context:
-        opened = open_run(settings, context, text_console())
+        opened = open_run(settings, context, text_reporter())
     (batch,) = opened.train[0].batches_for_step(0)
     lengths = batch.packing.lengths
     assert not {*opened.tokenizer.special_ids} & {*batch.input.input_ids.tolist()}
@@ -76,9 +76,9 @@ def test_examples_are_running_text_and_predict_every_next_token(tmp_path: Path, 
 def test_interrupted_run_resumes_to_the_bit_and_learns(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    console = text_console()
-    unbroken = pretrain(make_settings(tmp_path / "unbroken", store), console)
-    assert "causal LM perplexity" in read_output(console)
+    reporter = text_reporter()
+    unbroken = pretrain(make_settings(tmp_path / "unbroken", store), reporter)
+    assert "causal LM perplexity" in read_output(reporter)
     calls = iter(range(25))
 
     class Failing(GptObjective):
@@ -90,9 +90,9 @@ def test_interrupted_run_resumes_to_the_bit_and_learns(
     with monkeypatch.context() as patched:
         patched.setitem(OBJECTIVES, "causal", Failing())
         with pytest.raises(OSError, match="gone"):
-            pretrain(make_settings(tmp_path / "broken", store), text_console())
+            pretrain(make_settings(tmp_path / "broken", store), text_reporter())
     assert any((tmp_path / "broken" / "checkpoints").iterdir())
-    resumed = pretrain(make_settings(tmp_path / "broken", store, resume=True), text_console())
+    resumed = pretrain(make_settings(tmp_path / "broken", store, resume=True), text_reporter())
     assert same_weights(unbroken, resumed)
     report = read_json(tmp_path / "unbroken" / "report.json")
     assert report["held_out_after"]["perplexity"] < report["held_out_before"]["perplexity"] / 5

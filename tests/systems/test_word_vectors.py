@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertwright.base.console import silent_console
 from bertwright.base.files import read_json
+from bertwright.base.reporter import MUTE
 from bertwright.cli.main import run
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.inference.info import info
@@ -22,7 +22,7 @@ from bertwright.systems.word_vectors.train_vectors import train_word_vectors
 from bertwright.systems.word_vectors.vector_evaluation import (
     NearestSettings,
     ScoreVectorsSettings,
-    print_nearest,
+    nearest_words,
     read_examples,
     score_vectors,
 )
@@ -30,7 +30,7 @@ from bertwright.systems.word_vectors.vector_settings import VectorModel, WordRul
 from bertwright.systems.word_vectors.word_stream import WordStream, read_words
 from bertwright.vocabulary.fasttext_file import Subwords, hash_subwords
 from bertwright.vocabulary.vector_file import VectorFile, load_vectors
-from helpers import read_output, text_console, write_file
+from helpers import read_output, text_reporter, write_file
 
 FRUIT, METALS = "apple pear plum cherry".split(), "iron copper zinc silver".split()
 
@@ -110,9 +110,9 @@ def test_a_word_of_fasttext_has_its_own_row_and_its_ngrams(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("model", ["skip-gram", "fasttext", "glove"])
 def test_words_of_one_topic_become_similar_and_the_files_agree(tmp_path: Path, model: VectorModel) -> None:
-    console = text_console()
+    reporter = text_reporter()
     settings = settings_for(tmp_path, model)
-    vectors = train_word_vectors(settings, console)
+    vectors = train_word_vectors(settings, reporter)
     for topic in (FRUIT, METALS):
         assert cosine(vectors, topic[0], topic[1]) > cosine(vectors, FRUIT[0], METALS[0]) + 0.2
     names = sorted(path.name for path in settings.output.iterdir())
@@ -126,9 +126,9 @@ def test_words_of_one_topic_become_similar_and_the_files_agree(tmp_path: Path, m
     np.testing.assert_allclose(from_text.vectors, vectors.vectors, atol=1e-6)
     assert (settings.output / "counts.txt").read_text().split("\n")[0].split() == [vectors.words[0], "400"]
     assert vectors.lookup(["apples"]).has_vector[0] == (model == "fasttext")
-    assert "14 of 14" in read_output(console)
-    info(InfoSettings(settings.output), console)
-    described = read_output(console)
+    assert "14 of 14" in read_output(reporter)
+    info(InfoSettings(settings.output), reporter)
+    described = read_output(reporter)
     assert f"{settings.output}: word vectors\n" in described
     assert all(text in described for text in (model, f"{len(vectors):,} words", f"{vectors.width} numbers"))
 
@@ -141,7 +141,7 @@ def cosine(vectors: VectorFile, left: str, right: str) -> float:
 @pytest.mark.parametrize("model", ["skip-gram", "fasttext", "glove"])
 def test_one_thread_gives_the_same_files_from_the_same_seed(tmp_path: Path, model: VectorModel) -> None:
     for name in ("one", "two"):
-        train_word_vectors(settings_for(tmp_path, model, name), silent_console())
+        train_word_vectors(settings_for(tmp_path, model, name), MUTE)
     for path in (tmp_path / "one").glob("vectors.*"):
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
@@ -165,7 +165,7 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     settings = settings_for(tmp_path, "skip-gram")
     monkeypatch.setattr("bertwright.systems.word_vectors.train_vectors.write_text", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        train_word_vectors(settings, silent_console())
+        train_word_vectors(settings, MUTE)
     assert [path.name for path in tmp_path.iterdir()] == ["topics.txt"]
 
 
@@ -176,12 +176,12 @@ def test_scores_by_hand(tmp_path: Path) -> None:
     vectors = write_file(tmp_path, TOY, "v.txt")
     pairs = write_file(tmp_path, "Man\tking\t9\nman\tstone\t1\nman\tqueen\t5\nman\tdog\t7\n", "pairs.txt")
     questions = write_file(tmp_path, ": family\nMan King woman QUEEN\nman woman king stone\nman a b c\n", "q.txt")
-    console = text_console()
+    reporter = text_reporter()
     settings = ScoreVectorsSettings(Path(vectors), (pairs, questions), tmp_path / "scores.json")
-    first, second = score_vectors(settings, console)
+    first, second = score_vectors(settings, reporter)
     assert (first.metric, first.score, first.used, first.total) == ("spearman", pytest.approx(1), 3, 4)
     assert (second.metric, second.score, second.used, second.total) == ("accuracy", 0.5, 2, 3)
-    assert "accuracy" in read_output(console)
+    assert "accuracy" in read_output(reporter)
     assert (tmp_path / "scores.json").is_file()
 
 
@@ -253,7 +253,7 @@ def test_nearest_words_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture
     vectors = write_file(tmp_path, TOY, "v.txt")
     assert run(["nearest-words", vectors, "man", "king", "woman", "--analogy", "--count", "1"]) == 0
     assert "queen" in capsys.readouterr().out
-    (similar,) = print_nearest(NearestSettings(Path(vectors), ("man",), count=2), silent_console())
+    (similar,) = nearest_words(NearestSettings(Path(vectors), ("man",), count=2), MUTE)
     assert [word.word for word in similar] == ["king", "woman"]
     for arguments, message in (
         (["nearest-words", vectors, "man", "--analogy"], "expected three words"),

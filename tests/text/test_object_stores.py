@@ -27,7 +27,7 @@ from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vo
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from helpers import text_console
+from helpers import text_reporter
 
 TEXT = "".join(f"The cat sat {number}.\nIt ran.\n\n" for number in range(60))
 
@@ -139,10 +139,10 @@ def test_store_and_vocabulary_are_built_in_a_bucket_with_the_same_bytes(
         build(Path(url), corpus, tokenizer, BuildSettings(0.2), executor=executor)
     learned = Path(f"{bucket}/vocabulary")
     settings = LearnSettings(corpus, learned, VocabularySettings(size=300, min_frequency=1))
-    vocabulary = learn_vocabulary(settings, text_console())
+    vocabulary = learn_vocabulary(settings, text_reporter())
     assert open_tokenizer(learned).digest == vocabulary.digest
     with pytest.raises(ValueError, match=f"^{bucket}/vocabulary: already exists"):
-        learn_vocabulary(settings, text_console())
+        learn_vocabulary(settings, text_reporter())
 
 
 @pytest.mark.parametrize("when", ["writing", "uploading"])

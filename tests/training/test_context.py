@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.kernels.attention import cuda_attention, order_gradients, split
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskBatch
@@ -126,7 +126,7 @@ def fail_to_start(run: Path) -> str:
 
     settings: Any = SimpleNamespace(run=run, resume=False, dry_run=False, device=DeviceSettings("cpu", threads=1))
     try:
-        train_run(settings, (), open_run, silent_console())
+        train_run(settings, (), open_run, MUTE)
     except (OSError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"

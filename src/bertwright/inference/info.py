@@ -9,10 +9,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
-from bertwright.base.console import format_duration, heading, key_value_table, make_console
 from bertwright.base.files import read_json
+from bertwright.base.messages import format_duration
+from bertwright.base.reporter import SILENT, Fields, Heading, Reporter
 from bertwright.base.settings import read_toml
 from bertwright.inference.feature_cache import HEADER, cache_info
 from bertwright.inference.info_settings import InfoSettings
@@ -55,9 +54,8 @@ class Description(NamedTuple):
     """Whether --verify has something to compare."""
 
 
-def info(settings: InfoSettings, console: Console | None = None) -> None:
+def info(settings: InfoSettings, reporter: Reporter = SILENT) -> None:
     """Print the kind and the properties of a folder. Raises ValueError if its kind is unknown or it is damaged."""
-    console = console or make_console()
     folder = settings.folder
     kind, fields, has_digests = _describe(folder, settings.verify)
     if settings.verify and not has_digests:
@@ -65,8 +63,8 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
             f"{folder}: --verify: expected a token store, a run with checkpoints or a model with {CHECKSUMS}, got "
             f"another folder ({kind}); omit it"
         )
-    heading(console, f"{folder}: {kind}")
-    console.print(key_value_table(fields))
+    reporter.record(Heading(f"{folder}: {kind}"))
+    reporter.record(Fields(fields))
 
 
 def _describe(folder: Path, verify: bool) -> Description:

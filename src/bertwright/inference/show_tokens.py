@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 
-from bertwright.base.console import filled_table, heading, make_console, notice, say
+from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
@@ -57,13 +56,12 @@ def lay_out_input(tokenizer: TextTokenizer, text: str, pair: str | None = None) 
     ]
 
 
-def tokenize(settings: TokenizeSettings, console: Console | None = None) -> list[InputToken]:
+def tokenize(settings: TokenizeSettings, reporter: Reporter = SILENT) -> list[InputToken]:
     """Print a table of the tokens of a text or a pair; return them."""
-    console = console or make_console()
     tokenizer = open_tokenizer(vocabulary_folder(settings.vocabulary))
     tokens = lay_out_input(tokenizer, settings.text, settings.pair)
-    heading(console, f"{len(tokens)} tokens, {'uncased' if tokenizer.lowercase else 'cased'} vocabulary of "
-                     f"{tokenizer.vocab_size:,}")  # fmt: skip
+    reporter.record(Heading(f"{len(tokens)} tokens, {'uncased' if tokenizer.lowercase else 'cased'} vocabulary of "
+                     f"{tokenizer.vocab_size:,}"))  # fmt: skip
     rows = [
         (
             token.token,
@@ -74,9 +72,11 @@ def tokenize(settings: TokenizeSettings, console: Console | None = None) -> list
         )
         for token in tokens
     ]
-    console.print(filled_table(("token", "id", "segment", "position", "text"), rows))
+    reporter.record(Rows(("token", "id", "segment", "position", "text"), rows, texts=(0,)))
     unknown = [token.text for token in tokens if token.id == tokenizer.unk_id and token.text is not None]
     if unknown:
-        notice(console, f"the vocabulary lacks {', '.join(map(repr, dict.fromkeys(unknown)))}")
-    say(console, "A model reads the sum of three embeddings: of the id, the segment and the position.", style="dim")
+        reporter.note(f"the vocabulary lacks {', '.join(map(repr, dict.fromkeys(unknown)))}")
+    reporter.record(
+        Line("A model reads the sum of three embeddings: of the id, the segment and the position.", "minor")
+    )
     return tokens

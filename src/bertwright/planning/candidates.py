@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertwright.base.console import ProgressCallback, silent_console
 from bertwright.base.files import read_json
+from bertwright.base.reporter import MUTE, ProgressCallback
 from bertwright.objectives.data import unigram_entropy
 from bertwright.objectives.objective import Examples
 from bertwright.planning.gpus import GPUS, Gpu, estimate_memory, estimate_seconds
@@ -83,7 +83,7 @@ class Planner:
         unit = max(1, int(60 * self.settings.measure_minutes / sum(SHORT_RUNS) / seconds_per_step))
         for steps in (proportion * unit for proportion in SHORT_RUNS):
             run = replace(timed, run=folder / str(steps), steps=steps, eval_every=steps, save_every=steps)
-            pretrain(run, silent_console())
+            pretrain(run, MUTE)
             held_out = read_json(run.run / "report.json")["held_out_after"]
             tokens = count_effective_tokens(*self.read_data(run))
             yield ShortRun(self.config(run).num_layer_parameters, tokens, held_out[run.objective.loss_metric])

@@ -12,13 +12,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from bertwright.base.console import escape_control
 from bertwright.base.files import attach_filename, masked_crc32c, save_figure, write_text
+from bertwright.base.messages import escape_control
 from bertwright.training.tracking import TrackerName, Tracking
 
 METRICS_FILE = "metrics.jsonl"
@@ -130,20 +128,6 @@ class TensorBoardWriter:
         parts = (struct.pack("<Q", len(data)), data)
         with attach_filename(self.path):
             self.file.write(b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts))
-
-
-def step_progress(console: Console) -> Progress:
-    """Return the live line of a training run, of at most 80 columns: a bar, steps, the latest metrics, time left."""
-    return Progress(
-        BarColumn(bar_width=10),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[metrics]}"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
 
 
 class PlotPanel(NamedTuple):

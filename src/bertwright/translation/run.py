@@ -18,18 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
-from bertwright.base.console import (
-    filled_table,
-    heading,
-    item_progress,
-    key_value_table,
-    make_console,
-    notice,
-    print_outputs,
-    say,
-)
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.metrics.bleu import Bleu, corpus_bleu
 from bertwright.systems.cove.mt_lstm import SIZES as MT_LSTM_SIZES
@@ -66,7 +56,7 @@ MIN_WORD_COUNT = 2  # of a source word with a vector of its own: rarer words tra
 MICRO_TOKENS = {"cpu": 8_192, "cuda": 32_768}  # source and target tokens per forward pass
 
 
-def train_translation(settings: TrainTranslationSettings, console: Console | None = None) -> Path:
+def train_translation(settings: TrainTranslationSettings, reporter: Reporter = SILENT) -> Path:
     """Start or resume the training of a translation model; return the model folder, or the run folder in a dry run.
 
     After Ctrl-C or SIGTERM, the current step is finished and saved; then KeyboardInterrupt is raised. Raises ValueError
@@ -76,10 +66,10 @@ def train_translation(settings: TrainTranslationSettings, console: Console | Non
     check_single_process("the training of a translation model")
 
     open_this_run = partial(open_run, settings)
-    return train_run(settings, RESUME_OVERRIDES, open_this_run, console or make_console(), distributed=False)
+    return train_run(settings, RESUME_OVERRIDES, open_this_run, reporter, distributed=False)
 
 
-def open_run(settings: TrainTranslationSettings, context: ExecutionContext, console: Console) -> TranslationRun:
+def open_run(settings: TrainTranslationSettings, context: ExecutionContext, reporter: Reporter) -> TranslationRun:
     """Read and encode the text; load model and optimizer, from the newest checkpoint if there is one.
 
     Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
@@ -96,8 +86,8 @@ def open_run(settings: TrainTranslationSettings, context: ExecutionContext, cons
     optimizer = make_optimizer(model, settings.optimizer)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
-    pairs = _within_length(encode_pairs(text, system, settings.seed), settings, console)
-    return TranslationRun(settings, context, console, system, optimizer, pairs, dev)
+    pairs = _within_length(encode_pairs(text, system, settings.seed), settings, reporter)
+    return TranslationRun(settings, context, reporter, system, optimizer, pairs, dev)
 
 
 def make_system(settings: TrainTranslationSettings, text: ParallelText) -> TranslationSystem:
@@ -122,7 +112,7 @@ def make_system(settings: TrainTranslationSettings, text: ParallelText) -> Trans
     return TranslationSystem(model, source, target)
 
 
-def _within_length(pairs: EncodedPairs, settings: TrainTranslationSettings, console: Console) -> EncodedPairs:
+def _within_length(pairs: EncodedPairs, settings: TrainTranslationSettings, reporter: Reporter) -> EncodedPairs:
     """Leave out pairs that are longer than `max_length`, with a notice."""
     longest = np.maximum(np.diff(pairs.source.offsets), np.diff(pairs.target.offsets) - 1)
     short = np.flatnonzero(longest <= settings.max_length)
@@ -130,7 +120,7 @@ def _within_length(pairs: EncodedPairs, settings: TrainTranslationSettings, cons
         raise ValueError(f"max_length = {settings.max_length}: expected some pairs of this length, got none; raise it")
     if len(short) < len(pairs):
         left_out = len(pairs) - len(short)
-        notice(console, f"{left_out:,} of {len(pairs):,} pairs have more than {settings.max_length} tokens: left out")
+        reporter.note(f"{left_out:,} of {len(pairs):,} pairs have more than {settings.max_length} tokens: left out")
         pairs = pairs.select(short)
     if (most := int(pairs.lengths.max())) > settings.batch_tokens:
         raise ValueError(
@@ -146,7 +136,7 @@ class TranslationRun:
 
     settings: TrainTranslationSettings
     context: ExecutionContext
-    console: Console
+    reporter: Reporter
     system: TranslationSystem
     optimizer: Optimizer
     pairs: EncodedPairs
@@ -183,7 +173,7 @@ class TranslationRun:
             "regularization": regularization,
             "device": str(self.context),
         }
-        self.console.print(key_value_table(fields))
+        self.reporter.record(Fields(fields))
 
     def describe_cost(self) -> dict[str, str]:
         """Measure a few steps; return the cost of the whole run as names and values."""
@@ -259,7 +249,7 @@ class TranslationRun:
 
     def bleu(self, text: ParallelText, beam_size: int) -> Bleu:
         """Translate the sources with the current weights, and score the translations."""
-        with item_progress(self.console, "translating", len(text.source)) as advance:
+        with self.reporter.progress("translating", len(text.source)) as advance:
             translations = Translator(self.system, beam_size).translate(text.source, advance)
         return corpus_bleu(translations, text.target, self.settings.bleu_tokenize)
 
@@ -286,17 +276,17 @@ class TranslationRun:
     def print_results(self, report: Mapping[str, Any]) -> None:
         """Print the scores and the files of the run."""
         if report["scores"]:
-            heading(self.console, f"Held out: {len(self.dev.source) if self.dev else 0:,} pairs")
+            self.reporter.record(Heading(f"Held out: {len(self.dev.source) if self.dev else 0:,} pairs"))
             rows = [
                 (name, f"{row['loss']:.3f}", f"{math.exp(row['loss']):.2f}", f"{row['bleu']:.2f}")
                 for name, row in report["scores"].items()
             ]
-            self.console.print(filled_table(("", "loss", "perplexity", "BLEU"), rows))
-            say(self.console, f"sacrebleu {report['sacrebleu']}", style="dim")
+            self.reporter.record(Rows(("", "loss", "perplexity", "BLEU"), rows, texts=(0,)))
+            self.reporter.record(Line(f"sacrebleu {report['sacrebleu']}", "minor"))
         run = self.settings.run
         outputs = {"model": run / "model", "plot": run / PLOT, "all metrics": run / METRICS_FILE}
         example = f"bertwright translate {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
-        print_outputs(self.console, outputs | {"try it": example})
+        self.reporter.record(Outputs(outputs | {"try it": example}))
 
 
 @torch.no_grad()

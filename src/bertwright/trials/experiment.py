@@ -11,23 +11,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
-from bertwright.base.console import (
-    filled_table,
-    format_duration,
-    heading,
-    key_value_table,
-    make_console,
-    make_table,
-    notice,
-    plain_text,
-    say,
-)
 from bertwright.base.files import local_folder, lock_if_free, read_json, write_json, write_text
+from bertwright.base.messages import format_duration
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, Minor, Reporter, Rows
 from bertwright.base.settings import to_table
 from bertwright.executors.open_executor import open_executor
 from bertwright.executors.ray_executor import CallResources
@@ -62,7 +50,7 @@ SEEDS = ("seeds", "pretraining_seeds")
 MODEL_RATES, MODEL_PROBE_EPOCHS = (5e-5,), 5
 
 
-def experiment(settings: ExperimentSettings, console: Console | None = None) -> Path | None:
+def experiment(settings: ExperimentSettings, reporter: Reporter = SILENT) -> Path | None:
     """Run or resume an experiment; return the folder of its report.
 
     Returns None for a dry run, for a report without results, and on ranks other than 0.
@@ -73,39 +61,39 @@ def experiment(settings: ExperimentSettings, console: Console | None = None) -> 
     for inputs that are not usable; a run that diverges is reported, and the others continue.
     """
     with independent_ranks() as rank:
-        return run_experiment(settings, console or make_console(), rank)
+        return run_experiment(settings, reporter, rank)
 
 
-def run_experiment(settings: ExperimentSettings, console: Console, rank: int) -> Path | None:
+def run_experiment(settings: ExperimentSettings, reporter: Reporter, rank: int) -> Path | None:
     """Run, plan or report an experiment as one of the processes that share it."""
     if rank > 0 and (settings.dry_run or settings.report_only):
         return None
     level = choose_level(settings)
     runner, plan = JobRunner(settings.work.resolve()), plan_experiment(settings, level)
     if settings.budget is not None:
-        level = apply_budget(settings, level, plan, console)
+        level = apply_budget(settings, level, plan, reporter)
         plan = plan_experiment(settings, level)
     if settings.dry_run:
-        print_plan(plan, describe_level(level, settings.model), runner, console)
+        print_plan(plan, describe_level(level, settings.model), runner, reporter)
         return None
     if not settings.report_only:
         if rank == 0:
-            say(console, f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {runner.path}")
+            reporter.record(Line(f"{plan.title}: {len(all_jobs(plan.jobs))} jobs in {runner.path}"))
         if settings.execution.executor == "ray":
             on_gpu = select_device(settings.device).type == "cuda"
             each = CallResources(cpus=settings.device.threads or 1, gpus=int(on_gpu))
             with open_executor(settings.execution, call=each) as executor:
-                runner.run_on(executor, plan.jobs, console)
+                runner.run_on(executor, plan.jobs, reporter)
         else:
-            runner.run_all(plan.jobs, console)
+            runner.run_all(plan.jobs, reporter)
     if rank > 0:
         return None
     folder = report_folder(settings, plan)
     report = make_report(plan, runner)
     if not report.finished:
-        notice(console, "no job is finished yet, so there is nothing to report")
+        reporter.note("no job is finished yet, so there is nothing to report")
         return None
-    write_report(report, describe_setup(settings, level, report), folder, console)
+    write_report(report, describe_setup(settings, level, report), folder, reporter)
     return folder
 
 
@@ -165,7 +153,7 @@ def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> Tab
 
 
 def apply_budget(
-    settings: ExperimentSettings, level: ExperimentLevel, plan: TablePlan, console: Console
+    settings: ExperimentSettings, level: ExperimentLevel, plan: TablePlan, reporter: Reporter
 ) -> ExperimentLevel:
     """Return the level with the sizes that the budget gives: the recorded ones, so that the same command resumes.
 
@@ -180,10 +168,10 @@ def apply_budget(
                 "omit --budget"
             )
         if settings.dry_run:
-            return fit_budget(settings, level, jobs, estimate_costs(jobs, console))
+            return fit_budget(settings, level, jobs, estimate_costs(jobs, reporter))
         with lock_if_free(path.parent) as is_locked:
             if is_locked and not path.is_file():
-                fitted = fit_budget(settings, level, jobs, estimate_costs(jobs, console))
+                fitted = fit_budget(settings, level, jobs, estimate_costs(jobs, reporter))
                 write_json(path, {name: getattr(fitted, name) for name in BUDGETED})
         if not is_locked:
             time.sleep(WAIT_S)
@@ -193,25 +181,25 @@ def apply_budget(
     return replace(level, **sizes)
 
 
-def print_plan(plan: TablePlan, common: Mapping[str, str], runner: JobRunner, console: Console) -> None:
+def print_plan(plan: TablePlan, common: Mapping[str, str], runner: JobRunner, reporter: Reporter) -> None:
     """Measure the time of a plan's jobs; print jobs by kind, the finished ones, and the time of the others."""
     jobs = all_jobs(plan.jobs)
-    costs = estimate_costs(jobs, console)
-    heading(console, plan.title)
-    table = make_table("", "jobs", "finished", "time of the others")
+    costs = estimate_costs(jobs, reporter)
+    reporter.record(Heading(plan.title))
+    rows = []
     total = 0.0
     for described in dict.fromkeys(job.described for job in sorted(jobs, key=Job.count_generations)):
         chosen = [job for job in jobs if job.described == described]
         pending = [job for job in chosen if not runner.result(job)]
         seconds = sum(costs[job.key].seconds for job in pending)
-        table.add_row(described, str(len(chosen)), str(len(chosen) - len(pending)), format_duration(seconds))
+        rows.append((described, str(len(chosen)), str(len(chosen) - len(pending)), format_duration(seconds)))
         total += seconds
-    console.print(table)
-    console.print(key_value_table(common))
+    reporter.record(Rows(("", "jobs", "finished", "time of the others"), rows))
+    reporter.record(Fields(common))
     for note in plan.notes:
-        notice(console, note)
-    say(console, f"estimated time: {format_duration(total)} of one process; start the same command several times to "
-                 "share it")  # fmt: skip
+        reporter.note(note)
+    time = f"estimated time: {format_duration(total)} of one process"
+    reporter.record(Line(f"{time}; start the same command several times to share it"))
 
 
 def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:
@@ -268,23 +256,23 @@ def describe_setup(settings: ExperimentSettings, level: ExperimentLevel, report:
     }
 
 
-def write_report(report: Report, setup: dict[str, str], folder: Path, console: Console) -> None:
+def write_report(report: Report, setup: dict[str, str], folder: Path, reporter: Reporter) -> None:
     """Print the table and the claims; write them as Markdown, JSON and a plot."""
     write_text(folder / "report.md", to_markdown(report, setup))
     write_json(folder / "report.json", to_record(report, setup))
     plot(report, folder / "plot.png")
-    heading(console, report.plan.title)
-    header, *rows = mark_floors(report, format_cells(report), partial(plain_text, style="dim"))
-    console.print(filled_table(map(str, header), rows))
-    say(console, LEGEND, style="dim")
+    reporter.record(Heading(report.plan.title))
+    header, *rows = mark_floors(report, format_cells(report), Minor)
+    reporter.record(Rows([str(name) for name in header], rows, texts=(0,)))
+    reporter.record(Line(LEGEND, "minor"))
     if report.pretrainings:
         names, *lines = format_pretrainings(report)
-        console.print(filled_table(names, lines))
+        reporter.record(Rows(names, lines, texts=(0,)))
     if report.finished < report.total:
-        notice(console, f"incomplete: {report.finished} of {report.total} results")
+        reporter.note(f"incomplete: {report.finished} of {report.total} results")
     for note in report.notes[len(report.plan.notes) :]:
-        notice(console, note)
+        reporter.note(note)
     for result in report.claims:
-        say(console, f"- {result}")
+        reporter.record(Line(f"- {result}"))
     for name in ("report.md", "report.json", "plot.png"):
-        say(console, str(folder / name))
+        reporter.record(Line(str(folder / name)))

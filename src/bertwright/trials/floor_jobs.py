@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import Console
-
 from bertwright.base.files import ensure_folder
+from bertwright.base.reporter import Reporter
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import load_config
 from bertwright.interop.model_files import model_folder
@@ -42,7 +41,7 @@ class InitialModelJob(Job):
         assert self.settings.store is not None
         return (("store", digest_store(self.settings.store)),)
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def execute(self, run: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Write the model; it has no scores."""
         if not (run / "model").is_dir():  # else a process was killed before it wrote the result
             write_initial_model(self.settings, run / "model")
@@ -75,7 +74,7 @@ class FrequentAnswerJob(TaskJob):
         tuning = {name: table["tuning"][name] for name in ("validation_fraction", "limit") if name in table["tuning"]}
         return identity | {"settings": {"task": table["task"], "tuning": tuning}}
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def execute(self, run: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Score the answer on dev and, if there is one, on test; write its numbers per dev example."""
         settings, tuning = self.settings, self.settings.tuning
         folder = parents[0] / "model" if parents else model_folder(settings.model)

@@ -14,22 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
-from bertwright.base.console import (
-    filled_table,
-    format_duration,
-    heading,
-    item_progress,
-    key_value_table,
-    make_console,
-    make_table,
-    notice,
-    print_outputs,
-    say,
-)
 from bertwright.base.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
+from bertwright.base.messages import format_duration
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, LogReporter, Outputs, Reporter, Rows
 from bertwright.base.settings import write_settings
 from bertwright.finetuning.finetune_cost import CostEstimator, open_timed
 from bertwright.finetuning.run import FinetuneRun, finetune
@@ -69,22 +56,21 @@ class TrialResult(NamedTuple):
 RunSummary = SettingSummary[HyperParams, TrialResult]
 
 
-def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
+def grid(settings: GridSettings, reporter: Reporter = SILENT) -> Path | None:
     """Run or resume a grid; return the chosen model's folder, or None if only the estimate was requested.
 
     Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. A run that diverges is recorded as such, and
     the grid continues. Raises ValueError and OSError as `finetune` does, DivergedError if all runs diverged.
     """
-    console = console or make_console()
     check_single_process("a grid", "start one grid per GPU, each with some of the --learning-rates")
     if settings.dry_run:
         check_run_directory(settings, RESUME_OVERRIDES)
-        run = GridRun(settings, console)
+        run = GridRun(settings, reporter)
         run.print_summary(run.pending())
         return None
     with lock_folder(settings.run):
         check_run_directory(settings, RESUME_OVERRIDES)
-        run = GridRun(settings, console)
+        run = GridRun(settings, reporter)
         pending = run.pending()
         run.print_summary(pending)
         # Also on resume, since --keep-all may have changed.
@@ -102,9 +88,9 @@ def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
 class GridRun:
     """A grid and the results of its finished runs."""
 
-    def __init__(self, settings: GridSettings, console: Console) -> None:
+    def __init__(self, settings: GridSettings, reporter: Reporter) -> None:
         self.settings = settings
-        self.console = console
+        self.reporter = reporter
         self.path = settings.run / RESULTS_FILE
         self.results = read_trial_results(self.path, settings.trials())
 
@@ -125,12 +111,12 @@ class GridRun:
         """Print what will be run and how long it will take."""
         settings = self.settings
         if not pending:
-            say(self.console, f"{settings.run}: all {len(self.results)} runs are finished")
+            self.reporter.record(Line(f"{settings.run}: all {len(self.results)} runs are finished"))
             return
-        heading(self.console, f"Grid of {len(settings.trials())} runs; the first pending one:")
-        cost = estimate_cost(settings, pending, self.console)
-        self.console.print(
-            key_value_table(
+        self.reporter.record(Heading(f"Grid of {len(settings.trials())} runs; the first pending one:"))
+        cost = estimate_cost(settings, pending, self.reporter)
+        self.reporter.record(
+            Fields(
                 {
                     "rates": ", ".join(f"{rate:g}" for rate in settings.learning_rates),
                     "batch sizes": ", ".join(map(str, settings.batch_sizes)),
@@ -146,7 +132,7 @@ class GridRun:
         """Run all pending trials, then choose."""
         self.prune()
         trials = self.settings.trials()
-        with item_progress(self.console, "runs", len(pending)) as advance:
+        with self.reporter.progress("runs", len(pending)) as advance:
             for trial in until_stopped(pending):
                 self.check_data_unchanged()
                 result = self.run_trial(trial)
@@ -156,7 +142,7 @@ class GridRun:
                 count = f"{len(self.results)} of {len(trials)}"
                 failure = f"diverged: {result.failure}"
                 scores = failure if result.failure else f"dev {format_scores(result.scores['dev'])}"
-                say(self.console, f"{count:>9}  {trial.name}  {scores}")
+                self.reporter.record(Line(f"{count:>9}  {trial.name}  {scores}"))
                 advance(1)
         return self.finish()
 
@@ -167,7 +153,7 @@ class GridRun:
         settings = replace(settings, resume=(settings.run / "settings.toml").is_file())
         with (settings.run / "log.txt").open("a", encoding="utf-8", buffering=1) as log:
             try:
-                finetune(settings, Console(file=log, width=120, force_terminal=False))
+                finetune(settings, LogReporter(log))
             except DivergedError as error:
                 return TrialResult(trial, {}, str(error))
         report = read_json(settings.run / "report.json")
@@ -191,7 +177,7 @@ class GridRun:
 
     def finish(self) -> Path:
         """Choose a model, write it and the report, and print the table; return the model's folder."""
-        settings, console = self.settings, self.console
+        settings, reporter = self.settings, self.reporter
         ranked = rank_runs(self.results, self.metric)
         chosen = ranked[0].best
         if chosen.failure is not None:
@@ -205,19 +191,19 @@ class GridRun:
                 shutil.copytree(model, temporary, dirs_exist_ok=True)
         self.prune()
         metric = self.metric.replace("_", " ")
-        heading(console, f"dev {metric}, of each run the best evaluation; best setting first")
-        console.print(setting_table(ranked))
+        reporter.record(Heading(f"dev {metric}, of each run the best evaluation; best setting first"))
+        reporter.record(setting_table(ranked))
         count = chosen.dev_evaluations or 1
         best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
-        heading(console, f"Chosen: {chosen.trial.name}{best_of}")
+        reporter.record(Heading(f"Chosen: {chosen.trial.name}{best_of}"))
         table = make_score_table(chosen.scores, self.metric)
-        console.print(filled_table(table.columns, table.rows))
+        reporter.record(Rows(table.columns, table.rows, texts=(0,)))
         test = self.summarize_test(chosen.trial.setting).get(self.metric)
         if test and settings.seeds > 1:
-            say(console, f"test {metric} over the setting's seeds: {test}")
+            reporter.record(Line(f"test {metric} over the setting's seeds: {test}"))
         if failures := sum(summary.failures for summary in ranked):
-            notice(console, f"{failures} of {len(self.results)} runs diverged; {RESULTS_FILE} has the reasons")
-        print_outputs(console, {"model": folder, "all metrics": self.path})
+            reporter.note(f"{failures} of {len(self.results)} runs diverged; {RESULTS_FILE} has the reasons")
+        reporter.record(Outputs({"model": folder, "all metrics": self.path}))
         return folder
 
     def summarize_test(self, setting: HyperParams) -> dict[str, SeedSummary]:
@@ -247,7 +233,7 @@ class GridRun:
         }
 
 
-def estimate_cost(settings: GridSettings, trials: Sequence[Trial], console: Console) -> CostEstimate:
+def estimate_cost(settings: GridSettings, trials: Sequence[Trial], reporter: Reporter) -> CostEstimate:
     """Estimate the cost of trials by a few steps and predictions on the real data; print a summary of the first one.
 
     Nothing is written. Raises ValueError as `finetune` does for unusable settings and files, and if there is no dev
@@ -255,10 +241,10 @@ def estimate_cost(settings: GridSettings, trials: Sequence[Trial], console: Cons
     """
     with execution_context(settings.device) as context:
         first = replace(settings.finetune_settings(trials[0]), run=settings.run)  # a folder without checkpoints
-        state, opening = open_timed(first, context, console)
+        state, opening = open_timed(first, context, reporter)
         if state.dev is None:
             raise ValueError("no dev split to select by: name labeled files with --dev, or set --validation-fraction")
-        FinetuneRun(state, first, context, console).print_summary()
+        FinetuneRun(state, first, context, reporter).print_summary()
         estimator = CostEstimator(state, context)
         costs = [estimator.estimate(settings.finetune_settings(trial)) for trial in trials]
     return CostEstimate(sum(cost.steps for cost in costs), sum(opening + cost.seconds for cost in costs))
@@ -312,12 +298,12 @@ def sort_by_trial(results: Iterable[TrialResult], trials: Iterable[Trial]) -> li
     return sorted(results, key=lambda result: order[result.trial])
 
 
-def setting_table(ranked: Iterable[RunSummary]) -> Table:
+def setting_table(ranked: Iterable[RunSummary]) -> Rows:
     """Return a table with one row per setting; the first, which is chosen, is marked."""
-    table = make_table("", "rate", "batch", "epochs", "mean ± sd", "min", "max", "best of")
+    rows = []
     for rank, (setting, _, dev, _, best) in enumerate(ranked):
         count = "" if best.dev_evaluations is None else str(best.dev_evaluations)
         scores = (str(dev), format_score(dev.min), format_score(dev.max), count) if dev else ("diverged", "", "", "")
         varied = (f"{setting.learning_rate:g}", str(setting.batch_size), f"{setting.epochs:g}")
-        table.add_row("" if rank else "*", *varied, *scores)
-    return table
+        rows.append(("" if rank else "*", *varied, *scores))
+    return Rows(("", "rate", "batch", "epochs", "mean ± sd", "min", "max", "best of"), rows)

@@ -13,9 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from rich.console import Console
-
-from bertwright.base.console import item_progress, silent_console
+from bertwright.base.reporter import MUTE, Reporter
 from bertwright.finetuning.finetune_cost import time_evaluation
 from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.settings import FinetuneSettings
@@ -64,14 +62,14 @@ class JobCost(NamedTuple):
         return self.fixed + self.training * examples / self.examples
 
 
-def estimate_costs(jobs: Sequence[Job], console: Console) -> dict[str, JobCost]:
+def estimate_costs(jobs: Sequence[Job], reporter: Reporter) -> dict[str, JobCost]:
     """Return the estimated time of each job by its key; of jobs that take as long, the first is measured.
 
     No files are left behind. Raises ValueError as the runs do for settings and files that are not usable.
     """
     by_kind: dict[Hashable, JobCost] = {}
     by_key: dict[str, JobCost] = {}
-    with item_progress(console, "measuring", len(jobs)) as advance:
+    with reporter.progress("measuring", len(jobs)) as advance:
         for job in until_stopped(jobs):
             kind = kind_of(job)
             if kind not in by_kind:
@@ -120,7 +118,7 @@ def write_untrained(job: Job, run: Path) -> Path:
         write_initial_model(job.settings, run / "model")
     else:
         parents = [write_untrained(parent, run / str(number)) for number, parent in enumerate(job.parents)]
-        job.execute(run, parents, silent_console())
+        job.execute(run, parents, MUTE)
     return run
 
 
@@ -128,7 +126,7 @@ def measure_finetuning(settings: FinetuneSettings) -> JobCost:
     """Estimate the time of a fine-tuning."""
     with execution_context(settings.device) as context:
         started = time.perf_counter()
-        state = open_run(settings, context, silent_console())
+        state = open_run(settings, context, MUTE)
         opening = time.perf_counter() - started
         steps = settings.num_steps(state.train.encoded.num_items)
         seconds = steps * time_steps(make_spec(state, settings, context), context)

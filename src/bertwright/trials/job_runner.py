@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
 
-from bertwright.base.console import format_duration, say
 from bertwright.base.files import lock_if_free, read_json, write_json
+from bertwright.base.messages import format_duration
+from bertwright.base.reporter import SILENT, Line, LogReporter, Reporter
 from bertwright.executors.executor import Executor
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
@@ -95,7 +95,7 @@ class JobRunner:
         """Read the per-example statistics of a score of a finished job; None if its metric has none."""
         return ExampleScores.load(job.examples_file(self.run_folder(job), score))
 
-    def run_all(self, jobs: Sequence[Job], console: Console) -> None:
+    def run_all(self, jobs: Sequence[Job], reporter: Reporter) -> None:
         """Run all jobs that are not finished, in order; other processes of the same work folder take their share.
 
         Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. Raises ValueError and OSError as the
@@ -109,7 +109,7 @@ class JobRunner:
                     if stop_signals:  # during the last step of a run, which is then finished
                         raise KeyboardInterrupt
                     for number, job in enumerate(waiting):
-                        if all(map(self.result, job.parents)) and self.complete(job, needed, console):
+                        if all(map(self.result, job.parents)) and self.complete(job, needed, reporter):
                             del waiting[number]
                             break
                     else:  # other processes run all jobs that could start
@@ -117,7 +117,7 @@ class JobRunner:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._format_progress(needed)) from None
 
-    def run_on(self, executor: Executor, jobs: Sequence[Job], console: Console) -> None:
+    def run_on(self, executor: Executor, jobs: Sequence[Job], reporter: Reporter) -> None:
         """Run all jobs that are not finished by the workers of an executor, each when its parents are finished.
 
         The workers need the work folder on a shared disk. Other processes may share the work. Ctrl-C ends running jobs,
@@ -141,11 +141,11 @@ class JobRunner:
                     if not is_done:  # another process has locked it
                         waiting.append(job)
                     elif job.key not in printed:
-                        self._print(job, needed, console)
+                        self._print(job, needed, reporter)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._format_progress(needed)) from None
 
-    def complete(self, job: Job, needed: Sequence[Job], console: Console) -> bool:
+    def complete(self, job: Job, needed: Sequence[Job], reporter: Reporter) -> bool:
         """Run a job unless it is finished, and delete what no other job reads; return False if another process has it.
 
         `needed`: all jobs of the experiment, which the printed line counts.
@@ -155,15 +155,15 @@ class JobRunner:
                 return False
             if self.result(job) is None:
                 self.run(job)
-                self._print(job, needed, console)
+                self._print(job, needed, reporter)
             job.prune(self.run_folder(job))  # also after a process that was killed before it could do so
             return True
 
-    def _print(self, job: Job, needed: Sequence[Job], console: Console) -> None:
+    def _print(self, job: Job, needed: Sequence[Job], reporter: Reporter) -> None:
         """Print the result of a finished job, and how many of the experiment's are finished."""
         if result := self.result(job):
             count, time_taken = f"{self.count(needed)} of {len(needed)}", format_duration(result.seconds)
-            say(console, f"{count:>10}  {job.name}: {describe(result)} ({time_taken})")
+            reporter.record(Line(f"{count:>10}  {job.name}: {describe(result)} ({time_taken})"))
 
     def _format_progress(self, needed: Sequence[Job]) -> str:
         return f"{self.count(needed)} of {len(needed)} jobs are finished; the same command resumes the experiment"
@@ -188,7 +188,7 @@ class JobRunner:
             runs = [self.run_folder(parent) for parent in job.parents]
             with (folder / LOG).open("a", encoding="utf-8", buffering=1) as log:
                 try:
-                    scores = job.execute(self.run_folder(job), runs, Console(file=log, width=120, force_terminal=False))
+                    scores = job.execute(self.run_folder(job), runs, LogReporter(log))
                 except DivergedError as error:
                     failure = str(error)
             job.check_inputs()
@@ -201,7 +201,7 @@ class JobRunner:
 
 def complete_job(job: Job, runner: JobRunner) -> bool:
     """Complete a job as a worker; return False if another process has it, after a while."""
-    is_done = runner.complete(job, (), Console(quiet=True))
+    is_done = runner.complete(job, (), SILENT)
     if not is_done:
         time.sleep(WAIT_S)
     return is_done

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
-from rich.console import Console
 
 from bertwright.base.files import digest_bytes, ensure_folder, read_json, remove_folder, remove_stale_parts
+from bertwright.base.reporter import Reporter
 from bertwright.base.settings import default_table, to_table
 from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.run import finetune
@@ -93,7 +93,7 @@ class Job(ABC):
     """False: the job runs if one of its parents has not failed."""
 
     @abstractmethod
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def execute(self, run: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Start or resume the run in a folder; return its scores by name. `parents`: run folders of the parents."""
 
     def digest_inputs(self) -> Digests:
@@ -153,15 +153,15 @@ class PretrainJob(Job):
         assert self.settings.store is not None
         return (("store", digest_store(self.settings.store)),)
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def execute(self, run: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Pre-train; return the scores of the last evaluation on held-out documents, and the unigram entropy.
 
         The loss on each held-out sequence is written as the numbers behind the perplexity.
         """
         settings = start_or_resume(self.settings, run, PRETRAIN_OVERRIDES)
-        pretrain(settings, console)
+        pretrain(settings, reporter)
         with execution_context(settings.device) as context:
-            opened = open_pretraining(replace(settings, resume=True), context, console)
+            opened = open_pretraining(replace(settings, resume=True), context, reporter)
             sums = []
             for batch in opened.held_out[0].validation_batches(settings.eval_sequences, micro_batch_size=1):
                 losses = evaluate(opened.objective, opened.model, [batch.to(context.device)])
@@ -187,7 +187,7 @@ class BestRateJob(Job):
     described: ClassVar[str] = "choice of the rate"
     needs_all_parents: ClassVar[bool] = False
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def execute(self, run: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Link the best pre-training; return its scores, its rate, and the held-out loss at each rate."""
         results = dict[float, tuple[Path, dict[str, float]]]()
         for job, parent in zip(self.parents, parents, strict=True):
@@ -212,11 +212,11 @@ class BestRateJob(Job):
 class SameRateJob(PretrainJob):
     """Pre-training with another seed at the peak rate that its parent, a `BestRateJob`, chose."""
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def execute(self, run: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Pre-train; return the scores of the pre-training, and its rate."""
         rate = read_json(parents[0].parent / RESULT)["scores"][CHOSEN_RATE]
         job = PretrainJob(self.name, self.digests, (), with_rate(self.settings, rate))
-        return {**job.execute(run, (), console), CHOSEN_RATE: rate}
+        return {**job.execute(run, (), reporter), CHOSEN_RATE: rate}
 
 
 @dataclass(frozen=True)
@@ -262,12 +262,12 @@ class FinetuneJob(TaskJob):
         """Everything that decides the result."""
         return super().identity | ({} if self.step is None else {"step": self.step})
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def execute(self, run: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Fine-tune, then predict the dev examples with the last weights and write their numbers."""
         settings = start_or_resume(with_model_of(self.settings, parents, self.step), run, FINETUNE_OVERRIDES)
-        finetune(settings, console)
+        finetune(settings, reporter)
         with execution_context(settings.device) as context:
-            state = open_run(replace(settings, resume=True), context, console)
+            state = open_run(replace(settings, resume=True), context, reporter)
             assert state.dev is not None
             result = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded)
         if numbers := state.task.example_scores(state.dev.examples, result.predictions):
@@ -291,9 +291,9 @@ class ProbeJob(TaskJob):
     kind: ClassVar[str] = "probe"
     described: ClassVar[str] = "heads on frozen features"
 
-    def execute(self, run: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def execute(self, run: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Train the heads; return scores by the name of each head's trial."""
-        probe(start_or_resume(with_model_of(self.settings, parents), run, PROBE_OVERRIDES), console)
+        probe(start_or_resume(with_model_of(self.settings, parents), run, PROBE_OVERRIDES), reporter)
         metric = read_json(run / "report.json")["metric"]
         results = read_results(run / RESULTS_FILE, lambda record: parse_result(record, metric))
         return {result.trial.name: result.dev[metric] for result in results}

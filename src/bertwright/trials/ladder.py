@@ -14,19 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from scipy.stats import ttest_rel
 
-from bertwright.base.console import (
-    filled_table,
-    format_duration,
-    heading,
-    make_console,
-    print_outputs,
-    say,
-    silent_console,
-)
 from bertwright.base.files import lock_folder, read_json, write_json, write_text
+from bertwright.base.messages import format_duration
+from bertwright.base.reporter import MUTE, SILENT, Heading, Line, Outputs, Reporter, Rows
 from bertwright.base.settings import write_settings
 from bertwright.finetuning.run import finetune
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
@@ -56,12 +48,11 @@ class RungResult(NamedTuple):
     cpu_seconds: float
 
 
-def ladder(settings: LadderSettings, console: Console | None = None) -> Path:
+def ladder(settings: LadderSettings, reporter: Reporter = SILENT) -> Path:
     """Run or resume a ladder; return its folder.
 
     Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. Errors are `finetune`'s.
     """
-    console = console or make_console()
     with lock_folder(settings.run):
         check_run_directory(settings, RESUME_OVERRIDES)
         path = settings.run / RESULTS_FILE
@@ -73,7 +64,9 @@ def ladder(settings: LadderSettings, console: Console | None = None) -> Path:
         runs = [RungRun(name, seed) for seed in range(settings.seeds) for name in (FLOOR, *rungs)]
         runs = [run for run in runs if run.rung != FLOOR or run.seed == 0]
         pending = pending_trials(runs, (result.run for result in results))
-        heading(console, f"Ladder of {len(rungs) + 1} systems, {len(runs)} runs, {len(pending)} of them pending")
+        reporter.record(
+            Heading(f"Ladder of {len(rungs) + 1} systems, {len(runs)} runs, {len(pending)} of them pending")
+        )
         try:
             for number, run in enumerate(pending, 1):
                 result = score_floor(settings) if run.rung == FLOOR else train_rung(settings, rungs[run.rung], run.seed)
@@ -81,14 +74,16 @@ def ladder(settings: LadderSettings, console: Console | None = None) -> Path:
                 write_results(path, map(to_record, results))
                 scores = ", ".join(f"{split} {100 * score:.1f}" for split, score in result.scores.items())
                 used = format_duration(result.cpu_seconds)
-                say(console, f"{number} of {len(pending)}: {run.rung}, seed {run.seed}: {scores} ({used} of CPU)")
+                reporter.record(
+                    Line(f"{number} of {len(pending)}: {run.rung}, seed {run.seed}: {scores} ({used} of CPU)")
+                )
         except KeyboardInterrupt:
             folder = shlex.quote(str(settings.run))
             raise KeyboardInterrupt(
                 f"{len(results)} of {len(runs)} runs are finished; resume with: bertwright ladder --run {folder} "
                 "--resume"
             ) from None
-    print_table(settings, results, console)
+    print_table(settings, results, reporter)
     return settings.run
 
 
@@ -96,7 +91,7 @@ def train_rung(settings: LadderSettings, rung: Rung, seed: int) -> RungResult:
     """Train one system with one seed, or resume its run; return its scores and delete its weights."""
     given = settings.finetune_settings(rung, seed)
     started = time.process_time()
-    finetune(replace(given, resume=(given.run / "settings.toml").is_file()), silent_console())
+    finetune(replace(given, resume=(given.run / "settings.toml").is_file()), MUTE)
     report = read_json(given.run / "report.json")
     metric = str(report["metric"])
     scores = {split: values[metric] for split, values in report["scores"].items()}
@@ -120,7 +115,7 @@ def score_floor(settings: LadderSettings) -> RungResult:
     return RungResult(RungRun(FLOOR, 0), task.metric, scores, time.process_time() - started)
 
 
-def print_table(settings: LadderSettings, results: Sequence[RungResult], console: Console) -> None:
+def print_table(settings: LadderSettings, results: Sequence[RungResult], reporter: Reporter) -> None:
     """Print the table and write it."""
     rows, records = [], []
     before: list[RungResult] = []
@@ -148,18 +143,21 @@ def print_table(settings: LadderSettings, results: Sequence[RungResult], console
         before_it = {"tokens_before": work and work.tokens, "seconds_before": work and work.seconds}
         records.append({"system": name, **scores, "step": step, "p": p, **before_it, "cpu_minutes": minutes})
         before = own if name != FLOOR else []
-    heading(console, f"{settings.task.task}: {results[0].metric}, mean ± standard deviation of {settings.seeds} seeds")
-    console.print(filled_table(COLUMNS, rows))
-    say(
-        console,
-        "step up: difference to the row above, on test if there are test files; p: paired t-test over the seeds. "
-        "before: tokens and time of all pre-training that a system starts from (? if its folders do not tell). CPU "
-        "minutes: training and scoring of one run.",
+    reporter.record(
+        Heading(f"{settings.task.task}: {results[0].metric}, mean ± standard deviation of {settings.seeds} seeds")
+    )
+    reporter.record(Rows(COLUMNS, rows, texts=(0,)))
+    reporter.record(
+        Line(
+            "step up: difference to the row above, on test if there are test files; p: paired t-test over the seeds. "
+            "before: tokens and time of all pre-training that a system starts from (? if its folders do not tell). CPU "
+            "minutes: training and scoring of one run."
+        )
     )
     write_json(settings.run / "report.json", {"metric": results[0].metric, "systems": records})
     lines = [f"| {' | '.join(row)} |" for row in (COLUMNS, ("---", *["---:"] * (len(COLUMNS) - 1)), *rows)]
     write_text(settings.run / "ladder.md", "\n".join(lines) + "\n")
-    print_outputs(console, {"table": settings.run / "ladder.md", "all results": settings.run / RESULTS_FILE})
+    reporter.record(Outputs({"table": settings.run / "ladder.md", "all results": settings.run / RESULTS_FILE}))
 
 
 def summarize(results: Sequence[RungResult], split: str) -> SeedSummary | None:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 
-from bertwright.base.console import heading, make_console, make_table
 from bertwright.base.files import check_absent, write_json
+from bertwright.base.reporter import SILENT, Heading, Reporter, Rows
 from bertwright.base.settings import Positional, check_not_str, check_range
 from bertwright.metrics.scores import spearman
 from bertwright.text.decoding import read_text
@@ -84,9 +83,8 @@ class ScoreVectorsSettings:
             raise ValueError("files: expected at least one, got none; name a file of word pairs or analogies")
 
 
-def print_nearest(settings: NearestSettings, console: Console | None = None) -> list[list[SimilarWord]]:
+def nearest_words(settings: NearestSettings, reporter: Reporter = SILENT) -> list[list[SimilarWord]]:
     """Print and return the most similar words, for each word or for the analogy. Raises ValueError for no vector."""
-    console = console or make_console()
     file = load_vectors(settings.vectors)
     if settings.analogy:
         a, b, c = settings.words
@@ -94,27 +92,25 @@ def print_nearest(settings: NearestSettings, console: Console | None = None) -> 
     else:
         queries = {word: file.nearest([word], settings.count) for word in settings.words}
     for name, similar_words in queries.items():
-        heading(console, name)
-        table = make_table("word", "cosine")
-        for similar in similar_words:
-            table.add_row(similar.word, f"{similar.similarity:.3f}")
-        console.print(table)
+        reporter.record(Heading(name))
+        rows = [(similar.word, f"{similar.similarity:.3f}") for similar in similar_words]
+        reporter.record(Rows(("word", "cosine"), rows))
     return list(queries.values())
 
 
-def score_vectors(settings: ScoreVectorsSettings, console: Console | None = None) -> list[VectorScore]:
+def score_vectors(settings: ScoreVectorsSettings, reporter: Reporter = SILENT) -> list[VectorScore]:
     """Print and return the scores on all files. Raises ValueError with the line for a file in another form."""
-    console = console or make_console()
     if settings.output is not None:
         check_absent(settings.output)
     examples = {name: list(read_examples(name)) for name in settings.files}  # before the vectors, which may be large
     file = load_vectors(settings.vectors)
     scores = [score_examples(file, Path(name).name, rows) for name, rows in examples.items()]
-    heading(console, f"{settings.vectors}: {len(file):,} words, {file.width} numbers each")
-    table = make_table("file", "metric", "score", "used", "of")
-    for score in scores:
-        table.add_row(score.name, score.metric, f"{100 * score.score:.1f}", f"{score.used:,}", f"{score.total:,}")
-    console.print(table)
+    reporter.record(Heading(f"{settings.vectors}: {len(file):,} words, {file.width} numbers each"))
+    rows = [
+        (score.name, score.metric, f"{100 * score.score:.1f}", f"{score.used:,}", f"{score.total:,}")
+        for score in scores
+    ]
+    reporter.record(Rows(("file", "metric", "score", "used", "of"), rows))
     if settings.output is not None:
         write_json(settings.output, [score._asdict() for score in scores])
     return scores
