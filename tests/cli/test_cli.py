@@ -113,7 +113,7 @@ def at(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("Tried to allocate 2 GiB")])
 def test_out_of_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("bertwright.inference.info.info", fails)
@@ -123,7 +123,7 @@ def test_out_of_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyP
 def test_lost_rank_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:31544"
 
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise RuntimeError(words)
 
     monkeypatch.setattr("bertwright.inference.info.info", fails)
@@ -522,7 +522,7 @@ def test_error_of_a_settings_file_names_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open output", "closed output"])
 def test_exit_of_a_library_keeps_its_code(closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertwright.inference.info.info", lambda _: sys.exit(3))
+    monkeypatch.setattr("bertwright.inference.info.info", lambda *_: sys.exit(3))
     if closed:
         monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(SystemExit) as raised:
@@ -531,7 +531,7 @@ def test_exit_of_a_library_keeps_its_code(closed: bool, monkeypatch: pytest.Monk
 
 
 def test_broken_pipe_without_standard_output_has_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise BrokenPipeError
 
     monkeypatch.setattr("bertwright.inference.info.info", fails)
@@ -669,7 +669,7 @@ def test_threads_out_of_range_are_rejected(at: Path, threads: str) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(11, "try again")])
 def test_limit_of_threads_or_processes_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("bertwright.inference.info.info", fails)

@@ -92,7 +92,8 @@ def test_only_unreadable_files_are_listed_above_the_error(tmp_path: Path, capsys
     (tmp_path / "a.docx").write_bytes(b"x")
     (tmp_path / "b.txt").write_bytes(b"")
     with pytest.raises(ValueError, match="2 files cannot be read"):
-        bertwright.survey(SurveySettings(CorpusSettings((str(tmp_path),)), json=tmp_path / "f.json"))
+        settings = SurveySettings(CorpusSettings((str(tmp_path),)), json=tmp_path / "f.json")
+        bertwright.survey(settings, bertwright.terminal_reporter())
     assert "empty file (0 bytes)" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "f.json").exists()
 
@@ -129,7 +130,7 @@ def test_markup_in_the_corpus_is_printed_as_it_is(tmp_path: Path) -> None:
 def test_nothing_is_cut_off_on_80_columns(tmp_path: Path) -> None:
     found = survey_text(tmp_path, "The rain fell on the town all day. Nobody went out. It was cold.\n\n")
     lengths = dataclasses.replace(found.document_lengths, largest=123_456_789_012)
-    text = "\n".join(print_lines(render(dataclasses.replace(found, document_lengths=lengths)), 80))
+    text = "\n".join(print_lines(render(dataclasses.replace(found, document_lengths=lengths), 80)))
     assert "123,456,789,012" in text
     assert "…" not in text
     assert max(map(len, text.split("\n"))) <= 80

@@ -95,6 +95,10 @@ class SilentReporter:
     def __init__(self, warns: bool = True) -> None:
         self.warns = warns
 
+    def __repr__(self) -> str:
+        """Return the constant's name: it is the default in signatures that people read."""
+        return "SILENT" if self.warns else "MUTE"
+
     def note(self, text: str) -> None:
         if self.warns:
             warnings.warn(escape_control(text), stacklevel=3)

@@ -172,6 +172,7 @@ VERBS = (
         "fill-mask", "inference.text_settings:FillMaskSettings", "inference.text_commands:fill_masks",
         "predict the tokens for [MASK] in a text",
         "bertwright fill-mask runs/mini 'Paris is the [MASK] of France.'",
+        check="check_inputs",
     ),
     Verb(
         "nearest-words", "systems.word_vectors.vector_evaluation:NearestSettings",
@@ -183,6 +184,7 @@ VERBS = (
         "next-sentence", "inference.text_settings:NextSentenceSettings", "inference.text_commands:score_next_sentences",
         "score whether each text follows the one before",
         "bertwright next-sentence runs/mini 'Where are you?' 'I am at home.'",
+        check="check_inputs",
     ),
     Verb(
         "attention", "inference.attention_plot:AttentionSettings", "inference.attention_plot:attention",
@@ -193,6 +195,7 @@ VERBS = (
         "generate", "inference.text_settings:GenerateSettings", "inference.text_commands:continue_texts",
         "continue texts with a GPT",
         "bertwright generate runs/gpt --prompt 'It was a dark night, and' --sample --top-p 0.9",
+        check="check_inputs",
     ),
     Verb(
         "embed", "inference.embed:EmbedSettings", "inference.embed:embed",
