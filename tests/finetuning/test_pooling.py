@@ -325,7 +325,7 @@ def test_a_probe_reads_what_fine_tuning_reads(
     assert expected in printed
     assert ("text vector" in printed) == bool(expected)
     assert np.load(tmp_path / "probe/features/train/layer-02.npy").shape[1] == (96 if pooling == "concat" else 32)
-    with pytest.raises(ValueError, match="pooling: expected one of cls, max, mean, .*, concat, got 'sum'"):
+    with pytest.raises(ValueError, match=r"pooling: expected one of cls, max, mean, .*, concat, got 'sum'"):
         replace(settings, pooling="sum")  # type: ignore[arg-type]
     assert "classification, best by accuracy" in printed
 
@@ -360,7 +360,7 @@ def test_a_task_without_a_sentence_head_has_no_pooling(folder: Path) -> None:
     assert choose_pooling(TuningSettings(), Tagging(), folder / "sentences") == ((), "")
     with pytest.raises(ValueError, match="pooling = 'mean': a head for tagging"):
         choose_pooling(TuningSettings(pooling="mean"), Tagging(), folder / "bert")
-    with pytest.raises(ValueError, match="pooling: expected one of cls, max, mean, .*, concat, got 'sum'"):
+    with pytest.raises(ValueError, match=r"pooling: expected one of cls, max, mean, .*, concat, got 'sum'"):
         TuningSettings(pooling="sum")  # type: ignore[arg-type]
 
 

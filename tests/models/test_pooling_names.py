@@ -30,12 +30,12 @@ def test_a_pooling_equals_its_definition_on_each_sequence(mode: str, skip: int) 
     states = torch.randn(lengths.sum(), 5, generator=torch.Generator().manual_seed(0))
     expected = []
     for sequence in torch.split(states, lengths.tolist()):
-        kept = sequence[skip:]
+        rest = sequence[skip:]
         if mode == "weightedmean":  # its weights are those of the whole sequence
             number = torch.arange(1 + skip, len(sequence) + 1)[:, None]
-            expected.append((kept * number).sum(0) / number.sum())
+            expected.append((rest * number).sum(0) / number.sum())
         else:
-            expected.append(NAIVE[mode](kept))
+            expected.append(NAIVE[mode](rest))
     torch.testing.assert_close(pool_states(states, Packing.of(lengths), [mode], skip), torch.stack(expected))
 
 

@@ -93,7 +93,8 @@ HEAD_POOLINGS: dict[str, tuple[str, ...]] = {
 
 
 if TYPE_CHECKING:
-    PoolingName = HeadPoolingName = str
+    PoolingName = str
+    HeadPoolingName = str
 else:  # types of settings, whose choices are the rows of the tables
     PoolingName, HeadPoolingName = Literal[tuple(POOLINGS)], Literal[tuple(HEAD_POOLINGS)]
 
