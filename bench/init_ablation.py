@@ -23,7 +23,7 @@ from bertwright.base.settings import from_table, read_toml
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.systems.bert.bert_config import SIZES
+from bertwright.systems.bert.defaults import SIZES
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.metrics_log import read_metrics
 from environment import describe_machine

@@ -88,12 +88,12 @@ def theirs(chosen: argparse.Namespace) -> Step:
     import torch
     from transformers import AutoConfig, AutoModelForPreTraining
 
-    from bertwright.systems.bert.bert_config import SIZES
+    from bertwright.systems.bert.defaults import SIZES
 
-    layers, hidden, heads = SIZES[chosen.size]
+    size = SIZES[chosen.size]
     config = AutoConfig.for_model(
-        "bert", vocab_size=VOCABULARY, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
-        intermediate_size=4 * hidden, attn_implementation="sdpa",
+        "bert", vocab_size=VOCABULARY, num_hidden_layers=size["num_layers"], hidden_size=size["hidden_size"],
+        num_attention_heads=size["num_heads"], intermediate_size=size["intermediate_size"], attn_implementation="sdpa",
     )  # fmt: skip
     model = AutoModelForPreTraining.from_config(config).train().to(chosen.device)
     groups = [
@@ -182,13 +182,13 @@ def ours(chosen: argparse.Namespace) -> Step:
 def ceiling(chosen: argparse.Namespace) -> Step:
     import torch
 
-    from bertwright.systems.bert.bert_config import SIZES
+    from bertwright.systems.bert.defaults import SIZES
     from bertwright.training.context import ExecutionContext
     from bertwright.training.throughput import measure_peak_flops
 
     dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
     context = ExecutionContext(torch.device(chosen.device), dtype, torch.get_num_threads())
-    size = SIZES[chosen.size][1]
+    size = SIZES[chosen.size]["hidden_size"]
     return lambda seconds: partial(measure_peak_flops, context, size, max(seconds, 0.3))
 
 

@@ -20,9 +20,9 @@ from bertwright.interop.huggingface import load_model
 from bertwright.models.packing import make_input
 from bertwright.systems.bcn.bcn import BcnEncoder
 from bertwright.systems.cove.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
+from bertwright.systems.cove.mt_lstm_folder import SOURCE_RULES
 from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
 from bertwright.systems.translation_models import (
-    SOURCE_RULES,
     TranslationSystem,
     load_translation_system,
     write_translation_system,

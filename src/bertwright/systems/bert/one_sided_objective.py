@@ -20,6 +20,7 @@ class LeftToRightLM(BertObjective):
     """Every token but the last predicts the next token ("LTR & No NSP")."""
 
     name: ClassVar[str] = "ltr"
+    summary: ClassVar[str] = "every next token, left to right (LTR & No NSP)"
     direction: ClassVar[str] = "left-to-right"
     columns = language_model_columns("left-to-right LM")
 
@@ -34,5 +35,6 @@ class RightToLeftLM(LeftToRightLM):
     """Every token but the first predicts the previous token."""
 
     name: ClassVar[str] = "rtl"
+    summary: ClassVar[str] = "every previous token, right to left"
     direction: ClassVar[str] = "right-to-left"
     columns = language_model_columns("right-to-left LM")

@@ -22,7 +22,7 @@ class GptObjective(LeftToRightLM):
     """A causal language model whose softmax shares the word vectors, on contiguous text without special tokens."""
 
     name: ClassVar[str] = "causal"
-    architecture: ClassVar[str] = "gpt"
+    summary: ClassVar[str] = "every next token of running text"
     model_options = (
         "size", "hidden_size", "num_layers", "num_heads", "max_positions", "hidden_dropout", "attention_dropout",
         "initializer_range", "init_scheme",
