@@ -165,6 +165,6 @@ def test_a_transformer_has_no_context_vectors(folder: Path, tmp_path: Path) -> N
     write_translation_system(tmp_path / "mt", TranslationSystem(model, tokenizer, tokenizer))
     settings = make_settings(tmp_path / "run", folder, True)
     changed = replace(settings, words=replace(settings.words, translation_model=str(tmp_path / "mt")))
-    with pytest.raises(ValueError, match="train-translation --architecture mt-lstm, got a Transformer"):
+    with pytest.raises(ValueError, match="train-translation --architecture mt-lstm, got a transformer"):
         finetune(changed)
     assert not (tmp_path / "run").exists()
