@@ -30,7 +30,7 @@ from environment import describe_machine
 
 RECIPE = Path(__file__).parent.parent / "src" / "bertwright" / "recipes" / "demo.toml"
 STEP_TOKENS = 1_024
-SHOWN = {"mlm_loss": 1, "mlm_accuracy": 100, "nsp_accuracy": 100}
+SHOWN = {"loss": 1, "mlm_accuracy": 100, "nsp_accuracy": 100}
 
 
 class Start(NamedTuple):

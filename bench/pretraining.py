@@ -140,7 +140,7 @@ def ours(chosen: argparse.Namespace) -> Step:
     import torch
 
     from bertwright.models.packing import pack
-    from bertwright.systems.bert.bert_base import BertBatch
+    from bertwright.objectives.language_model_objective import LanguageModelBatch
     from bertwright.systems.bert.bert_config import BertConfig
     from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
     from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
@@ -158,14 +158,14 @@ def ours(chosen: argparse.Namespace) -> Step:
     batch = pack(list(given["ids"]))
     positions = (given["masks"] + LENGTH * np.arange(chosen.sequences)[:, None]).ravel()
     answers, labels = torch.from_numpy(given["next"]), torch.from_numpy(given["labels"].ravel())
-    whole = BertBatch(batch, torch.from_numpy(positions), labels, answers, len(labels), chosen.sequences)
+    whole = LanguageModelBatch(batch, torch.from_numpy(positions), labels, answers, len(labels), chosen.sequences)
     whole = whole.to(context.device)
     model = BertForPretraining(BertConfig.from_size(chosen.size, VOCABULARY)).train().to(context.device)
     model.encoder.compute_dtype = context.dtype
     model.encoder.sparse_gradients = True
     optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
 
-    def forever() -> Iterator[list[BertBatch]]:
+    def forever() -> Iterator[list[LanguageModelBatch]]:
         while True:
             yield [whole]
 

@@ -95,7 +95,7 @@ def test_interrupted_run_resumes_to_the_bit_and_learns(
     assert same_weights(unbroken, resumed)
     report = read_json(tmp_path / "unbroken" / "report.json")
     assert report["held_out_after"]["perplexity"] < report["held_out_before"]["perplexity"] / 5
-    assert report["held_out_after"]["perplexity"] == pytest.approx(math.exp(report["held_out_after"]["mlm_loss"]))
+    assert report["held_out_after"]["perplexity"] == pytest.approx(math.exp(report["held_out_after"]["loss"]))
     assert isinstance(load_model(unbroken).model, GptLanguageModel)
 
 

@@ -13,9 +13,9 @@ from bertwright.interop.huggingface import load_model
 from bertwright.models.initialization import initialize
 from bertwright.models.linear import Linear
 from bertwright.objectives.data_settings import DataSettings
+from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
-from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.defaults import BERT
@@ -41,7 +41,7 @@ class MaskedLMWithLengths(MaskedLM):
     def model_class(self) -> type[BertForPretraining]:
         return BertWithLengths
 
-    def loss(self, model: BertForPretraining, batch: BertBatch) -> LossOutput:
+    def loss(self, model: BertForPretraining, batch: LanguageModelBatch) -> LossOutput:
         output = super().loss(model, batch)
         lengths = torch.as_tensor(batch.packing.lengths, dtype=torch.float32)
         guesses = model.length(model.encoder(batch.input, batch.packing.first_positions))[:, 0]

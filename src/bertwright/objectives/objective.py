@@ -42,8 +42,8 @@ class MicroBatch(Protocol):
 
 B = TypeVar("B", bound=MicroBatch)
 M = TypeVar("M", bound="EncoderModel")
-LOSS = "mlm_loss"
-"""Metric of the loss of every language model. It has the name of BERT's, because the records of finished runs do."""
+LOSS = "loss"
+"""Metric of the loss of every language model."""
 
 
 class Column(NamedTuple):
