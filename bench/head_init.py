@@ -42,10 +42,10 @@ from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.settings import (
     FinetuneSettings,
     TuningSettings,
-    default_learning_rate,
     paper_optimizer,
 )
 from bertwright.kernels.cpu import configure_malloc
+from bertwright.systems.finetune_request import default_learning_rate
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import TaskSettings

@@ -22,14 +22,14 @@ from bertwright.base.settings import from_table, read_toml
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.systems.bert.bert_config import SIZES
+from bertwright.systems.bert.defaults import SIZES
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.metrics_log import read_metrics
 from environment import describe_machine
 
 RECIPE = Path(__file__).parent.parent / "src" / "bertwright" / "recipes" / "demo.toml"
 STEP_TOKENS = 1_024
-SHOWN = {"mlm_loss": 1, "mlm_accuracy": 100, "nsp_accuracy": 100}
+SHOWN = {"loss": 1, "mlm_accuracy": 100, "nsp_accuracy": 100}
 
 
 class Start(NamedTuple):

@@ -66,7 +66,7 @@ def run_planned(settings: PretrainSettings, path: Path) -> None:
     started = time.perf_counter()
     pretrain(settings, SILENT)
     seconds = time.perf_counter() - started
-    loss = read_json(settings.run / "report.json")["held_out_after"]["mlm_loss"]
+    loss = read_json(settings.run / "report.json")["held_out_after"]["loss"]
     with execution_context(settings.device) as context:
         write_json(path, {"loss": loss, "seconds": seconds, "memory": peak_memory(context)})
 

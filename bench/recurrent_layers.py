@@ -48,7 +48,7 @@ LAYERS = {  # directions, sequences, words of each, inputs, cells, states
 }
 DTYPES = (torch.float32, torch.bfloat16)
 SYSTEMS = ("elmo", "ulmfit", "cove", "tagger")
-SCORES = ("loss", "mlm_loss", "f1")
+SCORES = ("loss", "f1")
 WARM_UP = 3  # steps that are not timed
 RUN = "not-written"
 

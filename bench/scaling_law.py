@@ -106,7 +106,7 @@ def run_missing(results: Sequence[Result], data: Path, work: Path) -> None:
         chosen = choose_settings(size, steps * MIN_STEP_TOKENS, epochs=1)
         run = replace(chosen, store=store, run=work / f"{text}-{size}-{steps}", device=DEVICE)
         pretrain(run, SILENT)
-        loss = read_json(run.run / "report.json")["held_out_after"]["mlm_loss"]
+        loss = read_json(run.run / "report.json")["held_out_after"]["loss"]
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(Result(text, size, steps, loss)._asdict()) + "\n")
 

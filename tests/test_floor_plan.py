@@ -21,7 +21,8 @@ base systems.registry text tables corpus metrics kernels executors vocabulary su
 interop objectives systems tasks pretraining finetuning translation inference planning trials cli estimators __main__
 """.split()
 
-SHARED_FILE_NAMES = {"run.py", "settings.py"}
+# Folders of systems name their files alike: `defaults.py` of each has its record.
+SHARED_FILE_NAMES = {"run.py", "settings.py", "defaults.py"}
 
 
 def room_of(module: str) -> str:

@@ -113,7 +113,7 @@ def test_validation_loss_falls_within_a_hundred_steps(tmp_path: Path, make_setti
     settings = context_settings(make_settings, tmp_path / "run", steps=100)
     printed = run_pretrain(settings)
     before, *_, after = read_evaluations(settings.run)
-    assert after["mlm_loss"] < before["mlm_loss"] - 0.5
+    assert after["loss"] < before["loss"] - 0.5
     assert "next-sentence accuracy" in printed
     assert re.search(r"^[\d,]+ examples per epoch; [\d,]+ steps are ", printed, re.MULTILINE)
 
@@ -124,7 +124,7 @@ def test_model_learns_from_context_and_fills_masks(tmp_path: Path, make_settings
     settings = context_settings(make_settings, tmp_path / "run", steps=800)
     run_pretrain(settings)
     before, *_, after = read_evaluations(settings.run)
-    assert after["mlm_loss"] < before["mlm_loss"] / 2
+    assert after["loss"] < before["loss"] / 2
     # Five of the nine tokens per sentence are always the same; the others are one of five each, without context.
     assert after["mlm_accuracy"] > (5 + 4 * 0.2) / 9 + 0.1
     model = bertwright.load(settings.run / "model")
@@ -271,7 +271,7 @@ def test_padded_batches_change_the_result_only_by_rounding(tmp_path: Path, make_
     for name, tensor in packed.items():
         torch.testing.assert_close(padded[name], tensor, rtol=2e-3, atol=2e-4)
     for one, other in zip(read_metrics(tmp_path / "packed"), read_metrics(tmp_path / "padded"), strict=True):
-        assert other["mlm_loss"] == pytest.approx(one["mlm_loss"], rel=1e-4)
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
 def test_last_phase_is_evaluated_at_both_lengths(tmp_path: Path, make_settings: Make) -> None:
@@ -279,14 +279,14 @@ def test_last_phase_is_evaluated_at_both_lengths(tmp_path: Path, make_settings: 
     assert [(phase.first, phase.end, phase.data.max_length) for phase in settings.phases] == [(0, 9, 32), (9, 12, 64)]
     printed = run_pretrain(settings)
     records = {record["step"]: record for record in read_evaluations(settings.run)}
-    assert [step for step, record in records.items() if "long_mlm_loss" in record] == [12]
+    assert [step for step, record in records.items() if "long_loss" in record] == [12]
     run = open_cpu(replace(settings, resume=True))
     for prefix, data in zip(("", "long_"), run.held_out, strict=True):
         expected = evaluate(settings.objective, run.model, data.validation_batches(settings.eval_sequences))
-        assert records[12][f"{prefix}mlm_loss"] == pytest.approx(expected["mlm_loss"], rel=1e-6)
-    assert records[12]["mlm_loss"] != records[12]["long_mlm_loss"]
+        assert records[12][f"{prefix}loss"] == pytest.approx(expected["loss"], rel=1e-6)
+    assert records[12]["loss"] != records[12]["long_loss"]
     (line,) = [line for line in printed.splitlines() if "masked-LM loss (nats), length 64" in line]
-    assert line.split()[-1] == f"{records[12]['long_mlm_loss']:.3f}"
+    assert line.split()[-1] == f"{records[12]['long_loss']:.3f}"
 
 
 @pytest.mark.parametrize("objective", ["mlm", "ltr", "rtl"])
@@ -336,7 +336,7 @@ def test_run_with_init_starts_from_its_weights(tmp_path: Path, make_settings: Ma
     run_pretrain(second)
     last = read_evaluations(first.run)[-1]
     start = read_evaluations(second.run)[0]
-    assert start["mlm_loss"] == pytest.approx(last["mlm_loss"], rel=1e-5)
+    assert start["loss"] == pytest.approx(last["loss"], rel=1e-5)
 
 
 def test_model_with_one_segment_type_is_rejected_for_pairs(tmp_path: Path, make_settings: Make, store: Path) -> None:

@@ -18,13 +18,14 @@ from bertwright.base.settings import from_table
 from bertwright.estimators import BertClassifier
 from bertwright.finetuning.pooling_choice import choose_pooling
 from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, default_learning_rate
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, PooledHead
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.systems.finetune_request import default_learning_rate
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate, micro_batches
 from bertwright.tasks.multi_label import MultiLabel

@@ -18,7 +18,6 @@ from torch import nn
 from bertwright.corpus import documents
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.corpus.sentences import make_document_splitter
-from bertwright.finetuning import new_word_model
 from bertwright.kernels.cpu import processor_name
 from bertwright.kernels.instruction_sets import find_levels
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
@@ -29,13 +28,14 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
-from bertwright.systems.cove import mt_lstm
+from bertwright.systems.cove import mt_lstm, mt_lstm_folder
 from bertwright.systems.elmo import elmo
 from bertwright.systems.gpt.gpt import GptConfig, GptEncoder
 from bertwright.systems.language_model_states import NUM_LETTERS
-from bertwright.systems.objective_registry import OBJECTIVES
+from bertwright.systems.objective_registry import architecture_of_objective, architectures, objectives_of
 from bertwright.systems.transformer import transformer
 from bertwright.systems.ulmfit import awd_lstm
+from bertwright.systems.window import window
 from bertwright.systems.window.window import WindowConfig, WindowEncoder
 from bertwright.systems.word_config import WordConfig
 from bertwright.systems.word_vectors import vector_evaluation
@@ -73,9 +73,10 @@ def small_sizes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(elmo.SIZES, "tiny", tiny["elmo"])
         patch.setitem(awd_lstm.SIZES, "tiny", tiny["ulmfit"])
-        patch.setitem(mt_lstm.SIZES, "tiny", (8, 12))
-        patch.setitem(transformer.SIZES, "tiny", (1, 16, 2, 32, 0.1))
-        patch.setattr(new_word_model, "WindowConfig", partial(WindowConfig, hidden_size=16))
+        patch.setitem(mt_lstm_folder.SIZES, "tiny", {"word_size": 8, "hidden_size": 12})
+        small = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "dropout": 0.1}
+        patch.setitem(transformer.SIZES, "tiny", small)
+        patch.setattr(window, "WindowConfig", partial(WindowConfig, hidden_size=16))
         yield
 
 
@@ -126,13 +127,15 @@ VOCAB_SIZE = 30
 
 def pretrained_models() -> Iterator[tuple[str, nn.Module]]:
     """Yield each new model of pre-training and translation before its first step, at seed 0."""
-    for name, objective in OBJECTIVES.items():
-        sizes: dict[str, Any] = {"size": "tiny", "architecture": objective.architecture}
+    objectives = [objective for architecture in architectures() for objective in objectives_of(architecture)]
+    for name, objective in ((objective.name, objective) for objective in objectives):
+        architecture = architecture_of_objective(name)
+        sizes: dict[str, Any] = {"size": "tiny", "architecture": architecture}
         choices: tuple[dict[str, Any], ...] = ({},)
-        if objective.architecture in ("bert", "gpt"):
+        if architecture in ("bert", "gpt"):
             sizes |= {"hidden_size": 16, "num_heads": 2, "max_positions": 24}
             choices = ({"init_scheme": "normal"}, {"init_scheme": "mimetic"}, {"sinusoidal_positions": True})
-        for chosen in choices[: 3 if objective.architecture == "bert" else 2]:
+        for chosen in choices[: 3 if architecture == "bert" else 2]:
             settings = ModelSettings(**sizes, **chosen)
             title = " ".join([name, *map(str, chosen.values())])
             yield title, objective.new_model(settings, VOCAB_SIZE, 0)

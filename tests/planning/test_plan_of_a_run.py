@@ -19,7 +19,7 @@ from bertwright.planning.plan import Plan
 from bertwright.planning.scaling_law import ScalingLaw, count_effective_tokens
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.surveying.small_corpus import MAX_EPOCHS_OF_SMALL
-from bertwright.systems.bert.bert_config import SIZES
+from bertwright.systems.bert.defaults import SIZES
 from bertwright.training import cost
 from harness import run_with_output
 from helpers import CPU

@@ -128,7 +128,7 @@ def shards(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check_same_losses(run: Path, other: Path) -> None:
     for record, expected in zip(read_metrics(run), read_metrics(other), strict=True):
         assert record["step"] == expected["step"]
-        for name in {"mlm_loss", "nsp_loss", "gradient_norm"} & expected.keys():
+        for name in {"loss", "nsp_loss", "gradient_norm"} & expected.keys():
             assert record[name] == pytest.approx(expected[name], abs=1e-6), name
 
 
@@ -198,7 +198,7 @@ def test_job_with_a_killed_rank_resumes_and_ends_with_the_same_bits(
     assert [(run / f"attempt-{number}").read_text() for number in range(2)] == ["1", str(SAVED + 1)]
     expected, tensors = load_checkpoint(unbroken, STEPS), load_checkpoint(run, STEPS)
     assert [name for name in expected if not tensors[name].equal(expected[name])] == []
-    assert read_metrics(run)[-1]["mlm_loss"] == read_metrics(unbroken)[-1]["mlm_loss"]
+    assert read_metrics(run)[-1]["loss"] == read_metrics(unbroken)[-1]["loss"]
 
 
 def test_only_restarted_jobs_resume_by_themselves(

@@ -20,6 +20,8 @@ from bertwright.base.settings import from_table
 from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
+from bertwright.systems.registry import translation_records
+from bertwright.systems.transformer.defaults import NAMES
 from bertwright.systems.transformer.marian import load_translation_model, write_translation_model
 from bertwright.training import checkpoint
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -56,6 +58,12 @@ def make_settings(folder: Path, run: str = "run", **changes: object) -> TrainTra
     return replace(settings, **changes)  # type: ignore[arg-type]
 
 
+SMALL = {
+    "mt-lstm": {"word_size": 16, "hidden_size": 64},
+    "transformer": dict(zip(NAMES, (1, 32, 2, 64, 0.1), strict=True)),
+}
+
+
 def write_vectors(folder: Path, left_out: str = "six") -> Path:
     """Write vectors of all words of the toy but one, and of a word that it lacks."""
     words = [word for word in (*WORDS, "uno") if word != left_out]
@@ -69,8 +77,8 @@ def write_vectors(folder: Path, left_out: str = "six") -> Path:
 @pytest.fixture
 def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes "tiny" one layer of 32 dimensions, and for mt-lstm states of 64."""
-    monkeypatch.setitem(translation_run.MT_LSTM_SIZES, "tiny", (16, 64))
-    monkeypatch.setitem(translation_run.TransformerConfig.from_size.__globals__["SIZES"], "tiny", (1, 32, 2, 64, 0.1))
+    for name, sizes in SMALL.items():
+        monkeypatch.setitem(translation_records()[name].sizes, "tiny", sizes)
 
 
 @pytest.mark.usefixtures("small_model")
@@ -177,8 +185,8 @@ def test_an_mt_lstm_learns_the_toy_language_and_reads_new_words_by_their_vectors
 
 def train_and_kill(settings: TrainTranslationSettings, kill_at: int) -> None:
     """Train until the loss of step `kill_at`, then end this process with SIGKILL."""
-    translation_run.MT_LSTM_SIZES["tiny"] = (16, 64)
-    translation_run.TransformerConfig.from_size.__globals__["SIZES"]["tiny"] = (1, 32, 2, 64, 0.1)
+    for name, sizes in SMALL.items():
+        translation_records()[name].sizes["tiny"] = sizes  # type: ignore[index]
     original = translation_run.TranslationRun.loss
 
     def loss(self: translation_run.TranslationRun, batch: translation_run.LabeledPairs) -> object:

@@ -13,7 +13,6 @@ import torch
 
 from bertwright.base.reporter import Reporter
 from bertwright.finetuning.head_start import MAX_ITEMS, HeadFit, fit_head, is_linear
-from bertwright.finetuning.new_word_model import make_word_model
 from bertwright.finetuning.pooling_choice import choose_pooling
 from bertwright.finetuning.settings import FinetuneSettings, HeadInit
 from bertwright.interop.huggingface import (
@@ -26,6 +25,7 @@ from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
 from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.registry import word_models
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches
 from bertwright.tasks.task import AnyTask
@@ -158,7 +158,7 @@ def _open_model(
 ) -> _OpenedModel:
     """Return a new model for the task or the run's own; `own`: its folder, `resumed`: what that folder has."""
     if own is None and settings.architecture is not None:
-        return _OpenedModel(task, *make_word_model(settings, task, train), None)
+        return _OpenedModel(task, *word_models()[settings.architecture].build(settings, task, train), None)
     source = own or model_folder(settings.model)
     tokenizer = open_tokenizer(source)
     if settings.tuning.keep_head:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE, ProgressCallback
 from bertwright.objectives.data import unigram_entropy
 from bertwright.objectives.objective import Examples
 from bertwright.planning.gpus import GPUS, Gpu, estimate_memory, estimate_seconds
-from bertwright.planning.plan_settings import PlanSettings
+from bertwright.planning.plan_settings import SIZES, PlanSettings
 from bertwright.planning.recipe_choice import choose_settings
 from bertwright.planning.scaling_law import (
     ExpectedLoss,
@@ -24,13 +24,15 @@ from bertwright.planning.scaling_law import (
 from bertwright.pretraining.run import measure_cost, pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.surveying.small_corpus import max_epochs
-from bertwright.systems.bert.bert_config import SIZES, BertConfig
 from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training.context import select_device
 from bertwright.training.cost import CostEstimate
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.throughput import memory_of
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+
+if TYPE_CHECKING:
+    from bertwright.systems.bert.bert_config import BertConfig
 
 SHORT_RUNS = (1, 2, 4)  # numbers of steps, relative to the shortest run
 TIMED_TOKENS = 7e6  # tokens of the run whose cost decides the length of the short runs

@@ -20,6 +20,7 @@ from bertwright.base.messages import escape_control
 from bertwright.training.tracking import TrackerName, Tracking
 
 METRICS_FILE = "metrics.jsonl"
+FORMER_NAMES = {"mlm_loss": "loss", "long_mlm_loss": "long_loss"}  # of metrics, in records of earlier versions
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -30,13 +31,18 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         try:
             if line:
                 _check_record(record := json.loads(line))
-                records.append(record)
+                records.append(with_current_names(record))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if number < len(lines):  # only the last line can be incomplete
                 raise ValueError(
                     f"{path}, line {number}: not a record of a run ({type(error).__name__}: {error}); restore the file"
                 ) from None
     return records
+
+
+def with_current_names(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record of metrics or scores, which an earlier version may have written, with today's names."""
+    return {FORMER_NAMES.get(name, name): value for name, value in record.items()}
 
 
 def total_work(run: Path) -> dict[str, float]:

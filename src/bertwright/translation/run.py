@@ -22,13 +22,13 @@ import torch
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.metrics.bleu import Bleu, corpus_bleu
-from bertwright.systems.cove.mt_lstm import SIZES as MT_LSTM_SIZES
-from bertwright.systems.cove.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
-from bertwright.systems.transformer.transformer import Transformer, TransformerConfig, smoothed_loss
+from bertwright.systems.registry import resolve
 from bertwright.systems.translation_models import (
-    SOURCE_RULES,
+    TranslationModel,
+    TranslationRequest,
     TranslationSystem,
     load_translation_system,
+    smoothed_loss,
     write_translation_system,
 )
 from bertwright.text.sources import digest_input
@@ -47,12 +47,9 @@ from bertwright.translation.settings import RESUME_OVERRIDES, TrainTranslationSe
 from bertwright.translation.translator import Translator
 from bertwright.vocabulary.learn.joint_vocabulary import learn_joint_vocabulary
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from bertwright.vocabulary.vector_file import load_vectors
-from bertwright.vocabulary.word_tokenizer import WordTokenizer
 
 PLOT = "loss.png"
 MAX_LOSS = 100.0  # of a perplexity that is reported; exp of more could overflow
-MIN_WORD_COUNT = 2  # of a source word with a vector of its own: rarer words train the vector of unknown ones
 MICRO_TOKENS = {"cpu": 8_192, "cuda": 32_768}  # source and target tokens per forward pass
 
 
@@ -92,24 +89,14 @@ def open_run(settings: TrainTranslationSettings, context: ExecutionContext, repo
 
 def make_system(settings: TrainTranslationSettings, text: ParallelText) -> TranslationSystem:
     """Return a new model and its vocabularies, which are learned from the training text if none is given."""
+    record = settings.record
     if settings.vocabulary is not None:
         target = open_tokenizer(vocabulary_folder(settings.vocabulary))
     else:
-        sides = [*text.target] if settings.architecture == "mt-lstm" else [*text.source, *text.target]
+        sides = [*text.target] if record.reads_words else [*text.source, *text.target]
         target = learn_joint_vocabulary(sides, settings.vocab_size)
-    changes = {} if settings.dropout is None else {"dropout": settings.dropout}
-    if settings.architecture == "transformer":
-        config = TransformerConfig.from_size(settings.size, target.vocab_size, **changes)
-        return TranslationSystem(Transformer(config, seed=settings.seed), target, target)
-    vectors = None if settings.vectors is None else load_vectors(settings.vectors)
-    source = WordTokenizer.learn(text.source, SOURCE_RULES, MIN_WORD_COUNT, () if vectors is None else vectors.words)
-    word_size, hidden_size = MT_LSTM_SIZES[settings.size]
-    encoder = CoveConfig(source.vocab_size, vectors.width if vectors else word_size, hidden_size)
-    fixed = vectors is not None
-    model = MtLstm(MtLstmConfig(encoder, target.vocab_size, freeze_words=fixed, **changes), settings.seed)
-    if vectors is not None:
-        model.encoder.words.weight.data = torch.from_numpy(vectors.lookup(source.tokens).vectors.copy())
-    return TranslationSystem(model, source, target)
+    system: TranslationSystem = resolve(record.new)(TranslationRequest(settings, text.source, target))
+    return system
 
 
 def _within_length(pairs: EncodedPairs, settings: TrainTranslationSettings, reporter: Reporter) -> EncodedPairs:
@@ -143,7 +130,7 @@ class TranslationRun:
     dev: ParallelText | None
 
     @property
-    def model(self) -> Transformer | MtLstm:
+    def model(self) -> TranslationModel:
         return self.system.model
 
     def record_start(self) -> None:
@@ -290,7 +277,7 @@ class TranslationRun:
 
 
 @torch.no_grad()
-def average_checkpoints(model: Transformer | MtLstm, folders: Sequence[Path]) -> None:
+def average_checkpoints(model: TranslationModel, folders: Sequence[Path]) -> None:
     """Give a model the mean of the weights in several checkpoints (section 6.1), summed in double precision."""
     states = [load_translation_system(folder).model.state_dict() for folder in folders]
     for name, parameter in model.named_parameters():

@@ -14,11 +14,7 @@ from bertwright.base.files import new_file
 from bertwright.base.reporter import SILENT, Line, ProgressCallback, Reporter
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.bleu import corpus_bleu
-from bertwright.models.beam_search import StepDecoder, beam_search
-from bertwright.models.packing import TokenBatch
-from bertwright.systems.cove.mt_lstm import MtLstm, MtLstmSteps
-from bertwright.systems.transformer.cached_decoder import CachedDecoder
-from bertwright.systems.transformer.transformer import Transformer
+from bertwright.models.beam_search import beam_search
 from bertwright.systems.translation_models import TranslationSystem, load_translation_system
 from bertwright.text.decoding import ReadStats, TextCodec, read_stdin
 from bertwright.text.lines import split_lines
@@ -55,18 +51,13 @@ class Translator:
         with evaluation_mode(model), torch.inference_mode():
             for begin in range(0, len(order), self.batch_size):
                 chosen = order[begin : begin + self.batch_size]
-                decoder = start_decoding(model, pack_texts(sources, chosen).to(device))
+                decoder = model.start_decoding(pack_texts(sources, chosen).to(device))
                 longest = lengths[chosen] + self.extra_length
                 best = beam_search(decoder, longest, self.beam_size, self.length_penalty, first, last)
                 for number, hypothesis in zip(chosen.tolist(), best, strict=True):
                     translations[number] = target.decode(hypothesis.tokens)
                 advance(len(chosen))
         return translations
-
-
-def start_decoding(model: Transformer | MtLstm, source: TokenBatch) -> StepDecoder:
-    """Encode sources; return the decoder that continues their hypotheses."""
-    return CachedDecoder(model, source) if isinstance(model, Transformer) else MtLstmSteps(model, source)
 
 
 def load_translator(

@@ -20,7 +20,7 @@ from bertwright.base.settings import to_table
 from bertwright.executors.open_executor import open_executor
 from bertwright.executors.ray_executor import CallResources
 from bertwright.interop.model_files import model_folder
-from bertwright.systems.bert.bert_config import format_shape
+from bertwright.models.shapes import format_shape
 from bertwright.training.context import select_device, select_dtype
 from bertwright.training.distributed import independent_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings

@@ -35,6 +35,7 @@ from bertwright.training.context import select_device, select_threads
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.interrupt import graceful_shutdown
 from bertwright.training.loop import DivergedError
+from bertwright.training.metrics_log import with_current_names
 from bertwright.trials.jobs import CHOSEN_RATE, ENTROPY, RESULT, Job, all_jobs, find_contradictions
 
 LOG = "log.txt"
@@ -89,7 +90,9 @@ class JobRunner:
                 f"{path}: a result of other settings ({', '.join(contradictions)}), because defaults have changed; "
                 "choose another --work"
             )
-        return JobResult(record["scores"], record["seconds"], record["failure"], record["environment"])
+        return JobResult(
+            with_current_names(record["scores"]), record["seconds"], record["failure"], record["environment"]
+        )
 
     def examples(self, job: Job, score: str) -> ExampleScores | None:
         """Read the per-example statistics of a score of a finished job; None if its metric has none."""

@@ -42,6 +42,7 @@ from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
 from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.metrics_log import with_current_names
 from bertwright.training.run_folder import INITIAL_WEIGHTS, delete_weights, find_changed_settings
 from bertwright.trials.grid_results import RESULTS_FILE, read_results
 from bertwright.trials.probe import EXAMPLES as PROBE_EXAMPLES
@@ -168,7 +169,9 @@ class PretrainJob(Job):
                 sums.append((losses[opened.objective.loss_metric] * batch.num_predictions, batch.num_predictions))
         ExampleScores("loss", np.array(sums)).save(self.examples_file(run, "perplexity"))
         evaluation: dict[str, float] | None = read_json(run / "report.json")["held_out_after"]
-        scores = {name: value for name, value in (evaluation or {}).items() if isinstance(value, float)}
+        scores = {
+            name: value for name, value in with_current_names(evaluation or {}).items() if isinstance(value, float)
+        }
         baseline = opened.train[0].measure_baseline()
         return scores if baseline is None else scores | {ENTROPY: baseline}
 
@@ -194,7 +197,7 @@ class BestRateJob(Job):
             result = read_json(parent.parent / RESULT)
             if not result["failure"]:
                 assert isinstance(job.settings, PretrainSettings)
-                results[job.settings.optimizer.learning_rate] = (parent, result["scores"])
+                results[job.settings.optimizer.learning_rate] = (parent, with_current_names(result["scores"]))
         loss = self.settings.objective.loss_metric
         best = min(results, key=lambda rate: results[rate][1].get(loss, math.inf))
         parent, scores = results[best]

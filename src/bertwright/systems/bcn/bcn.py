@@ -36,7 +36,7 @@ from bertwright.systems.cove.mt_lstm import CoveConfig, Memory
 from bertwright.systems.elmo.elmo import ElmoConfig
 from bertwright.systems.language_model_states import LanguageModelStates
 from bertwright.systems.word_config import WordConfig
-from bertwright.systems.word_settings import LmLayers
+from bertwright.systems.word_settings import EncoderRequest, LmLayers
 
 CHANNELS = 4  # linear maps of a maxout layer, of which the largest output counts
 
@@ -226,6 +226,12 @@ class BcnHead(TaskHead):
             (weights * states).sum(1),
         ]
         return torch.cat(pools, 1).masked_fill(counts == 0, 0)
+
+
+def new_encoder(request: EncoderRequest) -> BcnEncoder:
+    """Build the encoder of a new model."""
+    config = BcnConfig(**request.config, **request.context, lstm_size=request.words.lstm_size)
+    return BcnEncoder(config, seed=request.seed)
 
 
 FOLDER = Architecture(BcnEncoder, BcnConfig, "Bcn")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from bertwright.systems.bert.bert_config import format_shape
+from bertwright.models.shapes import format_shape
 from bertwright.trials.job_maker import ACCURACY, JobMaker
 from bertwright.trials.table_plan import FLOORS, PERPLEXITY, Claim, Figures, TablePlan, Trial, column_titles
 
