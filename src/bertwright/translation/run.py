@@ -104,6 +104,11 @@ def make_system(settings: TrainTranslationSettings, text: ParallelText) -> Trans
     """Return a new model and its vocabularies, which are learned from the training text if none is given."""
     if settings.vocabulary is not None:
         target = open_tokenizer(vocabulary_folder(settings.vocabulary))
+        if isinstance(target, WordTokenizer):
+            raise ValueError(
+                f"--vocabulary {settings.vocabulary}: expected word pieces or byte pairs, got whole words; learn one "
+                "with `bertwright vocabulary --algorithm byte-pair`, or omit the option"
+            )
     else:
         sides = [*text.target] if settings.architecture == "mt-lstm" else [*text.source, *text.target]
         target = learn_joint_vocabulary(sides, settings.vocab_size)

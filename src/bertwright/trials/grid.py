@@ -29,7 +29,7 @@ from bertwright.base.console import (
     print_outputs,
     say,
 )
-from bertwright.base.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
+from bertwright.base.files import atomic_folder, lock_folder, open_to_append, read_json, remove_stale_parts, write_json
 from bertwright.base.settings import write_settings
 from bertwright.finetuning.finetune_cost import CostEstimator, open_timed
 from bertwright.finetuning.run import FinetuneRun, finetune
@@ -165,7 +165,7 @@ class GridRun:
         settings = self.settings.finetune_settings(trial)
         settings.run.mkdir(parents=True, exist_ok=True)
         settings = replace(settings, resume=(settings.run / "settings.toml").is_file())
-        with (settings.run / "log.txt").open("a", encoding="utf-8", buffering=1) as log:
+        with open_to_append(settings.run / "log.txt") as log:
             try:
                 finetune(settings, Console(file=log, width=120, force_terminal=False))
             except DivergedError as error:

@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 
 from bertwright.base.console import format_duration, say
-from bertwright.base.files import lock_if_free, read_json, write_json
+from bertwright.base.files import lock_if_free, open_to_append, read_json, write_json
 from bertwright.executors.executor import Executor
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
@@ -186,7 +186,7 @@ class JobRunner:
         if failure is None:
             job.check_inputs()
             runs = [self.run_folder(parent) for parent in job.parents]
-            with (folder / LOG).open("a", encoding="utf-8", buffering=1) as log:
+            with open_to_append(folder / LOG) as log:
                 try:
                     scores = job.execute(self.run_folder(job), runs, Console(file=log, width=120, force_terminal=False))
                 except DivergedError as error:
