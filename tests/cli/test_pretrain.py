@@ -699,6 +699,22 @@ def test_damaged_checkpoint_is_named(unfinished: PretrainSettings) -> None:
     assert (settings.run / "model").is_dir()
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "best", "tensorboard", "metrics.jsonl"])
+def test_foreign_run_whose_folder_is_a_link_deletes_nothing_elsewhere(
+    unfinished: PretrainSettings, tmp_path: Path, name: str
+) -> None:
+    path = unfinished.run / name
+    if path.exists():
+        path.rename(tmp_path / "mine")
+    else:
+        (tmp_path / "mine" / ".old.part-1-1").mkdir(parents=True)
+    before = {*tmp_path.glob("mine/**/*")}
+    path.symlink_to(tmp_path / "mine")
+    with pytest.raises(ValueError, match=f"^{path}: .*link to"):
+        pretrain(unfinished)
+    assert {*tmp_path.glob("mine/**/*")} == before
+
+
 def test_full_disk_while_saving_loses_nothing(unfinished: PretrainSettings) -> None:
     settings = unfinished
     shutil.rmtree(settings.run / "checkpoints" / "step-00000012")

@@ -55,6 +55,19 @@ def test_full_disk_raises_an_error_with_the_file(tmp_path: Path, file: str, capf
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "tensorboard"])
+def test_log_that_is_a_link_is_refused_and_its_target_is_untouched(tmp_path: Path, name: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "mine").mkdir()
+    target = tmp_path / "mine" if name == "tensorboard" else tmp_path / "mine" / "data.jsonl"
+    if name != "tensorboard":
+        target.write_text("precious")
+    (tmp_path / "run" / name).symlink_to(target)
+    with pytest.raises(ValueError, match=rf"run/{name}: .*link to"):
+        MetricLogger(tmp_path / "run", 0)
+    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["precious"] * (name != "tensorboard")
+
+
 @pytest.mark.parametrize("line", [b'{"step": 1, "kind"', b"[1]", b'{"step": 1}', b"\xff", b"7"])
 def test_damaged_line_raises_an_error_with_its_number(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(line + b'\n{"step": 2, "kind": "train"}\n')

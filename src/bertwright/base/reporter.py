@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal, NamedTuple, Protocol, TextIO
+from typing import IO, Any, Literal, NamedTuple, Protocol
 
 from bertwright.base.messages import escape_control
 
@@ -120,7 +120,7 @@ MUTE = SilentReporter(warns=False)
 class LogReporter:
     """Reporter that writes notes and records into a text file."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: IO[str]) -> None:
         self.file = file
 
     def note(self, text: str) -> None:

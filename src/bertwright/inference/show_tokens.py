@@ -43,8 +43,11 @@ def lay_out_input(tokenizer: TextTokenizer, text: str, pair: str | None = None) 
     texts = [text] if pair is None else [text, pair]
     encodings = tokenizer.encode_raw_batch(texts)
     ids = tokenizer.encode_raw(texts)
+    numbers = ids.ids if ids.ids.ndim == 1 else ids.ids[:, 0]  # words have their characters beside their id
     placed = tokenizer.layout.place([np.array([len(segment)]) for segment in ids])
-    placed.ids[placed.is_text] = ids.ids
+    placed.ids[placed.is_text] = np.where(
+        numbers < tokenizer.vocab_size, numbers, tokenizer.unk_id
+    )  # others have a vector by their digest
     spans = [texts[n][start:end] for n, encoding in enumerate(encodings) for start, end in encoding.offsets.tolist()]
     characters = iter(spans)
     types = [None] * len(placed.ids) if placed.token_type_ids is None else placed.token_type_ids.tolist()
@@ -75,8 +78,9 @@ def tokenize(settings: TokenizeSettings, reporter: Reporter = SILENT) -> list[In
     reporter.record(Rows(("token", "id", "segment", "position", "text"), rows, texts=(0,)))
     unknown = [token.text for token in tokens if token.id == tokenizer.unk_id and token.text is not None]
     if unknown:
-        reporter.note(f"the vocabulary lacks {', '.join(map(repr, dict.fromkeys(unknown)))}")
-    reporter.record(
-        Line("A model reads the sum of three embeddings: of the id, the segment and the position.", "minor")
-    )
+        by_characters = "; the model reads words by their characters" if tokenizer.reads_any_word else ""
+        reporter.note(f"the vocabulary lacks {', '.join(map(repr, dict.fromkeys(unknown)))}{by_characters}")
+    if tokenizer.layout.has_types:
+        text = "A model reads the sum of three embeddings: of the id, the segment and the position."
+        reporter.record(Line(text, "minor"))
     return tokens

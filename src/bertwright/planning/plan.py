@@ -21,6 +21,7 @@ from bertwright.base.object_storage import display
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.base.settings import to_arguments, to_table
 from bertwright.executors.processes import python_command
+from bertwright.executors.worker import make_portable
 from bertwright.planning.candidates import SHORT_RUNS, Candidate, Planner
 from bertwright.planning.gpus import UTILIZATION
 from bertwright.planning.plan_settings import PlanSettings
@@ -100,7 +101,7 @@ def prepare_in_process() -> None:
         learn_vocabulary(learn, MUTE)
         prepare(preparation, MUTE)
     except (ValueError, OSError) as error:
-        failure.write_bytes(pickle.dumps(error))
+        failure.write_bytes(pickle.dumps(make_portable(error)))
 
 
 def prepare_settings(settings: PlanSettings, vocabulary: Path, store: Path) -> tuple[LearnSettings, PrepareSettings]:

@@ -71,7 +71,8 @@ class Unreadable:
 class UnreadableCorpusError(ValueError):
     """Raised if no file of a corpus can be read; `unreadable` lists the files."""
 
-    def __init__(self, message: str, unreadable: tuple[Unreadable, ...]) -> None:
+    def __init__(self, message: str, unreadable: tuple[Unreadable, ...] = ()) -> None:
+        """`unreadable` has a default because an error of a worker is made again from its message alone."""
         super().__init__(message)
         self.unreadable = unreadable
 

@@ -354,14 +354,15 @@ def _remote_files(location: str, formats: Sequence[str]) -> Iterator[str]:
     with object_storage.explain(url) if url else _explain_hub_errors(location):
         hub, pattern = object_storage.file_system(url) if url else (_hub(), location.removeprefix(HF_SCHEME))
         if glob.has_magic(pattern):
-            names = hub.glob(pattern)
+            names = [name for name, status in hub.glob(pattern, detail=True).items() if status["type"] == "file"]
         elif not hub.exists(pattern):
             kind = "bucket" if url else "data set"
             raise FileNotFoundError(f"no such {kind}, folder or file, or no permission to read it")
         else:
             names = [pattern] if hub.isfile(pattern) else hub.find(pattern)
     prefix = url[: url.index("://") + 3] if url else HF_SCHEME
-    visible = [name for name in sorted(names) if not any(label.startswith(".") for label in name.split("/"))]
+    names = [name for name in sorted(names) if not name.endswith("/")]  # a folder of a web console
+    visible = [name for name in names if not any(label.startswith(".") for label in name.split("/"))]
     # A data set's folder also holds its card and metadata, which are read only if a glob or a path names them.
     is_exact = glob.has_magic(pattern) or names == [pattern]
     files = visible if is_exact else [name for name in visible if split_suffixes(name)[0] in formats]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from bertwright.base.files import attach_filename, masked_crc32c, save_figure, write_text
+from bertwright.base.files import attach_filename, check_no_link, masked_crc32c, open_to_append, save_figure, write_text
 from bertwright.base.messages import escape_control
 from bertwright.training.tracking import TrackerName, Tracking
 
@@ -69,14 +69,16 @@ class MetricLogger:
         `evaluation` is the kind of the records that `evaluations` collects by step. `track`: a program that gets a copy
         of each record; a resumed run sends no record again.
         """
+        self.path = run / METRICS_FILE
+        for path in (self.path, run / "tensorboard"):
+            check_no_link(path)
         records = read_metrics(run)
         remaining = [record for record in records if record["step"] <= first_step]
         self._tracked = {(record["kind"], record["step"]) for record in records}
         self.evaluation = evaluation
         self.evaluations = {record["step"]: record for record in remaining if record["kind"] == evaluation}
-        self.path = run / METRICS_FILE
         write_text(self.path, "".join(json.dumps(record) + "\n" for record in remaining))
-        self._file = self.path.open("a", encoding="utf-8", buffering=1)
+        self._file = open_to_append(self.path)
         self.board = TensorBoardWriter(run / "tensorboard", first_step + 1)
         self._tracking = Tracking(track, run)
 
@@ -117,7 +119,7 @@ class TensorBoardWriter:
         folder.mkdir(parents=True, exist_ok=True)
         started = time.time()
         self.path = folder / f"events.out.tfevents.{started:017.6f}.{socket.gethostname()}.{os.getpid()}"
-        self.file = self.path.open("wb", buffering=0)
+        self.file = self.path.open("xb", buffering=0)
         self._add(Event(wall_time=started, file_version="brain.Event:2"))
         self._add(Event(wall_time=started, step=first_step, session_log=SessionLog(status=SessionLog.START)))
 

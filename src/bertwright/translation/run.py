@@ -47,6 +47,7 @@ from bertwright.translation.settings import RESUME_OVERRIDES, TrainTranslationSe
 from bertwright.translation.translator import Translator
 from bertwright.vocabulary.learn.joint_vocabulary import learn_joint_vocabulary
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.word_tokenizer import WordTokenizer
 
 PLOT = "loss.png"
 MAX_LOSS = 100.0  # of a perplexity that is reported; exp of more could overflow
@@ -92,6 +93,11 @@ def make_system(settings: TrainTranslationSettings, text: ParallelText) -> Trans
     record = settings.record
     if settings.vocabulary is not None:
         target = open_tokenizer(vocabulary_folder(settings.vocabulary))
+        if isinstance(target, WordTokenizer):
+            raise ValueError(
+                f"--vocabulary {settings.vocabulary}: expected word pieces or byte pairs, got whole words; learn one "
+                "with `bertwright vocabulary --algorithm byte-pair`, or omit the option"
+            )
     else:
         sides = [*text.target] if record.reads_words else [*text.source, *text.target]
         target = learn_joint_vocabulary(sides, settings.vocab_size)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertwright.base.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
+from bertwright.base.files import atomic_folder, lock_folder, open_to_append, read_json, remove_stale_parts, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, LogReporter, Outputs, Reporter, Rows
 from bertwright.base.settings import write_settings
@@ -151,7 +151,7 @@ class GridRun:
         settings = self.settings.finetune_settings(trial)
         settings.run.mkdir(parents=True, exist_ok=True)
         settings = replace(settings, resume=(settings.run / "settings.toml").is_file())
-        with (settings.run / "log.txt").open("a", encoding="utf-8", buffering=1) as log:
+        with open_to_append(settings.run / "log.txt") as log:
             try:
                 finetune(settings, LogReporter(log))
             except DivergedError as error:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from bertwright.base.files import lock_if_free, read_json, write_json
+from bertwright.base.files import lock_if_free, open_to_append, read_json, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import SILENT, Line, LogReporter, Reporter
 from bertwright.executors.executor import Executor
@@ -189,7 +189,7 @@ class JobRunner:
         if failure is None:
             job.check_inputs()
             runs = [self.run_folder(parent) for parent in job.parents]
-            with (folder / LOG).open("a", encoding="utf-8", buffering=1) as log:
+            with open_to_append(folder / LOG) as log:
                 try:
                     scores = job.execute(self.run_folder(job), runs, LogReporter(log))
                 except DivergedError as error:

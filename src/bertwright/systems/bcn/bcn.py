@@ -166,6 +166,10 @@ class BcnEncoder(TextEncoder):
         """Compute the states after each of `layers`; layer 0 is the vectors of the words."""
         texts = Texts.of(batch)
         lengths = texts.lengths[texts.ends_text(batch.packing)]
+        if len(lengths) != self.config.texts * len(batch.packing):
+            kinds = ("single texts", "pairs of texts")
+            expected, given = kinds[self.config.texts - 1], kinds[2 - self.config.texts]
+            raise ValueError(f"bcn: expected {expected}, which this model was trained on, got {given}; train a new one")
         drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
         words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
         if self.language_model and len(words):
