@@ -15,16 +15,18 @@ from bertwright.executors.executor import SerialExecutor
 from bertwright.inference.bert import Bert
 from bertwright.interop.huggingface import save_model
 from bertwright.models.encoder import TextEncoder
-from bertwright.models.heads import BertForPretraining, EncoderForTask
+from bertwright.models.heads import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.systems.cove.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
+from bertwright.systems.cove.mt_lstm_folder import SOURCE_RULES
 from bertwright.systems.elmo.allennlp import write_elmo
 from bertwright.systems.elmo.elmo import BidirectionalLM, ElmoConfig
 from bertwright.systems.gpt.gpt import GptConfig, GptEncoder, GptLanguageModel
 from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
-from bertwright.systems.translation_models import SOURCE_RULES, TranslationSystem, write_translation_system
+from bertwright.systems.translation_models import TranslationSystem, write_translation_system
 from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmEncoder, AwdLstmLanguageModel
 from bertwright.systems.window.window import WindowConfig, WindowEncoder
 from bertwright.tasks.classification import Classification
