@@ -3,7 +3,7 @@
     python tests/machines.py [MACHINE ...]
 
 `make test-machines` runs this for all machines. Three variables cap the instruction sets of the kernels, PyTorch and
-oneDNN; what each library then uses is read back and printed. MKL has no cap on processors of AMD.
+oneDNN; what each library then uses is read back and printed. MKL is not capped.
 """
 
 from __future__ import annotations
