@@ -3,7 +3,7 @@
     python tests/machines.py [MACHINE ...]
 
 `make test-machines` runs this for all machines. Three variables cap the instruction sets of the kernels, PyTorch and
-oneDNN; what each library then uses is read back and printed. MKL has no cap on processors of AMD.
+oneDNN; what each library then uses is read back and printed. MKL is not capped.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ TESTS = (
     "tests/finetuning/test_head_fit.py",
 )  # fmt: skip
 KERNELS, TORCH, ONEDNN = "BERTWRIGHT_ISA", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"
-NATIVE: dict[str, str] = {}
-MACHINES = {
+MACHINES: dict[str, dict[str, dict[str, str]]] = {
     "x86_64": {
-        "native": NATIVE,
+        "native": {},
         "avx512": {KERNELS: "x86-64-v4", TORCH: "avx512", ONEDNN: "AVX512_CORE"},
         "avx2": {KERNELS: "x86-64-v3", TORCH: "avx2", ONEDNN: "AVX2"},
         "sse": {KERNELS: "x86-64-v2", TORCH: "default", ONEDNN: "SSE41"},
     },
-    "aarch64": {"native": NATIVE, "armv8-a": {KERNELS: "armv8-a", TORCH: "default"}},
+    "aarch64": {"native": {}, "armv8-a": {KERNELS: "armv8-a", TORCH: "default"}},
 }
 # oneDNN prints its instruction set at its first operation, and nowhere else.
 PROBE = """
@@ -101,19 +100,19 @@ def run_machine(name: str, caps: dict[str, str], native: InUse) -> list[str]:
     for threads in ("1", "2"):
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-r", "f", *TESTS]
         environment = {**without_caps(), **caps, "OMP_NUM_THREADS": threads}
-        print(f"  {threads} thread{'s' * (threads != '1')}", flush=True)
+        print(f"  threads: {threads}", flush=True)
         if subprocess.run(command, env=environment, cwd=ROOT).returncode:
-            failed.append(f"{name} with {threads} thread{'s' * (threads != '1')}")
+            failed.append(f"{name}, threads: {threads}")
     return failed
 
 
 def main() -> int:
     """Run the tests for the machines on the command line, or for all."""
-    machines = MACHINES.get(platform.machine(), {"native": NATIVE})
+    machines = MACHINES.get(platform.machine(), {"native": {}})
     if unknown := [name for name in sys.argv[1:] if name not in machines]:
         print(f"MACHINE: expected some of {', '.join(machines)}, got {unknown[0]!r}", file=sys.stderr)
         return 2
-    native = read_in_use(NATIVE)
+    native = read_in_use({})
     failed = [run for name in sys.argv[1:] or machines for run in run_machine(name, machines[name], native)]
     print(f"failed: {', '.join(failed)}" if failed else "all runs passed")
     return bool(failed)
