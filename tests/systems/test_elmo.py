@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bertwright.models.layer_mix import LayerMix
 from bertwright.models.packed_lstm import Clips, ProjectedLSTM
 from bertwright.models.packing import Packing, WordBatch
-from bertwright.systems.elmo.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder, ScalarMix
+from bertwright.systems.elmo.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
 from bertwright.vocabulary.word_bytes import WORD_BYTES, mark_rows, word_byte_rows
 
 SMALL = ElmoConfig(
@@ -177,7 +178,7 @@ def test_reversed_text_with_swapped_directions_has_the_same_loss() -> None:
 
 def test_scalar_mix_is_the_mean_at_first_and_the_formula_later() -> None:
     layers = [torch.randn(5, 4) for _ in range(3)]
-    mix = ScalarMix(3)
+    mix = LayerMix(3)
     torch.testing.assert_close(mix(layers), torch.stack(layers).mean(0))
     with torch.no_grad():
         mix.weights.copy_(torch.tensor([1.0, 0.0, -1.0]))

@@ -280,20 +280,5 @@ def load_language_model(name: str) -> ElmoEncoder:
     return encoder
 
 
-class ScalarMix(nn.Module):
-    """γ Σ sⱼ hⱼ over layers, s = softmax(w) (equation 1); at first the mean of all layers."""
-
-    def __init__(self, num_layers: int) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(num_layers))
-        self.gamma = nn.Parameter(torch.ones(1))
-
-    def forward(self, layers: Sequence[Tensor]) -> Tensor:
-        """Mix states, each R × H."""
-        shares = torch.softmax(self.weights, 0)
-        mixed: Tensor = self.gamma * sum(share * states for share, states in zip(shares, layers, strict=True))
-        return mixed
-
-
 # `allennlp.py` reads and writes the released format.
 FOLDER = Architecture(ElmoEncoder, ElmoConfig, "Elmo", BidirectionalLM)
