@@ -14,7 +14,19 @@ from bertwright.systems import registry
 ROOT = Path(bertwright.__file__).parent
 OUTSIDE = [path for path in sorted(ROOT.rglob("*.py")) if "systems" not in path.relative_to(ROOT).parts]
 
-ALLOWED_IMPORTS: dict[str, set[str]] = {}
+# What only one system can do, or what reads and writes its own format, names it.
+ALLOWED_IMPORTS: dict[str, set[str]] = {
+    "inference.bert": {"bert.bert_encoder", "bert.bert_for_pretraining", "gpt.gpt"},  # which methods a model has
+    "inference.fill_mask": {"bert.bert_for_pretraining"},
+    "inference.next_sentence": {"bert.bert_for_pretraining"},
+    "inference.attention_weights": {"bert.bert_encoder"},
+    "inference.generation": {"gpt.gpt"},
+    "inference.convert": {"bert.google", "elmo.allennlp"},
+    "inference.info": {"bert.bert_config"},  # the direction of a BERT
+    "finetuning.run": {"bert.bert_config"},  # the dropout of attention weights
+    "pretraining.settings": {"bert.bert_config"},  # the sizes of a new BERT are settings of their own
+    "trials.compose_job": {"bert.bert_encoder", "bert.composite"},  # the composed models of table 5
+}
 
 
 def system_names() -> set[str]:

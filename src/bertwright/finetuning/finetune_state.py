@@ -24,7 +24,6 @@ from bertwright.interop.huggingface import (
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
-from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.registry import word_models
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches
@@ -104,7 +103,7 @@ def open_run(
         with evaluation_mode(model):
             model.scale_pooled_head(collate(train, np.arange(min(train.num_items, SCALED_ITEMS))))
     prepare_model(model, context)
-    fit, can_be_fitted = None, model.encoder.model_type == BertEncoder.model_type and is_linear(model.head)
+    fit, can_be_fitted = None, model.encoder.fits_new_heads and is_linear(model.head)
     head_init = settings.tuning.choose_head_init(train.num_items, can_be_fitted) if has_new_head else None
     if head_init == "fit" and not settings.dry_run:
         with reporter.progress("fitting the head", min(train.num_items, MAX_ITEMS)) as advance:

@@ -198,7 +198,11 @@ def load_task_model(folder: Path, dropout: float | None = None, head: Head | Non
             f"{found.values.get('architectures')}; fine-tune the model first (bertwright finetune)"
         )
     source, head = read_source(folder, found), record.head
-    if found.config.is_causal and head.reads_sequence_state and found.values.get("model_type", "bert") == "bert":
+    if (
+        found.config.is_causal
+        and head.reads_sequence_state
+        and found.values.get("model_type", DEFAULT_MODEL_TYPE) == DEFAULT_MODEL_TYPE
+    ):
         raise ValueError(
             f"{found.path}: is_decoder: this left-to-right model was trained with a head that reads [CLS], which sees "
             "only itself; fine-tune its encoder again (bertwright finetune --model)"
