@@ -2,6 +2,7 @@
 # make test   style, types and tests, as CI runs them
 # make test-slow   long tests: campaigns of kills, damaged files and disk faults, full-size examples
 # make test-sanitize   the kernels under AddressSanitizer and UndefinedBehaviorSanitizer, on native and emulated instruction sets
+# make test-machines   tests of kernels, models, training and resume as on lesser processors, with one and two threads
 # make wheels   dist/: a wheel with prebuilt kernels for each architecture, checked by auditwheel
 # make test-arm   the kernels for aarch64, in an emulator (Debian's g++-aarch64-linux-gnu and qemu-user)
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN := .venv/bin
 
 MACHINES ?= x86_64 aarch64
 
-.PHONY: install demo test test-slow test-arm test-sanitize wheels check clean
+.PHONY: install demo test test-slow test-arm test-machines test-sanitize wheels check clean
 
 install: .venv/installed
 
@@ -47,6 +48,9 @@ test-arm: install
 
 test-sanitize: install
 	$(BIN)/python tests/kernels/instruction_sets.py
+
+test-machines: install
+	$(BIN)/python tests/machines.py
 
 # What an earlier build has left in build/ would get into the wheel.
 wheels: install

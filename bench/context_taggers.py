@@ -21,7 +21,7 @@ from typing import Any
 
 from scipy.stats import ttest_rel
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -74,7 +74,7 @@ def train(tagger: tuple[str, dict[str, Any], str], seed: int, options: argparse.
         for split, limit in (("train", options.limit), ("dev", options.limit_dev)):
             if limit is not None:
                 examples[split] = list(sample_examples(examples[split], limit))
-        run = finetune(settings, silent_console(), examples).parent
+        run = finetune(settings, MUTE, examples).parent
         report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     scores = {split: 100 * report["scores"][split]["f1"] for split in ("dev", "test")}
     cost = {"best_step": report["best_step"], "cpu_seconds": round(time.process_time() - started, 1)}

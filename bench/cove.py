@@ -19,9 +19,9 @@ from statistics import mean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rich.console import Console
 from scipy.stats import ttest_rel
 
+from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -66,7 +66,7 @@ def train(task: str, system: str, seed: int, options: argparse.Namespace) -> dic
             "optimizer": {"learning_rate": options.rate},
             "device": {"dtype": "float32", "threads": 1},
         }
-        run = finetune(from_table(FinetuneSettings, table, "table"), Console(quiet=True)).parent
+        run = finetune(from_table(FinetuneSettings, table, "table"), SILENT).parent
         report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     scores = {split: 100 * report["scores"][split]["accuracy"] for split in ("dev", "test")}
     cost = {"best_step": report["best_step"], "cpu_seconds": time.process_time() - started}

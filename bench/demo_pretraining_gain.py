@@ -13,9 +13,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from rich.console import Console
-
 from bertwright.base.files import read_json
+from bertwright.base.reporter import SILENT
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
@@ -60,7 +59,7 @@ def main() -> None:
                     optimizer=OPTIMIZER,
                     device=DeviceSettings(threads=chosen.threads),
                 )
-                finetune(settings, Console(quiet=True))
+                finetune(settings, SILENT)
                 found[name].append(read_json(settings.run / "report.json")["scores"]["dev"]["accuracy"])
     counts = Counter(example.label for example in read_examples(task.build_task(), task, "dev"))
     print(describe_machine(chosen.threads))

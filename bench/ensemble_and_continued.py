@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
@@ -52,7 +52,7 @@ def tune(run: Path, task: FoundTask, model: Path, seed: int, arguments: argparse
             optimizer=replace(paper_optimizer(), learning_rate=RATE),
             device=DeviceSettings(device="cpu", dtype=arguments.dtype, threads=1),
         ),
-        silent_console(),
+        MUTE,
     )
     return run
 
@@ -62,7 +62,7 @@ def score(runs: list[Path], task: FoundTask, dtype: str) -> float:
     first, *others = map(str, runs)
     device = DeviceSettings(device="cpu", dtype=dtype, threads=1)  # type: ignore[arg-type]
     settings = EvaluateSettings(first, task.settings.dev, ensemble=tuple(others), device=device)
-    return 100 * evaluate(settings, silent_console())["f1"]
+    return 100 * evaluate(settings, MUTE)["f1"]
 
 
 def main() -> None:

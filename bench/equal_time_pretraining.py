@@ -135,7 +135,7 @@ def score(work: Path) -> None:
             settings = DataSettings(LENGTH, 32, objective=objective.name)
             (data,) = objective.open_examples(work / "store" / "held_out", tokenizer, [settings])
             scores = evaluate(objective, model, data.validation_batches(2048))
-            figures = f"masked-LM loss {scores['mlm_loss']:.3f}, accuracy {scores['mlm_accuracy']:.1%}"
+            figures = f"masked-LM loss {scores['loss']:.3f}, accuracy {scores['mlm_accuracy']:.1%}"
             if objective.name == "mlm+nsp" and name != "transformers":
                 figures += f", next sentence {scores['nsp_accuracy']:.1%}"
             print(f"{name:<26}{'pairs' if objective.name == 'mlm+nsp' else 'one segment':<14}{figures}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.finetuning.finetune_state import make_spec as make_tuning_spec
 from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
@@ -66,7 +66,7 @@ def measure(folder: Path, arguments: argparse.Namespace, context: ExecutionConte
         batch_size=BATCH,
         device=device,
     )
-    probe, console = open_probe(probing, context, silent_console()), silent_console()
+    probe, reporter = open_probe(probing, context, MUTE), MUTE
     features = {}
 
     def compute_features() -> None:
@@ -87,7 +87,7 @@ def measure(folder: Path, arguments: argparse.Namespace, context: ExecutionConte
         tuning=TuningSettings(limit=arguments.examples, head_init="random"),
         device=device,
     )
-    state = open_run(tuning, context, console)
+    state = open_run(tuning, context, reporter)
     parts = {
         "features, once": compute_features,
         "epoch of the BiLSTM head": train_head,

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from bertwright.base.files import read_json
+from bertwright.base.reporter import SILENT
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.inference.bert import load
@@ -106,7 +106,7 @@ WORKS = {
 
 
 def ours(settings: FinetuneSettings) -> Scores:
-    finetune(settings, Console(quiet=True))
+    finetune(settings, SILENT)
     found: Scores = read_json(settings.run / "report.json")["scores"]
     task = settings.task.build_task()
     return found | scores_in_peer_windows(settings) if isinstance(task, Tagging) and task.context else found

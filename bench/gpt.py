@@ -23,8 +23,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bertwright.base.console import silent_console
 from bertwright.base.files import read_json
+from bertwright.base.reporter import MUTE
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -55,7 +55,7 @@ def run_once(chosen: argparse.Namespace, task: str, way: str, seed: int) -> dict
     examples = read_examples(settings, chosen.limit)
     started = time.perf_counter()
     if not (run / "report.json").exists():
-        finetune(settings, silent_console(), examples)
+        finetune(settings, MUTE, examples)
     report = read_json(run / "report.json")
     return {
         "task": task,
@@ -107,12 +107,12 @@ def show(chosen: argparse.Namespace, records: list[dict[str, Any]]) -> None:
             scores = [record["score"] for record in records if (record["task"], record["way"]) == (task, way)]
             cells.append(str(summarize_seeds(scores)) if scores else "")
         table.add_row(way, *cells)
-    console = Console(width=120)
-    console.print(
+    reporter = Console(width=120)
+    reporter.print(
         f"{describe_machine(chosen.threads)}\n{chosen.model}, at most {chosen.limit:,} training examples; "
         "mean ± sd (seeds)"
     )
-    console.print(table)
+    reporter.print(table)
 
 
 def main() -> None:

@@ -76,7 +76,7 @@ def main() -> None:
                 spread = f"{min(speeds):,.0f} to {max(speeds):,.0f}"
                 median = f"{statistics.median(speeds):,.0f} tokens/s ({spread})"
                 say(f"length {name}: {median}, {len(speeds)} records of 10 steps")
-        say(f"{chosen.steps} steps with everything: {whole:.1f} s; last loss {records[-1]['mlm_loss']:.3f}")
+        say(f"{chosen.steps} steps with everything: {whole:.1f} s; last loss {records[-1]['loss']:.3f}")
         log = (chosen.out / "gpu-real.log").read_text(encoding="utf-8", errors="replace")
         say(f"lines with warnings: {sum('warn' in line.lower() for line in log.splitlines())}")
 

@@ -32,20 +32,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
 from scipy.stats import t as student_t
 from sklearn.linear_model import LogisticRegression
 
 import bertwright
+from bertwright.base.reporter import SILENT
 from bertwright.base.seeding import make_rng
 from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.settings import (
     FinetuneSettings,
     TuningSettings,
-    default_learning_rate,
     paper_optimizer,
 )
 from bertwright.kernels.cpu import configure_malloc
+from bertwright.systems.finetune_request import default_learning_rate
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import TaskSettings
@@ -138,7 +138,7 @@ def execute(run: Run, data: Path, folder: Path) -> float:
     if system == "transformers":
         return score_transformers(settings, examples)[about.metric]
     with execution_context(settings.device) as context:
-        state = open_run(settings, context, Console(quiet=True), examples)
+        state = open_run(settings, context, SILENT, examples)
         spec = make_spec(state, settings, context)
         for _ in train_steps(spec.loss, spec.batches(0), state.optimizer, spec.schedule):
             pass

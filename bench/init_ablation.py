@@ -17,20 +17,19 @@ from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rich.console import Console
-
+from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table, read_toml
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.systems.bert.bert_config import SIZES
+from bertwright.systems.bert.defaults import SIZES
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.metrics_log import read_metrics
 from environment import describe_machine
 
 RECIPE = Path(__file__).parent.parent / "src" / "bertwright" / "recipes" / "demo.toml"
 STEP_TOKENS = 1_024
-SHOWN = {"mlm_loss": 1, "mlm_accuracy": 100, "nsp_accuracy": 100}
+SHOWN = {"loss": 1, "mlm_accuracy": 100, "nsp_accuracy": 100}
 
 
 class Start(NamedTuple):
@@ -74,7 +73,7 @@ def scores(chosen: argparse.Namespace, start: Start, seed: int) -> dict[str, flo
             data=data,
             device=DeviceSettings("cpu", chosen.dtype, chosen.threads),
         )
-        pretrain(settings, Console(quiet=True))
+        pretrain(settings, SILENT)
     last = [record for record in read_metrics(run) if record["kind"] == "held_out"][-1]
     return {name: last[name] for name in SHOWN if chosen.objective == "mlm+nsp" or name != "nsp_accuracy"}
 

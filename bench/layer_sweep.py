@@ -14,8 +14,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bertwright.base.console import make_console
 from bertwright.base.files import read_json, write_json
+from bertwright.cli.render.terminal import terminal_reporter
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.models.heads import EncoderModel
@@ -56,7 +56,7 @@ def sweep(model: Path, task: FoundTask, run: Path, limit: int) -> list[dict[str,
         resume=(run / "settings.toml").exists(),
         device=DEVICE,
     )
-    probe(settings, make_console())
+    probe(settings, terminal_reporter())
     return [{"layer": row["representation"]} | row["dev"] for row in read_json(run / "report.json")["rows"]]
 
 
@@ -64,7 +64,7 @@ def score_frequent(model: Path, task: FoundTask, run: Path, limit: int) -> float
     """Return the score of the most frequent tag."""
     tuning = TuningSettings(validation_fraction=task.validation_fraction, limit=limit)
     settings = FinetuneSettings(run=run, task=task.settings, model=str(model), tuning=tuning, device=DEVICE)
-    return FrequentAnswer("most frequent tag", (), (), settings).run(run, (), make_console())["dev"]
+    return FrequentAnswer("most frequent tag", (), (), settings).run(run, (), terminal_reporter())["dev"]
 
 
 def main() -> None:

@@ -20,9 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 from bertwright.base.files import read_json, write_json
+from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table, to_table
 from bertwright.planning.plan import plan
 from bertwright.planning.plan_settings import PlanSettings
@@ -65,9 +64,9 @@ def make_plan(settings: PlanSettings, path: Path) -> None:
 def run_planned(settings: PretrainSettings, path: Path) -> None:
     """Pre-train, and write the loss, the seconds and the peak memory to a file."""
     started = time.perf_counter()
-    pretrain(settings, Console(quiet=True))
+    pretrain(settings, SILENT)
     seconds = time.perf_counter() - started
-    loss = read_json(settings.run / "report.json")["held_out_after"]["mlm_loss"]
+    loss = read_json(settings.run / "report.json")["held_out_after"]["loss"]
     with execution_context(settings.device) as context:
         write_json(path, {"loss": loss, "seconds": seconds, "memory": peak_memory(context)})
 

@@ -13,10 +13,10 @@ import json
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from sklearn.linear_model import LogisticRegression
 
 import bertwright
+from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -74,7 +74,7 @@ def main() -> None:
                     "tuning": {"pooling": pooling, "head_init": "random"}, "optimizer": {"learning_rate": rate},
                     "device": {"device": "cpu", "dtype": "float32", "threads": 1},
                 }  # fmt: skip
-                finetune(from_table(FinetuneSettings, table, "bench"), Console(quiet=True))
+                finetune(from_table(FinetuneSettings, table, "bench"), SILENT)
                 scores.append(json.loads((run / "report.json").read_text())["scores"]["test"]["accuracy"])
             shown = ", ".join(f"{100 * score:.1f}" for score in scores)
             print(f"{pooling} {rate:g}: {shown}; mean {100 * float(np.mean(scores)):.1f}", flush=True)

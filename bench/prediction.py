@@ -24,9 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 import bertwright
+from bertwright.base.reporter import SILENT
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
@@ -88,7 +87,7 @@ def fine_tuned(data: Path, work: Path, threads: int) -> Path:
     task = TaskSettings("sst2", train=(str(train),))
     device = DeviceSettings("cpu", threads=threads)
     settings = FinetuneSettings(work / "run", task, str(minilm()), epochs=1, device=device)
-    return finetune(settings, Console(quiet=True))
+    return finetune(settings, SILENT)
 
 
 def measure(contender: Contender, source: Path, target: Path) -> float:

@@ -88,12 +88,12 @@ def theirs(chosen: argparse.Namespace) -> Step:
     import torch
     from transformers import AutoConfig, AutoModelForPreTraining
 
-    from bertwright.systems.bert.bert_config import SIZES
+    from bertwright.systems.bert.defaults import SIZES
 
-    layers, hidden, heads = SIZES[chosen.size]
+    size = SIZES[chosen.size]
     config = AutoConfig.for_model(
-        "bert", vocab_size=VOCABULARY, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
-        intermediate_size=4 * hidden, attn_implementation="sdpa",
+        "bert", vocab_size=VOCABULARY, num_hidden_layers=size["num_layers"], hidden_size=size["hidden_size"],
+        num_attention_heads=size["num_heads"], intermediate_size=size["intermediate_size"], attn_implementation="sdpa",
     )  # fmt: skip
     model = AutoModelForPreTraining.from_config(config).train().to(chosen.device)
     groups = [
@@ -140,7 +140,7 @@ def ours(chosen: argparse.Namespace) -> Step:
     import torch
 
     from bertwright.models.packing import pack
-    from bertwright.systems.bert.bert_base import BertBatch
+    from bertwright.objectives.language_model_objective import LanguageModelBatch
     from bertwright.systems.bert.bert_config import BertConfig
     from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
     from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
@@ -158,14 +158,14 @@ def ours(chosen: argparse.Namespace) -> Step:
     batch = pack(list(given["ids"]))
     positions = (given["masks"] + LENGTH * np.arange(chosen.sequences)[:, None]).ravel()
     answers, labels = torch.from_numpy(given["next"]), torch.from_numpy(given["labels"].ravel())
-    whole = BertBatch(batch, torch.from_numpy(positions), labels, answers, len(labels), chosen.sequences)
+    whole = LanguageModelBatch(batch, torch.from_numpy(positions), labels, answers, len(labels), chosen.sequences)
     whole = whole.to(context.device)
     model = BertForPretraining(BertConfig.from_size(chosen.size, VOCABULARY)).train().to(context.device)
     model.encoder.compute_dtype = context.dtype
     model.encoder.sparse_gradients = True
     optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
 
-    def forever() -> Iterator[list[BertBatch]]:
+    def forever() -> Iterator[list[LanguageModelBatch]]:
         while True:
             yield [whole]
 
@@ -182,13 +182,13 @@ def ours(chosen: argparse.Namespace) -> Step:
 def ceiling(chosen: argparse.Namespace) -> Step:
     import torch
 
-    from bertwright.systems.bert.bert_config import SIZES
+    from bertwright.systems.bert.defaults import SIZES
     from bertwright.training.context import ExecutionContext
     from bertwright.training.throughput import measure_peak_flops
 
     dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
     context = ExecutionContext(torch.device(chosen.device), dtype, torch.get_num_threads())
-    size = SIZES[chosen.size][1]
+    size = SIZES[chosen.size]["hidden_size"]
     return lambda seconds: partial(measure_peak_flops, context, size, max(seconds, 0.3))
 
 

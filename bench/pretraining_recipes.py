@@ -135,7 +135,7 @@ def score(store: Path, model_folder: Path) -> dict[str, float]:
     model = load_model(model_folder, heads="required").model
     assert isinstance(model, BertForPretraining)
     scores = evaluate(objective, model, data.validation_batches(EVALUATED))
-    return {"loss": scores["mlm_loss"], "accuracy": scores["mlm_accuracy"]}
+    return {"loss": scores["loss"], "accuracy": scores["mlm_accuracy"]}
 
 
 def run_recipes(chosen: argparse.Namespace) -> None:

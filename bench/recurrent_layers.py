@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.base.settings import from_table
 from bertwright.finetuning.finetune_state import open_run as open_finetuning
 from bertwright.finetuning.run import FinetuneRun
@@ -48,21 +48,21 @@ LAYERS = {  # directions, sequences, words of each, inputs, cells, states
 }
 DTYPES = (torch.float32, torch.bfloat16)
 SYSTEMS = ("elmo", "ulmfit", "cove", "tagger")
-SCORES = ("loss", "mlm_loss", "f1")
+SCORES = ("loss", "f1")
 WARM_UP = 3  # steps that are not timed
 RUN = "not-written"
 
 
 def open_spec(system: str, dtype: torch.dtype, options: argparse.Namespace) -> TrainingSpec[Any]:
     """Make a model and its batches; nothing is written."""
-    context, console = ExecutionContext(torch.device("cpu"), dtype, 1, 0, 1), silent_console()
+    context, reporter = ExecutionContext(torch.device("cpu"), dtype, 1, 0, 1), MUTE
     device = {"dtype": str(dtype).removeprefix("torch."), "threads": 1}
     base: dict[str, Any] = {"run": RUN, "device": device}
     if system == "tagger":
         task = {"task": "conll2003", "data": str(options.data / "conll2003")}
         table = {**base, "task": task, "architecture": "bilstm-crf", "tuning": {"limit": 2000}}
         settings = from_table(FinetuneSettings, table, system)
-        return FinetuneRun(open_finetuning(settings, context, console, None), settings, context, console, True).spec()
+        return FinetuneRun(open_finetuning(settings, context, reporter, None), settings, context, reporter, True).spec()
     if system == "cove":
         folder = options.data / "multi30k"
         files = {
@@ -72,12 +72,12 @@ def open_spec(system: str, dtype: torch.dtype, options: argparse.Namespace) -> T
         }
         table = {**base, **files, "architecture": "mt-lstm", "size": "tiny", "vocab_size": 5000}
         table["steps"] = options.steps
-        return open_translation(from_table(TrainTranslationSettings, table, system), context, console).spec()
+        return open_translation(from_table(TrainTranslationSettings, table, system), context, reporter).spec()
     sizes = {"batch_size": 64, "max_length": 32} if system == "elmo" else {"batch_size": 32}
     model = {"architecture": system, "size": "mini"}
     table = {**base, "store": str(options.store), "steps": options.steps, "model": model, "data": sizes}
     table["optimizer"] = {"learning_rate": 4e-3, "bias_correction": True}
-    return open_pretraining(from_table(PretrainSettings, table, system), context, console).spec()
+    return open_pretraining(from_table(PretrainSettings, table, system), context, reporter).spec()
 
 
 def compare_layers(rounds: int) -> None:

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 from scipy.optimize import least_squares
 
 from bertwright.base.files import read_json
+from bertwright.base.reporter import SILENT
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.planning.recipe_choice import MIN_STEP_TOKENS, choose_settings
 from bertwright.planning.scaling_law import PLATEAU, compute_loss, count_effective_tokens
@@ -89,9 +89,9 @@ def prepare_store(text: Text, data: Path, folder: Path) -> Path:
             tuple(f"{unit}{mark}{data / 'corpora' / path}" for unit, mark, path in names), column=text.column
         )
         vocabulary = VocabularySettings(VOCABULARY, lowercase=text.lowercase)
-        learn_vocabulary(LearnSettings(corpus, folder / "vocabulary", vocabulary), Console(quiet=True))
+        learn_vocabulary(LearnSettings(corpus, folder / "vocabulary", vocabulary), SILENT)
         build = BuildSettings(held_out=text.held_out, workers=1)
-        prepare(PrepareSettings(corpus, str(folder / "vocabulary"), folder / "store", build), Console(quiet=True))
+        prepare(PrepareSettings(corpus, str(folder / "vocabulary"), folder / "store", build), SILENT)
     return folder / "store"
 
 
@@ -105,8 +105,8 @@ def run_missing(results: Sequence[Result], data: Path, work: Path) -> None:
         store = prepare_store(TEXTS[text], data, work / text)
         chosen = choose_settings(size, steps * MIN_STEP_TOKENS, epochs=1)
         run = replace(chosen, store=store, run=work / f"{text}-{size}-{steps}", device=DEVICE)
-        pretrain(run, Console(quiet=True))
-        loss = read_json(run.run / "report.json")["held_out_after"]["mlm_loss"]
+        pretrain(run, SILENT)
+        loss = read_json(run.run / "report.json")["held_out_after"]["loss"]
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(Result(text, size, steps, loss)._asdict()) + "\n")
 

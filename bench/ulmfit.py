@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.base.settings import from_table
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.finetuning.run import finetune
@@ -212,7 +212,7 @@ def tune_language_model(chosen: argparse.Namespace) -> Path:
     prepare_texts(chosen.data, chosen.work)
     corpus = CorpusSettings((str(chosen.work / "train.txt"),))
     learned = VocabularySettings(algorithm="lowercase-words", min_frequency=2)
-    learn_vocabulary(LearnSettings(corpus, vocabulary, learned), silent_console())
+    learn_vocabulary(LearnSettings(corpus, vocabulary, learned), MUTE)
     build(store, corpus, open_tokenizer(vocabulary), BuildSettings(held_out=0.05, workers=1))
     steps = chosen.target_epochs * 60_000 // (32 * 70)
     table = {
@@ -226,7 +226,7 @@ def tune_language_model(chosen: argparse.Namespace) -> Path:
         "optimizer": {"learning_rate": TARGET_RATE},
         "device": CPU,
     }
-    pretrain(from_table(PretrainSettings, table, "target"), silent_console())
+    pretrain(from_table(PretrainSettings, table, "target"), MUTE)
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     perplexities = [report[name]["perplexity"] for name in ("held_out_before", "held_out_after")]
     append(chosen, {"kind": "target", "perplexity": perplexities})
@@ -264,7 +264,7 @@ def classify(chosen: argparse.Namespace, model: Path, way: str, labels: str, see
     random.Random(seed).shuffle(examples["train"])
     examples["train"] = with_all_labels(examples["train"], number)
     started = time.process_time()
-    finetune(settings, silent_console(), examples, temporary=True)
+    finetune(settings, MUTE, examples, temporary=True)
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     error = 100 * (1 - report["scores"]["test"]["accuracy"])
     return {"kind": "trec", "way": way, "labels": labels, "seed": seed, "error": error} | {

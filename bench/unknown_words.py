@@ -27,7 +27,7 @@ from typing import Any
 from scipy.stats import ttest_rel
 
 import bertwright
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -81,7 +81,7 @@ def train(strategy: str, seed: int, options: argparse.Namespace) -> dict[str, An
         else:
             dev, test = list(sample_examples(dev, options.limit)), list(read_examples(task, settings.task, "test"))
         examples = {"train": list(sample_examples(train_rows, options.limit)), "dev": dev}
-        model = bertwright.load(finetune(settings, silent_console(), examples).parent)
+        model = bertwright.load(finetune(settings, MUTE, examples).parent)
         group_of = make_groups(words_of(task, examples["train"]), words_of(task, test), options.vectors)
         score = score_tags if task.reads_words else score_answers
         scores = score(model, test, group_of)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bertwright.kernels import ffi
 from bertwright.training.metrics_log import plot_metrics
-from helpers import text_console
+from helpers import text_reporter
 
 pytest_plugins = [
     "interpreted_triton",
@@ -22,7 +22,7 @@ pytest_plugins = [
 ]  # the first before anything imports Triton; fixtures
 
 # Programs and a plugin, which `--doctest-modules` must not import, and files of fixtures, which share a module name.
-collect_ignore = ["kernels/emulated_kernels.py", "kernels/instruction_sets.py", "readme/update.py"]
+collect_ignore = ["kernels/emulated_kernels.py", "kernels/instruction_sets.py", "machines.py", "readme/update.py"]
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]
 
 # No test asserts a time: on a busy machine any example may take long.
@@ -114,6 +114,6 @@ def interrupted_in() -> Callable[..., AbstractContextManager[list[Any]]]:
 
 
 @pytest.fixture
-def console() -> Console:
-    """A console whose output `helpers.read_output` returns."""
-    return text_console()
+def reporter() -> Console:
+    """A reporter whose output `helpers.read_output` returns."""
+    return text_reporter()

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from bertwright.base.files import read_json, write_json
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer
 
@@ -34,14 +35,14 @@ PRELOADED = ["bertwright.trials.experiment", "matplotlib.backends.backend_agg", 
 TIMINGS = ("tokens_per_second", "sequences_per_second", "utilization", "seconds")
 
 
-def run_with_output(command: Callable[[S, Console], R], settings: S, columns: int = 100) -> tuple[R, str]:
+def run_with_output(command: Callable[[S, TerminalReporter], R], settings: S, columns: int = 100) -> tuple[R, str]:
     """Run a command; returns its result and what it printed."""
     printed = io.StringIO()
-    result = command(settings, Console(file=printed, width=columns))
+    result = command(settings, TerminalReporter(Console(file=printed, width=columns)))
     return result, printed.getvalue()
 
 
-def run_and_capture(command: Callable[[S, Console], object], settings: S, columns: int = 100) -> str:
+def run_and_capture(command: Callable[[S, TerminalReporter], object], settings: S, columns: int = 100) -> str:
     """Run a command; returns what it printed."""
     return run_with_output(command, settings, columns)[1]
 

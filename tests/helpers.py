@@ -15,6 +15,7 @@ import polars
 import pytest
 from rich.console import Console
 
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.training.device_settings import DeviceSettings
 
 CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
@@ -45,14 +46,14 @@ def write_hub_file(path: Path, table: dict[str, Any], features: Any) -> str:
     return str(path)
 
 
-def text_console(width: int = 100, terminal: bool = False) -> Console:
-    """Create a console that keeps what it prints, for `read_output`."""
-    return Console(file=StringIO(), width=width, force_terminal=terminal)
+def text_reporter(width: int = 100, terminal: bool = False) -> TerminalReporter:
+    """Create a reporter that keeps what it prints, for `read_output`."""
+    return TerminalReporter(Console(file=StringIO(), width=width, force_terminal=terminal))
 
 
-def read_output(console: Console) -> str:
-    """Return what has been printed on a console of `text_console`."""
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+def read_output(reporter: TerminalReporter) -> str:
+    """Return what a reporter of `text_reporter` has printed."""
+    return reporter.console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.base.console import silent_console
 from bertwright.base.files import write_text
+from bertwright.base.reporter import MUTE
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.bert import Bert
@@ -62,7 +62,7 @@ def make_word_store(folder: Path, text: str, algorithm: str) -> Path:
     (folder / "text.txt").write_text(text, encoding="utf-8")
     corpus = CorpusSettings((str(folder / "text.txt"),))
     vocabulary = VocabularySettings(algorithm=algorithm, min_frequency=2)  # type: ignore[arg-type]
-    tokenizer = learn_vocabulary(LearnSettings(corpus, folder / "vocabulary", vocabulary), silent_console())
+    tokenizer = learn_vocabulary(LearnSettings(corpus, folder / "vocabulary", vocabulary), MUTE)
     build(folder / "store", corpus, tokenizer, BuildSettings(held_out=0.1, workers=1))
     return folder / "store"
 

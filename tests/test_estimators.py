@@ -38,6 +38,7 @@ from sklearn.utils import estimator_checks, get_tags
 import bertwright
 from bertwright import estimators
 from bertwright.base.files import read_json
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.estimators import BertClassifier, BertEmbedder, BertEstimator, BertRegressor, BertTagger
 from bertwright.finetuning import run as finetuning
 from bertwright.finetuning.settings import FinetuneSettings
@@ -185,7 +186,7 @@ def test_predicted_labels_have_the_type_of_y_also_from_a_folder(bert: str, tmp_p
     assert opened.classes_.tolist() == sorted(labels)
     assert opened.classes_.dtype == labels.dtype
     assert (opened.predict_proba(TEST.texts) == classifier.predict_proba(TEST.texts)).all()
-    convert(ConvertSettings(str(tmp_path / "folder"), tmp_path / "copy"), Console(file=io.StringIO()))
+    convert(ConvertSettings(str(tmp_path / "folder"), tmp_path / "copy"), TerminalReporter(Console(file=io.StringIO())))
     assert BertClassifier.from_folder(tmp_path / "copy").classes_.dtype == labels.dtype
 
 
@@ -380,7 +381,7 @@ def test_pickled_estimator_predicts_bit_equal(fitted: Any, round_trip: Callable[
 def test_pickle_has_the_files_of_a_folder_and_no_object_of_torch(fitted: Any, tmp_path: Path) -> None:
     pickled = pickle.dumps(fitted, protocol=2)  # protocol 2 names every class by one opcode
     named = {str(value).split()[0] for code, value, _ in pickletools.genops(pickled) if code.name == "GLOBAL"}
-    assert "bertwright.estimators" in named
+    assert "bertwright" in named
     assert not [name for name in named if name.startswith(("torch", "bertwright.models", "bertwright.inference"))]
     fitted.save(tmp_path / "folder")
     files = fitted.__getstate__()["model_"]

@@ -11,7 +11,7 @@ from textwrap import dedent
 import pytest
 
 import bertwright
-from bertwright.cli.main import verb_names
+from bertwright.cli.verbs import VERBS
 
 NAMES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
@@ -66,7 +66,7 @@ def test_no_help_imports_torch() -> None:
         import sys
         from bertwright.cli.main import run
 
-        for name in {[*verb_names()]!r}:
+        for name in {[verb.name for verb in VERBS]!r}:
             assert run([name, "--help"]) == 0, name
             assert "torch" not in sys.modules, name
     """

@@ -24,37 +24,37 @@ if windows:
 """
 WORK = """
 from pathlib import Path
-import matplotlib.figure, polars, rich.console, sklearn.model_selection, torch
+import matplotlib.figure, polars, rich.progress, sklearn.model_selection, torch
 import bertwright
 from bertwright import BertClassifier, CorpusSettings, EvaluateSettings, FinetuneSettings, LearnSettings, ModelSettings
 from bertwright import PredictSettings, PrepareSettings, PretrainSettings, TaskSettings, VocabularySettings
-from bertwright.kernels import native
+from bertwright.kernels import native_library
 if windows:
     sys.platform = "win32"  # not before: torch would look for Windows's libraries
-work, quiet = Path(sys.argv[1]), rich.console.Console(quiet=True)
+work = Path(sys.argv[1])
 texts = ["the cat sat " + "so " * n + "on the mat .\\nthe dog sat on the log .\\n\\n" for n in range(40)]
 (work / "text.txt").write_text("".join(texts))
 text = CorpusSettings(inputs=(str(work / "text.txt"),), sentence_splitter="line", document_unit="blank-line")
-bertwright.learn_vocabulary(LearnSettings(text, work / "vocabulary", VocabularySettings(size=120)), quiet)
-bertwright.prepare(PrepareSettings(text, vocabulary=str(work / "vocabulary"), store=work / "store"), quiet)
+bertwright.learn_vocabulary(LearnSettings(text, work / "vocabulary", VocabularySettings(size=120)))
+bertwright.prepare(PrepareSettings(text, vocabulary=str(work / "vocabulary"), store=work / "store"))
 small = ModelSettings(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32)
-bertwright.pretrain(PretrainSettings(run=work / "run", store=work / "store", model=small, steps=2), quiet)
+bertwright.pretrain(PretrainSettings(run=work / "run", store=work / "store", model=small, steps=2))
 assert bertwright.load(work / "run").fill_mask("the [MASK] sat .")
 rows = [("the cat sat so so .", "cat"), ("the dog sat on the log .", "dog")] * 8
 (work / "rows.tsv").write_text("text\\tlabel\\n" + "".join("\\t".join(row) + "\\n" for row in rows))
 data = (str(work / "rows.tsv"),)
 task = TaskSettings("classification", train=data, dev=data)
 start = str(work / "run")
-bertwright.finetune(FinetuneSettings(run=work / "tuned", task=task, model=start, epochs=1, batch_size=8), quiet)
+bertwright.finetune(FinetuneSettings(run=work / "tuned", task=task, model=start, epochs=1, batch_size=8))
 tuned = str(work / "tuned")
-assert bertwright.evaluate(EvaluateSettings(tuned, data, work / "scores.json"), quiet)["accuracy"] >= 0
-bertwright.predict(PredictSettings(tuned, inputs=data, output=work / "labels.jsonl"), quiet)
+assert bertwright.evaluate(EvaluateSettings(tuned, data, work / "scores.json"))["accuracy"] >= 0
+bertwright.predict(PredictSettings(tuned, inputs=data, output=work / "labels.jsonl"))
 assert len((work / "labels.jsonl").read_text().splitlines()) == 16
 texts, labels = zip(*rows)
 classifier = BertClassifier(start, epochs=1, batch_size=8).fit(list(texts), list(labels))
 classifier.save(work / "classifier")
 assert set(BertClassifier.from_folder(work / "classifier").predict(list(texts))) <= {"cat", "dog"}
-print(native.load_library("kernels") is not None)
+print(native_library.load_library("kernels") is not None)
 """
 
 

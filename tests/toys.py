@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, load_model, save_model
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.tasks.collation import micro_batches
 from bertwright.tasks.task import AnyTask, Encoded
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, TrainingSpec, fit
-from bertwright.training.loop import LossOutput
+from bertwright.training.loop import LossOutput, wrap_forward
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from harness import read_untimed
 
@@ -50,18 +50,22 @@ def train_toy(make: Callable[[], TrainingSpec[Any]], run: Path, kill_at: int = 0
     """Train a toy from its newest checkpoint; before the loss of step `kill_at` it kills its own process."""
     spec = make()
 
-    def loss(batch: Any) -> LossOutput:
-        if kill_at and spec.optimizer.steps == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return spec.loss(batch)
+    def kill_before(forward: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(batch: Any) -> Any:
+            if kill_at and spec.optimizer.steps == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return forward(batch)
+
+        return run
 
     if latest := checkpoint.verify_latest(run / "checkpoints"):
         load_model(spec.model, latest / WEIGHTS)
         spec.optimizer.load_state(checkpoint.load_optimizer(latest))
     run.mkdir(exist_ok=True)
     settings = FitSettings(run, STEPS, save_steps=range(0, STEPS, SAVE_EVERY))
+    loss = wrap_forward(spec.loss, kill_before)
     written = replace(spec, loss=loss, write_model=lambda folder: save_model(spec.model, folder / WEIGHTS))
-    fit(settings, written, CPU, silent_console())
+    fit(settings, written, CPU, MUTE)
     return spec
 
 

@@ -8,10 +8,11 @@ A trained model is two calls:
 A pre-trained model has `fill_mask` and `next_sentence`, a fine-tuned one `classify`, `choose`, `tag` or `answer`. Every
 model has `embed` for text vectors, `features` for word vectors, and `attention`.
 
-The functions that train one take a settings object each. They do the same as the commands of the command line and print
-the same; with `rich.console.Console(quiet=True)` as second argument they only emit Python warnings. Only the commands
-choose the paper's learning rate, batch size and epochs for a published task; a settings object has the same defaults
-for all tasks, and `finetune` prints the paper's next to them:
+The functions that train one take a settings object each. They do the same as the commands of the command line, but
+print nothing: what the user should know becomes a Python warning. With `terminal_reporter()` as second argument they
+print as the commands do; any other object with the methods of `Reporter` gets the same notes, progress and records.
+Only the commands choose the paper's learning rate, batch size and epochs for a published task; a settings object has
+the same defaults for all tasks, and `finetune` reports the paper's next to them:
 
     from pathlib import Path
 

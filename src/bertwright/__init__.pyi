@@ -1,5 +1,7 @@
 """What `import bertwright` offers; each name is imported when it is used first (`__init__.py`)."""
 
+from .base.reporter import Reporter as Reporter
+from .cli.render.terminal import terminal_reporter as terminal_reporter
 from .corpus.documents import CorpusSettings as CorpusSettings
 from .estimators import BertClassifier as BertClassifier
 from .estimators import BertEmbedder as BertEmbedder
@@ -24,8 +26,8 @@ from .pretraining.run import pretrain as pretrain
 from .pretraining.settings import LongPhase as LongPhase
 from .pretraining.settings import ModelSettings as ModelSettings
 from .pretraining.settings import PretrainSettings as PretrainSettings
-from .survey.survey import SurveySettings as SurveySettings
-from .survey.survey import survey as survey
+from .surveying.survey import SurveySettings as SurveySettings
+from .surveying.survey import survey as survey
 from .systems.word_vectors.train_vectors import train_word_vectors as train_word_vectors
 from .systems.word_vectors.vector_evaluation import ScoreVectorsSettings as ScoreVectorsSettings
 from .systems.word_vectors.vector_evaluation import score_vectors as score_vectors

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from rich.console import Console
 from sklearn.base import (
     BaseEstimator,
     ClassifierMixin,
@@ -33,12 +32,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from bertwright.base.files import write_json
+from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
+from bertwright.cli.render.terminal import terminal_reporter
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.bert import Bert, Text, load
 from bertwright.inference.python_inputs import abbreviate, check_text, check_words, text_example, to_list
-from bertwright.inference.text_vectors import Pooling
 from bertwright.interop.model_files import CLASSES, model_folder
 from bertwright.tables.tables import format_label
 from bertwright.tables.tagged_sentences import TagExample
@@ -64,15 +64,19 @@ class BertOnDevice(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         state: dict[str, Any] = dict(super().__getstate__())
         if "model_" in state:
             with TemporaryDirectory(prefix="bertwright-") as folder:
-                self.save(Path(folder) / "model")
-                state["model_"] = {path.name: path.read_bytes() for path in (Path(folder) / "model").iterdir()}
+                model = Path(folder) / "model"
+                self.save(model)
+                files = (path for path in model.rglob("*") if path.is_file())  # folders: sentence-transformers' modules
+                state["model_"] = {path.relative_to(model).as_posix(): path.read_bytes() for path in files}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "model_" in state:
             with TemporaryDirectory(prefix="bertwright-") as folder:
                 for name, content in state["model_"].items():
-                    (Path(folder) / name).write_bytes(content)
+                    path = Path(folder) / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
                 state = state | {"model_": load(folder, "cpu")}
         super().__setstate__(state)
 
@@ -185,8 +189,8 @@ class BertEstimator(BertOnDevice):
                 FinetuneSettings, self._settings(folder, pairs, kind or self.kind), type(self).__name__
             )
             try:
-                console = Console(quiet=not self.verbose)
-                return load(finetune(settings, console, {"train": examples}, temporary=True), "cpu")
+                reporter = terminal_reporter() if self.verbose else SILENT
+                return load(finetune(settings, reporter, {"train": examples}, temporary=True), "cpu")
             except KeyboardInterrupt:  # its message advises to resume a folder that is deleted here
                 raise KeyboardInterrupt(f"{type(self).__name__}: fit was interrupted; nothing was saved") from None
 
@@ -379,7 +383,7 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BertOnDevi
         self,
         model: str | Path,
         *,
-        pooling: Pooling | None = None,
+        pooling: str | None = None,
         normalize: bool | None = None,
         max_length: int | None = None,
         prompt_name: str | None = None,
@@ -571,3 +575,8 @@ def _read_classes(saved: Any, names: Sequence[str], path: Path) -> npt.NDArray[A
     except (KeyError, TypeError, ValueError):
         pass
     raise ValueError(f"{path}: expected the labels of the model; restore the file, or delete it to get labels as text")
+
+
+# Pickles name the classes by the package, not by this file, so that the file may move.
+for _estimator in (BertClassifier, BertRegressor, BertTagger, BertEmbedder):
+    _estimator.__module__ = "bertwright"

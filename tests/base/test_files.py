@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,15 @@ from bertwright.base.files import (
     digest_bytes,
     digest_file,
     lock_folder,
+    lock_if_free,
     new_file,
+    open_to_append,
     read_json,
     remove_folder,
     remove_stale_parts,
     write_json,
 )
+from bertwright.cli import main as cli
 
 
 def names(folder: Path) -> list[str]:
@@ -218,6 +223,93 @@ def test_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OSError, match=r"no file locks .*another disk") as caught, lock_folder(tmp_path):
         pass
     assert caught.value.filename == str(tmp_path)
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A file of the user, to which links of a foreign folder lead."""
+    (tmp_path / "precious.txt").write_text("precious data")
+    return tmp_path / "precious.txt"
+
+
+@pytest.mark.parametrize("lock", [lock_folder, lock_if_free])
+@pytest.mark.parametrize("target", ["precious.txt", "absent.txt"])
+def test_lock_that_is_a_link_is_refused_and_its_target_is_untouched(
+    tmp_path: Path, precious: Path, lock: Callable[[Path], AbstractContextManager[object]], target: str
+) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    (folder / ".lock").symlink_to(Path("..") / target)
+    with pytest.raises(ValueError, match=r"store/\.lock: .*link to \.\./"), lock(folder):
+        pass
+    assert precious.read_text() == "precious data"
+    assert not (tmp_path / "absent.txt").exists()
+
+
+def test_prepare_into_a_foreign_folder_with_a_linked_lock_changes_nothing(
+    tmp_path: Path, precious: Path, vocabulary_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text("the bear sees the wolf .\n\nthe wolf .\n")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / ".lock").symlink_to("../precious.txt")
+    given = f"prepare {tmp_path / 'text.txt'} --vocabulary {vocabulary_folder} --store {tmp_path / 'store'} --workers 1"
+    assert cli.run(given.split()) == 2
+    assert f"{tmp_path / 'store' / '.lock'}:" in capsys.readouterr().err.replace("\n", "")
+    assert precious.read_text() == "precious data"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+def test_pipe_as_lock_or_log_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(ValueError, match=r"\.lock: .*pipe"), lock_folder(tmp_path):
+        pass
+    (tmp_path / "a").mkdir()
+    with pytest.raises(ValueError, match=r"a: .*folder"):
+        open_to_append(tmp_path / "a")
+
+
+def test_link_that_appears_after_the_check_is_not_followed(
+    tmp_path: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log.txt").symlink_to(precious)
+    monkeypatch.setattr(files, "check_no_link", lambda _: None)
+    with pytest.raises(OSError, match="symbolic link"):
+        open_to_append(tmp_path / "log.txt")
+    assert precious.read_text() == "precious data"
+
+
+def test_stale_part_that_is_a_link_is_deleted_and_its_target_is_untouched(tmp_path: Path, precious: Path) -> None:
+    """Under the name of a dead process, and under the one that this process will use."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "kept.txt").touch()
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with atomic_file(folder / "a") as own:
+        pass
+    for number, target in enumerate([precious, other, tmp_path / "absent"]):
+        own.symlink_to(target)
+        (folder / f".a.part-{2**22 + number}-{own.name.rpartition('-')[2]}").symlink_to(target)
+        (folder / ".b.part-1-1").symlink_to(target)
+        remove_stale_parts(folder)
+        assert names(folder) == ["a"]
+        own.symlink_to(target)
+        with atomic_file(folder / "a") as temporary:
+            temporary.write_text("new")
+        assert (folder / "a").read_text() == "new"
+        linked = own.with_name(own.name.replace(".a.", ".c."))
+        linked.symlink_to(target)
+        with atomic_folder(folder / "c") as temporary:
+            (temporary / "new").touch()
+        assert names(folder / "c") == ["new"]
+        linked.symlink_to(target)
+        remove_folder(folder / "c")
+        (folder / "c").symlink_to(target)
+        remove_folder(folder / "c")  # the link alone
+        assert names(folder) == ["a"]
+    assert precious.read_text() == "precious data"
+    assert names(other) == ["kept.txt"]
+    assert not (tmp_path / "absent").exists()
 
 
 def test_failed_flush_of_a_folder_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

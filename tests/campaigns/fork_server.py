@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import bertwright
-from bertwright.cli.main import load_verb, main, verb_names
+from bertwright.cli.main import main
+from bertwright.cli.verbs import VERBS, load_name
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
@@ -189,8 +190,9 @@ def draw_nothing() -> None:
 
 def serve() -> None:
     """Import all commands, then answer requests until standard input ends."""
-    for name in verb_names():
-        load_verb(name)
+    for verb in VERBS:
+        verb.load_settings()
+        load_name(verb.function)
     for name in bertwright.__all__:
         getattr(bertwright, name)  # imports its module
     for name in IMPORTED_LATE:

@@ -32,7 +32,7 @@ from bertwright.models.initialization import initialize
 from bertwright.models.packing import TokenBatch, pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.registry import FOLDER_FORMATS
+from bertwright.systems.registry import SYSTEMS, System
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.layer_rates import layerwise_lr_scales
@@ -93,11 +93,12 @@ class GruEncoder(TextEncoder):
 
 
 TEST_GRU = Architecture(GruEncoder, GruConfig, "TestGru")
+GRU = System("gru", "a toy", folders={"test-gru": f"{__name__}:TEST_GRU"})
 
 
 @pytest.fixture(autouse=True)
 def register_gru(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FOLDER_FORMATS, "test-gru", f"{__name__}:TEST_GRU")
+    monkeypatch.setitem(SYSTEMS, "gru", f"{__name__}:GRU")
 
 
 @pytest.fixture(params=["test-gru", "bert"])

@@ -25,10 +25,11 @@ import pytest
 import torch
 
 import bertwright
-from bertwright.base.console import CONTROL
+from bertwright.base.messages import CONTROL
 from bertwright.base.settings import field_docs, iter_fields, read_toml
-from bertwright.cli.main import load_verb, run, verb_names
+from bertwright.cli.main import run
 from bertwright.cli.options import read_settings
+from bertwright.cli.verbs import VERBS, Verb
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.text_settings import FillMaskSettings
 from bertwright.pretraining.settings import PretrainSettings
@@ -112,7 +113,7 @@ def at(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("Tried to allocate 2 GiB")])
 def test_out_of_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("bertwright.inference.info.info", fails)
@@ -122,7 +123,7 @@ def test_out_of_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyP
 def test_lost_rank_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:31544"
 
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise RuntimeError(words)
 
     monkeypatch.setattr("bertwright.inference.info.info", fails)
@@ -138,8 +139,8 @@ def test_lost_rank_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_usage_lists_every_command() -> None:
     shown = run_successfully("--help")
     assert run_command("") == (2, shown, "")
-    for name in verb_names():
-        assert re.search(rf"^  {name} +{re.escape(load_verb(name).SUMMARY)}$", shown, re.MULTILINE)
+    for verb in VERBS:
+        assert re.search(rf"^  {verb.name} +{re.escape(verb.summary)}$", shown, re.MULTILINE)
     places = [shown.index(f"\n  {name} ") for name in ("survey", "vocabulary", "prepare", "pretrain", "finetune")]
     assert places == sorted(places)  # from raw text to a task
     assert max(map(len, shown.split("\n"))) <= 80
@@ -160,11 +161,11 @@ def flags(record: type) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", verb_names())
-def test_help_explains_every_setting(name: str) -> None:
-    shown = run_successfully(f"{name} --help")
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_help_explains_every_setting(verb: Verb) -> None:
+    shown = run_successfully(f"{verb.name} --help")
     words = " ".join(shown.split())
-    for flag, text in flags(load_verb(name).SETTINGS).items():
+    for flag, text in flags(verb.load_settings()).items():
         positional = f" {flag.upper().removesuffix('S')} " in words
         assert positional or f"--{flag.replace('_', '-')} " in words or f"--{flag.replace('_', '-')}, " in words
         assert text in words
@@ -521,7 +522,7 @@ def test_error_of_a_settings_file_names_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open output", "closed output"])
 def test_exit_of_a_library_keeps_its_code(closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertwright.inference.info.info", lambda _: sys.exit(3))
+    monkeypatch.setattr("bertwright.inference.info.info", lambda *_: sys.exit(3))
     if closed:
         monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(SystemExit) as raised:
@@ -530,7 +531,7 @@ def test_exit_of_a_library_keeps_its_code(closed: bool, monkeypatch: pytest.Monk
 
 
 def test_broken_pipe_without_standard_output_has_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise BrokenPipeError
 
     monkeypatch.setattr("bertwright.inference.info.info", fails)
@@ -614,7 +615,7 @@ def commands_with(text: str) -> dict[str, str]:
 
 
 def test_each_command_has_a_failing_command_line() -> None:
-    assert {*verb_names()} <= commands_with("").keys()
+    assert {verb.name for verb in VERBS} <= commands_with("").keys()
 
 
 @pytest.mark.parametrize("name", commands_with(""))
@@ -625,17 +626,17 @@ def test_errors_have_no_control_characters(at: Path, name: str) -> None:
     assert not CONTROL.search((done.out + done.err).replace("\n", ""))
 
 
-@pytest.mark.parametrize("name", verb_names())
-def test_help_has_no_control_characters(at: Path, name: str) -> None:
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_help_has_no_control_characters(at: Path, verb: Verb) -> None:
     """A TOML file's values are the defaults that the help prints."""
     tables: dict[tuple[str, ...], list[str]] = {}
-    for parents, field, kind in iter_fields(load_verb(name).SETTINGS):
+    for parents, field, kind in iter_fields(verb.load_settings()):
         if kind in (str, str | None, Path, Path | None, tuple[str, ...]) and field != "task":
             value = json.dumps(HOSTILE)  # \u001b and so on, as in TOML
             tables.setdefault(parents, []).append(f"{field} = {f'[{value}]' if 'tuple' in str(kind) else value}\n")
     heads = {parents: f"[{'.'.join(parents)}]\n" if parents else "" for parents in sorted(tables)}
     (at / "evil.toml").write_text("".join(head + "".join(tables[parents]) for parents, head in heads.items()))
-    done = run_command(f"{name} --config evil.toml --help")
+    done = run_command(f"{verb.name} --config evil.toml --help")
     assert (done.code, done.err) == (0, "")
     assert r"\x1b" in done.out
     assert not CONTROL.search(done.out.replace("\n", ""))
@@ -668,7 +669,7 @@ def test_threads_out_of_range_are_rejected(at: Path, threads: str) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(11, "try again")])
 def test_limit_of_threads_or_processes_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("bertwright.inference.info.info", fails)

@@ -24,8 +24,8 @@ import pytest
 import torch
 from test_cli import HOSTILE, files, run_command, run_failing, run_successfully, start_command
 
-from bertwright.base.console import CONTROL
 from bertwright.base.files import lock_folder, read_json
+from bertwright.base.messages import CONTROL
 from bertwright.finetuning.run import FinetuneRun
 from bertwright.interop.huggingface import load_model, save_model
 from bertwright.systems.bert.bert_config import BertConfig

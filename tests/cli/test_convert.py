@@ -20,7 +20,7 @@ from bertwright.tasks.regression import Regression
 from bertwright.tasks.task import AnyTask
 from harness import run_and_capture
 
-GOOGLE = Path(__file__).parent.parent / "interop" / "test_google.py"
+GOOGLE = Path(__file__).parents[1] / "systems" / "test_google.py"
 
 
 def test_an_unfinished_run_gives_its_newest_checkpoint(

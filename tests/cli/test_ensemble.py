@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from task_models import CLASSES, QUESTIONS, TAGGING, save_random_model
 
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.inference.bert import Bert
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.predict import predict
@@ -106,19 +106,21 @@ def test_span_outputs_are_logarithms_of_mean_probabilities_over_a_question(
     np.testing.assert_allclose(np.exp(outputs), np.mean(expected, axis=0), rtol=1e-4)
 
 
-def test_predict_and_evaluate_average_the_models(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
+def test_predict_and_evaluate_average_the_models(
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
+) -> None:
     saved = [save_random_model(vocabulary_folder, CLASSES, tmp_path / f"m{number}", number) for number in (1, 2)]
     (tmp_path / "a.tsv").write_text(f"text\tlabel\n{TEXT}\tgood\nthe wolf\tbad\n")
     first, second = (name for _, name in saved)
     output = tmp_path / "o.jsonl"
     inputs = (str(tmp_path / "a.tsv"),)
-    predict(PredictSettings(first, inputs=inputs, output=output, ensemble=(second,), device=CPU), console)
+    predict(PredictSettings(first, inputs=inputs, output=output, ensemble=(second,), device=CPU), reporter)
     found = [json.loads(line)["p(good)"] for line in output.read_text().splitlines()]
     alone = [[one.probabilities["good"] for one in model.classify([TEXT, "the wolf"])] for model, _ in saved]
     assert found == pytest.approx(np.mean(alone, axis=0), abs=1e-6)
-    scores = evaluate(EvaluateSettings(first, inputs, ensemble=(second,), device=CPU), console)
+    scores = evaluate(EvaluateSettings(first, inputs, ensemble=(second,), device=CPU), reporter)
     assert scores["accuracy"] == np.mean([(p > 0.5) == good for p, good in zip(found, (True, False), strict=True)])
-    assert "2 models on 2 examples" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "2 models on 2 examples" in reporter.console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -143,18 +145,18 @@ def test_models_of_different_tasks_are_rejected(first: AnyTask, other: AnyTask, 
 
 
 def test_options_make_models_of_different_options_an_ensemble(
-    tmp_path: Path, vocabulary_folder: Path, console: Console
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
 ) -> None:
     tasks = (CLASSES, replace(CLASSES, max_length=64))
     names = [save_random_model(vocabulary_folder, task, tmp_path / f"{n}")[1] for n, task in enumerate(tasks)]
     settings = PredictSettings(names[0], (TEXT,), ensemble=(names[1],), device=CPU)
     with pytest.raises(ValueError, match="set --max-length for all models"):
-        predict(settings, console)
-    predict(replace(settings, overrides=TaskOptions(max_length=64)), console)
+        predict(settings, reporter)
+    predict(replace(settings, overrides=TaskOptions(max_length=64)), reporter)
 
 
 def test_threshold_of_an_ensemble_is_the_mean_until_evaluate_finds_its_own(
-    tmp_path: Path, vocabulary_folder: Path, console: Console
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
 ) -> None:
     tasks = [replace(QUESTIONS, allow_no_answer=True, threshold=threshold) for threshold in (-1e4, 3e4)]
     (first, *others) = (
@@ -167,28 +169,30 @@ def test_threshold_of_an_ensemble_is_the_mean_until_evaluate_finds_its_own(
         for context, question, answers in questions
     ))  # fmt: skip
     settings = EvaluateSettings(first, (str(dev),), ensemble=tuple(others), device=CPU)
-    scores = evaluate(settings, console)
-    printed = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    scores = evaluate(settings, reporter)
+    printed = " ".join(reporter.console.file.getvalue().split())  # type: ignore[attr-defined]
     assert (scores["no_answer_accuracy"], scores["has_answer_f1"]) == (1, 0)  # no margin exceeds the mean, 10000
     assert "is the mean of its models' thresholds, 1e+04" in printed
     found = re.search(r"best on these examples: f1 ([\d.]+), with --threshold (\S+)", printed)
     assert found is not None
-    assert 100 * evaluate(replace(settings, threshold=float(found[2])), console)["f1"] == pytest.approx(
+    assert 100 * evaluate(replace(settings, threshold=float(found[2])), reporter)["f1"] == pytest.approx(
         float(found[1]), abs=0.005
     )
-    predict(PredictSettings(first, ("the wolf", TEXT), ensemble=tuple(others), threshold=-1e9, device=CPU), console)
-    assert "(no answer)" not in console.file.getvalue().rpartition("the wolf")[2]  # type: ignore[attr-defined]
+    predict(PredictSettings(first, ("the wolf", TEXT), ensemble=tuple(others), threshold=-1e9, device=CPU), reporter)
+    assert "(no answer)" not in reporter.console.file.getvalue().rpartition("the wolf")[2]  # type: ignore[attr-defined]
 
 
-def test_threshold_of_a_task_without_one_is_an_error(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
+def test_threshold_of_a_task_without_one_is_an_error(
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
+) -> None:
     for task, texts in ((CLASSES, (TEXT,)), (QUESTIONS, ("the wolf", TEXT))):
         _, name = save_random_model(vocabulary_folder, task, tmp_path / task.kind)
         with pytest.raises(ValueError, match=r"--threshold 0\.5: .*no answer"):
-            predict(PredictSettings(name, texts, threshold=0.5, device=CPU), console)
+            predict(PredictSettings(name, texts, threshold=0.5, device=CPU), reporter)
 
 
 def test_models_of_different_vocabularies_are_rejected(
-    tmp_path: Path, vocabulary_folder: Path, console: Console
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
 ) -> None:
     _, first = save_random_model(vocabulary_folder, CLASSES, tmp_path / "first")
     folder = tmp_path / "vocabulary"
@@ -198,4 +202,4 @@ def test_models_of_different_vocabularies_are_rejected(
             (folder / path.name).write_text(path.read_text().replace("wolf", "yak"))
     _, second = save_random_model(folder, CLASSES, tmp_path / "second")
     with pytest.raises(ValueError, match=r"second: .*vocabulary.*first"):
-        predict(PredictSettings(first, (TEXT,), ensemble=(second,), device=CPU), console)
+        predict(PredictSettings(first, (TEXT,), ensemble=(second,), device=CPU), reporter)

@@ -11,8 +11,8 @@ import pytest
 
 import bertwright
 from bertwright.cli import main as cli
-from bertwright.cli.verbs.fill_mask import run as fill_mask
 from bertwright.inference.bert import Bert
+from bertwright.inference.text_commands import fill_masks as fill_mask
 from bertwright.inference.text_settings import FillMaskSettings
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.task import AnyTask

@@ -23,9 +23,10 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import bertwright
-from bertwright.base.console import silent_console
 from bertwright.base.files import read_json
+from bertwright.base.reporter import MUTE, SILENT
 from bertwright.base.settings import from_table
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.run import FinetuneRun, finetune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -68,9 +69,9 @@ run_finetune = partial(run_and_capture, finetune)
 def open_finetune(settings: FinetuneSettings) -> Iterator[tuple[FinetuneRun, io.StringIO]]:
     """Yield a run before its first step, and its output."""
     printed = io.StringIO()
-    console = Console(file=printed, width=200)
+    reporter = TerminalReporter(Console(file=printed, width=200))
     with execution_context(settings.device) as context:
-        yield FinetuneRun(open_run(settings, context, console), settings, context, console), printed
+        yield FinetuneRun(open_run(settings, context, reporter), settings, context, reporter), printed
 
 
 def write_questions(path: Path, *rows: tuple[str, str | None]) -> str:
@@ -165,7 +166,7 @@ def test_threshold_chosen_on_dev_is_saved_and_used(tmp_path: Path, make_tuning: 
         tmp_path / "other.jsonl", *((text, None) for text, _ in answered)
     )  # on which another τ is best
     by_dev, by_itself = scores(other, own=False)[1], scores(other, own=True)[1]
-    assert evaluate(EvaluateSettings(str(settings.run), (other,), device=CPU), Console(quiet=True)) == by_dev
+    assert evaluate(EvaluateSettings(str(settings.run), (other,), device=CPU), SILENT) == by_dev
     assert by_dev["f1"] < by_itself["f1"]
 
 
@@ -312,7 +313,7 @@ def test_two_ranks_compute_the_same_as_one(tmp_path: Path, make_tuning: Make) ->
     alone = make_tuning(tmp_path / "alone", epochs=0.5, log_every=1)
     run_finetune(alone)
     together = replace(alone, run=tmp_path / "together")
-    run_on_ranks(2, finetune, together, silent_console())
+    run_on_ranks(2, finetune, together, MUTE)
     for one, two in zip(read_metrics(alone.run), read_metrics(together.run), strict=True):
         if one["kind"] == "train":
             assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
@@ -344,7 +345,7 @@ def test_weights_broken_by_the_last_step_are_not_written(tmp_path: Path, make_tu
     wild = OptimizerSettings(learning_rate=3e38, warmup_ratio=0.0, bias_correction=True)
     settings = make_tuning(tmp_path / "run", task=task, optimizer=wild, epochs=0.01, save_every=1_000)
     with pytest.raises(DivergedError, match=r"step 1: .*not finite.* \("):
-        finetune(settings, Console(file=io.StringIO()))
+        finetune(settings, TerminalReporter(Console(file=io.StringIO())))
     assert not (settings.run / "model").exists()
     assert not (settings.run / "report.json").exists()
 
@@ -360,7 +361,10 @@ def test_damaged_initial_weights_are_rejected_before_writing(
     weights[name][-1, 0] = float("nan")
     save_file(weights, tmp_path / "damaged/model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match=r"the initial weights are damaged: .*position.* not finite"):
-        finetune(make_tuning(tmp_path / "run", model=str(tmp_path / "damaged")), Console(file=io.StringIO()))
+        finetune(
+            make_tuning(tmp_path / "run", model=str(tmp_path / "damaged")),
+            TerminalReporter(Console(file=io.StringIO())),
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -408,13 +412,13 @@ def test_examples_replace_files(tmp_path: Path, make_tuning: Make) -> None:
     task = settings.task.build_task()
     examples = {split: list(task.read(*settings.task.files(split))) for split in ("train", "dev", "test")}
     given = replace(settings, run=tmp_path / "given", task=TaskSettings("classification"))
-    finetune(given, Console(quiet=True), examples)
+    finetune(given, SILENT, examples)
     assert same_weights(settings.run / "model", given.run / "model")
     assert read_untimed(settings.run) == read_untimed(given.run)
     assert read_json(settings.run / "report.json")["scores"] == read_json(given.run / "report.json")["scores"]
     odd = [examples["train"][0]._replace(label=label) for label in "xy"]
     with pytest.raises(ValueError, match=r"dev\.tsv, line 2: .*label .*training data: 'x', 'y'"):
-        finetune(replace(given, run=tmp_path / "odd"), Console(quiet=True), examples | {"train": odd})
+        finetune(replace(given, run=tmp_path / "odd"), SILENT, examples | {"train": odd})
 
 
 def test_resumed_run_reads_its_task_once(tmp_path: Path, make_tuning: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -805,7 +809,7 @@ def test_skipped_rows_of_published_files_are_reported_by_split(tmp_path: Path, m
     scores = io.StringIO()
     evaluate(
         EvaluateSettings(str(tmp_path / "run"), examples, device=CPU),
-        Console(file=scores, width=300),
+        TerminalReporter(Console(file=scores, width=300)),
     )
     assert "8 examples" in scores.getvalue()
     assert "1 row with too few columns skipped" in scores.getvalue()

@@ -162,8 +162,8 @@ def test_settings_of_a_new_tagger_are_its_own_defaults() -> None:
     [
         ({"architecture": "bilstm", "model": "folder"}, "model: architecture = 'bilstm' starts a new model; omit it"),
         ({"architecture": "bilstm", "tuning": {"keep_head": True}}, "keep_head: architecture = 'bilstm'"),
-        ({"architecture": "lstm"}, "expected one of .*'bilstm', 'bilstm-crf'.*, got 'lstm'"),
-        ({"model": "folder", "words": {"word_size": 50}}, "word_size.*set architecture = bilstm"),
+        ({"architecture": "lstm"}, "architecture: expected .*bilstm or bilstm-crf.*, got 'lstm'"),
+        ({"model": "folder", "words": {"word_size": 50}}, "word_size.*set architecture = .*bilstm"),
         (
             {"architecture": "bilstm-crf", "task": {"task": "tagging", "overrides": {"tag_head": "linear"}}},
             "'bilstm-crf': expected tagging with tag_head = 'crf'",

@@ -20,9 +20,9 @@ from bertwright.interop.huggingface import load_model
 from bertwright.models.packing import make_input
 from bertwright.systems.bcn.bcn import BcnEncoder
 from bertwright.systems.cove.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
+from bertwright.systems.cove.mt_lstm_folder import SOURCE_RULES
 from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
 from bertwright.systems.translation_models import (
-    SOURCE_RULES,
     TranslationSystem,
     load_translation_system,
     write_translation_system,
@@ -165,6 +165,6 @@ def test_a_transformer_has_no_context_vectors(folder: Path, tmp_path: Path) -> N
     write_translation_system(tmp_path / "mt", TranslationSystem(model, tokenizer, tokenizer))
     settings = make_settings(tmp_path / "run", folder, True)
     changed = replace(settings, words=replace(settings.words, translation_model=str(tmp_path / "mt")))
-    with pytest.raises(ValueError, match="train-translation --architecture mt-lstm, got a Transformer"):
+    with pytest.raises(ValueError, match="train-translation --architecture mt-lstm, got a transformer"):
         finetune(changed)
     assert not (tmp_path / "run").exists()

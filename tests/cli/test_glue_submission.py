@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 
 import bertwright
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.inference.glue_submission import SUBMISSION_FILES, SubmissionSettings, submission
 from bertwright.models.heads import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
@@ -123,7 +124,7 @@ def make(glue: Path, models: Path, tmp_path: Path) -> Make:
 def read_zip(settings: SubmissionSettings) -> tuple[dict[str, list[str]], str]:
     """Submit; returns the lines of each file in the zip, and the printed text."""
     printed = io.StringIO()
-    with zipfile.ZipFile(submission(settings, Console(file=printed, width=100))) as archive:
+    with zipfile.ZipFile(submission(settings, TerminalReporter(Console(file=printed, width=100)))) as archive:
         files = {name: archive.read(name).decode().split("\n") for name in archive.namelist()}
     assert all(lines.pop() == "" for lines in files.values())  # every line is ended
     return files, printed.getvalue()
@@ -186,8 +187,10 @@ def test_files_are_utf8_whatever_the_encoding_of_the_training_files(
 
 
 def test_equal_answers_make_equal_zips_that_anyone_may_read(make: Make, tmp_path: Path) -> None:
-    one = submission(make("rte"), Console(file=io.StringIO()))
-    other = submission(make("rte", output=tmp_path / "new" / "other.zip"), Console(file=io.StringIO()))
+    one = submission(make("rte"), TerminalReporter(Console(file=io.StringIO())))
+    other = submission(
+        make("rte", output=tmp_path / "new" / "other.zip"), TerminalReporter(Console(file=io.StringIO()))
+    )
     assert one.read_bytes() == other.read_bytes()
     with zipfile.ZipFile(one) as archive:
         assert [info.external_attr >> 16 for info in archive.infolist()] == [0o644]
@@ -249,7 +252,7 @@ def test_a_folder_of_transformers_answers_without_saying_what_it_read(
 def check_rejected(settings: SubmissionSettings, message: str) -> None:
     before = sorted(settings.output.parent.rglob("*"))
     with pytest.raises(ValueError, match=message):
-        submission(settings, Console(file=io.StringIO()))
+        submission(settings, TerminalReporter(Console(file=io.StringIO())))
     assert sorted(settings.output.parent.rglob("*")) == before
 
 
@@ -330,7 +333,7 @@ def test_a_path_that_cannot_be_written_is_an_error_before_the_work(
     (tmp_path / "file").touch()
     for path in (Path("/sys/glue.zip"), tmp_path / "file" / "glue.zip"):
         with pytest.raises(OSError, match=r"Permission denied|Read-only file system|a file, but a folder"):
-            submission(make("rte", output=path), Console(file=io.StringIO()))
+            submission(make("rte", output=path), TerminalReporter(Console(file=io.StringIO())))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from bertwright.base.files import read_json, remove_folder
 from bertwright.base.settings import from_table, read_toml, write_settings
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.finetuning import finetune_cost
 from bertwright.finetuning.run import FinetuneRun, finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
@@ -113,7 +114,10 @@ def test_chosen_model_equals_that_of_finetune(tmp_path: Path, finished_grid: tup
     settings, _ = finished_grid
     chosen = read_json(settings.run / "report.json")["chosen"]
     (trial,) = [trial for trial in settings.points() if trial.name == chosen["run"]]
-    alone = finetune(replace(settings.finetune_settings(trial), run=tmp_path / "alone"), Console(file=io.StringIO()))
+    alone = finetune(
+        replace(settings.finetune_settings(trial), run=tmp_path / "alone"),
+        TerminalReporter(Console(file=io.StringIO())),
+    )
     assert same_weights(alone, settings.run / "model")
     assert (alone / "task.json").read_bytes() == (settings.run / "model" / "task.json").read_bytes()
 
@@ -160,7 +164,7 @@ def test_ctrl_c_during_a_run_loses_nothing(
     settings = make(tmp_path / "run", learning_rates=(3e-3,))
     begun: list[str] = []
 
-    def interrupt_second(tuning: Any, console: Console) -> Path:
+    def interrupt_second(tuning: Any, reporter: TerminalReporter) -> Path:
         begun.append(tuning.run.parent.name)
         if len(begun) == 2:
             step = Optimizer.step
@@ -172,8 +176,8 @@ def test_ctrl_c_during_a_run_loses_nothing(
 
             with monkeypatch.context() as patch:
                 patch.setattr(Optimizer, "step", with_signal)
-                return finetune(tuning, console)
-        return finetune(tuning, console)
+                return finetune(tuning, reporter)
+        return finetune(tuning, reporter)
 
     monkeypatch.setattr(trials, "finetune", interrupt_second)
     with pytest.raises(
@@ -323,8 +327,8 @@ def test_estimate_counts_steps_evaluations_and_openings(
         finetune_cost, "time_evaluation", lambda _, split: {"dev": 1_000.0, "test": 100_000.0}[split.name]
     )
     settings = make(tmp_path / "run", batch_sizes=(16, 32), epochs=(1.5,))
-    planned = GridRun(settings, Console(file=io.StringIO())).trials
-    plan = grids.estimate_cost(settings.run, planned, Console(file=io.StringIO()))
+    planned = GridRun(settings, TerminalReporter(Console(file=io.StringIO()))).trials
+    plan = grids.estimate_cost(settings.run, planned, TerminalReporter(Console(file=io.StringIO())))
     # 30 steps of 16 seconds, 15 of 32; dev after an epoch and at the end; test once; 8 runs
     assert plan.steps == 4 * (30 + 15)
     assert plan.seconds == pytest.approx(4 * (30 * 16 + 15 * 32) + 8 * (2 * 1_000 + 100_000), abs=300)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import bertwright
-from bertwright.cli.verbs.next_sentence import run as next_sentence
 from bertwright.inference.attention_plot import AttentionSettings, attention
 from bertwright.inference.attention_weights import Attention
 from bertwright.inference.bert import Bert
+from bertwright.inference.text_commands import score_next_sentences as next_sentence
 from bertwright.inference.text_settings import NextSentenceSettings
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.run import pretrain

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from task_models import CLASSES, QUESTIONS, TAGGING, save_random_model, write_questions
 
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
@@ -30,7 +30,7 @@ from helpers import CPU, read_output
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".tsv", ".csv"])
 def test_predict_writes_files_in_order_chunk_by_chunk(
-    suffix: str, tmp_path: Path, vocabulary_folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+    suffix: str, tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prediction, "MAX_CHUNK_EXAMPLES", 3)
     bert, model = save_random_model(vocabulary_folder, CLASSES, tmp_path / "model")
@@ -39,7 +39,7 @@ def test_predict_writes_files_in_order_chunk_by_chunk(
     for path, lines in zip(paths, (texts[:5], texts[5:]), strict=True):
         path.write_text("text\n" + "".join(f"{text}\n" for text in lines))
     output = tmp_path / f"out{suffix}"
-    predict(PredictSettings(model, inputs=tuple(map(str, paths)), output=output, device=CPU), console)
+    predict(PredictSettings(model, inputs=tuple(map(str, paths)), output=output, device=CPU), reporter)
     with output.open(newline="") as file:
         rows = (
             [json.loads(line) for line in file]
@@ -50,11 +50,11 @@ def test_predict_writes_files_in_order_chunk_by_chunk(
     assert [float(row["p(good)"]) for row in rows] == pytest.approx(
         [one.probabilities["good"] for one in bert.classify(texts)], abs=1e-6
     )
-    assert "7 predictions" in read_output(console)
+    assert "7 predictions" in read_output(reporter)
 
 
 def test_limit_predicts_the_first_examples_of_the_files_with_their_columns(
-    tmp_path: Path, vocabulary_folder: Path, console: Console
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
 ) -> None:
     bert, model = save_random_model(vocabulary_folder, CLASSES, tmp_path / "model")
     texts = [f"the {word} in the forest" for word in "bear deer fish wolf crow".split()]
@@ -65,7 +65,7 @@ def test_limit_predicts_the_first_examples_of_the_files_with_their_columns(
     settings = PredictSettings(
         model, inputs=files, limit=3, output=tmp_path / "o.jsonl", keep_columns=("id",), device=CPU
     )
-    predict(settings, console)
+    predict(settings, reporter)
     rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
     assert [(row["id"], row["label"]) for row in rows] == list(
         zip(("a0", "a1", "b0"), (answer.label for answer in bert.classify(texts[:3])), strict=True)
@@ -91,53 +91,57 @@ def conllu(*rows: str) -> str:
     ],
 )
 def test_predict_writes_tags_as_columns(
-    name: str, text: str, tmp_path: Path, vocabulary_folder: Path, console: Console
+    name: str, text: str, tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
 ) -> None:
     bert, model = save_random_model(vocabulary_folder, TAGGING, tmp_path / "model")
     (tmp_path / name).write_text(text)
-    predict(PredictSettings(model, inputs=(str(tmp_path / name),), output=tmp_path / "o.conll", device=CPU), console)
+    predict(PredictSettings(model, inputs=(str(tmp_path / name),), output=tmp_path / "o.conll", device=CPU), reporter)
     first, second = bert.tag([("the", "bear"), ("wolf",)])
     expected = f"the\t{first.tags[0]}\nbear\t{first.tags[1]}\n\nwolf\t{second.tags[0]}\n\n"
     assert (tmp_path / "o.conll").read_text() == expected
 
 
-def test_predict_applies_overrides_to_texts(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
+def test_predict_applies_overrides_to_texts(
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
+) -> None:
     _, model = save_random_model(vocabulary_folder, QUESTIONS, tmp_path / "model")
     texts, overrides = ("the bear sees", "the wolf sees the bear"), TaskOptions(n_best_size=2)
-    predict(PredictSettings(model, texts, overrides=overrides, device=CPU), console)
-    assert read_output(console).count("%") == 2
+    predict(PredictSettings(model, texts, overrides=overrides, device=CPU), reporter)
+    assert read_output(reporter).count("%") == 2
 
 
 @pytest.mark.parametrize("task", [Regression(text_pair="pair"), Classification(text_pair="pair", labels=("no", "yes"))])
 def test_predict_reads_two_texts_as_a_pair_for_a_task_on_pairs(
-    task: AnyTask, tmp_path: Path, vocabulary_folder: Path, console: Console
+    task: AnyTask, tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
 ) -> None:
     _, model = save_random_model(vocabulary_folder, task, tmp_path / "model")
-    predict(PredictSettings(model, ("the bear", "the wolf"), device=CPU), console)
-    assert "the bear / the wolf" in read_output(console)
+    predict(PredictSettings(model, ("the bear", "the wolf"), device=CPU), reporter)
+    assert "the bear / the wolf" in read_output(reporter)
     with pytest.raises(ValueError, match="about pairs: give two texts, not 3"):
-        predict(PredictSettings(model, ("the bear", "the wolf", "the deer"), device=CPU), console)
+        predict(PredictSettings(model, ("the bear", "the wolf", "the deer"), device=CPU), reporter)
 
 
-def test_predict_rejects_equal_ids_in_two_files(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
+def test_predict_rejects_equal_ids_in_two_files(
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
+) -> None:
     _, model = save_random_model(vocabulary_folder, QUESTIONS, tmp_path / "model")
     asked = ("the bear sees", "the wolf sees", [{"text": "the wolf"}])
     files = tuple(write_questions(tmp_path / name, asked) for name in ("a.jsonl", "b.jsonl"))
     output = tmp_path / "answers.json"
     with pytest.raises(ValueError, match=r'b\.jsonl, line 1: .*id "1" belongs to two'):
-        predict(PredictSettings(model, inputs=files, output=output, device=CPU), console)
+        predict(PredictSettings(model, inputs=files, output=output, device=CPU), reporter)
     assert not output.exists()
-    predict(PredictSettings(model, inputs=files[:1], output=output, device=CPU), console)
+    predict(PredictSettings(model, inputs=files[:1], output=output, device=CPU), reporter)
     assert list(json.loads(output.read_text())) == ["1"]
 
 
 def test_predict_rejects_a_format_of_another_task_type(
-    tmp_path: Path, vocabulary_folder: Path, console: Console
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
 ) -> None:
     _, model = save_random_model(vocabulary_folder, CLASSES, tmp_path / "model")
     for name, kind in (("o.conll", "tagging"), ("o.json", "question-answering")):
         with pytest.raises(ValueError, match=rf"{name}: \.\w+ is a format for {kind}"):
-            predict(PredictSettings(model, inputs=("a.tsv",), output=tmp_path / name, device=CPU), console)
+            predict(PredictSettings(model, inputs=("a.tsv",), output=tmp_path / name, device=CPU), reporter)
 
 
 GOOD = {"a.tsv": "text\nthe bear\n", "a.conll": "the\tX\n", "a.jsonl": '{"prompt": "the", "all": ["bear", "wolf"]}\n'}
@@ -172,7 +176,7 @@ def test_predict_reports_errors_in_the_last_file_before_the_first_prediction(
     message: str,
     tmp_path: Path,
     vocabulary_folder: Path,
-    console: Console,
+    reporter: TerminalReporter,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prediction, "MAX_CHUNK_EXAMPLES", 1)
@@ -183,11 +187,15 @@ def test_predict_reports_errors_in_the_last_file_before_the_first_prediction(
     if last:
         second.write_text(last)
     with pytest.raises(ValueError, match=message):
-        predict(PredictSettings(model, inputs=(str(first), str(second)), output=tmp_path / output, device=CPU), console)
+        predict(
+            PredictSettings(model, inputs=(str(first), str(second)), output=tmp_path / output, device=CPU), reporter
+        )
     assert {path.name for path in tmp_path.iterdir()} <= {"model", *names.split()}
 
 
-def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder: Path, console: Console) -> None:
+def test_examples_that_lose_tokens_are_counted(
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
+) -> None:
     _, model = save_random_model(
         vocabulary_folder, Classification(labels=("bad", "good"), max_length=6), tmp_path / "model"
     )
@@ -195,26 +203,26 @@ def test_examples_that_lose_tokens_are_counted(tmp_path: Path, vocabulary_folder
     path.write_text(f"text\tlabel\n{long}\tgood\nthe bear\tbad\n{long}\tgood\n")
     warning = "! 2 of 3 examples (66.7%) lose tokens: max_length is 6; raise max_length to keep them whole"
     for number, overrides in enumerate((TaskOptions(), TaskOptions(max_length=16))):
-        evaluate(EvaluateSettings(model, (str(path),), overrides=overrides, device=CPU), console)
+        evaluate(EvaluateSettings(model, (str(path),), overrides=overrides, device=CPU), reporter)
         output = tmp_path / f"{number}.jsonl"
-        predict(PredictSettings(model, inputs=(str(path),), output=output, overrides=overrides, device=CPU), console)
-        predict(PredictSettings(model, (long, "the bear", long), overrides=overrides, device=CPU), console)
-        assert read_output(console).count(warning) == 3
+        predict(PredictSettings(model, inputs=(str(path),), output=output, overrides=overrides, device=CPU), reporter)
+        predict(PredictSettings(model, (long, "the bear", long), overrides=overrides, device=CPU), reporter)
+        assert read_output(reporter).count(warning) == 3
 
 
 @pytest.mark.parametrize("labels", [("LABEL_0",), ("Entailment", "neutral"), ("good", "bad")])
 def test_two_texts_for_a_model_that_may_be_for_pairs_are_said_to_be_scored_singly(
-    tmp_path: Path, vocabulary_folder: Path, console: Console, labels: tuple[str, ...]
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter, labels: tuple[str, ...]
 ) -> None:
     task = Regression() if len(labels) == 1 else replace(CLASSES, labels=labels)
     _, model = save_random_model(vocabulary_folder, task, tmp_path / "model")
     (tmp_path / "model/task.json").unlink()
     (tmp_path / "model/checksums.json").unlink()
-    predict(PredictSettings(model, ("the bear", "the deer"), device=CPU), console)
-    predict(PredictSettings(model, ("the bear",), device=CPU), console)
+    predict(PredictSettings(model, ("the bear", "the deer"), device=CPU), reporter)
+    predict(PredictSettings(model, ("the bear",), device=CPU), reporter)
     options = TaskOptions(text_pair="b")
-    predict(PredictSettings(model, ("the bear", "the deer"), overrides=options, device=CPU), console)
-    assert read_output(console).count("--text-pair b") == (0 if "good" in labels else 1)
+    predict(PredictSettings(model, ("the bear", "the deer"), overrides=options, device=CPU), reporter)
+    assert read_output(reporter).count("--text-pair b") == (0 if "good" in labels else 1)
 
 
 def test_truncation_warning_names_the_setting_unless_the_model_has_no_more_positions() -> None:
@@ -226,7 +234,7 @@ def test_truncation_warning_names_the_setting_unless_the_model_has_no_more_posit
 
 
 def test_predict_writes_tables_that_are_read_back_equal(
-    tmp_path: Path, vocabulary_folder: Path, console: Console
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
 ) -> None:
     bert, model = save_random_model(
         vocabulary_folder, Classification(labels=('5" disc', 'a\t"b"\r\nc')), tmp_path / "model"
@@ -234,9 +242,9 @@ def test_predict_writes_tables_that_are_read_back_equal(
     texts = [f"the {word}" for word in "bear deer fish wolf crow hare duck".split()]
     (tmp_path / "a.tsv").write_text("text\n" + "".join(f"{text}\n" for text in texts))
     for name in ("o.jsonl", "o.csv", "o.tsv"):
-        assert "tabs" not in read_output(console)
+        assert "tabs" not in read_output(reporter)
         settings = PredictSettings(model, inputs=(str(tmp_path / "a.tsv"),), output=tmp_path / name, device=CPU)
-        predict(settings, console)
+        predict(settings, reporter)
     labels = [one.label for one in bert.classify(texts)]
     columns = TableSchema(("label", 'p(5" disc)', 'p(a "b" c)'))
     rows = [values for _, values in read_rows(str(tmp_path / "o.tsv"), columns)]
@@ -246,13 +254,13 @@ def test_predict_writes_tables_that_are_read_back_equal(
     assert read == labels
     fields = 1 + sum("b" in label for label in labels)  # and the header's
     assert f"! {fields} fields had tabs or line breaks, which are now spaces; .jsonl and .csv keep them" in read_output(
-        console
+        reporter
     )
 
 
 @pytest.mark.parametrize("scheme", ["iob2", "none"])
 def test_predict_prints_a_table_for_each_tagged_text(
-    scheme: str, tmp_path: Path, vocabulary_folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+    scheme: str, tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def bears(found: np.ndarray) -> np.ndarray:
         return np.where(np.arange(len(found))[:, None] == 1, [0, 1, 0], [1, 0, 0]).astype(np.float32) * 99
@@ -262,8 +270,8 @@ def test_predict_prints_a_table_for_each_tagged_text(
     monkeypatch.setattr(
         ensemble, "predict_logits", lambda _, encoded, __: bears(encoded.positions)
     )  # the second word of each text
-    predict(PredictSettings(model, ("the bear", "the [wolf]", " "), device=CPU), console)
-    shown = [" ".join(line.split()) for line in read_output(console).splitlines()]
+    predict(PredictSettings(model, ("the bear", "the [wolf]", " "), device=CPU), reporter)
+    shown = [" ".join(line.split()) for line in read_output(reporter).splitlines()]
     shown = [line for line in shown if line and "──" not in line and "[UNK]: the model" not in line]
     header = "text label characters probability"
     if scheme == "iob2":
@@ -280,7 +288,7 @@ FORMULAS = ["=1+2", "+1", "-1", "@SUM(A1)", "\tx", "\rx"]
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])
 def test_safe_csv_writes_formulas_as_texts(
-    suffix: str, tmp_path: Path, vocabulary_folder: Path, console: Console
+    suffix: str, tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter
 ) -> None:
     _, model = save_random_model(vocabulary_folder, Regression(), tmp_path / "model")
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*FORMULAS, "a = 1"]))
@@ -291,7 +299,7 @@ def test_safe_csv_writes_formulas_as_texts(
         settings = PredictSettings(
             model, inputs=inputs, output=output, keep_columns=copied, safe_csv=safe_csv, device=CPU
         )
-        predict(settings, console)
+        predict(settings, reporter)
         texts, scores = zip(*(values for _, values in read_rows(str(output), columns)), strict=True)
         prefix = "'" if safe_csv else ""
         written = [text.replace("\t", " ").replace("\r", " ") if suffix == ".tsv" else text for text in FORMULAS]
@@ -300,7 +308,7 @@ def test_safe_csv_writes_formulas_as_texts(
 
 
 def test_invalid_row_is_reported_before_the_first_prediction(
-    tmp_path: Path, vocabulary_folder: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def predict_nothing(*_: object) -> None:
         pytest.fail("predicted before the files were checked")
@@ -310,7 +318,7 @@ def test_invalid_row_is_reported_before_the_first_prediction(
     inputs, output = (str(tmp_path / "a.jsonl"),), tmp_path / "o.jsonl"
     monkeypatch.setattr(prediction, "predict_logits", predict_nothing)
     with pytest.raises(ValueError, match=r"a\.jsonl, line 2: no column 'text'"):
-        predict(PredictSettings(model, inputs=inputs, output=output, keep_columns=("id",), device=CPU), console)
+        predict(PredictSettings(model, inputs=inputs, output=output, keep_columns=("id",), device=CPU), reporter)
     assert not output.exists()
 
 

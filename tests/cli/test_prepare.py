@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-from rich.console import Console
-
 import bertwright
 from bertwright import BuildSettings, CorpusSettings, PrepareSettings
-from bertwright.pretraining import prepare as prepare_module
+from bertwright.base.reporter import SilentReporter
 from harness import run_with_output
 
 
@@ -36,17 +33,18 @@ def test_skipped_and_unknown_text_is_reported(
 
 
 def test_progress_covers_the_held_out_files(
-    tmp_path: Path, vocabulary_folder: Path, small_corpus: CorpusSettings, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, vocabulary_folder: Path, small_corpus: CorpusSettings
 ) -> None:
     totals, done = list[int](), list[int]()
 
-    @contextmanager
-    def record(console: Console, what: str, size: int) -> Iterator[Callable[[int], None]]:
-        totals.append(size)
-        yield done.append
+    class Recorder(SilentReporter):
+        @contextmanager
+        def progress(self, what: str, size: int, *_: object) -> Iterator[Callable[[int], None]]:
+            totals.append(size)
+            yield done.append
 
-    monkeypatch.setattr(prepare_module, "byte_progress", record)
     held_out = BuildSettings(workers=1, held_out_inputs=small_corpus.inputs)
-    run_with_output(bertwright.prepare, PrepareSettings(small_corpus, str(vocabulary_folder), tmp_path / "s", held_out))
+    settings = PrepareSettings(small_corpus, str(vocabulary_folder), tmp_path / "s", held_out)
+    bertwright.prepare(settings, Recorder())
     size = Path(small_corpus.inputs[0]).stat().st_size
     assert totals == [2 * size] == [sum(done)]

@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 import bertwright
 from bertwright.base.files import lock_folder, read_json
 from bertwright.base.settings import write_settings
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
@@ -82,10 +83,10 @@ def unfinished(finished: PretrainSettings) -> PretrainSettings:
     return finished
 
 
-def open_cpu(settings: PretrainSettings, console: Console | None = None, **ranks: int) -> PretrainRun:
+def open_cpu(settings: PretrainSettings, reporter: TerminalReporter | None = None, **ranks: int) -> PretrainRun:
     """Open a run on the CPU."""
     context = ExecutionContext(torch.device("cpu"), torch.float32, threads=1, **ranks)
-    return open_run(settings, context, console or Console(file=StringIO()))
+    return open_run(settings, context, reporter or TerminalReporter(Console(file=StringIO())))
 
 
 def read_evaluations(run: Path) -> list[dict[str, Any]]:
@@ -112,7 +113,7 @@ def test_validation_loss_falls_within_a_hundred_steps(tmp_path: Path, make_setti
     settings = context_settings(make_settings, tmp_path / "run", steps=100)
     printed = run_pretrain(settings)
     before, *_, after = read_evaluations(settings.run)
-    assert after["mlm_loss"] < before["mlm_loss"] - 0.5
+    assert after["loss"] < before["loss"] - 0.5
     assert "next-sentence accuracy" in printed
     assert re.search(r"^[\d,]+ examples per epoch; [\d,]+ steps are ", printed, re.MULTILINE)
 
@@ -123,7 +124,7 @@ def test_model_learns_from_context_and_fills_masks(tmp_path: Path, make_settings
     settings = context_settings(make_settings, tmp_path / "run", steps=800)
     run_pretrain(settings)
     before, *_, after = read_evaluations(settings.run)
-    assert after["mlm_loss"] < before["mlm_loss"] / 2
+    assert after["loss"] < before["loss"] / 2
     # Five of the nine tokens per sentence are always the same; the others are one of five each, without context.
     assert after["mlm_accuracy"] > (5 + 4 * 0.2) / 9 + 0.1
     model = bertwright.load(settings.run / "model")
@@ -270,7 +271,7 @@ def test_padded_batches_change_the_result_only_by_rounding(tmp_path: Path, make_
     for name, tensor in packed.items():
         torch.testing.assert_close(padded[name], tensor, rtol=2e-3, atol=2e-4)
     for one, other in zip(read_metrics(tmp_path / "packed"), read_metrics(tmp_path / "padded"), strict=True):
-        assert other["mlm_loss"] == pytest.approx(one["mlm_loss"], rel=1e-4)
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
 def test_last_phase_is_evaluated_at_both_lengths(tmp_path: Path, make_settings: Make) -> None:
@@ -278,14 +279,14 @@ def test_last_phase_is_evaluated_at_both_lengths(tmp_path: Path, make_settings: 
     assert [(phase.first, phase.end, phase.data.max_length) for phase in settings.phases] == [(0, 9, 32), (9, 12, 64)]
     printed = run_pretrain(settings)
     records = {record["step"]: record for record in read_evaluations(settings.run)}
-    assert [step for step, record in records.items() if "long_mlm_loss" in record] == [12]
+    assert [step for step, record in records.items() if "long_loss" in record] == [12]
     run = open_cpu(replace(settings, resume=True))
     for prefix, data in zip(("", "long_"), run.held_out, strict=True):
         expected = evaluate(settings.objective, run.model, data.validation_batches(settings.eval_sequences))
-        assert records[12][f"{prefix}mlm_loss"] == pytest.approx(expected["mlm_loss"], rel=1e-6)
-    assert records[12]["mlm_loss"] != records[12]["long_mlm_loss"]
+        assert records[12][f"{prefix}loss"] == pytest.approx(expected["loss"], rel=1e-6)
+    assert records[12]["loss"] != records[12]["long_loss"]
     (line,) = [line for line in printed.splitlines() if "masked-LM loss (nats), length 64" in line]
-    assert line.split()[-1] == f"{records[12]['long_mlm_loss']:.3f}"
+    assert line.split()[-1] == f"{records[12]['long_loss']:.3f}"
 
 
 @pytest.mark.parametrize("objective", ["mlm", "ltr", "rtl"])
@@ -335,7 +336,7 @@ def test_run_with_init_starts_from_its_weights(tmp_path: Path, make_settings: Ma
     run_pretrain(second)
     last = read_evaluations(first.run)[-1]
     start = read_evaluations(second.run)[0]
-    assert start["mlm_loss"] == pytest.approx(last["mlm_loss"], rel=1e-5)
+    assert start["loss"] == pytest.approx(last["loss"], rel=1e-5)
 
 
 def test_model_with_one_segment_type_is_rejected_for_pairs(tmp_path: Path, make_settings: Make, store: Path) -> None:
@@ -492,7 +493,7 @@ def test_run_killed_at_its_end_writes_its_report_on_resume(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr("bertwright.pretraining.run.plot_metrics", die)
-        pretrain(settings, Console(file=StringIO()))
+        pretrain(settings, TerminalReporter(Console(file=StringIO())))
     run_pretrain(replace(settings, resume=True))
     assert {"model", "loss.png", "report.json"} <= {path.name for path in settings.run.iterdir()}
 
@@ -654,7 +655,7 @@ def test_infinite_loss_stops_the_run_and_earlier_checkpoints_remain(tmp_path: Pa
     wild = OptimizerSettings(learning_rate=1e30, warmup_ratio=0.0)
     settings = make_settings(tmp_path / "run", optimizer=wild, save_every=1)
     with pytest.raises(DivergedError, match=r"step \d+: not finite: .*--learning-rate"):
-        pretrain(settings, Console(file=StringIO()))
+        pretrain(settings, TerminalReporter(Console(file=StringIO())))
     assert not (settings.run / "model").exists()
     checkpoints = list((settings.run / "checkpoints").iterdir())
     assert checkpoints
@@ -668,7 +669,7 @@ def test_infinite_weights_are_not_written(tmp_path: Path, make_settings: Make) -
     wild = OptimizerSettings(learning_rate=3e38, warmup_ratio=0.0)
     settings = make_settings(tmp_path / "run", optimizer=wild, steps=1, save_every=1)
     with pytest.raises(DivergedError, match=r"step 1: .*not finite.* \(.*try a hundredth"):
-        pretrain(settings, Console(file=StringIO()))
+        pretrain(settings, TerminalReporter(Console(file=StringIO())))
     assert not (settings.run / "model").exists()
     assert list((settings.run / "checkpoints").iterdir()) == []
 
@@ -698,11 +699,27 @@ def test_damaged_checkpoint_is_named(unfinished: PretrainSettings) -> None:
     assert (settings.run / "model").is_dir()
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "best", "tensorboard", "metrics.jsonl"])
+def test_foreign_run_whose_folder_is_a_link_deletes_nothing_elsewhere(
+    unfinished: PretrainSettings, tmp_path: Path, name: str
+) -> None:
+    path = unfinished.run / name
+    if path.exists():
+        path.rename(tmp_path / "mine")
+    else:
+        (tmp_path / "mine" / ".old.part-1-1").mkdir(parents=True)
+    before = {*tmp_path.glob("mine/**/*")}
+    path.symlink_to(tmp_path / "mine")
+    with pytest.raises(ValueError, match=f"^{path}: .*link to"):
+        pretrain(unfinished)
+    assert {*tmp_path.glob("mine/**/*")} == before
+
+
 def test_full_disk_while_saving_loses_nothing(unfinished: PretrainSettings) -> None:
     settings = unfinished
     shutil.rmtree(settings.run / "checkpoints" / "step-00000012")
     with full_disk(50_000), pytest.raises(OSError, match=r"not written|could not be written|[Tt]oo large"):
-        pretrain(settings, Console(file=StringIO()))
+        pretrain(settings, TerminalReporter(Console(file=StringIO())))
     assert [path.name for path in (settings.run / "checkpoints").iterdir()] == ["step-00000008"]
     run_pretrain(settings)
     assert (settings.run / "model").is_dir()

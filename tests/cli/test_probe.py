@@ -22,6 +22,7 @@ from rich.console import Console
 
 from bertwright.base.files import read_json
 from bertwright.base.settings import from_table, read_toml
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.huggingface import save_model
@@ -328,7 +329,7 @@ def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "two/features").exists()
 
     printed = io.StringIO()
-    info(InfoSettings(tmp_path / "states"), Console(file=printed, width=120))
+    info(InfoSettings(tmp_path / "states"), TerminalReporter(Console(file=printed, width=120)))
     text = printed.getvalue()
     layers = sorted(path.stem.removeprefix("layer-") for path in (tmp_path / "states/dev").glob("layer-*.npy"))
     assert "states of a frozen encoder" in text

@@ -12,10 +12,11 @@ import pytest
 import bertwright
 from bertwright import CorpusSettings, SurveySettings
 from bertwright.base import files
-from bertwright.survey import survey as command
-from bertwright.survey.corpus_statistics import Survey, Unreadable, measure_corpus
-from bertwright.survey.diagnosis import diagnose
-from bertwright.survey.survey import MAX_FILES, render, render_unreadable
+from bertwright.cli.render.survey import MAX_FILES, render, render_unreadable
+from bertwright.surveying import survey as command
+from bertwright.surveying.corpus_statistics import Survey, Unreadable, measure_corpus
+from bertwright.surveying.diagnosis import diagnose
+from bertwright.surveying.survey import UnreadableFiles
 from harness import print_lines, run_and_capture, run_with_output
 
 
@@ -91,7 +92,8 @@ def test_only_unreadable_files_are_listed_above_the_error(tmp_path: Path, capsys
     (tmp_path / "a.docx").write_bytes(b"x")
     (tmp_path / "b.txt").write_bytes(b"")
     with pytest.raises(ValueError, match="2 files cannot be read"):
-        bertwright.survey(SurveySettings(CorpusSettings((str(tmp_path),)), json=tmp_path / "f.json"))
+        settings = SurveySettings(CorpusSettings((str(tmp_path),)), json=tmp_path / "f.json")
+        bertwright.survey(settings, bertwright.terminal_reporter())
     assert "empty file (0 bytes)" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "f.json").exists()
 
@@ -112,7 +114,7 @@ def survey_text(folder: Path, text: str) -> Survey:
 def test_the_list_of_unreadable_files_is_short_for_any_number_of_them() -> None:
     same = [Unreadable(f"{n}.pdf", f"{n}.pdf: unknown suffix", 0) for n in range(7)]
     others = [Unreadable(f"{n}.csv", f"{n}.csv, line {n}: broken", n) for n in range(1000)]
-    lines = print_lines(render_unreadable([*same, *others]))
+    lines = print_lines(render_unreadable(UnreadableFiles([*same, *others]), 80))
     assert lines[1:9] == [*(f"  {n}.pdf" for n in range(5)), "  and 2 more", "      unknown suffix", "  0.csv"]
     assert lines[10].startswith("  1.csv (")
     assert lines[11] == "      line 1: broken"
@@ -121,14 +123,14 @@ def test_the_list_of_unreadable_files_is_short_for_any_number_of_them() -> None:
 
 
 def test_markup_in_the_corpus_is_printed_as_it_is(tmp_path: Path) -> None:
-    lines = print_lines(render(survey_text(tmp_path, "[red]Seen twice[/red]\n\n[red]Seen twice[/red]")))
+    lines = print_lines(render(survey_text(tmp_path, "[red]Seen twice[/red]\n\n[red]Seen twice[/red]"), 80))
     assert any("[red]Seen twice[/red]" in line for line in lines)
 
 
 def test_nothing_is_cut_off_on_80_columns(tmp_path: Path) -> None:
     found = survey_text(tmp_path, "The rain fell on the town all day. Nobody went out. It was cold.\n\n")
     lengths = dataclasses.replace(found.document_lengths, largest=123_456_789_012)
-    text = "\n".join(print_lines(render(dataclasses.replace(found, document_lengths=lengths))))
+    text = "\n".join(print_lines(render(dataclasses.replace(found, document_lengths=lengths), 80)))
     assert "123,456,789,012" in text
     assert "…" not in text
     assert max(map(len, text.split("\n"))) <= 80
@@ -137,6 +139,6 @@ def test_nothing_is_cut_off_on_80_columns(tmp_path: Path) -> None:
 def test_names_of_figures_are_not_broken_on_80_columns(tmp_path: Path) -> None:
     found = survey_text(tmp_path, "The rain fell on the town all day. Nobody went out. It was cold.\n\n")
     found = dataclasses.replace(found, scripts={"Hangul": 0.921, "Latin": 0.053, "Han": 0.026})
-    lines = print_lines(render(found))
+    lines = print_lines(render(found, 80))
     for name in ("one-sentence documents", "duplicate documents", "control characters", "URLs, blobs, long words"):
         assert any(name in line for line in lines)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from bertwright.base.reporter import SILENT
 from bertwright.inference.show_tokens import InputToken, TokenizeSettings, lay_out_input, tokenize
+from bertwright.vocabulary.unknown_words import UnknownWords
+from bertwright.vocabulary.word_tokenizer import ELMO_RULES, LOWERCASE_RULES, WordRules, WordTokenizer
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import run_and_capture
 
@@ -42,7 +44,37 @@ def test_the_command_prints_a_row_per_token_and_names_unknown_words(tmp_path: Pa
     assert ["cute", "8", "B", "5", "cute"] in rows
     assert "7 tokens, uncased vocabulary of 13" in printed
     assert "the vocabulary lacks 'cat'" in printed
-    assert len(tokenize(settings, Console(quiet=True))) == 7
+    assert len(tokenize(settings, SILENT)) == 7
+
+
+@pytest.mark.parametrize("rules", [ELMO_RULES, LOWERCASE_RULES, WordRules()])
+def test_words_are_shown_with_their_ids_and_texts(rules: WordRules, tmp_path: Path) -> None:
+    tokenizer = WordTokenizer.learn(["the old mill is by the river ."], rules)
+    tokenizer.save(tmp_path)
+    text, pair = "the old mill is red", "The river ."
+    tokens = lay_out_input(tokenizer, text, pair)
+    words = ["the", "old", "mill", "is", "<UNK>", "</S>", "the" if rules.lowercase else "<UNK>", "river", "."]
+    assert [token.token for token in tokens] == ["<S>", *words, "</S>"]
+    assert [token.id for token in tokens] == [tokenizer.id(token.token) for token in tokens]
+    assert [token.text for token in tokens] == [None, *text.split(), None, *pair.split(), None]
+    assert [token.position for token in tokens] == list(range(11))
+    assert {token.segment for token in tokens} == {None}
+    printed = run_and_capture(tokenize, TokenizeSettings(str(tmp_path), text), columns=100)
+    assert ["mill", str(tokenizer.id("mill")), "3", "mill"] in [line.split() for line in printed.splitlines()]
+    assert "lacks 'red'" in printed
+    assert ("characters" in printed) == rules.bytes
+    assert "embeddings" not in printed
+
+
+@pytest.mark.parametrize(
+    ("strategy", "token"), [("random", "<UNK>"), ("class", "<UNK-capitalized>"), ("char", "<UNK>")]
+)
+def test_words_that_the_vocabulary_lacks_are_shown_whatever_the_model_reads(strategy: UnknownWords, token: str) -> None:
+    tokenizer = WordTokenizer.learn(["the mill"], WordRules(unknown_words=strategy))
+    shown = lay_out_input(tokenizer, "the Anna")
+    assert [one.text for one in shown] == [None, "the", "Anna", None]
+    assert shown[2].token == token
+    assert shown[2].id == tokenizer.id(token)
 
 
 def test_a_folder_without_a_vocabulary_is_named(tmp_path: Path) -> None:

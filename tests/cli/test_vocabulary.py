@@ -11,6 +11,7 @@ import bertwright
 from bertwright import CorpusSettings, LearnSettings, VocabularySettings
 from bertwright.base.settings import from_table, read_toml
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
+from harness import run_and_capture
 
 
 def test_settings_toml_repeats_the_vocabulary(tmp_path: Path, small_corpus: CorpusSettings) -> None:
@@ -47,12 +48,10 @@ def test_a_vocabulary_that_fails_leaves_nothing(tmp_path: Path, small_corpus: Co
         ("The mill is old.", ""),
     ],
 )
-def test_what_accents_and_capitals_lose_is_reported(
-    tmp_path: Path, text: str, notice: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_accents_and_capitals_lose_is_reported(tmp_path: Path, text: str, notice: str) -> None:
     (tmp_path / "text.txt").write_text(f"{text}\n\n" * 10, encoding="utf-8")
     corpus = CorpusSettings((str(tmp_path / "text.txt"),))
-    bertwright.learn_vocabulary(LearnSettings(corpus, tmp_path / "new", VocabularySettings(size=150)))
-    printed = " ".join(capsys.readouterr().out.split())
+    settings = LearnSettings(corpus, tmp_path / "new", VocabularySettings(size=150))
+    printed = " ".join(run_and_capture(bertwright.learn_vocabulary, settings).split())
     assert notice in printed
     assert ("--strip-accents" in printed, "--no-lowercase" in printed) == ("Schön" in text, "kız" in text)

@@ -14,8 +14,8 @@ import bertwright
 from bertwright.corpus import wikipedia
 from bertwright.corpus.documents import CorpusSettings, Document, read, read_shard, shard_corpus
 from bertwright.corpus.wikipedia import extract_sections
-from bertwright.survey.corpus_statistics import measure_corpus
-from bertwright.survey.diagnosis import diagnose
+from bertwright.surveying.corpus_statistics import measure_corpus
+from bertwright.surveying.diagnosis import diagnose
 from bertwright.text.decoding import ReadStats
 
 SEOUL = """{{Infobox city

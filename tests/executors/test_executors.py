@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from rich.console import Console
+from bertwright.survey import corpus_statistics
+from bertwright.survey.corpus_statistics import measure_corpus
 from worker_tasks import Count, die, die_once, square
 
+from bertwright.base.reporter import Reporter
 from bertwright.cli.main import run
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.executors.executor import LEAD, Executor, ExecutorSettings, SerialExecutor, run_in_order
 from bertwright.executors.open_executor import open_executor
 from bertwright.executors.processes import ProcessExecutor
 from bertwright.executors.ray_executor import _connect
-from bertwright.survey import corpus_statistics
-from bertwright.survey.corpus_statistics import measure_corpus
 from bertwright.tokenstore import build as build_module
 from bertwright.tokenstore.build import BuildSettings, Progress, build
 from bertwright.training.device_settings import DeviceSettings
@@ -32,7 +32,7 @@ from bertwright.vocabulary.learn import shard_counts, word_counts
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from helpers import text_console
+from helpers import text_reporter
 
 ON_RAY = ExecutorSettings(executor="ray")
 WORDS = "the a cat dog sat ran on under mat tree red big old and then it was there again far Élan mañana zebra".split()
@@ -144,10 +144,10 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def learn(corpus: CorpusSettings, folder: Path, execution: ExecutorSettings, **options: Any) -> dict[str, bytes]:
     """Learn a vocabulary; return its files, and what was printed without the folder's name."""
-    console = text_console()
+    reporter = text_reporter()
     vocabulary = VocabularySettings(**{"size": 400, "min_frequency": 1, **options})
-    learn_vocabulary(LearnSettings(corpus, folder, vocabulary, execution), console)
-    printed = console.file.getvalue().replace(folder.name, "")  # type: ignore[attr-defined]
+    learn_vocabulary(LearnSettings(corpus, folder, vocabulary, execution), reporter)
+    printed = reporter.console.file.getvalue().replace(folder.name, "")  # type: ignore[attr-defined]
     return content(folder) | {"printed": printed.encode()}
 
 
@@ -254,7 +254,7 @@ class ToyTrial(Trial):
     def digest_inputs(self) -> tuple[tuple[str, str], ...]:
         return ()
 
-    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> dict[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> dict[str, float]:
         marker = folder.parent / "died"
         if self.settings.number == 2 and not marker.exists():
             marker.touch()
@@ -267,17 +267,17 @@ def test_jobs_run_on_ray_when_their_parents_are_finished(ray_cluster: Any, tmp_p
     first = [ToyTrial(f"job {number}", (), (), ToySettings(number)) for number in (1, 2)]
     second = [ToyTrial(f"job {number}", (), tuple(first), ToySettings(number)) for number in (10, 20, 30)]
     last = ToyTrial("last", (), tuple(second), ToySettings(100))
-    runner, console = Runner(tmp_path), text_console()
+    runner, reporter = Runner(tmp_path), text_reporter()
     with open_executor(ON_RAY) as executor:
-        runner.run_on(executor, [last], console)
-        printed = console.file.getvalue()  # type: ignore[attr-defined]
-        runner.run_on(executor, [last], console)
+        runner.run_on(executor, [last], reporter)
+        printed = reporter.console.file.getvalue()  # type: ignore[attr-defined]
+        runner.run_on(executor, [last], reporter)
     result = runner.result(last)
     assert result is not None
     assert result.scores == {"dev": 3 * 3 + 10 + 20 + 30 + 100}
     assert (runner.folder(first[1]) / "died").exists()
     assert printed.count("of 6") == 6
-    assert console.file.getvalue() == printed  # type: ignore[attr-defined]
+    assert reporter.console.file.getvalue() == printed  # type: ignore[attr-defined]
 
 
 # --- misuse

@@ -26,7 +26,7 @@ from bertwright.tasks.collation import micro_batches
 from bertwright.training.context import execution_context
 from bertwright.vocabulary.byte_pairs import learn_byte_pairs
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words
-from helpers import text_console
+from helpers import text_reporter
 
 ANIMALS = "bear wolf deer hare seal lynx".split()
 
@@ -91,7 +91,7 @@ def test_defaults_of_a_gpt_are_those_of_its_paper(folder: Path, tmp_path: Path) 
 
 
 def test_classification_learns_and_its_folder_opens_in_transformers(folder: Path, data: Path, tmp_path: Path) -> None:
-    model = finetune(make_settings(folder, data, tmp_path / "run", "classification"), text_console())
+    model = finetune(make_settings(folder, data, tmp_path / "run", "classification"), text_reporter())
     assert read_json(tmp_path / "run" / "report.json")["scores"]["dev"]["accuracy"] > 0.95
     bert, theirs = bertwright.load(model, "cpu"), OpenAIGPTForSequenceClassification.from_pretrained(model).eval()
     for text in ("the bear sees a good wolf", "a bad seal"):
@@ -103,7 +103,7 @@ def test_classification_learns_and_its_folder_opens_in_transformers(folder: Path
 
 
 def test_similarity_reads_both_orders(folder: Path, data: Path, tmp_path: Path) -> None:
-    model = finetune(make_settings(folder, data, tmp_path / "run", "regression"), text_console())
+    model = finetune(make_settings(folder, data, tmp_path / "run", "regression"), text_reporter())
     assert read_json(tmp_path / "run" / "report.json")["scores"]["dev"]["spearman"] > 0.8
     bert = bertwright.load(model, "cpu")
     one, two, other = bert.classify(
@@ -119,19 +119,19 @@ def test_similarity_reads_both_orders(folder: Path, data: Path, tmp_path: Path) 
 
 def test_a_head_with_a_bias_is_continued(folder: Path, data: Path, tmp_path: Path) -> None:
     settings = make_settings(folder, data, tmp_path / "run", "multiple-choice", epochs=1.0)
-    first = finetune(settings, text_console())
+    first = finetune(settings, text_reporter())
     assert read_json(first / "config.json")["architectures"] == ["OpenAIGPTWithBiasedHead"]
     tuning = {"keep_head": True}
     again = make_settings(first, data, tmp_path / "again", "multiple-choice", epochs=1.0, tuning=tuning)
     with execution_context(again.device) as context:
-        continued = open_run(again, context, text_console()).model.head.state_dict()
+        continued = open_run(again, context, text_reporter()).model.head.state_dict()
     before = bertwright.load(first, "cpu").model.head.state_dict()  # type: ignore[union-attr]
     assert all(torch.equal(continued[name], tensor) for name, tensor in before.items())
 
 
 def test_multiple_choice_learns(folder: Path, data: Path, tmp_path: Path) -> None:
     settings = make_settings(folder, data, tmp_path / "run", "multiple-choice")
-    model = finetune(settings, text_console())
+    model = finetune(settings, text_reporter())
     assert read_json(tmp_path / "run" / "report.json")["scores"]["dev"]["accuracy"] > 0.8
     assert bertwright.load(model, "cpu").choose("the bear sees", ["a bad wolf", "a good seal"]).choice == 1
 
@@ -143,7 +143,7 @@ def test_loss_is_the_tasks_plus_the_language_models_and_adds_up_over_micro_batch
         folder, data, tmp_path / "run", "classification", tuning={"auxiliary_lm": 0.5, "dropout": 0.0}
     )
     with execution_context(settings.device) as context:
-        state = open_run(settings, context, text_console())
+        state = open_run(settings, context, text_reporter())
         spec = make_spec(state, settings, context)
         encoded, model = state.train.encoded, state.model
         (whole,), parts = (micro_batches(encoded, 0, 16, 0, tokens) for tokens in (10_000, 60))

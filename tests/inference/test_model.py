@@ -57,7 +57,7 @@ def naive_vector(text: str, pooling: str) -> np.ndarray:
 @given(texts=TEXTS, pooling=st.sampled_from(["mean", "cls", "max"]), batch_tokens=st.integers(1, 100))
 def test_vectors_do_not_depend_on_the_batch(texts, pooling, batch_tokens):
     found = BERT.embed(texts, pooling=pooling, normalize=False, batch_tokens=batch_tokens)
-    expected = np.stack([naive_vector(text, text_vectors) for text in texts])
+    expected = np.stack([naive_vector(text, pooling) for text in texts])
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
 
@@ -92,7 +92,7 @@ def test_array_is_a_list_of_texts():
         (lambda: BERT.embed([("a", "b")]), "text 0: expected a text, got"),
         (lambda: BERT.fill_mask(["a [MASK]", None]), "text 1: expected a text, got None"),
         (lambda: BERT.fill_mask(["a [MASK]", "the cat sat."]), r"no \[MASK\] in 'the cat sat.'"),
-        (lambda: BERT.embed(["a"], pooling="sum"), "pooling: expected 'mean', 'cls' or 'max', got 'sum'"),
+        (lambda: BERT.embed(["a"], pooling="sum"), "pooling: expected one of cls, max, mean, .*, got 'sum'"),
         (lambda: BERT.embed(["a"], max_length=17), "max_length: expected 3 to the model's 16, got 17"),
         (lambda: BERT.embed(["a"], max_length=2), "max_length: expected 3 .*got 2"),
         (lambda: BERT.embed(["a"], batch_tokens=0), "batch_tokens: expected at least 1, got 0"),

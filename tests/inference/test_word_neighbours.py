@@ -11,6 +11,8 @@ from bertwright.inference.bert import Bert, load
 from bertwright.inference.embed import EmbedSettings, embed
 from bertwright.inference.word_neighbours import find_neighbours
 from bertwright.inference.word_plot import draw_contexts
+from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
+from bertwright.vocabulary.word_tokenizer import LOWERCASE_RULES, WordTokenizer
 from harness import run_and_capture
 
 TEXTS = ["the bear in the forest", "the bear sees the deer", "the wolf sees the Bear"]
@@ -45,6 +47,17 @@ def test_static_neighbours_are_tokens_of_the_vocabulary_whatever_the_text(bert: 
     assert len(one.static) == 5
     assert "bear" not in [near.word for near in one.static]
     assert not any(near.word.startswith("[") for near in one.static)
+
+
+def test_static_neighbours_of_a_model_of_whole_words_are_its_words() -> None:
+    tokenizer = WordTokenizer.learn([" ".join(TEXTS), "a crow"], LOWERCASE_RULES)
+    config = AwdLstmConfig(tokenizer.vocab_size, embedding_size=8, lstm_size=12)
+    model = Bert(AwdLstmLanguageModel(config, seed=1), tokenizer)
+    contexts = find_neighbours(model, "bear", TEXTS)
+    assert len(contexts.occurrences) == 3
+    assert len(contexts.static) == 5
+    assert {near.word for near in contexts.static} <= {*tokenizer.tokens[3:]} - {"bear"}
+    assert find_neighbours(model, "lynx", ["a lynx"]).static == []  # not the neighbours of <UNK>
 
 
 def test_the_command_prints_a_row_per_context(tiny_bert: Path) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
 
 import bertwright
+from bertwright.base.reporter import SILENT
+from bertwright.cli.render.terminal import TerminalReporter
+from bertwright.estimators import BertEmbedder
 from bertwright.inference.convert import ConvertSettings, convert
 from bertwright.inference.embed import EmbedSettings, embed
 from bertwright.inference.info import info
@@ -84,14 +89,24 @@ def test_vectors_equal_those_of_sentence_transformers_also_after_a_save(base: Pa
     expected = expect(folder)
     model = bertwright.load(folder, device="cpu")
     model.save(tmp_path / "saved")
-    convert(ConvertSettings(str(folder), tmp_path / "converted"), Console(quiet=True))
-    embed(EmbedSettings(str(folder), tuple(TEXTS[:1] + TEXTS[2:]), output=tmp_path / "x.npy"), Console(quiet=True))
+    convert(ConvertSettings(str(folder), tmp_path / "converted"), SILENT)
+    embed(EmbedSettings(str(folder), tuple(TEXTS[:1] + TEXTS[2:]), output=tmp_path / "x.npy"), SILENT)
     assert model.vector_size() == expected.shape[1]
     np.testing.assert_allclose(model.embed(TEXTS), expected, atol=1e-5)
     for copy in ("saved", "converted"):
         np.testing.assert_allclose(bertwright.load(tmp_path / copy, device="cpu").embed(TEXTS), expected, atol=1e-5)
         np.testing.assert_allclose(expect(tmp_path / copy), expected, atol=1e-5)
     assert np.load(tmp_path / "x.npy").shape == (3, expected.shape[1])
+
+
+def test_a_pickled_embedder_gives_the_same_vectors(base: Path, tmp_path: Path) -> None:
+    folder = build(base, tmp_path / "released", *DENSE, st.Normalize())
+    embedder = BertEmbedder(str(folder), device="cpu").fit(TEXTS)
+    dumped = io.BytesIO()
+    joblib.dump(embedder, dumped)
+    dumped.seek(0)
+    for copy in (pickle.loads(pickle.dumps(embedder)), joblib.load(dumped)):
+        assert np.array_equal(copy.transform(TEXTS), embedder.transform(TEXTS))
 
 
 def test_a_chosen_pooling_and_normalization_replace_those_of_the_folder(base: Path, tmp_path: Path) -> None:
@@ -120,7 +135,7 @@ def write_old_layout(folder: Path) -> None:
     (folder / "0_BERT/sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": false}')
 
 
-def test_old_layouts_are_read_and_saved_in_the_new_one(base: Path, tmp_path: Path, console: Console) -> None:
+def test_old_layouts_are_read_and_saved_in_the_new_one(base: Path, tmp_path: Path, reporter: TerminalReporter) -> None:
     folder = build(base, tmp_path / "old", st.Pooling(12, ("max", "mean")), st.Dense(24, 5))
     write_old_layout(folder)
     expected = expect(folder)
@@ -128,8 +143,8 @@ def test_old_layouts_are_read_and_saved_in_the_new_one(base: Path, tmp_path: Pat
     model.save(tmp_path / "saved")
     for vectors in (model.embed(TEXTS), bertwright.load(tmp_path / "saved").embed(TEXTS), expect(tmp_path / "saved")):
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    info(InfoSettings(folder), console)
-    assert "max and mean pooling, Dense to 5, at most 9 tokens" in " ".join(read_output(console).split())
+    info(InfoSettings(folder), reporter)
+    assert "max and mean pooling, Dense to 5, at most 9 tokens" in " ".join(read_output(reporter).split())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +170,7 @@ def test_old_layouts_are_read_and_saved_in_the_new_one(base: Path, tmp_path: Pat
     ],
 )
 def test_what_is_not_supported_is_named_and_a_chosen_pooling_still_works(
-    base: Path, tmp_path: Path, console: Console, file: str, change: Any, message: str
+    base: Path, tmp_path: Path, reporter: TerminalReporter, file: str, change: Any, message: str
 ) -> None:
     folder = build(base, tmp_path / "x", st.Pooling(12, "cls"), st.Dense(12, 5))
     edit(folder / file, change)
@@ -163,8 +178,8 @@ def test_what_is_not_supported_is_named_and_a_chosen_pooling_still_works(
     with pytest.raises(ValueError, match=message):
         model.embed(TEXTS)
     assert model.embed(TEXTS, "mean").shape == (4, 12)
-    info(InfoSettings(folder), console)
-    assert "not supported" in read_output(console)
+    info(InfoSettings(folder), reporter)
+    assert "not supported" in read_output(reporter)
 
 
 def test_damaged_modules_name_their_file(base: Path, tmp_path: Path) -> None:
@@ -206,7 +221,9 @@ def test_values_of_another_type_or_size_name_their_file(
         bertwright.load(folder, device="cpu")
 
 
-def test_probe_reads_the_folder_s_own_pooling_of_each_layer(base: Path, tmp_path: Path, console: Console) -> None:
+def test_probe_reads_the_folder_s_own_pooling_of_each_layer(
+    base: Path, tmp_path: Path, reporter: TerminalReporter
+) -> None:
     folder = build(base, tmp_path / "x", st.Pooling(12, ("max", "mean")))
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "a b c\tx\nc c\ty\nb a b\tx\nc a\ty\n")
@@ -215,9 +232,9 @@ def test_probe_reads_the_folder_s_own_pooling_of_each_layer(base: Path, tmp_path
         tmp_path / "run", task, str(folder), representations=("last",), seeds=(0,), epochs=1,
         device=CPU,
     )  # fmt: skip
-    probe(settings, console)
+    probe(settings, reporter)
     stored = np.load(tmp_path / "run/features/train/layer-02.npy").astype(np.float32)
     tokens = SentenceTransformer(str(folder), device="cpu").encode(["a b c", "c c", "b a b", "c a"])
     np.testing.assert_allclose(stored, tokens, atol=2e-3)
-    printed = " ".join(read_output(console).split())
+    printed = " ".join(read_output(reporter).split())
     assert "max, mean pooling (as its modules.json says; --pooling overrides it)" in printed

@@ -80,7 +80,10 @@ def run(target: Target, *pytest_arguments: str, sanitize: bool = False) -> subpr
         )
         environment["LD_PRELOAD"] = " ".join(path.strip() for path in libraries)
         environment["ASAN_OPTIONS"] = "detect_leaks=0"  # Python itself has leaks
-    selected = "from bertwright.kernels import ffi, native; print(native.load_library('kernels') and ffi.bf16_isa())"
+    selected = (
+        "from bertwright.kernels.native_library import load_library as load; from bertwright.kernels import ffi; "
+    )
+    selected += "print(load('kernels') and ffi.bf16_isa())"
     found = subprocess.run([sys.executable, "-c", selected], env=environment, cwd=ROOT, capture_output=True, text=True)
     if found.returncode or found.stdout != f"{target.bf16_isa}\n":
         return found

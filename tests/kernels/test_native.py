@@ -111,8 +111,8 @@ def test_a_damaged_library_is_rebuilt(package: Path, tmp_path: Path, damage: str
     native_library.load_library.cache_clear()
     # In a process of its own: in this one the first library is still mapped.
     program = (
-        "import sys; from pathlib import Path; from bertwright.kernels import native\n"
-        "native.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small').triple(5))"
+        "import sys; from pathlib import Path; from bertwright.kernels import native_library\n"
+        "native_library.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small').triple(5))"
     )
     result = subprocess.run([sys.executable, "-c", program, str(package)], capture_output=True, text=True, timeout=60)
     assert result.stdout == "15\n", result.stderr
@@ -142,8 +142,8 @@ def test_next_compiler_is_tried_after_a_broken_cxx(
 @needs_compiler
 def test_processes_that_start_together_compile_once(package: Path, tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from bertwright.kernels import native\n"
-        "native.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small').triple(5))"
+        "import sys; from pathlib import Path; from bertwright.kernels import native_library\n"
+        "native_library.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small').triple(5))"
     )
     running = [
         subprocess.Popen(
@@ -227,8 +227,8 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
         os.chown(folder, NOBODY, NOBODY)
     capfd.readouterr()
     program = (
-        "import sys; from pathlib import Path; from bertwright.kernels import native\n"
-        "native.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small') is not None)"
+        "import sys; from pathlib import Path; from bertwright.kernels import native_library\n"
+        "native_library.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small') is not None)"
     )
     result = subprocess.run([sys.executable, "-c", program, str(package)], capture_output=True, text=True, timeout=60)
     assert not (tmp_path / "PWNED").exists()
@@ -366,7 +366,8 @@ def test_torch_and_the_kernels_share_one_openmp() -> None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("/proc/self/maps is Linux's")
-    for order in ("import torch; from bertwright.kernels import native", "from bertwright.kernels import native"):
+    named = "from bertwright.kernels import native_library"
+    for order in (f"import torch; {named}", named):
         program = (
             f"{order}; assert native_library.load_library('kernels'); import torch; torch.ones(9).exp()\n"
             "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'omp' in line}, sep='\\n')"

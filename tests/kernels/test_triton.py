@@ -22,8 +22,8 @@ from bertwright.kernels.dropout import Dropout, mask_key
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.kernels.triton import adamw_kernels, gelu, ops
 from bertwright.models.packing import pack
+from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.bert import bert_encoder
-from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
@@ -263,7 +263,7 @@ def test_a_norm_that_is_not_finite_updates_nothing() -> None:
     assert all(map(torch.equal, before, [tensor for kind in kinds for tensor in kind]))
 
 
-def tiny_model(dtype: torch.dtype) -> tuple[BertForPretraining, BertBatch, Optimizer]:
+def tiny_model(dtype: torch.dtype) -> tuple[BertForPretraining, LanguageModelBatch, Optimizer]:
     config = BertConfig(
         vocab_size=90, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=48, max_positions=64
     )
@@ -273,7 +273,7 @@ def tiny_model(dtype: torch.dtype) -> tuple[BertForPretraining, BertBatch, Optim
     packed = pack([rng.integers(5, 90, length) for length in (17, 24, 5)]).with_dropout(3)
     positions = torch.arange(3, 46, 7)
     labels = torch.from_numpy(rng.integers(5, 90, len(positions)))
-    batch = BertBatch(packed, positions, labels, torch.tensor([0, 1, 1]), len(labels), 3).to(DEVICE)
+    batch = LanguageModelBatch(packed, positions, labels, torch.tensor([0, 1, 1]), len(labels), 3).to(DEVICE)
     return model, batch, Optimizer(dict(model.named_parameters()), OptimizerSettings())
 
 

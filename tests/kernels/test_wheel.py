@@ -17,10 +17,10 @@ from bertwright.kernels.instruction_sets import INSTRUCTION_SETS, find_levels
 ROOT = Path(__file__).parents[2]
 SMOKE = """
 import os, torch, bertwright
-from bertwright.kernels import fused_ops, native, reference
+from bertwright.kernels import fused_ops, native_library, reference
 assert "site-packages" in bertwright.__file__, bertwright.__file__
-library = native.load_library("kernels")
-assert native.load_library("wordpiece") is not None
+library = native_library.load_library("kernels")
+assert native_library.load_library("wordpiece") is not None
 x, bias = torch.randn(64, 96), torch.randn(96)
 torch.testing.assert_close(fused_ops.bias_gelu(x, bias, False), reference.bias_gelu(x, bias, False))
 print(os.path.basename(library._name))

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels.dropout import Dropout
-from bertwright.models.feature_head import BiLSTM, FeatureHead, FeatureHeadConfig, LayerSum
+from bertwright.models.feature_head import BiLSTM, FeatureHead, FeatureHeadConfig
+from bertwright.models.layer_mix import LayerMix
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, expand_representations, select_layers
 
 SHAPE = FeatureHeadConfig(num_layers=3, weighted=True, hidden_size=6, outputs=5, lstm_size=8, lstm_layers=2)
@@ -62,14 +63,14 @@ def test_each_layer_is_every_single_one_and_no_name_occurs_twice():
 
 
 def test_scalar_mix_is_the_formula_of_elmo():
-    mix, states = LayerSum(3), random_states(4)
-    torch.testing.assert_close(mix(states), states.mean(1))
+    mix, states = LayerMix(3), random_states(4)
+    torch.testing.assert_close(mix(states.unbind(1)), states.mean(1))
     with torch.no_grad():
         mix.weights.copy_(torch.tensor([0.5, -1.0, 2.0]))
-        mix.scale.fill_(1.5)
+        mix.gamma.fill_(1.5)
     shares = np.exp([0.5, -1.0, 2.0]) / np.exp([0.5, -1.0, 2.0]).sum()
     expected = 1.5 * sum(share * states[:, layer] for layer, share in enumerate(shares))
-    torch.testing.assert_close(mix(states), expected.float())
+    torch.testing.assert_close(mix(states.unbind(1)), expected.float())
 
 
 def test_weights_and_scale_of_the_mix_get_gradients():
@@ -77,7 +78,7 @@ def test_weights_and_scale_of_the_mix_get_gradients():
     head(random_states(4), [4]).square().sum().backward()
     gradients = {name: parameter.grad for name, parameter in head.named_parameters()}
     assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients.values())
-    assert {"mix.weights", "mix.scale"} <= gradients.keys()
+    assert {"mix.weights", "mix.gamma"} <= gradients.keys()
 
 
 def test_unweighted_layers_are_concatenated():

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 from bertwright.interop.huggingface import load_model, save_model
 from bertwright.models.packing import TokenBatch, pack
@@ -32,11 +33,12 @@ def mirror(batch: TokenBatch) -> TokenBatch:
 def test_a_reversed_encoder_equals_a_causal_one_on_mirrored_sequences() -> None:
     ltr, rtl = BertEncoder(LTR, seed=1).eval(), BertEncoder(RTL, seed=1).eval()
     expected = ltr(mirror(BATCH)).split(BATCH.packing.lengths.tolist())
-    assert torch.equal(rtl(BATCH), torch.cat([states.flip(0) for states in expected]))
+    # A row's product may be rounded by its place and the number of rows.
+    assert_close(rtl(BATCH), torch.cat([states.flip(0) for states in expected]), atol=1e-5, rtol=1e-5)
     positions = torch.tensor([12, 0, 6])
-    assert torch.equal(rtl(BATCH, positions), rtl(BATCH)[positions])
+    assert_close(rtl(BATCH, positions), rtl(BATCH)[positions], atol=1e-5, rtol=1e-5)
     for one, all_states in zip(rtl.hidden_states(BATCH, positions=positions), rtl.hidden_states(BATCH), strict=True):
-        assert torch.equal(one, all_states[positions])
+        assert_close(one, all_states[positions], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("token", "expected"), [(2, [0, 1, 2]), (7, [5, 6, 7])])
@@ -45,7 +47,7 @@ def test_reversed_states_depend_on_themselves_and_later_tokens(token: int, expec
     ids[token] += 1
     with torch.no_grad():
         difference = encoder(replace(BATCH, input_ids=ids)) - encoder(BATCH)
-    assert (difference.abs().sum(1) > 1e-6).nonzero().flatten().tolist() == expected
+    assert (difference.abs().sum(1) > 1e-4).nonzero().flatten().tolist() == expected
 
 
 def test_the_summary_of_a_reversed_encoder_is_its_first_token() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from bertwright.objectives.data import StoreExamples
 from bertwright.objectives.data_settings import DataSettings
-from bertwright.systems.bert.bert_base import BertBatch
+from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.objective_registry import find_objective
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.prefetch import prefetch
@@ -23,7 +23,7 @@ CLS, SEP, MASK = 2, 3, 4
 SMALL = DataSettings(max_length=64, batch_size=32, seed=5)
 
 
-Examples = StoreExamples[BertBatch]
+Examples = StoreExamples[LanguageModelBatch]
 
 
 def open_examples(store: TokenStore, tokenizer: Tokenizer, settings: DataSettings) -> Examples:
@@ -39,7 +39,7 @@ def with_settings(data: Examples, tokenizer: Tokenizer, **changed: object) -> Ex
     return open_examples(data.store, tokenizer, replace(SMALL, **changed))
 
 
-def contents(batches: list[BertBatch]) -> dict[str, list[int]]:
+def contents(batches: list[LanguageModelBatch]) -> dict[str, list[int]]:
     """Concatenate micro-batches into one."""
     joined: dict[str, list[int]] = {
         name: [] for name in ("ids", "types", "positions", "lengths", "masked", "labels", "nsp")
@@ -56,7 +56,7 @@ def contents(batches: list[BertBatch]) -> dict[str, list[int]]:
     return joined
 
 
-def original_ids(batch: BertBatch) -> torch.Tensor:
+def original_ids(batch: LanguageModelBatch) -> torch.Tensor:
     return batch.input.input_ids.scatter(0, batch.mlm_positions, batch.mlm_labels)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bertwright.kernels import ffi, fused_ops
 from bertwright.objectives.data import StoreExamples
 from bertwright.objectives.data_settings import DataSettings
-from bertwright.systems.bert.bert_base import BertBatch
+from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.objective_registry import find_objective
@@ -38,7 +38,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-def shapes(batch: BertBatch) -> dict[str, Any]:
+def shapes(batch: LanguageModelBatch) -> dict[str, Any]:
     """Return everything that a compiled program depends on."""
     packed = batch.input
     tensors = {
@@ -95,7 +95,7 @@ def test_padding_leaves_losses_bit_equal_and_gradients_equal(
     data = StoreExamples(mixed_store, tokenizer, chosen, objective)
     model = BertForPretraining(CONFIG, seed=1).train()
 
-    def run(batch: BertBatch) -> tuple[list[float], dict[str, torch.Tensor]]:
+    def run(batch: LanguageModelBatch) -> tuple[list[float], dict[str, torch.Tensor]]:
         model.zero_grad()
         output = objective.loss(model, batch)
         output.loss.backward()

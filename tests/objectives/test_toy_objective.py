@@ -22,13 +22,13 @@ from bertwright.objectives.objective import Column
 from bertwright.objectives.store_objective import StoreObjective
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
-from bertwright.systems.objective_registry import OBJECTIVES
+from bertwright.systems.bert.defaults import BERT
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training.loop import LossOutput
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from helpers import CPU, read_output, text_console
+from helpers import CPU, read_output, text_reporter
 
 
 class AdjacentModel(nn.Module):
@@ -60,8 +60,7 @@ class AdjacentLM(StoreObjective):
         Column("before_loss", "previous token (nats)", "{:.3f}", "previous token {:.3f}", is_plotted=True),
     )
 
-    def __init__(self, kill_after=0):
-        self.kill_after, self.calls = kill_after, itertools.count(1)
+    kill_after, calls = 0, itertools.count(1)
 
     def make_batches(self, step, micro_batches):
         return [AdjacentBatch(step.pack(rows, step.ids)[1], step.num_predictions) for rows in micro_batches]
@@ -92,13 +91,14 @@ class AdjacentLM(StoreObjective):
 
 
 def pretrain_toy(settings: PretrainSettings, kill_after: int = 0) -> str:
-    OBJECTIVES["adjacent"], console = AdjacentLM(kill_after), text_console()
-    pretrain(settings, console)
-    return read_output(console)
+    BERT.objectives["adjacent"], reporter = f"{__name__}:AdjacentLM", text_reporter()
+    AdjacentLM.kill_after = kill_after
+    pretrain(settings, reporter)
+    return read_output(reporter)
 
 
 def test_toy_objective_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(OBJECTIVES, "adjacent", AdjacentLM())
+    monkeypatch.setitem(BERT.objectives, "adjacent", f"{__name__}:AdjacentLM")
     words = "the sees in forest river bear wolf hare deer seal lynx".split()
     tokenizer = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], lowercase=True)
     pairs = itertools.product(words[5:], words[5:])

@@ -18,8 +18,8 @@ from bertwright.planning.candidates import Candidate, Planner
 from bertwright.planning.plan import Plan
 from bertwright.planning.scaling_law import ScalingLaw, count_effective_tokens
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.survey.small_corpus import MAX_EPOCHS_OF_SMALL
-from bertwright.systems.bert.bert_config import SIZES
+from bertwright.surveying.small_corpus import MAX_EPOCHS_OF_SMALL
+from bertwright.systems.bert.defaults import SIZES
 from bertwright.training import cost
 from harness import run_with_output
 from helpers import CPU
@@ -186,7 +186,7 @@ def test_plan_under_torchrun_is_rejected(monkeypatch: pytest.MonkeyPatch, store:
 
 
 def test_an_interrupted_plan_does_not_offer_to_resume(monkeypatch: pytest.MonkeyPatch, store: Path) -> None:
-    def interrupt(settings: PretrainSettings, console: object) -> None:
+    def interrupt(settings: PretrainSettings, reporter: object) -> None:
         raise KeyboardInterrupt(f"step 1 is saved; resume with: bertwright pretrain --run {settings.run} --resume")
 
     monkeypatch.setattr(candidates, "pretrain", interrupt)

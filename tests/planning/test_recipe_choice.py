@@ -6,7 +6,7 @@ import pytest
 
 from bertwright.planning.recipe_choice import LEARNING_RATES, choose_settings
 from bertwright.pretraining.settings import LongPhase
-from bertwright.systems.bert.bert_config import SIZES
+from bertwright.systems.bert.defaults import SIZES
 
 
 def test_recipe_of_the_papers_tokens_is_the_papers() -> None:

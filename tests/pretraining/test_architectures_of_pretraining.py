@@ -10,19 +10,21 @@ import pytest
 from bertwright.base.settings import from_table
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.bert.one_sided_objective import LeftToRightLM
-from bertwright.systems.objective_registry import OBJECTIVES
+from bertwright.systems.registry import SYSTEMS, System
 
 
 class ToyLM(LeftToRightLM):
     name = "toy-lm"
-    architecture = "toy"
     model_options = ("hidden_size",)
     defaults: ClassVar[dict[str, Any]] = {"optimizer": {"learning_rate": 0.5}, "data": {"max_length": 64}}
 
 
+TOY = System("toy", "a toy", objectives={"toy-lm": f"{__name__}:ToyLM"})
+
+
 @pytest.fixture(autouse=True)
 def register(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OBJECTIVES, "toy-lm", ToyLM())
+    monkeypatch.setitem(SYSTEMS, "toy", f"{__name__}:TOY")
 
 
 def read(**tables: Any) -> PretrainSettings:

@@ -12,8 +12,8 @@ import torch
 
 from bertwright.objectives.data import StoreExamples, unigram_entropy
 from bertwright.objectives.data_settings import DataSettings
+from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.pretraining.evaluation import PlateauDetector, evaluate
-from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
@@ -25,7 +25,7 @@ OBJECTIVE = MaskedLMWithNextSentence()
 
 def open_pairs(
     store: TokenStore, tokenizer: Tokenizer, batch_size: int, max_length: int = 32
-) -> StoreExamples[BertBatch]:
+) -> StoreExamples[LanguageModelBatch]:
     return StoreExamples(store, tokenizer, DataSettings(max_length, batch_size), OBJECTIVE)
 
 
@@ -47,7 +47,7 @@ def test_evaluation_does_not_depend_on_the_batches(
     )
     assert model.training
     assert batches_by_size == pytest.approx(whole, rel=1e-5)
-    assert abs(whole["mlm_loss"] - math.log(tokenizer.vocab_size)) < 0.5  # an untrained model knows nothing
+    assert abs(whole["loss"] - math.log(tokenizer.vocab_size)) < 0.5  # an untrained model knows nothing
 
 
 def test_evaluation_has_no_gradient_and_restores_the_mode_after_an_error(
@@ -79,7 +79,7 @@ def test_unigram_entropy_is_the_loss_of_a_model_that_ignores_its_input(
             parameter.zero_()
         model.masked_token.bias.copy_(torch.from_numpy(counts / counts.sum()).clamp(min=1e-9).log())
     data = open_pairs(mixed_store, tokenizer, batch_size=256, max_length=64)
-    assert evaluate(OBJECTIVE, model, data.batches_for_step(0))["mlm_loss"] == pytest.approx(
+    assert evaluate(OBJECTIVE, model, data.batches_for_step(0))["loss"] == pytest.approx(
         unigram_entropy(mixed_store), abs=0.05
     )
 

@@ -18,13 +18,12 @@ from bertwright.pretraining.run import open_run, pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.gpt.gpt import GptLanguageModel
 from bertwright.systems.gpt.gpt_objective import GptObjective
-from bertwright.systems.objective_registry import OBJECTIVES
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training.context import execution_context
 from bertwright.vocabulary.byte_pairs import learn_byte_pairs
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words
 from harness import same_weights
-from helpers import read_output, text_console
+from helpers import read_output, text_reporter
 from small_runs import grammar
 
 
@@ -60,7 +59,7 @@ def test_defaults_are_those_of_the_paper(tmp_path: Path, store: Path) -> None:
 def test_examples_are_running_text_and_predict_every_next_token(tmp_path: Path, store: Path) -> None:
     settings = make_settings(tmp_path / "run", store)
     with execution_context(settings.device) as context:
-        opened = open_run(settings, context, text_console())
+        opened = open_run(settings, context, text_reporter())
     (batch,) = opened.train[0].batches_for_step(0)
     lengths = batch.packing.lengths
     assert not {*opened.tokenizer.special_ids} & {*batch.input.input_ids.tolist()}
@@ -76,27 +75,27 @@ def test_examples_are_running_text_and_predict_every_next_token(tmp_path: Path, 
 def test_interrupted_run_resumes_to_the_bit_and_learns(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    console = text_console()
-    unbroken = pretrain(make_settings(tmp_path / "unbroken", store), console)
-    assert "causal LM perplexity" in read_output(console)
+    reporter = text_reporter()
+    unbroken = pretrain(make_settings(tmp_path / "unbroken", store), reporter)
+    assert "causal LM perplexity" in read_output(reporter)
     calls = iter(range(25))
 
-    class Failing(GptObjective):
-        def loss(self, model: Any, batch: Any) -> Any:
-            if next(calls, None) is None:
-                raise OSError("the disk is gone")
-            return super().loss(model, batch)
+    def fail(self: GptObjective, model: Any, batch: Any) -> Any:
+        if next(calls, None) is None:
+            raise OSError("the disk is gone")
+        return compute_loss(self, model, batch)
 
+    compute_loss = GptObjective.loss
     with monkeypatch.context() as patched:
-        patched.setitem(OBJECTIVES, "causal", Failing())
+        patched.setattr(GptObjective, "loss", fail)
         with pytest.raises(OSError, match="gone"):
-            pretrain(make_settings(tmp_path / "broken", store), text_console())
+            pretrain(make_settings(tmp_path / "broken", store), text_reporter())
     assert any((tmp_path / "broken" / "checkpoints").iterdir())
-    resumed = pretrain(make_settings(tmp_path / "broken", store, resume=True), text_console())
+    resumed = pretrain(make_settings(tmp_path / "broken", store, resume=True), text_reporter())
     assert same_weights(unbroken, resumed)
     report = read_json(tmp_path / "unbroken" / "report.json")
     assert report["held_out_after"]["perplexity"] < report["held_out_before"]["perplexity"] / 5
-    assert report["held_out_after"]["perplexity"] == pytest.approx(math.exp(report["held_out_after"]["mlm_loss"]))
+    assert report["held_out_after"]["perplexity"] == pytest.approx(math.exp(report["held_out_after"]["loss"]))
     assert isinstance(load_model(unbroken).model, GptLanguageModel)
 
 

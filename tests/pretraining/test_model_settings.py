@@ -9,8 +9,9 @@ import torch
 
 from bertwright.pretraining.settings import ModelSettings
 from bertwright.systems.bert.bert_base import new_bert
-from bertwright.systems.bert.bert_config import SIZES, BertConfig
+from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.systems.bert.defaults import SIZES
 
 
 def test_unset_model_settings_are_those_of_the_paper() -> None:

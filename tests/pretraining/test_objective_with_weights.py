@@ -13,13 +13,13 @@ from bertwright.interop.huggingface import load_model
 from bertwright.models.initialization import initialize
 from bertwright.models.linear import Linear
 from bertwright.objectives.data_settings import DataSettings
+from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
-from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.systems.bert.defaults import BERT
 from bertwright.systems.bert.masked_lm_objective import MaskedLM
-from bertwright.systems.objective_registry import OBJECTIVES
 from bertwright.training.loop import LossOutput
 from harness import check_interrupted_run, load_weights
 from helpers import CPU
@@ -41,7 +41,7 @@ class MaskedLMWithLengths(MaskedLM):
     def model_class(self) -> type[BertForPretraining]:
         return BertWithLengths
 
-    def loss(self, model: BertForPretraining, batch: BertBatch) -> LossOutput:
+    def loss(self, model: BertForPretraining, batch: LanguageModelBatch) -> LossOutput:
         output = super().loss(model, batch)
         lengths = torch.as_tensor(batch.packing.lengths, dtype=torch.float32)
         guesses = model.length(model.encoder(batch.input, batch.packing.first_positions))[:, 0]
@@ -51,7 +51,7 @@ class MaskedLMWithLengths(MaskedLM):
 def test_an_objective_with_weights_of_its_own_resumes_to_the_bit(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(OBJECTIVES, "mlm+length", MaskedLMWithLengths())
+    monkeypatch.setitem(BERT.objectives, "mlm+length", f"{__name__}:MaskedLMWithLengths")
     settings = PretrainSettings(
         tmp_path / "run", store, steps=6, save_every=2, eval_every=6, model=ModelSettings("tiny", max_positions=32),
         data=DataSettings(32, 4, "mlm+length"), long=LongPhase(0), device=CPU,

@@ -10,7 +10,7 @@ import pytest
 
 from bertwright.objectives.data import StoreExamples
 from bertwright.objectives.data_settings import DataSettings
-from bertwright.systems.bert.bert_base import BertBatch
+from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.objective_registry import find_objective
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
@@ -18,7 +18,7 @@ from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 Make = Callable[[Any], TokenStore]
 
 
-def show(store: TokenStore, tokenizer: Tokenizer, **settings: Any) -> tuple[BertBatch, list[Any]]:
+def show(store: TokenStore, tokenizer: Tokenizer, **settings: Any) -> tuple[LanguageModelBatch, list[Any]]:
     data = DataSettings(max_length=32, batch_size=24, seed=3, **settings)
     objective = find_objective(data.objective)
     (batch,) = StoreExamples(store, tokenizer, data, objective).batches_for_step(0)

@@ -56,7 +56,7 @@ def test_words_are_learned_in_lower_case(word_store: Path) -> None:
 
 def test_the_model_learns_the_grammar(tmp_path: Path, make_lm: Make) -> None:
     printed = run_pretrain(make_lm(tmp_path / "run", steps=40, eval_every=40))
-    losses = [record["mlm_loss"] for record in read_metrics(tmp_path / "run") if record["kind"] == "held_out"]
+    losses = [record["loss"] for record in read_metrics(tmp_path / "run") if record["kind"] == "held_out"]
     assert losses[0] == pytest.approx(math.log(open_tokenizer(tmp_path / "run" / "model").vocab_size), rel=0.05)
     assert losses[-1] < 0.6 * losses[0]
     assert "LM perplexity" in printed

@@ -14,7 +14,7 @@ from torch import Tensor
 from bertwright.interop.huggingface import build_model
 from bertwright.interop.weight_names import hf_names
 from bertwright.models.packing import pack
-from bertwright.systems.bert.bert_base import BertBatch
+from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_folder import BERT
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
@@ -34,7 +34,7 @@ CASES = {
 class Example(NamedTuple):
     """The same sequences, packed for our model and padded for theirs."""
 
-    ours: BertBatch
+    ours: LanguageModelBatch
     theirs: dict[str, Tensor]
     real: Tensor  # B S, False at padding
 
@@ -60,7 +60,7 @@ def example(lengths: tuple[int, ...] = (17, 2, 40, 9, 33)) -> Example:
     padded = {"input_ids": np.zeros(shape, int), "token_type_ids": np.zeros(shape, int)}
     padded["input_ids"][real], padded["token_type_ids"][real] = np.concatenate(ids), np.concatenate(types)
     targets = rng.integers(1, VOCABULARY, shape)
-    ours = BertBatch(
+    ours = LanguageModelBatch(
         input=pack(ids, types),
         mlm_positions=torch.from_numpy(masked[real].nonzero()[0]),
         mlm_labels=torch.from_numpy(targets[masked]),

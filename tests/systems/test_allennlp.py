@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,21 @@ def test_reading_what_was_written_changes_no_weight_beyond_rounding(folder: Path
     [
         (("char_cnn", "activation"), "tanh", ("char_cnn.activation", "'relu'", "'tanh'")),
         (("lstm", "use_skip_connections"), False, ("lstm.use_skip_connections", "True", "False")),
-        (("lstm", "dim"), 6, ("weights.hdf5", "layers.0", "24")),
+        (("lstm", "dim"), 6, ("weights.hdf5", "Cell0/LSTMCell/W_0", "(6, 24)", "(6, 20)")),
         (("lstm", "n_layers"), 3, ("weights.hdf5", "Cell2")),
+        (("lstm", "n_layers"), 10**12, ("weights.hdf5", "Cell2")),
+        (("lstm", "n_layers"), 10**30, ("options.json", "lstm.n_layers", f"{10**30}")),
+        (("lstm", "projection_dim"), 2.5, ("options.json", "lstm.projection_dim", "int", "2.5")),
+        (("lstm", "projection_dim"), 10**12, ("weights.hdf5", "W_proj", f"(6, {10**12})")),
+        (("lstm", "dim"), "5", ("options.json", "lstm.dim", "int", "'5'")),
+        (("lstm", "dim"), None, ("options.json", "lstm.dim", "int", "None")),
+        (("lstm", "cell_clip"), "3", ("options.json", "lstm.cell_clip", "float")),
+        (("char_cnn", "n_highway"), 10**12, ("weights.hdf5", "CNN_high_1")),
+        (("char_cnn", "n_highway"), True, ("options.json", "char_cnn.n_highway", "int", "True")),
+        (("char_cnn", "filters"), [[1, 10**12]], ("weights.hdf5", "W_cnn_0", f"{10**12}")),
+        (("char_cnn", "filters"), [[1, 2], [3, 4], [5, 6]], ("weights.hdf5", "W_cnn_2")),
+        (("char_cnn", "filters"), 7, ("options.json", "char_cnn.filters", "7")),
+        (("char_cnn", "embedding"), [16], ("options.json", "char_cnn.embedding.dim")),
     ],
 )
 def test_options_that_do_not_fit_are_named(
@@ -110,6 +124,116 @@ def test_options_that_do_not_fit_are_named(
     with pytest.raises(ValueError, match=r"\.json|\.hdf5") as error:
         read_elmo(folder)
     assert all(word in str(error.value) for word in words)
+
+
+@pytest.mark.parametrize("options", [[], {}, {"lstm": 7, "char_cnn": []}, {"n_tokens_vocab": 10**9}, "text"])
+def test_options_of_another_form_are_one_message(folder: Path, options: Any) -> None:
+    known = json.loads((folder / "options.json").read_text())
+    (folder / "options.json").write_text(json.dumps(known | options if "n_tokens_vocab" in options else options))
+    with pytest.raises(ValueError, match=r"options\.json: (char_cnn\.activation|n_tokens_vocab): expected"):
+        read_elmo(folder)
+
+
+KEY = "CNN_proj/b_proj"
+
+
+def put_external(file: Any, secret: Path) -> None:
+    del file[KEY]
+    file.create_dataset(KEY, (3,), "f4", external=[(str(secret), 0, 12)])
+
+
+def put_external_link(file: Any, secret: Path) -> None:
+    with h5py.File(secret, "w") as other:
+        other["b_proj"] = np.ones(3, np.float32)
+    del file[KEY]
+    file[KEY] = h5py.ExternalLink(str(secret), "/b_proj")
+
+
+def put_external_group(file: Any, secret: Path) -> None:
+    with h5py.File(secret, "w") as other:
+        other["b_proj"], other["W_proj"] = np.ones(3, np.float32), file["CNN_proj/W_proj"][()]
+    del file["CNN_proj"]
+    file["CNN_proj"] = h5py.ExternalLink(str(secret), "/")
+
+
+def put_virtual(file: Any, secret: Path) -> None:
+    with h5py.File(secret, "w") as other:
+        other["x"] = np.ones(3, np.float32)
+    del file[KEY]
+    layout = h5py.VirtualLayout((3,), "f4")
+    layout[:] = h5py.VirtualSource(str(secret), "x", shape=(3,))
+    file.create_virtual_dataset(KEY, layout)
+
+
+def put_soft_link(file: Any, secret: Path) -> None:
+    file["other"] = file[KEY][()]
+    del file[KEY]
+    file[KEY] = h5py.SoftLink("/other")
+
+
+def put_values(*arguments: Any, **keywords: Any) -> Callable[[Any, Path], None]:
+    def put(file: Any, secret: Path) -> None:
+        del file[KEY]
+        file.create_dataset(KEY, *arguments, **keywords)
+
+    return put
+
+
+HOSTILE = {
+    "external storage": (put_external, "not in this file"),
+    "external link": (put_external_link, "link"),
+    "external group": (put_external_group, "link"),
+    "virtual": (put_virtual, "not in this file"),
+    "soft link": (put_soft_link, "link"),
+    "group": (lambda file, _: (file.__delitem__(KEY), file.create_group(KEY)), "folder"),
+    "named type": (lambda file, _: (file.__delitem__(KEY), file.__setitem__(KEY, np.dtype("f4"))), "folder"),
+    "absent": (lambda file, _: file.__delitem__(KEY), "nothing"),
+    "parent absent": (lambda file, _: file.__delitem__("CNN_proj"), "nothing"),
+    "texts": (put_values(data=["a", "b", "c"], dtype=h5py.string_dtype()), "object"),
+    "whole numbers": (put_values(data=np.ones(3, np.int32)), "int32"),
+    "structures": (put_values(data=np.zeros(3, "f4,f4")), "(3,)"),
+    "no shape": (put_values(data=h5py.Empty("f4")), "None"),
+    "one number": (put_values(data=np.float32(1)), "()"),
+    "never written": (put_values((3,), "f4"), "not in this file"),
+    "huge": (put_values((10**12,), "f4", chunks=(1000,)), str(10**12)),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_arrays_that_are_not_in_the_file_are_refused(folder: Path, tmp_path: Path, case: str) -> None:
+    (tmp_path / "secret").write_bytes(b"root:x:0:0:root:/root:/bin/bash")
+    put, word = HOSTILE[case]
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        put(file, tmp_path / "secret")
+    with pytest.raises(ValueError, match=r"weights\.hdf5: CNN_proj/.*: expected") as error:
+        read_elmo(folder)
+    assert word in str(error.value).partition("got")[2]
+
+
+def test_compressed_and_wider_arrays_are_read(folder: Path) -> None:
+    expected = read_elmo(folder).encoder.state_dict()
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        for name in ("char_embed", KEY):
+            values = file[name][()].astype(">f8")
+            del file[name]
+            file.create_dataset(name, data=values, chunks=values.shape, compression="gzip")
+    for name, values in read_elmo(folder).encoder.state_dict().items():
+        torch.testing.assert_close(values, expected[name], msg=name)
+
+
+def test_flipped_bytes_of_weights_give_one_message_or_a_model(folder: Path) -> None:
+    """Every fourth block of 16 bytes of the first 4 kB, which hold the structure, is overwritten in turn."""
+    path = folder / "weights.hdf5"
+    whole = path.read_bytes()
+    messages = list[str]()
+    for start in range(0, 4096, 64):
+        path.write_bytes(whole[:start] + bytes(0xFF ^ byte for byte in whole[start : start + 16]) + whole[start + 16 :])
+        try:
+            read_elmo(folder)
+        except ValueError as error:
+            messages.append(str(error))
+    assert len(messages) > 5
+    assert all(message.startswith(f"{path}: ") for message in messages)
 
 
 def test_damaged_weights_are_one_message(folder: Path) -> None:

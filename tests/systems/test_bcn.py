@@ -104,6 +104,14 @@ def test_states_do_not_depend_on_the_batch(examples: list[list[list[int]]]) -> N
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(("texts", "examples", "words"), [(1, PAIRS, "single texts"), (2, SINGLES, "pairs of texts")])
+def test_number_of_texts_other_than_the_models_is_named(
+    texts: int, examples: list[list[list[int]]], words: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^bcn: expected {words}"):
+        make_model(texts)(make_batch(examples))
+
+
 def test_empty_texts_have_finite_logits_and_change_no_other_text() -> None:
     model = make_model(2)
     with_empty = model(make_batch([PAIRS[0], [[], [5, 6]], [[5], []], [[], []], PAIRS[1]]))

@@ -12,8 +12,7 @@ from torch import Tensor
 from bertwright.base.seeding import make_rng
 from bertwright.models.beam_search import beam_search, length_penalty, top_of_rows
 from bertwright.models.packing import pack
-from bertwright.systems.transformer.cached_decoder import CachedDecoder
-from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
+from bertwright.systems.transformer.transformer import CachedDecoder, Transformer, TransformerConfig
 
 START, END = 0, 1
 ALPHA = 0.6

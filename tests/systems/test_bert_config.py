@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from bertwright.models.packing import pack
-from bertwright.systems.bert.bert_config import SIZES, BertConfig
+from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.systems.bert.defaults import SIZES
 
 
 @pytest.mark.parametrize(

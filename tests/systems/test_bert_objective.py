@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertwright.models.packing import pack
-from bertwright.systems.bert.bert_base import BertBatch
+from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.masked_lm_objective import MaskedLM, MaskedLMWithNextSentence
@@ -24,14 +24,14 @@ NEXT_SENTENCE = MaskedLMWithNextSentence()
 NO_LABELS = torch.zeros(0, dtype=torch.int64)
 
 
-def make_batch(sequences: slice, first_token: int = 0, nsp: bool = True) -> BertBatch:
+def make_batch(sequences: slice, first_token: int = 0, nsp: bool = True) -> LanguageModelBatch:
     """Return some sequences of a step of four; tokens 1 and 2 of each are predicted."""
     rng = np.random.default_rng(0)
     ids = [rng.integers(0, 30, n) for n in LENGTHS]
     labels = torch.from_numpy(rng.integers(0, 30, (4, 2)))
     packed = pack(ids[sequences])
     starts = packed.packing.first_positions
-    return BertBatch(
+    return LanguageModelBatch(
         input=packed.with_dropout(11, first_token),
         mlm_positions=(starts[:, None] + torch.tensor([1, 2])).flatten(),
         mlm_labels=labels[sequences].flatten(),
@@ -98,7 +98,7 @@ def test_next_sentence_head_without_its_objective_has_no_gradient():
 
 def test_micro_batch_without_masked_tokens_has_a_loss_of_zero():
     model, batch = BertForPretraining(CONFIG).train(), make_batch(slice(None))
-    empty = BertBatch(**(vars(batch) | {"mlm_positions": NO_LABELS, "mlm_labels": NO_LABELS}))
+    empty = LanguageModelBatch(**(vars(batch) | {"mlm_positions": NO_LABELS, "mlm_labels": NO_LABELS}))
     found = NEXT_SENTENCE.loss(model, empty)
     found.loss.backward()
     assert found.sums["mlm_sum"] == found.sums["mlm_correct"] == 0
@@ -108,7 +108,7 @@ def test_micro_batch_without_masked_tokens_has_a_loss_of_zero():
 def test_scores_equal_those_worked_by_hand() -> None:
     sums = {"mlm_sum": 6.0, "mlm_correct": 1, "mlm_count": 4, "nsp_sum": 1.0, "nsp_correct": 3, "nsp_count": 5}
     expected = {
-        "mlm_loss": 1.5, "perplexity": math.exp(1.5), "mlm_accuracy": 0.25, "nsp_loss": 0.2, "nsp_accuracy": 0.6
+        "loss": 1.5, "perplexity": math.exp(1.5), "mlm_accuracy": 0.25, "nsp_loss": 0.2, "nsp_accuracy": 0.6
     }  # fmt: skip
     assert NEXT_SENTENCE.compute_scores(sums) == expected
     nothing = NEXT_SENTENCE.compute_scores(dict.fromkeys(sums, 0.0))
@@ -116,14 +116,14 @@ def test_scores_equal_those_worked_by_hand() -> None:
 
 
 def test_scores_are_formatted_for_each_objective() -> None:
-    scores = {"mlm_loss": 6.5, "perplexity": 665.1, "mlm_accuracy": 0.1, "nsp_accuracy": 0.5, "nsp_loss": 0.7}
+    scores = {"loss": 6.5, "perplexity": 665.1, "mlm_accuracy": 0.1, "nsp_accuracy": 0.5, "nsp_loss": 0.7}
     assert NEXT_SENTENCE.format_evaluation(scores) == "masked-LM loss 6.500, accuracy 10.0%, next sentence 50.0%"
-    long = scores | {"long_mlm_loss": 6.25}
+    long = scores | {"long_loss": 6.25}
     assert LeftToRightLM().format_evaluation(long) == (
         "left-to-right LM loss 6.500, accuracy 10.0%; on long sequences loss 6.250"
     )
     metrics = scores | {"tokens_per_second": 1234.5}
     assert NEXT_SENTENCE.format_progress(metrics) == "loss 6.500 nsp 50% 1,234 tok/s"
     assert MaskedLM().format_progress(metrics) == "loss 6.500 1,234 tok/s"
-    assert [column.metric for column in NEXT_SENTENCE.columns if column.is_plotted] == ["mlm_loss", "nsp_accuracy"]
-    assert [column.metric for column in MaskedLM().columns if column.is_plotted] == ["mlm_loss", "mlm_accuracy"]
+    assert [column.metric for column in NEXT_SENTENCE.columns if column.is_plotted] == ["loss", "nsp_accuracy"]
+    assert [column.metric for column in MaskedLM().columns if column.is_plotted] == ["loss", "mlm_accuracy"]

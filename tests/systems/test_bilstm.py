@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from bertwright.base.settings import from_table
-from bertwright.finetuning.new_word_model import make_word_model
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.kernels.dropout import Dropout
 from bertwright.models import distinct_words
@@ -20,6 +19,7 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import Packing, WordBatch
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder, SentenceHead
+from bertwright.systems.registry import word_models
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.collation import collate, micro_batches
 from bertwright.tasks.unknown_rates import InputCounts
@@ -182,7 +182,7 @@ def test_vectors_of_a_file_start_the_table_and_serve_unknown_words(tmp_path: Pat
         "",
     )
     examples = [TextExample("a cat", None, "yes", ""), TextExample("in 1996", None, "no", "")]
-    model, tokenizer = make_word_model(settings, Classification(labels=("no", "yes")), examples)
+    model, tokenizer = word_models()["bilstm"].build(settings, Classification(labels=("no", "yes")), examples)
     table = model.encoder.get_parameter("embeddings.word.weight")
     assert not table.requires_grad
     ids = tokenizer.encode_raw(["Cat zebra 1996 a x"]).ids[:, 0].astype(np.int64)

@@ -80,7 +80,7 @@ def test_a_written_model_is_read_to_the_bit(folder: Path, tmp_path: Path) -> Non
     ("field", "value", "expected"),
     [
         ("activation_function", "swish", "activation_function: expected 'relu', got 'swish'"),
-        ("model_type", "bert", "model_type: expected 'marian', got 'bert'"),
+        ("model_type", "bert", "model_type: expected .*marian.*, got 'bert'"),
         ("decoder_layers", 3, "decoder_layers: expected a number, equal in both halves, got 3"),
         ("d_model", 30, "hidden_size = 30: expected a multiple of num_heads = 4"),
         ("vocab_size", None, "vocab_size: expected a number"),

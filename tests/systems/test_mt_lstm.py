@@ -14,11 +14,11 @@ from bertwright.base.seeding import make_rng
 from bertwright.models.beam_search import beam_search
 from bertwright.models.packing import PairBatch, TokenBatch, pack
 from bertwright.systems.cove.mt_lstm import CoveConfig, Memory, MtLstm, MtLstmConfig, MtLstmSteps
-from bertwright.systems.transformer.transformer import smoothed_loss
+from bertwright.systems.cove.mt_lstm_folder import SOURCE_RULES
 from bertwright.systems.translation_models import (
-    SOURCE_RULES,
     TranslationSystem,
     load_translation_system,
+    smoothed_loss,
     write_translation_system,
 )
 from bertwright.vocabulary.learn.joint_vocabulary import learn_joint_vocabulary

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from bertwright.base.seeding import make_rng
 from bertwright.models.initialization import sinusoidal_positions
 from bertwright.models.packing import PairBatch, pack
-from bertwright.systems.transformer.transformer import Transformer, TransformerConfig, smoothed_loss
+from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
+from bertwright.systems.translation_models import smoothed_loss
 from harness import randomize
 
 CONFIG = TransformerConfig(50, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48, dropout=0.0)

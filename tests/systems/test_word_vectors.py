@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bertwright.base.console import silent_console
 from bertwright.base.files import read_json
+from bertwright.base.reporter import MUTE
 from bertwright.cli.main import run
 from bertwright.corpus.documents import CorpusSettings
+from bertwright.inference.info import info
+from bertwright.inference.info_settings import InfoSettings
 from bertwright.systems.word_vectors.glove import count_cooccurrences
 from bertwright.systems.word_vectors.skip_gram import SubwordRows, keep_probabilities
 from bertwright.systems.word_vectors.train_vectors import train_word_vectors
 from bertwright.systems.word_vectors.vector_evaluation import (
     NearestSettings,
     ScoreVectorsSettings,
-    print_nearest,
+    nearest_words,
+    read_examples,
     score_vectors,
 )
 from bertwright.systems.word_vectors.vector_settings import VectorModel, WordRule, WordVectorSettings
 from bertwright.systems.word_vectors.word_stream import WordStream, read_words
 from bertwright.vocabulary.fasttext_file import Subwords, hash_subwords
 from bertwright.vocabulary.vector_file import VectorFile, load_vectors
-from helpers import read_output, text_console, write_file
+from helpers import read_output, text_reporter, write_file
 
 FRUIT, METALS = "apple pear plum cherry".split(), "iron copper zinc silver".split()
 
@@ -105,9 +110,9 @@ def test_a_word_of_fasttext_has_its_own_row_and_its_ngrams(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("model", ["skip-gram", "fasttext", "glove"])
 def test_words_of_one_topic_become_similar_and_the_files_agree(tmp_path: Path, model: VectorModel) -> None:
-    console = text_console()
+    reporter = text_reporter()
     settings = settings_for(tmp_path, model)
-    vectors = train_word_vectors(settings, console)
+    vectors = train_word_vectors(settings, reporter)
     for topic in (FRUIT, METALS):
         assert cosine(vectors, topic[0], topic[1]) > cosine(vectors, FRUIT[0], METALS[0]) + 0.2
     names = sorted(path.name for path in settings.output.iterdir())
@@ -121,7 +126,11 @@ def test_words_of_one_topic_become_similar_and_the_files_agree(tmp_path: Path, m
     np.testing.assert_allclose(from_text.vectors, vectors.vectors, atol=1e-6)
     assert (settings.output / "counts.txt").read_text().split("\n")[0].split() == [vectors.words[0], "400"]
     assert vectors.lookup(["apples"]).has_vector[0] == (model == "fasttext")
-    assert "14 of 14" in read_output(console)
+    assert "14 of 14" in read_output(reporter)
+    info(InfoSettings(settings.output), reporter)
+    described = read_output(reporter)
+    assert f"{settings.output}: word vectors\n" in described
+    assert all(text in described for text in (model, f"{len(vectors):,} words", f"{vectors.width} numbers"))
 
 
 def cosine(vectors: VectorFile, left: str, right: str) -> float:
@@ -132,7 +141,7 @@ def cosine(vectors: VectorFile, left: str, right: str) -> float:
 @pytest.mark.parametrize("model", ["skip-gram", "fasttext", "glove"])
 def test_one_thread_gives_the_same_files_from_the_same_seed(tmp_path: Path, model: VectorModel) -> None:
     for name in ("one", "two"):
-        train_word_vectors(settings_for(tmp_path, model, name), silent_console())
+        train_word_vectors(settings_for(tmp_path, model, name), MUTE)
     for path in (tmp_path / "one").glob("vectors.*"):
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
@@ -156,7 +165,7 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     settings = settings_for(tmp_path, "skip-gram")
     monkeypatch.setattr("bertwright.systems.word_vectors.train_vectors.write_text", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        train_word_vectors(settings, silent_console())
+        train_word_vectors(settings, MUTE)
     assert [path.name for path in tmp_path.iterdir()] == ["topics.txt"]
 
 
@@ -167,20 +176,84 @@ def test_scores_by_hand(tmp_path: Path) -> None:
     vectors = write_file(tmp_path, TOY, "v.txt")
     pairs = write_file(tmp_path, "Man\tking\t9\nman\tstone\t1\nman\tqueen\t5\nman\tdog\t7\n", "pairs.txt")
     questions = write_file(tmp_path, ": family\nMan King woman QUEEN\nman woman king stone\nman a b c\n", "q.txt")
-    console = text_console()
+    reporter = text_reporter()
     settings = ScoreVectorsSettings(Path(vectors), (pairs, questions), tmp_path / "scores.json")
-    first, second = score_vectors(settings, console)
+    first, second = score_vectors(settings, reporter)
     assert (first.metric, first.score, first.used, first.total) == ("spearman", pytest.approx(1), 3, 4)
     assert (second.metric, second.score, second.used, second.total) == ("accuracy", 0.5, 2, 3)
-    assert "accuracy" in read_output(console)
+    assert "accuracy" in read_output(reporter)
     assert (tmp_path / "scores.json").is_file()
+
+
+SIMLEX = "word1\tword2\tPOS\tSimLex999\tconc(w1)\tSD(SimLex)\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "column"),
+    [
+        ("a\tb\t1.6\nc\td\t5\n", None),
+        ("a b 1.6\nc d 5\n", None),
+        ("a b\t1.6\nc d\t5\n", None),
+        ("a;b;1.6\r\nc;d;5\r\n", None),
+        ("a;b;1,6\nc;d;5\n", None),
+        ("a b 1,6\nc d 5\n", None),
+        (SIMLEX + "a\tb\tA\t1.6\t2.7\t0.4\nc\td\tN\t5\t2.8\t1\n", "4 .'SimLex999'"),
+        ("a\tb\tV\t1.6\tSYNONYMS\nc\td\tV\t5\tNONE\n", "4$"),
+        ("a\tb\tV\t1.6\nc\td\tV\t5\n", "4$"),
+        ("Word 1,Word 2,Human (mean)\na,b,1.6\nc,d,5\n", "3 .'Human .mean.' in line 1"),
+        ('Word 1,Word 2,Human (mean),1,2\na,"b",1.6,1,2\nc,d,5,4,6\n', "3 .'Human"),
+        ("Word 1\tWord 2\tHuman (mean)\na\tb\t1.6\nc\td\t5\n", "3 .'Human"),
+        ("a\tb\t1.6\t1\t2\nc\td\t5\t4\t6\n", "3$"),
+        ("# pairs\nw1 w2 mean\na b 1.6\nc d 5\n", "3 .'mean' in line 2"),
+    ],
+)
+def test_pairs_are_read_as_they_are_published(tmp_path: Path, content: str, column: str | None) -> None:
+    path = write_file(tmp_path, content, "pairs.txt")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rows = [(first, second, float(rating)) for first, second, rating in read_examples(path)]
+    assert rows == [("a", "b", 1.6), ("c", "d", 5.0)]
+    assert len(caught) == (column is not None)
+    assert all(re.search(f"pairs.txt: .*column {column}", str(warning.message)) for warning in caught)
+
+
+def test_a_number_may_be_a_word(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "1999 year 5\na b 1\nc d 2\n", "pairs.txt")
+    assert next(iter(read_examples(path))) == ["1999", "year", "5"]
+
+
+@pytest.mark.parametrize(
+    "content", [": capitals\na b c d\ne f g h\n", "a,b,c,d\ne,f,g,h\n", "a\tb\tc\td\ne\tf\tg\th\n"]
+)
+def test_analogies_are_four_words(tmp_path: Path, content: str) -> None:
+    assert list(read_examples(write_file(tmp_path, content, "q.txt"))) == [[*"abcd"], [*"efgh"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("a b 1\nc d\n", 2),
+        ("a b 1\nc d nan\ne f 2\n", 2),
+        ("a\nb c 1\nd e 2\n", 1),
+        ("a,b,1,6\nc,d,5,0\n", 1),  # a decimal comma, or a second number
+        ("a,b,1\nc,d,5,3\n", 2),
+        ("w1,w2,mean\na,b,1\nc,d,5,3\n", 3),
+        ("0,a,b,1.6\n1,c,d,5\n", 1),  # numbers of rows
+        ("a b c d\ne f g\n", 2),
+        ("a b c d\ne f g h i\n", 2),
+        ("a b c\nd e f\n", 1),
+    ],
+)
+def test_pairs_in_another_form_name_the_line(tmp_path: Path, content: str, line: int) -> None:
+    with pytest.raises(ValueError, match=rf"p\.txt, line {line}: expected (two|four) words"):
+        list(read_examples(write_file(tmp_path, content, "p.txt")))
 
 
 def test_nearest_words_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vectors = write_file(tmp_path, TOY, "v.txt")
     assert run(["nearest-words", vectors, "man", "king", "woman", "--analogy", "--count", "1"]) == 0
     assert "queen" in capsys.readouterr().out
-    (similar,) = print_nearest(NearestSettings(Path(vectors), ("man",), count=2), silent_console())
+    (similar,) = nearest_words(NearestSettings(Path(vectors), ("man",), count=2), MUTE)
     assert [word.word for word in similar] == ["king", "woman"]
     for arguments, message in (
         (["nearest-words", vectors, "man", "--analogy"], "expected three words"),

@@ -56,6 +56,22 @@ def test_labels_are_read_from_the_file_beside_the_table(tmp_path: Path, data: st
         rows_of(path)
 
 
+@pytest.mark.parametrize("names", [("a.csv", "a_labels.csv"), ("b.csv", "a-targets.csv"), ("text.csv", "label.csv")])
+def test_a_file_with_all_columns_is_a_table_whatever_its_name(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name, (text, label) in zip(names, ROWS, strict=True):
+        write(tmp_path / "d" / name, f"text,label\n{text},{label}\n")
+    assert sorted(rows_of(tmp_path / "d")) == ROWS
+    assert sorted(text for text, _ in rows_of(tmp_path / "d", labeled=False)) == [text for text, _ in ROWS]
+
+
+@pytest.mark.parametrize("name", ["a_labels.csv", "b_labels.csv"])
+def test_a_file_left_out_for_its_name_is_named(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "d/a.csv", TABLE)
+    write(tmp_path / "d" / name, "label\nx\ny\n")
+    with pytest.warns(UserWarning, match=f"{name}: left out"):
+        assert rows_of(tmp_path / "d") == ROWS
+
+
 def test_choices_have_their_labels_in_a_second_file_counted_from_1(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", '{"context": "c", "question": "q", "a": "1", "b": "2"}\n')
     write(tmp_path / "train-labels.lst", "2\n")
@@ -113,6 +129,7 @@ def test_files_with_another_column_that_may_be_the_label_are_no_classes(tmp_path
         {"text": ["a mill", "the river"], "label": ["x", "y"]},
         {"text": {"0": "a mill", "1": "the river"}, "label": {"0": "x", "1": "y"}},
         {"columns": ["text", "label"], "index": [0, 1], "data": ROWS},
+        {"columns": ["text", "label"], "data": OBJECTS},
         {"r1": OBJECTS[0], "r2": OBJECTS[1]},
         "\n".join(map(json.dumps, OBJECTS)),
         ROWS,
@@ -122,6 +139,26 @@ def test_json_of_several_forms_is_read_and_the_form_is_said(tmp_path: Path, cont
     path = write(tmp_path / "a.json", content)
     with pytest.warns(UserWarning, match=r"a\.json: (its|read as)"):
         assert rows_of(path) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("columns", "data", "place"),
+    [
+        (["text", ["label"]], ROWS, r"a\.json: .*'columns', got \['label'\]"),
+        (["text", "text"], ROWS, r"a\.json: .*'columns', got 'text'"),
+        (["text", "label"], [1, 2], r"a\.json, line 1: no column 'text'"),
+        (["text", "label"], [ROWS[0], 1], r"row 2 of 'data': .* 2 values, got int"),
+        (["text", "label"], [ROWS[0], [*ROWS[1], "z"]], r"row 2 of 'data': .* got 3 values"),
+        (["text", "label"], [ROWS[0], OBJECTS[1]], r"row 2 of 'data': .* got dict"),
+        (["text", "label"], [OBJECTS[0], ROWS[1]], r"a\.json, line 1: .* got list"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*a.json. (its|read as)")
+def test_columns_beside_data_of_another_form_name_the_place(
+    tmp_path: Path, columns: Any, data: Any, place: str
+) -> None:
+    with pytest.raises(ValueError, match=place):
+        rows_of(write(tmp_path / "a.json", {"columns": columns, "data": data}))
 
 
 def test_rows_that_are_lists_have_all_values_and_are_not_mixed_with_objects(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.regression import Regression
-from bertwright.tasks.task_data import digest_files
+from bertwright.tasks.task_data import digest_files, read_examples
 
 PARTITION = '{"text": "%s", "label": "x", "partition": "%s"}\n'
 
@@ -111,8 +112,13 @@ def test_splits_in_a_column_are_read_by_the_option_that_names_the_file(tmp_path:
     assert texts == {"train": ["train"], "dev": ["dev"], "test": ["test"]}
     assert len(digest_files(settings)) == 3
     assert rows_of(f"{path}#test") == [("test", "x")]
-    with pytest.warns(UserWarning, match=rf"{name}: a column has splits .*{name}#"):
-        assert TaskSettings("classification", train=(path,)).files("train") == (path,)
+    alone = TaskSettings("classification", train=(path,))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        alone.check_files("train")
+        assert len(read_examples(alone.build_task(), alone, "train")) == 3
+        assert digest_files(alone).keys() == {path}
+    assert [f"{name}: a column has splits" in str(warning.message) for warning in warned] == [True]
     with pytest.raises(ValueError, match=rf"{name}#extra: no row of this split"):
         rows_of(f"{path}#extra")
 

@@ -29,7 +29,7 @@ from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import UNSEEN, Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.trials.grid_settings import GridSettings
-from helpers import read_output, text_console, write_file
+from helpers import read_output, text_reporter, write_file
 from small_runs import save_random_bert
 
 LABELS = ["ham"] * 6 + ["spam"] * 2 + ["news"]
@@ -144,13 +144,13 @@ def test_a_run_shows_saves_and_resumes_with_its_weights(folder: Path, tmp_path: 
     weights = tmp_path / "weights.json"
     weights.write_bytes((folder / "weights.json").read_bytes())
     settings = from_table(FinetuneSettings, make_table(folder, tmp_path / "run", class_weights=str(weights)), "test")
-    console = text_console(160)
-    model = finetune(replace(settings, keep_checkpoints=True), console)
-    assert "class weights 0 1, 1 4" in " ".join(read_output(console).split())
+    reporter = text_reporter(160)
+    model = finetune(replace(settings, keep_checkpoints=True), reporter)
+    assert "class weights 0 1, 1 4" in " ".join(read_output(reporter).split())
     assert read_json(model / "task.json")["class_weights"] == [1.0, 4.0]
     weights.unlink()  # the checkpoint has them
-    finetune(replace(settings, keep_checkpoints=True, resume=True), text_console())
-    plain = finetune(from_table(FinetuneSettings, make_table(folder, tmp_path / "plain"), "test"), text_console())
+    finetune(replace(settings, keep_checkpoints=True, resume=True), text_reporter())
+    plain = finetune(from_table(FinetuneSettings, make_table(folder, tmp_path / "plain"), "test"), text_reporter())
     assert read_json(plain / "task.json")["class_weights"] == []
     assert (plain / "model.safetensors").read_bytes() != (model / "model.safetensors").read_bytes()
 

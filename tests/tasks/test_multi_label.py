@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.trials.grid import grid
 from bertwright.trials.grid_settings import GridSettings
-from helpers import CPU, read_output, text_console, write_file
+from helpers import CPU, read_output, text_reporter, write_file
 from small_runs import save_random_bert
 
 RATE = OptimizerSettings(learning_rate=1e-2, warmup_ratio=0.1, bias_correction=True)
@@ -179,7 +180,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_file(folder, "\n".join(lines) + "\n", "train.jsonl")
     lists = (json.dumps({"text": text, "label": ";".join(labels)}) for text, labels in rows[340:])
     write_file(folder, "\n".join(lists) + "\n", "dev.jsonl")
-    finetune(make_settings(folder, "run", epochs=12.0, tuning=TuningSettings(pooling="cls")), text_console())
+    finetune(make_settings(folder, "run", epochs=12.0, tuning=TuningSettings(pooling="cls")), text_reporter())
     return folder
 
 
@@ -195,17 +196,17 @@ def make_settings(folder: Path, run: str, **changes: Any) -> FinetuneSettings:
 def test_it_is_learned_evaluated_and_predicted(folder: Path, tmp_path: Path) -> None:
     report = json.loads((folder / "run" / "report.json").read_text())
     assert report["scores"]["dev"]["micro_f1"] > 0.9
-    run, dev, console = str(folder / "run"), str(folder / "dev.jsonl"), text_console()
-    assert evaluate(EvaluateSettings(run, (dev,), device=CPU), console) == report["scores"]["dev"]
-    assert "precision" in read_output(console)
+    run, dev, reporter = str(folder / "run"), str(folder / "dev.jsonl"), text_reporter()
+    assert evaluate(EvaluateSettings(run, (dev,), device=CPU), reporter) == report["scores"]["dev"]
+    assert "precision" in read_output(reporter)
     output = tmp_path / "out.jsonl"
-    predict(PredictSettings(run, inputs=(dev,), output=output, device=CPU), text_console())
+    predict(PredictSettings(run, inputs=(dev,), output=output, device=CPU), text_reporter())
     records = [json.loads(line) for line in output.read_text().splitlines()]
     texts = [json.loads(line)["text"] for line in Path(dev).read_text().splitlines()]
     assert [tuple(record["labels"]) for record in records] == [
         guess.labels for guess in bertwright.load(run).classify(texts)
     ]
-    everything = evaluate(EvaluateSettings(run, (dev,), threshold=0.0, device=CPU), text_console())
+    everything = evaluate(EvaluateSettings(run, (dev,), threshold=0.0, device=CPU), text_reporter())
     assert everything["micro_f1"] < report["scores"]["dev"]["micro_f1"]
 
 
@@ -226,20 +227,23 @@ def test_transformers_opens_it_and_it_is_opened_from_transformers(folder: Path, 
 
 
 def test_a_grid_a_trained_head_and_an_ensemble(folder: Path, tmp_path: Path) -> None:
-    settings = make_settings(
-        folder, "again", model=str(folder / "run"), epochs=0.2, tuning=TuningSettings(keep_head=True)
-    )
-    finetune(settings, text_console())
+    continued = {
+        "epochs": 0.2,
+        "tuning": TuningSettings(keep_head=True),
+        "optimizer": replace(RATE, learning_rate=1e-4),
+    }
+    settings = make_settings(folder, "again", model=str(folder / "run"), **continued)
+    finetune(settings, text_reporter())
     report = json.loads((folder / "again" / "report.json").read_text())
     assert report["scores"]["dev"]["micro_f1"] > 0.9
     both = EvaluateSettings(
         str(folder / "run"), (f"{folder}/dev.jsonl",), ensemble=(str(folder / "again"),), device=CPU
     )
-    assert evaluate(both, text_console())["micro_f1"] > 0.9
+    assert evaluate(both, text_reporter())["micro_f1"] > 0.9
     grid(
         GridSettings(tmp_path / "grid", learning_rates=(1e-2,), batch_sizes=(16,), epochs=(1.0,), task=settings.task,
                      model=str(folder / "bert"), device=CPU),
-        text_console(),
+        text_reporter(),
     )  # fmt: skip
     assert json.loads((tmp_path / "grid" / "report.json").read_text())["metric"] == "micro_f1"
 

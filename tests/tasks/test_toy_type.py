@@ -38,7 +38,7 @@ from bertwright.trials.grid import grid
 from bertwright.trials.grid_settings import GridSettings
 from bertwright.trials.probe import probe
 from bertwright.trials.probe_settings import ProbeSettings
-from helpers import CPU, read_output, text_console, write_file
+from helpers import CPU, read_output, text_reporter, write_file
 from small_runs import save_random_bert
 
 
@@ -139,7 +139,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run=folder / f"run{seed}", task=task_settings(folder), model=str(folder / "bert"), epochs=epochs,
             batch_size=16, seed=seed, optimizer=RATE, device=CPU,
         )  # fmt: skip
-        finetune(settings, text_console())
+        finetune(settings, text_reporter())
     return folder
 
 
@@ -151,20 +151,20 @@ def test_it_is_learned_evaluated_and_predicted(folder: Path, tmp_path: Path) -> 
     report = json.loads((folder / "run0" / "report.json").read_text())
     assert report["scores"]["dev"]["accuracy"] > 0.9  # chance: 0.2
     model, dev = str(folder / "run0"), str(folder / "dev.tsv")
-    assert evaluate(EvaluateSettings(model, (dev,), device=CPU), text_console()) == report["scores"]["dev"]
+    assert evaluate(EvaluateSettings(model, (dev,), device=CPU), text_reporter()) == report["scores"]["dev"]
     output = tmp_path / "predictions.tsv"
-    predict(PredictSettings(model, inputs=(dev,), output=output, keep_columns=("text",), device=CPU), text_console())
+    predict(PredictSettings(model, inputs=(dev,), output=output, keep_columns=("text",), device=CPU), text_reporter())
     header, *lines = output.read_text().splitlines()
     assert header == "text\tprediction"
     texts, written = zip(*(line.split("\t") for line in lines), strict=True)
     assert bertwright.load(model).classify(list(texts)) == [int(grade) for grade in written]
-    console = text_console()
-    predict(PredictSettings(model, texts=(texts[0],), device=CPU), console)
-    assert re.search(rf"prediction\W+{written[0]}\W*$", read_output(console))
-    console = text_console()
-    info(InfoSettings(folder / "run0"), console)
-    assert "ordinal" in read_output(console)
-    assert "above 4" in read_output(console)
+    reporter = text_reporter()
+    predict(PredictSettings(model, texts=(texts[0],), device=CPU), reporter)
+    assert re.search(rf"prediction\W+{written[0]}\W*$", read_output(reporter))
+    reporter = text_reporter()
+    info(InfoSettings(folder / "run0"), reporter)
+    assert "ordinal" in read_output(reporter)
+    assert "above 4" in read_output(reporter)
 
 
 def test_an_ensemble_grades_between_its_members(folder: Path, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_an_ensemble_grades_between_its_members(folder: Path, tmp_path: Path) ->
 
     def grades(name: str, *ensemble: str) -> np.ndarray[Any, Any]:
         output = tmp_path / f"{Path(name).name}{len(ensemble)}.jsonl"
-        predict(PredictSettings(name, inputs=(dev,), output=output, ensemble=ensemble, device=CPU), text_console())
+        predict(PredictSettings(name, inputs=(dev,), output=output, ensemble=ensemble, device=CPU), text_reporter())
         return np.array([json.loads(line)["prediction"] for line in output.read_text().splitlines()])
 
     alone, both = [grades(first), grades(second)], grades(first, second)
@@ -184,11 +184,11 @@ def test_a_grid_and_a_probe_choose_by_its_metric(folder: Path, tmp_path: Path) -
     shared: dict[str, Any] = {"task": task_settings(folder), "model": str(folder / "bert"), "device": CPU}
     grid(
         GridSettings(tmp_path / "grid", learning_rates=(3e-3,), batch_sizes=(16,), epochs=(1.0,), seeds=1, **shared),
-        text_console(),
+        text_reporter(),
     )
     assert json.loads((tmp_path / "grid" / "report.json").read_text())["metric"] == "accuracy"
     rows = probe(
-        ProbeSettings(tmp_path / "probe", representations=("last",), seeds=(0,), epochs=1, **shared), text_console()
+        ProbeSettings(tmp_path / "probe", representations=("last",), seeds=(0,), epochs=1, **shared), text_reporter()
     )
     assert 0 < rows[0].dev.mean <= 1
 
@@ -213,4 +213,4 @@ def test_its_head_is_continued(folder: Path) -> None:
 def test_an_unknown_grade_is_located(folder: Path, tmp_path: Path) -> None:
     path = write_file(tmp_path, "text\tlabel\nfair\t3\nbad\t6\n", "six.tsv")
     with pytest.raises(ValueError, match=r"six\.tsv, line 3: expected a grade from 1 to 5, got '6'"):
-        evaluate(EvaluateSettings(str(folder / "run0"), (path,), device=CPU), text_console())
+        evaluate(EvaluateSettings(str(folder / "run0"), (path,), device=CPU), text_reporter())

@@ -27,7 +27,7 @@ from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vo
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from helpers import text_console
+from helpers import text_reporter
 
 TEXT = "".join(f"The cat sat {number}.\nIt ran.\n\n" for number in range(60))
 
@@ -139,10 +139,10 @@ def test_store_and_vocabulary_are_built_in_a_bucket_with_the_same_bytes(
         build(Path(url), corpus, tokenizer, BuildSettings(0.2), executor=executor)
     learned = Path(f"{bucket}/vocabulary")
     settings = LearnSettings(corpus, learned, VocabularySettings(size=300, min_frequency=1))
-    vocabulary = learn_vocabulary(settings, text_console())
+    vocabulary = learn_vocabulary(settings, text_reporter())
     assert open_tokenizer(learned).digest == vocabulary.digest
     with pytest.raises(ValueError, match=f"^{bucket}/vocabulary: already exists"):
-        learn_vocabulary(settings, text_console())
+        learn_vocabulary(settings, text_reporter())
 
 
 @pytest.mark.parametrize("when", ["writing", "uploading"])
@@ -243,6 +243,74 @@ def test_processes_that_need_a_folder_share_one_copy(bucket: str, monkeypatch: p
     put(f"{bucket}/folder/b.txt", "new")
     assert (files.local_folder(Path(f"{bucket}/folder")) / "b.txt").read_text() == "new"
     assert (copy / "b.txt").read_text() == "b"
+
+
+LEAVING = [
+    "/tmp/attack/x",
+    "../../x",
+    "a/../../x",
+    "./x",
+    "a//x",
+    "..",
+    "a\\..\\x",
+    "\\x",
+    "C:/x",
+    "a\0x",
+    "a::file:///x",
+]
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_object_whose_name_leaves_the_folder_is_refused_and_nothing_is_copied(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_storage, "list_names", lambda _: ["a.txt", name])
+    put("memory://leaving/a.txt", "a")
+    with pytest.raises(ValueError, match=r"^memory://leaving: ") as caught:
+        object_storage.download("memory://leaving", tmp_path / "copy", lambda _: None)
+    assert repr(name) in str(caught.value)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_name_of_a_file_and_of_a_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_storage, "list_names", lambda _: ["a", "a/b"])
+    with pytest.raises(ValueError, match=r"^memory://both: .*'a'"):
+        object_storage.download("memory://both", tmp_path, lambda _: None)
+
+
+@pytest.mark.parametrize("key", ["voc/{tmp}/absolute", "voc/../../../dots", "voc/./dot", "voc//empty"])
+def test_command_on_a_bucket_whose_keys_leave_the_folder_writes_nothing_outside(
+    key: str, s3: str, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    boto3 = pytest.importorskip("boto3")
+    monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "cache"))
+    tokenizer.save(tmp_path / "local")
+    client, bucket = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]), s3.removeprefix("s3://")
+    folder = f"{tmp_path.name}/voc"
+    for name, body in {path.name: path.read_bytes() for path in (tmp_path / "local").iterdir()}.items():
+        client.put_object(Bucket=bucket, Key=f"{folder}/{name}", Body=body)
+    for name in ("", "sub/", "sub/sub/"):  # as web consoles show folders
+        client.put_object(Bucket=bucket, Key=f"{folder}/{name}", Body=b"")
+    assert object_storage.list_names(f"{s3}/{folder}") == sorted(path.name for path in (tmp_path / "local").iterdir())
+    assert cli.run(["tokenize", f"{s3}/{folder}", "the cat"]) == 0
+    client.put_object(Bucket=bucket, Key=f"{tmp_path.name}/{key.format(tmp=tmp_path)}", Body=b"EVIL")
+    capsys.readouterr()
+    before = {*tmp_path.rglob("*")}
+    assert cli.run(["tokenize", f"{s3}/{folder}", "the cat"]) == 2
+    message = capsys.readouterr().err
+    assert f"{s3}/{folder}" in message
+    assert repr(key.format(tmp=tmp_path).removeprefix("voc/")) in message.replace("\n", "")
+    assert {path for path in {*tmp_path.rglob("*")} - before if path.is_file() and path.name != ".lock"} == set()
+
+
+def test_folders_of_a_web_console_are_no_inputs(s3: str, tmp_path: Path) -> None:
+    client = pytest.importorskip("boto3").client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    for name in ("a.txt", "b.txt/", ""):
+        client.put_object(Bucket=s3.removeprefix("s3://"), Key=f"{tmp_path.name}/{name}", Body=b"text" * bool(name))
+    for pattern in ("", "/*"):
+        [file] = list_corpus_files(CorpusSettings((f"{s3}/{tmp_path.name}{pattern}",)))
+        assert file.path == f"{s3}/{tmp_path.name}/a.txt"
 
 
 def test_file_that_changes_while_it_is_read_is_reported(bucket: str) -> None:

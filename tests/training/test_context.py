@@ -16,14 +16,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.kernels.attention import cuda_attention, order_gradients, split
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
+from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.bert import bert_encoder
-from bertwright.systems.bert.bert_base import BertBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
@@ -126,7 +126,7 @@ def fail_to_start(run: Path) -> str:
 
     settings: Any = SimpleNamespace(run=run, resume=False, dry_run=False, device=DeviceSettings("cpu", threads=1))
     try:
-        train_run(settings, (), open_run, silent_console())
+        train_run(settings, (), open_run, MUTE)
     except (OSError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
@@ -170,7 +170,7 @@ def test_all_tensors_of_a_pretraining_step_are_on_the_device(
     monkeypatch.setattr(bert_encoder, "attention", self_attention_on_cuda)
     packed = pack([np.arange(3, 12), np.arange(4, 20)]).with_dropout(3)
     asked = torch.tensor([1, 3, 10]), torch.tensor([5, 6, 7]), torch.tensor([0, 1])
-    batch = BertBatch(packed, *asked, mlm_count=3, nsp_count=2).to("meta")
+    batch = LanguageModelBatch(packed, *asked, mlm_count=3, nsp_count=2).to("meta")
     model = BertForPretraining(TINY).train().to("meta")
     model.encoder.compute_dtype = dtype
     optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())

@@ -20,8 +20,9 @@ from rich.console import Console
 from safetensors.torch import load_file, load_model, save_model
 from torch import Tensor, nn
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.base.seeding import make_rng
+from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitResult, FitSettings, TrainingSpec, fit
@@ -66,20 +67,20 @@ def make_toy(kill_at: int = 0, kill_signal: int = signal.SIGKILL) -> TrainingSpe
     )
 
 
-def fit_toy(run: Path | None, training: TrainingSpec[Tensor], console: Console) -> FitResult:
+def fit_toy(run: Path | None, training: TrainingSpec[Tensor], reporter: TerminalReporter) -> FitResult:
     settings = FitSettings(run, 60, eval_steps=range(10, 60, 10), save_steps=range(0, 60, 7), metric="score")
-    return fit(settings, training, CPU, console)
+    return fit(settings, training, CPU, reporter)
 
 
 def train_toy(run: Path, kill_at: int = 0) -> str:
     """Train from the newest checkpoint of a run; returns what is printed."""
-    training, console = make_toy(kill_at), Console(file=StringIO())
+    training, reporter = make_toy(kill_at), TerminalReporter(Console(file=StringIO()))
     if latest := checkpoint.verify_latest(run / "checkpoints"):
         load_model(training.model, latest / WEIGHTS)
         training.optimizer.load_state(checkpoint.load_optimizer(latest))
     run.mkdir(exist_ok=True)
-    fit_toy(run, training, console)
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+    fit_toy(run, training, reporter)
+    return reporter.console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
 def score_by_step(training: TrainingSpec[Tensor]) -> dict[str, float]:
@@ -118,7 +119,7 @@ def test_run_without_a_folder_ends_with_the_same_best_weights(tmp_path: Path) ->
     results, weights = [], []
     for run in (None, tmp_path):
         training = make_toy()
-        results.append(fit_toy(run, replace(training, evaluate=partial(score_by_step, training)), silent_console()))
+        results.append(fit_toy(run, replace(training, evaluate=partial(score_by_step, training)), MUTE))
         weights.append(training.model.state_dict())
     assert results[0] == results[1]
     assert results[0].step == 30
@@ -148,7 +149,7 @@ def test_best_checkpoints_are_those_of_a_resumed_run_and_of_this_one(
     settings = FitSettings(
         tmp_path, 60, eval_steps=range(0, 60, 10), save_steps=[30], metric="score", resumable=resumable
     )
-    fit(settings, replace(training, evaluate=evaluate), CPU, silent_console())
+    fit(settings, replace(training, evaluate=evaluate), CPU, MUTE)
     assert found == expected
     assert [checkpoint.step_of(path) for path in checkpoint.list_checkpoints(tmp_path / "best")] == [60]
 
@@ -163,12 +164,12 @@ def test_training_stops_after_evaluations_without_improvement_also_when_it_is_re
             load_model(training.model, latest / WEIGHTS)
             training.optimizer.load_state(checkpoint.load_optimizer(latest))
         training = replace(training, evaluate=lambda: {"score": scores.get(training.optimizer.steps, 0.0)})
-        console = Console(file=StringIO(), width=200)
+        reporter = TerminalReporter(Console(file=StringIO(), width=200))
         settings = FitSettings(
             run, 60, eval_steps=range(0, 60, 10), save_steps=range(7, 60, 7), metric="score", patience=2
         )
-        result = fit(settings, training, CPU, console)
-        return result, training.optimizer.steps, console.file.getvalue()  # type: ignore[attr-defined]
+        result = fit(settings, training, CPU, reporter)
+        return result, training.optimizer.steps, reporter.console.file.getvalue()  # type: ignore[attr-defined]
 
     result, last, printed = train(tmp_path / "unbroken")
     assert (result.step, last, list(result.evaluations)) == (30, 50, [0, 10, 20, 30, 40, 50])
@@ -186,7 +187,7 @@ def test_training_stops_after_evaluations_without_improvement_also_when_it_is_re
 def test_a_signal_during_the_last_step_interrupts_nothing(tmp_path: Path) -> None:
     """The run is finished: a temporary run would lose its model, and another one would be resumed without a step."""
     training = make_toy(kill_at=59, kill_signal=signal.SIGTERM)
-    assert fit_toy(tmp_path, training, silent_console()).step == 60
+    assert fit_toy(tmp_path, training, MUTE).step == 60
     assert checkpoint.find_latest(tmp_path / "checkpoints") == checkpoint.path_of(tmp_path / "checkpoints", 60)
 
 
@@ -194,7 +195,7 @@ def test_a_signal_that_the_process_ignores_is_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         training = make_toy(15, signal.SIGINT)
-        fit_toy(None, training, silent_console())
+        fit_toy(None, training, MUTE)
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -205,14 +206,14 @@ def test_a_run_that_another_rank_stops_is_not_finished(monkeypatch: pytest.Monke
     training = make_toy()
     monkeypatch.setattr("bertwright.training.fit.any_rank", lambda *_: training.optimizer.steps == 15)
     with pytest.raises(KeyboardInterrupt, match="step 15 is saved"):
-        fit_toy(tmp_path, training, silent_console())
+        fit_toy(tmp_path, training, MUTE)
     assert checkpoint.find_latest(tmp_path / "checkpoints") == checkpoint.path_of(tmp_path / "checkpoints", 15)
 
 
 def test_ctrl_c_without_a_folder_stops_after_the_step() -> None:
     training, handler = make_toy(15, signal.SIGINT), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="step 16 is not saved"):
-        fit_toy(None, training, silent_console())
+        fit_toy(None, training, MUTE)
     assert training.optimizer.steps == 16
     assert signal.getsignal(signal.SIGINT) == handler
 
@@ -233,7 +234,12 @@ def test_best_checkpoint_with_weights_that_are_not_finite_is_not_written(tmp_pat
         model, optimizer, settings.make_schedule(9), lambda _: iter([[torch.ones(1, 1)]] * 9), loss, evaluate
     )
     with pytest.raises(DivergedError, match=r"step 3: .*not finite.* \(weight\)"):
-        fit(FitSettings(tmp_path, 9, eval_steps=(3,), metric="score"), training, CPU, Console(file=StringIO()))
+        fit(
+            FitSettings(tmp_path, 9, eval_steps=(3,), metric="score"),
+            training,
+            CPU,
+            TerminalReporter(Console(file=StringIO())),
+        )
     assert not checkpoint.list_checkpoints(tmp_path / "best")
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bertwright.models.packing import pack
-from bertwright.systems.bert.bert_base import BertBatch
+from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
@@ -26,12 +26,12 @@ VOCABULARY, STEPS = 500, 5
 ROOT = Path(__file__).parents[2]
 
 
-def make_batch() -> BertBatch:
+def make_batch() -> LanguageModelBatch:
     rng = np.random.default_rng(0)
     batch = pack([rng.integers(5, VOCABULARY, length) for length in (17, 64, 5, 40)])
     positions = torch.arange(3, len(batch.input_ids), 7)
     labels = torch.from_numpy(rng.integers(5, VOCABULARY, len(positions)))
-    return BertBatch(batch, positions, labels, torch.tensor([0, 1, 1, 0]), len(labels), len(batch.packing))
+    return LanguageModelBatch(batch, positions, labels, torch.tensor([0, 1, 1, 0]), len(labels), len(batch.packing))
 
 
 def losses(device: Literal["cpu", "cuda"], dtype: torch.dtype) -> Iterator[float]:
@@ -76,7 +76,7 @@ def test_training_on_a_gpu_gives_the_same_bits_again() -> None:
             packed = pack([rng.integers(5, 9, length) for length in (300, 64, 512, 17, 200)]).with_dropout(3)
             positions = torch.arange(3, len(packed.input_ids), 7)
             labels = torch.from_numpy(rng.integers(5, VOCABULARY, len(positions)))
-            batch = BertBatch(packed, positions, labels, torch.tensor([0, 1, 1, 0, 1]), len(labels), 5)
+            batch = LanguageModelBatch(packed, positions, labels, torch.tensor([0, 1, 1, 0, 1]), len(labels), 5)
             model = BertForPretraining(BertConfig.from_size("mini", VOCABULARY), seed=1).train().to(context.device)
             model.encoder.compute_dtype = context.dtype
             optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
@@ -93,7 +93,7 @@ def test_graphs_have_the_bits_of_kernels_started_one_by_one(monkeypatch: pytest.
     """With batches of several sizes, steps of two micro-batches, and weights that something else changes in between."""
     from bertwright.kernels.triton import cuda_graphs
 
-    def make_batches(number: int) -> list[BertBatch]:
+    def make_batches(number: int) -> list[LanguageModelBatch]:
         rng = np.random.default_rng(number)
         packed = [pack([rng.integers(5, 400, n) for n in rng.integers(5, 60, 12 + number % 2)]) for _ in range(2)]
         batches = []
@@ -102,7 +102,7 @@ def test_graphs_have_the_bits_of_kernels_started_one_by_one(monkeypatch: pytest.
             labels = torch.from_numpy(rng.integers(5, VOCABULARY, len(positions)))
             answers = torch.arange(len(batch.packing)) % 2
             dropped = batch.with_dropout(number, 1000 * micro)
-            batches.append(BertBatch(dropped, positions, labels, answers, 2 * len(labels), 2 * len(answers)))
+            batches.append(LanguageModelBatch(dropped, positions, labels, answers, 2 * len(labels), 2 * len(answers)))
         return batches
 
     def train(uses: int) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -16,14 +17,14 @@ from helpers import full_disk
 def test_resumed_log_drops_records_after_the_checkpoint(tmp_path: Path) -> None:
     log = MetricLogger(tmp_path, 0)
     for step in (10, 20, 30):
-        log.write("train", step, {"mlm_loss": 10.0 - step})
-    log.write("held_out", 20, {"mlm_loss": 9.0})
+        log.write("train", step, {"loss": 10.0 - step})
+    log.write("held_out", 20, {"loss": 9.0})
     log.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')  # a kill in the middle of a line
     resumed = MetricLogger(tmp_path, 20)
-    assert resumed.evaluations == {20: {"kind": "held_out", "step": 20, "mlm_loss": 9.0}}
-    resumed.write("train", 30, {"mlm_loss": -1.0})
+    assert resumed.evaluations == {20: {"kind": "held_out", "step": 20, "loss": 9.0}}
+    resumed.write("train", 30, {"loss": -1.0})
     resumed.close()
     assert [(record["kind"], record["step"]) for record in read_metrics(tmp_path)] == [
         ("train", 10),
@@ -31,7 +32,7 @@ def test_resumed_log_drops_records_after_the_checkpoint(tmp_path: Path) -> None:
         ("held_out", 20),
         ("train", 30),
     ]
-    assert read_metrics(tmp_path)[-1]["mlm_loss"] == -1.0
+    assert read_metrics(tmp_path)[-1]["loss"] == -1.0
 
 
 def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
@@ -54,6 +55,19 @@ def test_full_disk_raises_an_error_with_the_file(tmp_path: Path, file: str, capf
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "tensorboard"])
+def test_log_that_is_a_link_is_refused_and_its_target_is_untouched(tmp_path: Path, name: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "mine").mkdir()
+    target = tmp_path / "mine" if name == "tensorboard" else tmp_path / "mine" / "data.jsonl"
+    if name != "tensorboard":
+        target.write_text("precious")
+    (tmp_path / "run" / name).symlink_to(target)
+    with pytest.raises(ValueError, match=rf"run/{name}: .*link to"):
+        MetricLogger(tmp_path / "run", 0)
+    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["precious"] * (name != "tensorboard")
+
+
 @pytest.mark.parametrize("line", [b'{"step": 1, "kind"', b"[1]", b'{"step": 1}', b"\xff", b"7"])
 def test_damaged_line_raises_an_error_with_its_number(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(line + b'\n{"step": 2, "kind": "train"}\n')
@@ -66,12 +80,12 @@ def test_plot_is_a_png(tmp_path: Path, name: str) -> None:
     run = tmp_path / name
     run.mkdir()
     log = MetricLogger(run, 0)
-    log.write("train", 1, {"mlm_loss": 2.0, "nsp_accuracy": 0.5})
-    log.write("held_out", 1, {"mlm_loss": 2.5, "nsp_accuracy": 0.5})
+    log.write("train", 1, {"loss": 2.0, "nsp_accuracy": 0.5})
+    log.write("held_out", 1, {"loss": 2.5, "nsp_accuracy": 0.5})
     log.close()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plot_metrics(run, run / "loss.png", (PlotPanel("mlm_loss", "loss"), PlotPanel("nsp_accuracy", "accuracy")))
+        plot_metrics(run, run / "loss.png", (PlotPanel("loss", "loss"), PlotPanel("nsp_accuracy", "accuracy")))
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -99,3 +113,15 @@ def test_plot_shows_the_long_curve_the_marks_and_percent_but_no_short_windows(
         "length 128": [[20, 20], [0, 1]],
     }
     assert right["held out"] == [[20, 31], [25, 50]]
+
+
+def test_records_of_an_earlier_version_have_todays_names_also_after_a_resume(tmp_path: Path) -> None:
+    lines = ['{"kind": "train", "step": 1, "mlm_loss": 3.0}', '{"kind": "held_out", "step": 1, "long_mlm_loss": 2.5}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    expected = [{"kind": "train", "step": 1, "loss": 3.0}, {"kind": "held_out", "step": 1, "long_loss": 2.5}]
+    assert read_metrics(tmp_path) == expected
+    resumed = MetricLogger(tmp_path, first_step=1)
+    resumed.write("train", 2, {"loss": 1.0})
+    resumed.close()
+    assert resumed.evaluations == {1: expected[1]}
+    assert [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())][:2] == expected

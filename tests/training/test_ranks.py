@@ -19,8 +19,8 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
 
-from bertwright.base.console import silent_console
-from bertwright.cli.verbs import pretrain as verb
+from bertwright.base.reporter import MUTE
+from bertwright.cli.verbs import VERBS
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining import run as run_module
 from bertwright.pretraining.run import pretrain
@@ -33,6 +33,11 @@ from harness import run_on_ranks
 Make = Callable[..., PretrainSettings]
 STEPS, SAVED, KILLED = 5, 2, 3
 UNEVEN = {"data": DataSettings(max_length=32, batch_size=7, objective="mlm", whole_word_mask=True)}
+
+
+def run_pretrain(settings: PretrainSettings) -> None:
+    """Pre-train as the command does."""
+    next(verb for verb in VERBS if verb.name == "pretrain").run(settings)
 
 
 def run_rank(settings: PretrainSettings, kill_at: int, tokens: Sequence[int]) -> None:
@@ -60,7 +65,7 @@ def run_rank(settings: PretrainSettings, kill_at: int, tokens: Sequence[int]) ->
             yield result
 
     fit.train_steps = train_until_killed
-    verb.run(settings)
+    run_pretrain(settings)
 
 
 def watch_exchange(loss: Any) -> list[str]:
@@ -104,7 +109,7 @@ def make(make_settings: Make) -> Make:
 def alone(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one process."""
     settings = make(tmp_path_factory.mktemp("alone") / "run")
-    pretrain(settings, silent_console())
+    pretrain(settings, MUTE)
     return settings.run
 
 
@@ -123,7 +128,7 @@ def shards(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check_same_losses(run: Path, other: Path) -> None:
     for record, expected in zip(read_metrics(run), read_metrics(other), strict=True):
         assert record["step"] == expected["step"]
-        for name in {"mlm_loss", "nsp_loss", "gradient_norm"} & expected.keys():
+        for name in {"loss", "nsp_loss", "gradient_norm"} & expected.keys():
             assert record[name] == pytest.approx(expected[name], abs=1e-6), name
 
 
@@ -138,7 +143,7 @@ def test_two_ranks_compute_the_same_as_one(alone: Path, copies: Path) -> None:
 
 def test_ranks_with_unequal_batches_compute_the_same_as_one(make: Make, tmp_path: Path) -> None:
     settings = make(tmp_path / "alone", micro_batch_size=2, **UNEVEN)
-    pretrain(settings, silent_console())
+    pretrain(settings, MUTE)
     check_same_losses(run_ranks(replace(settings, run=tmp_path / "together"), 2), settings.run)
 
 
@@ -177,7 +182,7 @@ def test_checkpoint_of_two_ranks_resumes_at_another_number(
     shutil.copytree(shards, run, ignore=shutil.ignore_patterns("model", f"step-*{STEPS - 1}", f"step-*{STEPS}"))
     settings = make(run, shard=True, resume=True)
     if ranks == 1:
-        pretrain(settings, silent_console())
+        pretrain(settings, MUTE)
     else:
         run_ranks(settings, ranks)
         assert (run / "attempt-0").read_text() == str(SAVED + 1)
@@ -193,7 +198,7 @@ def test_job_with_a_killed_rank_resumes_and_ends_with_the_same_bits(
     assert [(run / f"attempt-{number}").read_text() for number in range(2)] == ["1", str(SAVED + 1)]
     expected, tensors = load_checkpoint(unbroken, STEPS), load_checkpoint(run, STEPS)
     assert [name for name in expected if not tensors[name].equal(expected[name])] == []
-    assert read_metrics(run)[-1]["mlm_loss"] == read_metrics(unbroken)[-1]["mlm_loss"]
+    assert read_metrics(run)[-1]["loss"] == read_metrics(unbroken)[-1]["loss"]
 
 
 def test_only_restarted_jobs_resume_by_themselves(
@@ -207,7 +212,7 @@ def test_only_restarted_jobs_resume_by_themselves(
     assert resume_restarted(settings).resume
     assert not resume_restarted(replace(settings, run=tmp_path / "new")).resume
     with pytest.raises(ValueError, match=r"settings.toml: steps was 5, now 6"):
-        verb.run(replace(settings, steps=6))
+        run_pretrain(replace(settings, steps=6))
 
 
 def test_batch_that_ranks_cannot_share_evenly_is_rejected() -> None:

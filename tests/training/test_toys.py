@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, TrainingSpec, fit
@@ -75,7 +75,7 @@ def train(
         model, optimizer, SETTINGS.make_schedule(STEPS), model.batches, loss,
         write_model=lambda folder: save_model(model, folder / WEIGHTS), carried=model if carries else None,
     )  # fmt: skip
-    fit(FitSettings(run, STEPS, log_every=1, save_steps=range(2, STEPS, 2)), spec, CPU, silent_console())
+    fit(FitSettings(run, STEPS, log_every=1, save_steps=range(2, STEPS, 2)), spec, CPU, MUTE)
 
 
 def interrupt_and_compare(tmp_path: Path, **options: bool | Callable[[int], float]) -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from bertwright.base.reporter import SILENT
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, check_inputs
 from bertwright.training import tracking
@@ -101,7 +101,7 @@ def test_mlflow_has_the_settings_and_every_record_of_a_run(
     mlflow_store: Any, make_tuning: Callable[..., FinetuneSettings], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    finetune(make_tuning(run, epochs=2.0, track="mlflow"), Console(quiet=True))
+    finetune(make_tuning(run, epochs=2.0, track="mlflow"), SILENT)
     identifier = json.loads((run / "tracking.json").read_text())["mlflow"]
     stored = mlflow_store.get_run(identifier)
     assert (stored.info.run_name, stored.info.status) == ("run", "FINISHED")

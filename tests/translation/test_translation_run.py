@@ -6,25 +6,30 @@ import json
 import multiprocessing
 import os
 import signal
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE
 from bertwright.base.seeding import make_rng
 from bertwright.base.settings import from_table
+from bertwright.cli.render.terminal import TerminalReporter
+from bertwright.inference.info import info
+from bertwright.inference.info_settings import InfoSettings
+from bertwright.systems.registry import translation_records
+from bertwright.systems.transformer.defaults import NAMES
 from bertwright.systems.transformer.marian import load_translation_model, write_translation_model
 from bertwright.training import checkpoint
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.translation import run as translation_run
 from bertwright.translation.run import average_checkpoints, train_translation
-from bertwright.translation.settings import TrainTranslationSettings, TranslateSettings
+from bertwright.translation.settings import TrainTranslationSettings, TranslateSettings, check_training_inputs
 from bertwright.translation.translator import load_translator, translate
-from harness import read_untimed
+from harness import read_untimed, run_and_capture
 from helpers import CPU, read_output
 
 WORDS = dict(zip("one two three four five six".split(), "eins zwei drei vier fünf sechs".split(), strict=True))
@@ -53,6 +58,12 @@ def make_settings(folder: Path, run: str = "run", **changes: object) -> TrainTra
     return replace(settings, **changes)  # type: ignore[arg-type]
 
 
+SMALL = {
+    "mt-lstm": {"word_size": 16, "hidden_size": 64},
+    "transformer": dict(zip(NAMES, (1, 32, 2, 64, 0.1), strict=True)),
+}
+
+
 def write_vectors(folder: Path, left_out: str = "six") -> Path:
     """Write vectors of all words of the toy but one, and of a word that it lacks."""
     words = [word for word in (*WORDS, "uno") if word != left_out]
@@ -66,15 +77,68 @@ def write_vectors(folder: Path, left_out: str = "six") -> Path:
 @pytest.fixture
 def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes "tiny" one layer of 32 dimensions, and for mt-lstm states of 64."""
-    monkeypatch.setitem(translation_run.MT_LSTM_SIZES, "tiny", (16, 64))
-    monkeypatch.setitem(translation_run.TransformerConfig.from_size.__globals__["SIZES"], "tiny", (1, 32, 2, 64, 0.1))
+    for name, sizes in SMALL.items():
+        monkeypatch.setitem(translation_records()[name].sizes, "tiny", sizes)
 
 
 @pytest.mark.usefixtures("small_model")
-def test_a_toy_language_is_learned_and_translated(tmp_path: Path, console: Console) -> None:
+@pytest.mark.parametrize("architecture", ["transformer", "mt-lstm"])
+def test_info_describes_a_run_and_its_model(tmp_path: Path, architecture: str) -> None:
+    changes = {"steps": 6, "eval_every": 3, "save_every": 3, "keep_checkpoints": True, "architecture": architecture}
+    settings = make_settings(tmp_path, **changes)
+    folder = train_translation(settings, MUTE)
+    printed = run_and_capture(info, InfoSettings(settings.run, verify=True), columns=120)
+    assert f"{settings.run}: translation run\n" in printed
+    assert all(text in " ".join(printed.split()) for text in ("state finished", "parameters", "best on dev bleu"))
+    for model in (folder, settings.run / "checkpoints" / "step-00000006"):
+        printed = run_and_capture(info, InfoSettings(model), columns=120)
+        assert f"{model}: translation model\n" in printed
+        assert "every byte" in printed
+    (folder / "checksums.json").unlink()
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-5])
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        info(InfoSettings(folder), MUTE)
+
+
+@pytest.mark.usefixtures("small_model")
+def test_text_in_an_archive_is_read_and_its_changes_are_noticed(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, steps=4, save_every=2)
+    archive = tmp_path / "corpus.zip"
+
+    def pack(*first: str) -> None:
+        with zipfile.ZipFile(archive, "w") as file:
+            for name in ("train.en", "train.de"):
+                file.writestr(name, "".join(first) + (tmp_path / name).read_text(encoding="utf-8"))
+
+    pack()
+    members = {"train_source": (f"{archive}#train.en",), "train_target": (f"{archive}#train.de",)}
+    packed = replace(settings, run=tmp_path / "packed", **members)
+    check_training_inputs(packed)
+    digests = json.loads((train_translation(packed, MUTE).parent / "data.json").read_text())
+    assert digests.keys() > {f"{archive}#train.en", f"{archive}#train.de"}
+    assert len({*digests.values()}) == 4
+    (packed.run / "model").rename(tmp_path / "model")
+    pack("one\n")
+    with pytest.raises(ValueError, match=r"corpus\.zip#train.*changed"):
+        train_translation(replace(packed, resume=True), MUTE)
+
+
+def test_files_are_checked_before_the_work(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x.en", "one")
+        archive.writestr("y.en", "two")
+    for path, reason in ((tmp_path / "*.en", "pattern"), (tmp_path, "folder"), (f"{tmp_path}/a.zip#z.en", "x.en")):
+        with pytest.raises(ValueError, match=reason) as error:
+            check_training_inputs(replace(settings, dev_target=(str(path),)))
+        assert str(error.value).startswith(str(path).partition("#")[0])
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_toy_language_is_learned_and_translated(tmp_path: Path, reporter: TerminalReporter) -> None:
     settings = make_settings(tmp_path, steps=250, eval_every=1000, save_every=10, batch_tokens=1000, average=3)
-    folder = train_translation(settings, console)
-    printed = read_output(console)
+    folder = train_translation(settings, reporter)
+    printed = read_output(reporter)
     assert "mean of 3 checkpoints, beam 4" in printed
     assert "nrefs:1|case:mixed|eff:no|tok:none" in printed
     report = json.loads((settings.run / "report.json").read_text())
@@ -86,15 +150,15 @@ def test_a_toy_language_is_learned_and_translated(tmp_path: Path, console: Conso
 
     source, target = write_toy(tmp_path, "test", 30, 5)
     output = tmp_path / "out.txt"
-    translate(TranslateSettings(str(folder), (), source, output, target, bleu_tokenize="none", device=CPU), console)
-    printed = read_output(console)
+    translate(TranslateSettings(str(folder), (), source, output, target, bleu_tokenize="none", device=CPU), reporter)
+    printed = read_output(reporter)
     assert "30 translations" in printed
     assert "BLEU" in printed
     lines = output.read_text(encoding="utf-8").splitlines()
     references = Path(target[0]).read_text(encoding="utf-8").splitlines()
     assert sum(a == b for a, b in zip(lines, references, strict=True)) > 20
-    translate(TranslateSettings(str(folder), ("four five",), device=CPU), console)
-    assert "fünf vier" in read_output(console)
+    translate(TranslateSettings(str(folder), ("four five",), device=CPU), reporter)
+    assert "fünf vier" in read_output(reporter)
 
 
 @pytest.mark.usefixtures("small_model")
@@ -105,7 +169,7 @@ def test_an_mt_lstm_learns_the_toy_language_and_reads_new_words_by_their_vectors
         batch_tokens=1000, dropout=0.0, label_smoothing=0.0,
         optimizer=OptimizerSettings(0.02, bias_correction=True, max_grad_norm=5.0),
     )  # fmt: skip
-    train_translation(settings, silent_console())
+    train_translation(settings, MUTE)
     report = json.loads((settings.run / "report.json").read_text())
     assert report["scores"]["last checkpoint, beam 4"]["bleu"] > 80
     for beam in (1, 4):
@@ -121,8 +185,8 @@ def test_an_mt_lstm_learns_the_toy_language_and_reads_new_words_by_their_vectors
 
 def train_and_kill(settings: TrainTranslationSettings, kill_at: int) -> None:
     """Train until the loss of step `kill_at`, then end this process with SIGKILL."""
-    translation_run.MT_LSTM_SIZES["tiny"] = (16, 64)
-    translation_run.TransformerConfig.from_size.__globals__["SIZES"]["tiny"] = (1, 32, 2, 64, 0.1)
+    for name, sizes in SMALL.items():
+        translation_records()[name].sizes["tiny"] = sizes  # type: ignore[index]
     original = translation_run.TranslationRun.loss
 
     def loss(self: translation_run.TranslationRun, batch: translation_run.LabeledPairs) -> object:
@@ -131,7 +195,7 @@ def train_and_kill(settings: TrainTranslationSettings, kill_at: int) -> None:
         return original(self, batch)
 
     translation_run.TranslationRun.loss = loss  # type: ignore[method-assign, assignment]
-    train_translation(settings, silent_console())
+    train_translation(settings, MUTE)
 
 
 @pytest.mark.usefixtures("small_model")
@@ -141,14 +205,14 @@ def test_a_killed_run_resumes_to_the_bit(tmp_path: Path, architecture: str) -> N
     if architecture == "mt-lstm":
         changes["vectors"] = write_vectors(tmp_path)
     unbroken, killed = (make_settings(tmp_path, name, **changes) for name in ("unbroken", "killed"))
-    train_translation(unbroken, silent_console())
+    train_translation(unbroken, MUTE)
     context = multiprocessing.get_context("forkserver")
     for settings, kill_at in ((killed, 5), (replace(killed, resume=True), 9)):
         process = context.Process(target=train_and_kill, args=(settings, kill_at), daemon=True)
         process.start()
         process.join(timeout=300)
         assert process.exitcode == -signal.SIGKILL
-    train_translation(replace(killed, resume=True), silent_console())
+    train_translation(replace(killed, resume=True), MUTE)
     assert read_untimed(unbroken.run) == read_untimed(killed.run)
     for name in ("model", "checkpoints/step-00000012"):
         first, second = (load_file(settings.run / name / "model.safetensors") for settings in (unbroken, killed))
@@ -158,7 +222,7 @@ def test_a_killed_run_resumes_to_the_bit(tmp_path: Path, architecture: str) -> N
 @pytest.mark.usefixtures("small_model")
 def test_the_mean_of_equal_checkpoints_is_the_checkpoint(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, steps=2, save_every=1, keep_checkpoints=True)
-    model_folder = train_translation(settings, silent_console())
+    model_folder = train_translation(settings, MUTE)
     steps = checkpoint.list_checkpoints(settings.run / "checkpoints")
     assert len(steps) == 2
     model, tokenizer = load_translation_model(steps[0])
@@ -171,19 +235,21 @@ def test_the_mean_of_equal_checkpoints_is_the_checkpoint(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("small_model")
-def test_long_pairs_are_left_out_and_counted_and_the_budget_is_checked(tmp_path: Path, console: Console) -> None:
+def test_long_pairs_are_left_out_and_counted_and_the_budget_is_checked(
+    tmp_path: Path, reporter: TerminalReporter
+) -> None:
     settings = make_settings(tmp_path, dry_run=True)
-    train_translation(replace(settings, max_length=4), console)
-    printed = read_output(console)
+    train_translation(replace(settings, max_length=4), reporter)
+    printed = read_output(reporter)
     assert "pairs have more than 4 tokens: left out" in printed
     assert "estimated time" in printed
     assert not settings.run.exists()
     with pytest.raises(ValueError, match="max_length = 3: expected some pairs"):
         train_translation(
-            replace(settings, max_length=3, train_source=_long(tmp_path), train_target=_long(tmp_path)), console
+            replace(settings, max_length=3, train_source=_long(tmp_path), train_target=_long(tmp_path)), reporter
         )
     with pytest.raises(ValueError, match=r"batch_tokens = 5: expected at least 1\d"):
-        train_translation(replace(settings, batch_tokens=5), console)
+        train_translation(replace(settings, batch_tokens=5), reporter)
 
 
 def _long(folder: Path) -> tuple[str]:
@@ -199,7 +265,7 @@ def test_changed_text_and_wrong_folders_are_errors(tmp_path: Path) -> None:
         TranslateSettings("model", ("a text",), references=target)
     Path(target[0]).write_text("eins\n")
     with pytest.raises(ValueError, match=r"text.de: expected 3 lines.*, got 1"):
-        translate(TranslateSettings("model", (), source, references=target, device=CPU), silent_console())
+        translate(TranslateSettings("model", (), source, references=target, device=CPU), MUTE)
 
 
 @pytest.mark.parametrize(

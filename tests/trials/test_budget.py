@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from small_experiments import Make, plan_of, run_experiment
 
+from bertwright.base.reporter import SILENT, Reporter
 from bertwright.trials import experiment as command
 from bertwright.trials.budget import Cost, fit_budget
 from bertwright.trials.experiment import choose_level, experiment
@@ -84,7 +84,7 @@ def test_budget_is_measured_once_for_the_same_inputs(
 ) -> None:
     measured: list[int] = []
 
-    def estimate_costs(jobs: Sequence[Trial], _: Console) -> dict[str, Cost]:
+    def estimate_costs(jobs: Sequence[Trial], _: Reporter) -> dict[str, Cost]:
         measured.append(len([job for job in jobs if job.kind == "finetune"]))
         return {job.key: cost_of(job) for job in jobs}
 
@@ -93,7 +93,7 @@ def test_budget_is_measured_once_for_the_same_inputs(
 
     def sizes(**changes: Any) -> tuple[int, int | None]:
         changed = replace(settings, **changes)
-        level = command.apply_budget(changed, choose_level(changed), plan_of(changed), Console(quiet=True))
+        level = command.apply_budget(changed, choose_level(changed), plan_of(changed), SILENT)
         return level.steps, level.limit
 
     assert sizes() == sizes() == sizes(report_only=True) == (720, 860)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from small_experiments import Make, output, plan_of
 
+from bertwright.base.reporter import SILENT
 from bertwright.base.settings import read_toml
 from bertwright.finetuning.finetune_state import open_run as open_finetuning
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -70,7 +70,7 @@ def test_the_first_seed_chooses_the_rate_of_all_seeds(make: Make, tmp_path: Path
     assert [job.settings.data.seed for job in (*choice.parents, repeated)] == [0, 0, 1]
     assert len({job.key for job in jobs}) == len(jobs)
     runner = Runner(settings.work)
-    runner.run_all([repeated], Console(quiet=True))
+    runner.run_all([repeated], SILENT)
     chosen, scored = runner.result(choice), runner.result(repeated)
     assert chosen is not None
     assert scored is not None
@@ -112,8 +112,8 @@ def test_fine_tuning_and_heads_on_features_read_the_same_examples(make: Make, tm
     tuning = next(job for job in jobs if isinstance(job, Finetune))
     probe = next(job for job in jobs if isinstance(job, Probe))
     with execution_context(settings.device) as context:
-        state = open_finetuning(replace(tuning.settings, run=tmp_path / "run"), context, Console(quiet=True))
-        probed = open_probe(replace(probe.settings, run=tmp_path / "run"), context, Console(quiet=True)).splits
+        state = open_finetuning(replace(tuning.settings, run=tmp_path / "run"), context, SILENT)
+        probed = open_probe(replace(probe.settings, run=tmp_path / "run"), context, SILENT).splits
     assert state.dev is not None
     assert [split.name for split in probed] == ["train", "dev"]
     assert [len(split.examples) for split in probed] == [40, 40]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from small_experiments import Make, copy_results, is_pretraining, output, plan_of, results, run_experiment
 
 from bertwright.base.files import read_json
+from bertwright.base.reporter import SILENT, Reporter
 from bertwright.base.settings import to_table
 from bertwright.finetuning.run import finetune
 from bertwright.pretraining.run import pretrain
@@ -203,7 +203,7 @@ def test_a_begun_job_of_a_moved_work_folder_starts_again(
     copy_results(unbroken, first, lambda copied: copied.key == job.key)
     work = Runner(first.work.resolve())
     settings = replace(job.settings, run=work.run_folder(job), model=str(work.run_folder(job.parents[0]) / "model"))
-    finetune(settings, Console(quiet=True))  # as if killed before its result was written
+    finetune(settings, SILENT)  # as if killed before its result was written
     first.work.rename(tmp_path / "second")
     second = make(tmp_path / "second", seeds=1, tasks=("sst2",))
     run_experiment(second)
@@ -222,15 +222,15 @@ def test_a_begun_pre_training_continues_with_a_moved_store(
     shutil.copytree(store, tmp_path / "store")
     job = next(job for job in all_trials(plan_of(moved).ordered) if isinstance(job, Pretrain))
     run = Runner(moved.work.resolve()).run_folder(job)
-    pretrain(replace(job.settings, run=run, store=store), Console(quiet=True))  # as if killed before its result
+    pretrain(replace(job.settings, run=run, store=store), SILENT)  # as if killed before its result
     resumed = []
 
-    def record(settings: PretrainSettings, console: Console) -> None:
+    def record(settings: PretrainSettings, reporter: Reporter) -> None:
         resumed.append(settings.resume)
-        pretrain(settings, console)
+        pretrain(settings, reporter)
 
     monkeypatch.setattr(trials, "pretrain", record)
-    Runner(moved.work.resolve()).run_all([job], Console(quiet=True))
+    Runner(moved.work.resolve()).run_all([job], SILENT)
     assert resumed == [True]
     assert results(moved)[job.key] == results(unbroken)[job.key]
 
@@ -255,7 +255,7 @@ def test_ctrl_c_outside_of_training_always_stops_the_experiment(
 
     monkeypatch.setattr(trials, "evaluate_examples", interrupt)
     with pytest.raises(KeyboardInterrupt, match="runs are finished; the same command resumes"):
-        experiment(settings, Console(quiet=True))
+        experiment(settings, SILENT)
     assert len(scored) == 1
 
 

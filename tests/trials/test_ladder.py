@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from bertwright.base.console import silent_console
 from bertwright.base.files import read_json
+from bertwright.base.reporter import MUTE, Reporter
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
@@ -67,11 +66,11 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
     small = replace(settings, bert=None, seeds=1)
     train, trained = trials.finetune, list[str]()
 
-    def stop_in_the_second(tuning: FinetuneSettings, console: Console) -> object:
+    def stop_in_the_second(tuning: FinetuneSettings, reporter: Reporter) -> object:
         if trained:
             raise KeyboardInterrupt
         trained.append(tuning.run.parent.name)
-        return train(tuning, console)
+        return train(tuning, reporter)
 
     monkeypatch.setattr(trials, "finetune", stop_in_the_second)
     with pytest.raises(KeyboardInterrupt, match=r"2 of 3 runs are finished.*--resume"):
@@ -130,7 +129,7 @@ def test_the_floor_of_tagging_is_the_most_frequent_tag_although_the_first_rung_s
     for metric, score in (("accuracy", 0.5), ("f1", 0.0)):
         task = TaskSettings("tagging", overrides=TaskOptions(metric=metric), **files)
         floor, *_ = list_trials(LadderSettings(tmp_path / "run", task, device=CPU))
-        assert floor.run(tmp_path / metric / "run", (), silent_console())["dev"] == score
+        assert floor.run(tmp_path / metric / "run", (), MUTE)["dev"] == score
 
 
 def test_texts_have_the_classifier_of_cove_with_and_without_it(tmp_path: Path) -> None:

@@ -70,10 +70,10 @@ def test_a_pretraining_that_learned_context_is_not_on_the_plateau() -> None:
 def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
     finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def diverge(settings: Any, console: Any) -> None:
+    def diverge(settings: Any, reporter: Any) -> None:
         if settings.data.objective == "ltr":
             raise DivergedError("step 3: not finite")
-        pretrain(settings, console)
+        pretrain(settings, reporter)
 
     pretrain = trials.pretrain
     monkeypatch.setattr(trials, "pretrain", diverge)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from rich.console import Console
-
+from bertwright.base.reporter import SILENT
 from bertwright.base.settings import to_table
 from bertwright.cli.options import read_settings
 from bertwright.corpus.documents import CorpusSettings
@@ -22,7 +21,7 @@ from small_runs import grammar
 def test_the_commands_of_a_store_make_the_same_store(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(grammar(60), encoding="utf-8")
     corpus = CorpusSettings((str(tmp_path / "text.txt"),))
-    quiet = Console(quiet=True)
+    quiet = SILENT
     learning = LearnSettings(corpus, tmp_path / "vocabulary", VocabularySettings(size=250, lowercase=False))
     learn_vocabulary(learning, quiet)
     preparing = PrepareSettings(corpus, str(tmp_path / "vocabulary"), tmp_path / "store", BuildSettings(0.2, workers=1))

@@ -12,7 +12,7 @@ from bertwright.kernels import native_library
 SETUP = """
 import random, re, resource
 from types import SimpleNamespace
-from bertwright.kernels import native
+from bertwright.kernels import native_library
 from bertwright.vocabulary.learn.merges import Criterion, NativeMergeTrainer, make_trainer
 from bertwright.vocabulary.learn.chunk_counter import make_chunk_counter
 letters, chance = "abcdefghijklmnopqrstuvwxyz", random.Random(0)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bertwright
+from bertwright.vocabulary import sequence_layout
 from bertwright.vocabulary.sequence_layout import SequenceLayout
 
 BERT = SequenceLayout(first=101, between=102, last=102)
@@ -45,3 +50,12 @@ def test_layout_equals_a_loop_over_sequences_and_segments(sizes: list[tuple[int,
     assert np.stack(placed.starts, axis=1).tolist() == starts
     assert placed.is_text.tolist() == [number == 0 for number in ids]
     assert int(placed.lengths.sum()) == len(ids)
+
+
+def test_every_other_place_that_writes_special_tokens_is_named() -> None:
+    named = set(re.findall(r"\w+", sequence_layout.__doc__ or ""))
+    texts = {path.name: path.read_text(encoding="utf-8") for path in Path(bertwright.__file__).parent.rglob("*.py")}
+    writers = {name for name, text in texts.items() if re.search(r"layout\.(first|between|last)|TemplateProc", text)}
+    assert len(writers) >= 4
+    unnamed = {name for name in writers if not named & set(re.findall(r"(?:class|def) (\w+)", texts[name]))}
+    assert unnamed == {"marian.py"}  # writes the ids into config.json

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bertwright.base.files import read_json
 from bertwright.vocabulary import vector_file
 from bertwright.vocabulary.fasttext_file import FastTextFile, Subwords, hash_subwords, write_fasttext
-from bertwright.vocabulary.vector_file import load_vectors
+from bertwright.vocabulary.vector_file import VectorFile, load_vectors
 from bertwright.vocabulary.vector_formats import write_text_vectors, write_word2vec_binary
 from helpers import write_file
 
@@ -124,6 +126,43 @@ def test_a_cached_file_opens_without_reading_it_until_it_changes(
     with pytest.raises(ValueError, match="line 3"):
         load_vectors(path)
     assert list((tmp_path / "cache" / "vectors").iterdir()) == []  # nothing half-written
+
+
+def test_the_cache_has_a_limit_and_the_oldest_use_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_file, "SMALLEST_CACHED", 0)
+    monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "cache"))
+    paths = [write_file(tmp_path, TEXT, f"{name}.txt") for name in "abc"]
+    folder = tmp_path / "cache" / "vectors"
+
+    def cached() -> list[str]:
+        return sorted(Path(read_json(path)["path"]).stem for path in folder.glob("*/source.json"))
+
+    def open_at(path: str, time: int) -> VectorFile:
+        file = load_vectors(path)
+        for source in folder.glob("*/source.json"):
+            if read_json(source)["path"] == path:
+                assert source.stat().st_mtime > 1_000_000  # its last use is now
+                os.utime(source, (time, time))
+        return file
+
+    opened = [open_at(path, time) for time, path in enumerate(paths[:2])]
+    assert cached() == ["a", "b"]
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2
+    monkeypatch.setenv("BERTWRIGHT_VECTOR_CACHE_GB", str(2.5 * size / 1e9))
+    open_at(paths[0], 2)
+    open_at(paths[2], 3)
+    assert cached() == ["a", "c"]
+    assert opened[1].lookup(["house"]).vectors.tolist() == [[3, 4]]  # still mapped
+    monkeypatch.setenv("BERTWRIGHT_VECTOR_CACHE_GB", str(0.5 * size / 1e9))
+    assert load_vectors(paths[2]).words == ["the", "house"]
+    assert cached() == []
+    monkeypatch.setenv("BERTWRIGHT_VECTOR_CACHE_GB", "0")
+    monkeypatch.setattr(vector_file, "_write_cache", None)
+    assert load_vectors(paths[0]).words == ["the", "house"]
+    for value in ("many", "-1", "nan"):
+        monkeypatch.setenv("BERTWRIGHT_VECTOR_CACHE_GB", value)
+        with pytest.raises(ValueError, match=f"BERTWRIGHT_VECTOR_CACHE_GB: .* got '{value}'"):
+            load_vectors(paths[0])
 
 
 @pytest.mark.parametrize(

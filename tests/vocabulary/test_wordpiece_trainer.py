@@ -93,7 +93,7 @@ def test_learned_tokens_are_a_function_of_the_counts(counts: WordCounts, monkeyp
     shuffled = list(counts.words.items())
     random.Random(0).shuffle(shuffled)
     assert learn(WordCounts(Counter(dict(shuffled))), CASED) == tokens
-    monkeypatch.setattr(merges.native, "load_library", lambda name: None)  # as without a compiler
+    monkeypatch.setattr(merges.native_library, "load_library", lambda name: None)  # as without a compiler
     assert learn(counts, CASED) == tokens
 
 

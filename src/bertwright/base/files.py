@@ -40,6 +40,7 @@ except ImportError:  # Windows
 READ_SIZE = 1 << 20  # bytes per read; large enough that system calls take no noticeable time
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # raised by flock on some network file systems
 LOCK_FILE = ".lock"  # marks folders that one process at a time writes to
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # Windows has neither
 WAIT_S = 0.5  # seconds until a process looks again for the copy that another process makes
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # raised by the rename of a folder if the new name exists
 
@@ -84,7 +85,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     temporary = _temporary(path)
     try:
         with attach_filename(path):
-            temporary.touch()
+            temporary.touch(exist_ok=False)
             mode = temporary.stat().st_mode
             yield temporary
             if temporary.stat().st_mode != mode:  # safetensors gives the owner alone access, whatever the umask says
@@ -120,7 +121,6 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         return
     ensure_folder(path.parent)
     temporary = _temporary(path)
-    shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
         yield temporary
@@ -158,7 +158,7 @@ def remove_folder(path: Path) -> None:
         return
     temporary = _temporary(path)
     path.rename(temporary)
-    shutil.rmtree(temporary)
+    _remove(temporary)
 
 
 def remove_stale_parts(folder: Path) -> None:
@@ -170,6 +170,7 @@ def remove_stale_parts(folder: Path) -> None:
 def _temporary(path: Path) -> Path:
     """Return this process's temporary name for a path, and delete the temporaries of the same path by dead processes.
 
+    Nothing has the name on return: a link that a foreign folder contains would lead the write elsewhere.
     The name holds the process id and a number for the machine: processes of other machines may write to a shared disk.
     """
     host = zlib.crc32(f"{platform.node()} {_process_namespace()}".encode())
@@ -178,7 +179,9 @@ def _temporary(path: Path) -> Path:
             process = leftover.name.rpartition(".part-")[2].partition("-")[0]
             if process.isdecimal() and not _is_alive(int(process)):
                 _remove(leftover)
-    return path.with_name(f".{path.name}.part-{os.getpid()}-{host}")
+    temporary = path.with_name(f".{path.name}.part-{os.getpid()}-{host}")
+    _remove(temporary)
+    return temporary
 
 
 def _process_namespace() -> str:
@@ -200,7 +203,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _remove(temporary: Path) -> None:
-    if temporary.is_dir():
+    if temporary.is_dir() and not temporary.is_symlink():
         shutil.rmtree(temporary)
     else:
         temporary.unlink(missing_ok=True)
@@ -274,6 +277,24 @@ def try_lock(file: IO[Any]) -> bool:
     return True
 
 
+def check_no_link(path: Path) -> None:
+    """Raise ValueError if a path is a link: in a folder from elsewhere, it could lead to any file of this machine."""
+    if path.is_symlink():
+        raise ValueError(
+            f"{path}: expected a file or folder inside {path.parent}, got a link to {path.readlink()}; delete the link"
+        )
+
+
+def open_to_append(path: Path) -> IO[str]:
+    """Open a text file to append lines, creating it if it is absent. Raises ValueError for a link, pipe or device."""
+    check_no_link(path)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: expected a file, got a folder, pipe or device; delete it")
+    return open(
+        path, "a", encoding="utf-8", buffering=1, opener=lambda name, flags: os.open(name, flags | NO_FOLLOW, 0o666)
+    )
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder for this process, creating it if it is absent. The lock ends with the process, even a killed one.
@@ -287,7 +308,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         return
     is_new = not folder.exists()
     ensure_folder(folder)
-    with ExitStack() as after_closing, (folder / LOCK_FILE).open("w") as file:
+    with ExitStack() as after_closing, open_to_append(folder / LOCK_FILE) as file:
         if not lock_or_explain(file, folder):
             raise ValueError(f"{folder}: another process is writing there; wait for it, or choose another folder")
         try:
@@ -304,7 +325,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 def lock_if_free(folder: Path) -> Iterator[bool]:
     """Lock a folder until the block ends, and yield True; yield False if another process has locked it."""
     ensure_folder(folder)
-    with (folder / LOCK_FILE).open("w") as file:
+    with open_to_append(folder / LOCK_FILE) as file:
         yield lock_or_explain(file, folder)
 
 

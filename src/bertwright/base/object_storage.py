@@ -10,9 +10,9 @@ import hashlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any
 
 READ_AHEAD = 8 << 20  # bytes per request of a stream
@@ -105,11 +105,15 @@ def exists(url: str) -> bool:
 
 
 def list_names(url: str) -> list[str]:
-    """Return the paths of all objects in a folder, relative to it, in sorted order; none if there is no such folder."""
+    """Return the paths of all objects in a folder, relative to it, in sorted order; none if there is no such folder.
+
+    Objects whose names end in a slash are left out: web consoles write them, without content, to show folders.
+    """
     with explain(url):
         system, path = file_system(url)
         prefix = path.rstrip("/") + "/"
-        return sorted(name.removeprefix(prefix) for name in system.find(path) if name.startswith(prefix))
+        names = (name.removeprefix(prefix) for name in system.find(path) if name.startswith(prefix))
+        return sorted(name for name in names if name and not name.endswith("/"))
 
 
 def remove(url: str) -> None:
@@ -183,9 +187,25 @@ def count_bytes(url: str) -> int:
         return sum(int(item["size"]) for item in system.find(path, detail=True).values())
 
 
+def check_object_names(url: str, names: Sequence[str]) -> None:
+    """Raise ValueError unless all objects of a folder can be files of one folder of this machine, and nowhere else."""
+    for name in names:
+        leaves = not {"", ".", ".."}.isdisjoint(name.split("/")) or PureWindowsPath(name).drive
+        if leaves or "\\" in name or "\0" in name or "::" in name:  # the last joins two URLs for fsspec
+            raise ValueError(f"{url}: expected names of files inside this folder, got {name!r}; rename or delete it")
+    folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
+    if both := sorted(folders.intersection(names)):
+        raise ValueError(f"{url}: expected a file or a folder as {both[0]!r}, got both; rename or delete one")
+
+
 def download(url: str, folder: Path, progress: Callable[[int], None]) -> None:
-    """Copy all objects of a folder into a folder of this machine; `progress` receives the bytes since its last call."""
-    for name in list_names(url):
+    """Copy all objects of a folder into a folder of this machine; `progress` receives the bytes since its last call.
+
+    Raises ValueError for an object whose name leads out of the folder; then nothing is copied.
+    """
+    names = list_names(url)
+    check_object_names(url, names)
+    for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with open_stream(f"{url}/{name}") as source, (folder / name).open("wb") as target:
             while block := source.read(READ_AHEAD):

@@ -169,12 +169,19 @@ def field_docs(cls: type[Any]) -> dict[str, str]:
     if "field_docs" in vars(cls):
         composed: dict[str, str] = cls.field_docs()
         return composed
+    return written_docs(cls)
+
+
+def written_docs(cls: type[Any], **lists: str) -> dict[str, str]:
+    """Return the texts in the source of a dataclass; `{name}` stands for one of `lists`, generated from a table."""
     docs: dict[str, str] = {}
     for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
         for field, below in pairwise(_class_body(base)):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     docs[name] = " ".join(text.split())
+    for listed, text in lists.items():
+        docs = {name: doc.replace(f"{{{listed}}}", text) for name, doc in docs.items()}
     return docs
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import io
 import os
-import pkgutil
 import re
 import signal
 import sys
@@ -15,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bertwright.base.console import print_escaped, print_message
-from bertwright.base.settings import did_you_mean, read_constants
-from bertwright.cli import verbs
+from bertwright.base.messages import print_escaped, print_message
+from bertwright.base.settings import did_you_mean
 from bertwright.cli.options import read_settings
+from bertwright.cli.verbs import VERBS, importing_torch
 
 USAGE = """usage: bertwright COMMAND [--config FILE.toml] [options]
 
@@ -141,33 +139,19 @@ def dispatch(arguments: list[str]) -> int:
         print_escaped(f"bertwright {version('bertwright')}", sys.stdout)
         return 0
     name, *rest = arguments
-    if name not in verb_names():
-        raise ValueError(f'no command "{name}"; {did_you_mean(name, verb_names())}')
-    verb = load_verb(name)
-    settings = read_settings(verb.SETTINGS, name, rest, verb.EXAMPLE)
+    verbs = {verb.name: verb for verb in VERBS}
+    if name not in verbs:
+        raise ValueError(f'no command "{name}"; {did_you_mean(name, list(verbs))}')
+    verb = verbs[name]
+    with importing_torch():  # other C extensions are imported here
+        settings_class = verb.load_settings()
+    settings = read_settings(settings_class, name, rest, verb.example)
     if settings is not None:
         verb.run(settings)
     return 0
 
 
-def verb_names() -> list[str]:
-    """Return the names of all commands: the files of `cli/verbs`."""
-    return [module.name.replace("_", "-") for module in pkgutil.iter_modules(verbs.__path__)]
-
-
-def load_verb(name: str) -> Any:
-    """Import the module of a command."""
-    with verbs.importing_torch():  # other C extensions are imported here
-        return importlib.import_module(module_of(name))
-
-
-def module_of(verb: str) -> str:
-    return f"{verbs.__name__}.{verb.replace('-', '_')}"
-
-
 def usage() -> str:
     """Return the help of the program."""
-    constants = {name: read_constants(module_of(name)) for name in verb_names()}
-    ordered = sorted(constants, key=lambda name: constants[name]["ORDER"])
-    width = max(map(len, ordered))
-    return USAGE.format(commands="\n".join(f"  {name:<{width}} {constants[name]['SUMMARY']}" for name in ordered))
+    width = max(len(verb.name) for verb in VERBS)
+    return USAGE.format(commands="\n".join(f"  {verb.name:<{width}} {verb.summary}" for verb in VERBS))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
 from bertwright.base import settings
-from bertwright.base.console import escape_control, print_escaped
+from bertwright.base.messages import escape_control, print_escaped
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RECIPE_NAMES = sorted(str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.toml"))

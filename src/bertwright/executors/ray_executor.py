@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.executors.executor import SINGLE_THREADED, R, S, T
+from bertwright.executors.worker import make_portable
 from bertwright.kernels.cpu import available_cpus
 
 MAX_RETRIES = 5  # of a call whose worker dies; a lost machine may take several calls with it
@@ -173,7 +174,7 @@ def _call(constants: list[Any], task: Any) -> tuple[Exception | None, Any]:
     try:
         return None, function(task, shared)
     except (ValueError, OSError) as error:
-        return error, None
+        return make_portable(error), None
 
 
 @lru_cache(maxsize=1)

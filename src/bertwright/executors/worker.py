@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
 import sys
 from multiprocessing.connection import Connection
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h: the signal that a process gets when its parent dies
+
+
+def make_portable(error: ValueError | OSError) -> ValueError | OSError:
+    """Return an error that another process can read: the same, or one of its message if its class cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+        return error
+    except Exception:  # whatever the class of another package raises
+        return OSError(str(error)) if isinstance(error, OSError) else ValueError(str(error))
 
 
 def worker_main(descriptor: int, parent: int) -> None:
@@ -30,6 +40,6 @@ def worker_main(descriptor: int, parent: int) -> None:
                 try:
                     connection.send((None, function(task, shared)))
                 except (ValueError, OSError) as error:
-                    connection.send((error, None))
+                    connection.send((make_portable(error), None))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             sys.exit()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 
-from rich.console import Console
-
-from bertwright.base.console import silent_console
+from bertwright.base.reporter import MUTE, Reporter
 from bertwright.finetuning.finetune_state import FinetuneState, make_spec, open_run
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.prediction import evaluate_examples
@@ -52,13 +50,15 @@ def time_evaluation(state: FinetuneState, split: SplitData) -> float:
     return (time.perf_counter() - started) * len(split.examples) / len(sample)
 
 
-def open_timed(settings: FinetuneSettings, context: ExecutionContext, console: Console) -> tuple[FinetuneState, float]:
+def open_timed(
+    settings: FinetuneSettings, context: ExecutionContext, reporter: Reporter
+) -> tuple[FinetuneState, float]:
     """Open a run; return its state and the seconds that it takes, after the libraries have been loaded."""
     started = time.perf_counter()
-    state = open_run(settings, context, console)
+    state = open_run(settings, context, reporter)
     seconds = time.perf_counter() - started
     if seconds < REOPEN_BELOW_S:
         started = time.perf_counter()
-        open_run(settings, context, silent_console())  # its notices have been printed
+        open_run(settings, context, MUTE)  # its notices have been printed
         seconds = time.perf_counter() - started
     return state, seconds

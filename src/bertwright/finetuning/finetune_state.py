@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
 
-from bertwright.base.console import item_progress, notice
+from bertwright.base.reporter import Reporter
 from bertwright.finetuning.head_start import MAX_ITEMS, HeadFit, fit_head, is_linear
-from bertwright.finetuning.new_word_model import make_word_model
 from bertwright.finetuning.pooling_choice import choose_pooling
 from bertwright.finetuning.settings import FinetuneSettings, HeadInit
 from bertwright.interop.huggingface import (
@@ -26,7 +24,7 @@ from bertwright.interop.huggingface import (
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
-from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.registry import word_models
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches
 from bertwright.tasks.task import AnyTask
@@ -71,7 +69,7 @@ class FinetuneState:
 def open_run(
     settings: FinetuneSettings,
     context: ExecutionContext,
-    console: Console,
+    reporter: Reporter,
     examples: Mapping[str, Sequence[Any]] | None = None,
 ) -> FinetuneState:
     """Read the examples; load model and optimizer, from the newest checkpoint if there is one.
@@ -93,7 +91,7 @@ def open_run(
             "none; give --dev files or --validation-fraction 0.1"
         )
     resumed = load_task(own) if own else None
-    opened = _open_model(settings, task, examples["train"], own, resumed, console)
+    opened = _open_model(settings, task, examples["train"], own, resumed, reporter)
     task, model, tokenizer = opened.task, opened.model, opened.tokenizer
     if settings.tuning.class_weights is not None and own is None:
         task = with_class_weights(task, settings.tuning.class_weights, examples["train"])
@@ -105,10 +103,10 @@ def open_run(
         with evaluation_mode(model):
             model.scale_pooled_head(collate(train, np.arange(min(train.num_items, SCALED_ITEMS))))
     prepare_model(model, context)
-    fit, can_be_fitted = None, model.encoder.model_type == BertEncoder.model_type and is_linear(model.head)
+    fit, can_be_fitted = None, model.encoder.fits_new_heads and is_linear(model.head)
     head_init = settings.tuning.choose_head_init(train.num_items, can_be_fitted) if has_new_head else None
     if head_init == "fit" and not settings.dry_run:
-        with item_progress(console, "fitting the head", min(train.num_items, MAX_ITEMS)) as advance:
+        with reporter.progress("fitting the head", min(train.num_items, MAX_ITEMS)) as advance:
             fit = fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing, advance)
     optimizer = make_optimizer(model, settings.optimizer, _lr_scales(settings, model, train.num_items))
     if latest is not None:
@@ -155,11 +153,11 @@ def _open_model(
     train: Sequence[Any],
     own: Path | None,
     resumed: TaskModel | None,
-    console: Console,
+    reporter: Reporter,
 ) -> _OpenedModel:
     """Return a new model for the task or the run's own; `own`: its folder, `resumed`: what that folder has."""
     if own is None and settings.architecture is not None:
-        return _OpenedModel(task, *make_word_model(settings, task, train), None)
+        return _OpenedModel(task, *word_models()[settings.architecture].build(settings, task, train), None)
     source = own or model_folder(settings.model)
     tokenizer = open_tokenizer(source)
     if settings.tuning.keep_head:
@@ -169,7 +167,7 @@ def _open_model(
         return _OpenedModel(task, resumed.model, tokenizer, None)
     choice = choose_pooling(settings.tuning, task, source)
     task = replace(task, pooling=choice.modes) if choice.modes else task  # type: ignore[type-var]
-    model = _initial_model(settings, task, source, console)
+    model = _initial_model(settings, task, source, reporter)
     check_vocabulary(tokenizer, model.config, source)
     return _OpenedModel(task, model, tokenizer, load_config(source), choice.reason)
 
@@ -189,7 +187,7 @@ def _encode(
     return splits
 
 
-def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, console: Console) -> EncoderForTask:
+def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, reporter: Reporter) -> EncoderForTask:
     """Return the model for step 0: a pre-trained or random encoder with a trained or random head."""
     dropout = settings.tuning.dropout
     if settings.tuning.keep_head:
@@ -200,14 +198,13 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, cons
         started = start_task_model(source, task.head_builder or task.head, settings.seed, dropout)
         model = started.model
         if _has_head_of(source, task):
-            notice(console, "the model's head is not used; a new one takes its place (see --keep-head)")
+            reporter.note("the model's head is not used; a new one takes its place (see --keep-head)")
         if "pooler" in started.missing_heads:
-            notice(console, "the model has no pooler: a new one starts from random weights")
+            reporter.note("the model has no pooler: a new one starts from random weights")
         elif (pooler := getattr(model.head, "pooler", None)) is not None and is_untrained(pooler.dense):
-            notice(
-                console,
+            reporter.note(
                 "the model's pooler was never trained; fine-tuning trains it from its initial weights, and "
-                "--pooling mean reads the states of all tokens instead",
+                "--pooling mean reads the states of all tokens instead"
             )
     task.initialize_head(model.head)
     return model

@@ -10,7 +10,8 @@ from bertwright.interop.huggingface import read_config
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.interop.weight_names import hf_names, normalize_names
 from bertwright.interop.weights import read_weights
-from bertwright.tasks.task import POOLINGS, AnyTask, describe_pooling
+from bertwright.models.pooling import HEAD_POOLINGS, describe_pooling
+from bertwright.tasks.task import AnyTask
 
 POOLER_BIAS = hf_names("pooler.dense.bias")[0]
 
@@ -37,19 +38,19 @@ def choose_pooling(tuning: TuningSettings, task: AnyTask, folder: Path) -> Pooli
     continued keeps its own. Raises ValueError for a pooling that the task or this head does not have.
     """
     own: tuple[str, ...] | None = getattr(task, "pooling", None)
-    if tuning.pooling is not None and (own is None or (tuning.keep_head and POOLINGS[tuning.pooling] != own)):
+    if tuning.pooling is not None and (own is None or (tuning.keep_head and HEAD_POOLINGS[tuning.pooling] != own)):
         reason = f"a head for {task.kind}" if own is None else f"the head of {folder}, with {describe_pooling(own)},"
         raise ValueError(f"pooling = {tuning.pooling!r}: {reason} does not have it; omit it")
     if own is None or tuning.keep_head:
         return PoolingChoice(own or ())
     if tuning.pooling is not None:
-        return PoolingChoice(POOLINGS[tuning.pooling])
+        return PoolingChoice(HEAD_POOLINGS[tuning.pooling])
     if getattr(task, "both_orders", False):  # this head reads one state of each order
         return PoolingChoice(())
     if modules := read_sentence_modules(folder):
         return PoolingChoice(modules.modes, "as its modules.json says")
     reason = "" if tuning.from_scratch else explain_untrained_pooler(folder)
-    return PoolingChoice(POOLINGS["mean"] if reason else (), reason)
+    return PoolingChoice(HEAD_POOLINGS["mean"] if reason else (), reason)
 
 
 def explain_untrained_pooler(folder: Path) -> str:

@@ -14,18 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from bertwright.base.console import (
-    filled_table,
-    heading,
-    item_progress,
-    key_value_table,
-    make_console,
-    notice,
-    print_outputs,
-)
 from bertwright.base.files import digest_file
+from bertwright.base.reporter import SILENT, Fields, Heading, Outputs, Reporter, Rows
 from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import (
     FinetuneState,
@@ -56,7 +46,7 @@ MAX_SHOWN_WEIGHTS = 8
 
 def finetune(
     settings: FinetuneSettings,
-    console: Console | None = None,
+    reporter: Reporter = SILENT,
     examples: Mapping[str, Sequence[Any]] | None = None,
     temporary: bool = False,
 ) -> Path:
@@ -70,11 +60,11 @@ def finetune(
     a disk that fails; the newest checkpoint is intact in each case.
     """
 
-    def open_finetuning(context: ExecutionContext, console: Console) -> FinetuneRun:
-        return FinetuneRun(open_run(settings, context, console, examples), settings, context, console, temporary)
+    def open_finetuning(context: ExecutionContext, reporter: Reporter) -> FinetuneRun:
+        return FinetuneRun(open_run(settings, context, reporter, examples), settings, context, reporter, temporary)
 
     return train_run(
-        settings, RESUME_OVERRIDES, open_finetuning, console or make_console(), distributed=not temporary,
+        settings, RESUME_OVERRIDES, open_finetuning, reporter, distributed=not temporary,
         keep_checkpoints=settings.keep_checkpoints or temporary,
     )  # fmt: skip
 
@@ -86,7 +76,7 @@ class FinetuneRun:
     state: FinetuneState
     settings: FinetuneSettings
     context: ExecutionContext
-    console: Console
+    reporter: Reporter
     temporary: bool = False
     task: AnyTask = field(init=False)
     """The task with its choices on dev for the current weights, such as a threshold."""
@@ -135,10 +125,10 @@ class FinetuneRun:
     def score(self, split: SplitData, tune: bool = False) -> EvaluationResult:
         """Score the model on a split, with a live progress line."""
         state = self.state
-        with item_progress(self.console, f"scoring {split.name}", split.encoded.num_items) as advance:
+        with self.reporter.progress(f"scoring {split.name}", split.encoded.num_items) as advance:
             scored = evaluate_examples(state.model, self.task, split.examples, split.encoded, tune, advance)
         for warning in scored.task.single_class_warnings(scored.predictions):
-            notice(self.console, f"{split.name}: {warning}; try more --epochs, or another --learning-rate")
+            self.reporter.note(f"{split.name}: {warning}; try more --epochs, or another --learning-rate")
         return scored
 
     def write_model(self, folder: Path) -> None:
@@ -164,8 +154,8 @@ class FinetuneRun:
             source = f"random weights, configuration of {settings.model}"
         steps = settings.num_steps(state.train.encoded.num_items)
         patient = tuning.patience is not None
-        self.console.print(
-            key_value_table(
+        self.reporter.record(
+            Fields(
                 {"task": f"{name if name == kind else f'{name} ({kind})'}, best by {state.task.metric}"}
                 | labels
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
@@ -180,17 +170,16 @@ class FinetuneRun:
             )
         )
         for warning in data_warnings(state.task, settings.task, splits, state.tokenizer, config.max_positions):
-            notice(self.console, warning)
+            self.reporter.note(warning)
         if state.dev and tuning.validation_fraction and tuning.limit is None and not settings.task.files("dev"):
             dev, both = len(state.dev.examples), len(state.dev.examples) + len(state.train.examples)
             if not 0.5 < dev / both / tuning.validation_fraction < 2:
                 split = f"dev split: {dev:,} of {both:,} examples ({dev / both:.1%})"
-                notice(self.console, f"{split}; examples of one group (such as equal texts) stay together")
+                self.reporter.note(f"{split}; examples of one group (such as equal texts) stay together")
         if state.dev is None and not self.temporary:
-            notice(
-                self.console,
+            self.reporter.note(
                 "no dev examples: the weights of the last step are the result; to select the best ones by a dev score, "
-                "give --dev files or --validation-fraction 0.1",
+                "give --dev files or --validation-fraction 0.1"
             )
 
     def describe_head(self) -> str:
@@ -272,16 +261,16 @@ class FinetuneRun:
             run = self.settings.run
             outputs = {"model": run / "model", "plot": run / PLOT, "all metrics": run / METRICS_FILE}
             example = f"bertwright predict {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
-            print_outputs(self.console, outputs | {"try it": example})
+            self.reporter.record(Outputs(outputs | {"try it": example}))
 
     def print_scores(self, report: Mapping[str, Any]) -> None:
         """Print the scores by split."""
         count = report["dev_evaluations"]
         best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
         early = "; training stopped early" if report["stopped_early"] else ""
-        heading(self.console, f"Scores after step {report['best_step']:,}{best_of}{early}")
+        self.reporter.record(Heading(f"Scores after step {report['best_step']:,}{best_of}{early}"))
         table = make_score_table(report["scores"], report["metric"])
-        self.console.print(filled_table(table.columns, table.rows))
+        self.reporter.record(Rows(table.columns, table.rows, texts=(0,)))
 
 
 def format_dropout(config: EncoderConfig) -> str:

@@ -9,17 +9,22 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bertwright.base.files import read_json
-from bertwright.base.settings import MAX_BATCH_SIZE, MAX_SEED, check_choice, check_limit, check_minimum, check_range
-from bertwright.interop.model_files import OWN_HEAD, check_model, locate_config, model_folder
-from bertwright.systems.word_settings import (
-    WITH_LANGUAGE_MODEL,
-    ArchitectureName,
-    WordModelSettings,
-    default_settings,
+from bertwright.base.settings import (
+    MAX_BATCH_SIZE,
+    MAX_SEED,
+    check_choice,
+    check_limit,
+    check_minimum,
+    check_range,
+    written_docs,
 )
+from bertwright.interop.model_files import OWN_HEAD, check_model, locate_config, model_folder
+from bertwright.models.pooling import HEAD_POOLINGS, HeadPoolingName, check_pooling
+from bertwright.systems import registry
+from bertwright.systems.finetune_request import BASE_HIDDEN_SIZE, FinetuneRequest, default_learning_rate
+from bertwright.systems.word_settings import WordModelSettings
 from bertwright.tasks.presets import PRESETS, TaskSettings, paper_settings
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import PoolingName, check_pooling
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -42,24 +47,6 @@ RESUME_OVERRIDES = (
 
 HeadInit = Literal["random", "fit"]
 MAX_FITTED_ITEMS = 512  # training items up to which a head is fitted by default (decision 26)
-BASE_HIDDEN_SIZE = 768
-ULMFIT_TYPE, ULMFIT_RATE, ULMFIT_DECAY = "awd-lstm", 0.01, 0.385  # Howard & Ruder 2018, sections 3.2 and 4.1
-GPT_TYPE, GPT_RATE = "openai-gpt", 6.25e-5  # its `model_type`, and the rate of fine-tuning in its paper, section 4.1
-SIMILARITY_TASKS = ("mrpc", "qqp", "stsb")  # their pairs have no order: GPT reads both
-MAX_DEFAULT_RATE = 3e-4  # the highest of the rates for small BERTs of Turc et al. 2019 (google-research/bert)
-
-
-def default_learning_rate(base: float, hidden_size: int) -> float:
-    """Return the default peak rate for an encoder, given that for BASE; larger encoders have BASE's.
-
-    Adam changes each weight by about the rate, whatever its size; in a narrow layer fewer changes add up, so that the
-    rate must rise as the width falls (Yang et al. 2021, µP: inversely). On small data sets, narrow models learned more
-    with a still higher rate, so that it rises with the square (docs/tasks.md has measurements).
-
-    >>> [default_learning_rate(3e-5, size) for size in (1024, 768, 384, 32)]
-    [3e-05, 3e-05, 0.00012, 0.0003]
-    """
-    return max(base, min(base * (BASE_HIDDEN_SIZE / hidden_size) ** 2, MAX_DEFAULT_RATE))
 
 
 def read_hidden_size(name: Any) -> int:
@@ -77,40 +64,35 @@ def read_model_config(name: Any) -> dict[str, Any]:
     try:
         checkpoints = sorted(Path(name).glob("*/step-*"))  # all of a run have the same configuration
         values = dict(read_json(locate_config(checkpoints[0] if checkpoints else model_folder(name))))
-        return values | {"model_type": str(values.get("model_type", "bert")).removesuffix(OWN_HEAD)}
+        return values | {
+            "model_type": str(values.get("model_type", registry.DEFAULT_MODEL_TYPE)).removesuffix(OWN_HEAD)
+        }
     except (TypeError, ValueError, AttributeError, OSError):
         return {}
 
 
-def gpt_defaults(table: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
-    """Return the settings with which GPT is fine-tuned (Radford et al. 2018, section 4.1), as a TOML table."""
-    task = table.get("task")
-    name = task.get("task") if isinstance(task, Mapping) else None
-    rate = {"learning_rate": default_learning_rate(GPT_RATE, hidden_size), "warmup_ratio": 0.002, "eps": 1e-8}
-    settings: dict[str, Any] = {"epochs": 3.0, "batch_size": 32, "optimizer": rate, "tuning": {"auxiliary_lm": 0.5}}
-    return settings | ({"task": {"overrides": {"both_orders": True}}} if name in SIMILARITY_TASKS else {})
-
-
-def ulmfit_defaults() -> dict[str, Any]:
-    """Return the settings with which ULMFiT is fine-tuned (Howard & Ruder 2018, sections 3.2, 3.3, 4.1)."""
-    optimizer = {
-        "schedule": "slanted-triangular",
-        "warmup_ratio": 0.1,
-        "beta1": 0.7,
-        "beta2": 0.99,
-        "weight_decay": 0.0,
-    }
-    return {
-        "epochs": 10.0,
-        "batch_size": 64,
-        "optimizer": optimizer | {"learning_rate": ULMFIT_RATE},
-        "tuning": {"layerwise_lr_decay": ULMFIT_DECAY, "unfreeze": "gradual"},
-    }
+def system_of_model(name: Any) -> registry.System | None:
+    """Return the system of the model with this name, without torch; None if there is no model."""
+    return registry.system_of_folder(str(read_model_config(name).get("model_type")))
 
 
 def paper_optimizer() -> OptimizerSettings:
     """Return the settings of section A.3, with Adam's bias correction: without it, small data sets often fail."""
     return OptimizerSettings(learning_rate=3e-5, warmup_ratio=0.1, bias_correction=True)
+
+
+def make_request(table: Mapping[str, Any]) -> FinetuneRequest:
+    """Return what the default settings of a system depend on, from a TOML table of fine-tuning."""
+    task, words = table.get("task"), table.get("words")
+    name = str(task.get("task")) if isinstance(task, Mapping) else ""
+    preset = PRESETS[name].task if name in PRESETS else None
+    return FinetuneRequest(
+        task=name,
+        is_tagging=isinstance(preset, Tagging) or TASK_TYPES.get(name) is Tagging,
+        has_context=getattr(preset, "context", False),
+        has_vectors=isinstance(words, Mapping) and words.get("vectors") is not None,
+        hidden_size=read_hidden_size(table.get("model")),
+    )
 
 
 @dataclass(frozen=True)
@@ -126,9 +108,10 @@ class TuningSettings:
     keep_head: bool = False
     """Start from the head of --model as well, which must be fine-tuned on a task of the same type and labels (paper,
     4.2: TriviaQA, then SQuAD). By default, the head is new."""
-    pooling: PoolingName | None = None
+    pooling: HeadPoolingName | None = None
     """What the head reads in classification, multi-label, regression and multiple choice. cls: the pooler's output for
-    [CLS] (paper); mean, max: over the states of all tokens; concat: the state of [CLS], the maximum and the mean.
+    [CLS] (paper); mean, max, weightedmean (later tokens count more), mean_sqrt_len_tokens: over the states of all
+    tokens; lasttoken: the last one's state; concat: the state of [CLS], the maximum and the mean.
     Unset: as modules.json says in a folder of sentence-transformers; mean if the folder has no pooler, or one that was
     never trained (pre-training without next-sentence prediction does not use it); else cls."""
     head_init: HeadInit | None = None
@@ -166,7 +149,7 @@ class TuningSettings:
         check_limit(self, "from 0 to below 1", "dropout", "label_smoothing", "validation_fraction")
         check_limit(self, "above 0 and up to 1", "layerwise_lr_decay")
         check_limit(self, "from 0", "auxiliary_lm")
-        check_pooling(self.pooling)
+        check_pooling(self.pooling, tuple(HEAD_POOLINGS))
         if self.from_scratch and self.keep_head:
             raise ValueError("from_scratch and keep_head: random weights include a random head; set only one of them")
         check_choice(self, "unfreeze")
@@ -192,13 +175,9 @@ class FinetuneSettings:
     task: TaskSettings
     model: str | None = None
     """Model folder, run folder or hub name to start from. Required, except with --architecture and --resume."""
-    architecture: ArchitectureName | None = None
-    """Train a new model from the task's examples alone, as a baseline. window: words and characters, read by
-    a layer on five words, in tagging with a CRF (Collobert et al. 2011); bilstm: by a bidirectional LSTM; bilstm-crf:
-    for tagging, with a CRF (Ma & Hovy 2016); taglm, elmo: the same with two layers and the states of --language-model
-    (Peters et al. 2017, 2018); cove: with the states of --translation-model (McCann et al. 2017); bcn: biattention
-    between two texts, for sentences, pairs and questions (same paper). Their settings are other defaults: --help shows
-    them."""
+    architecture: str | None = None
+    """Train a new model from the task's examples alone, as a baseline. It reads words and their characters, by
+    {architectures}. Their settings are other defaults: --help shows them."""
     resume: bool = False
     """Continue after the run's newest checkpoint with the settings in the run folder. On a CPU, the run ends with the
     same bits as an uninterrupted one if these are the same: PyTorch's version, the processor, the kernels' instruction
@@ -245,30 +224,17 @@ class FinetuneSettings:
         """Raise ValueError for settings that do not go together with a new word-level model."""
         if self.architecture is None:
             if self.words != WordModelSettings():
-                raise ValueError("word_size, char_model and the like are for a new model; set architecture = bilstm")
+                names = " or ".join(registry.word_models())
+                raise ValueError(f"word_size, char_model and the like are for a new model; set architecture = {names}")
             return
-        if self.architecture not in (known := get_args(ArchitectureName)):
+        known = registry.word_models()
+        if self.architecture not in known:
             raise ValueError(f"architecture: expected {' or '.join(known)}, got {self.architecture!r}")
-        task, tuning = self.task.build_task(), self.tuning
+        tuning = self.tuning
         given = {"model": self.model, "keep_head": tuning.keep_head, "from_scratch": tuning.from_scratch}
         if odd := [name for name, value in (given | {"pooling": tuning.pooling}).items() if value]:
             raise ValueError(f"{', '.join(odd)}: architecture = {self.architecture!r} starts a new model; omit it")
-        if (self.architecture in WITH_LANGUAGE_MODEL) != (self.words.language_model is not None):
-            raise ValueError(
-                f"architecture = {self.architecture!r}, language_model = {self.words.language_model!r}: expected a "
-                f"language model with {' or '.join(WITH_LANGUAGE_MODEL)}, and only there; see pretrain --architecture"
-            )
-        may, must = self.architecture in ("cove", "bcn"), self.architecture == "cove"
-        if (self.words.translation_model is None and must) or (self.words.translation_model is not None and not may):
-            raise ValueError(
-                f"architecture = {self.architecture!r}, translation_model = {self.words.translation_model!r}: expected "
-                "a translation model with cove, and elsewhere only with bcn; see train-translation --architecture"
-            )
-        if self.architecture == "bilstm-crf" and not task.scores_paths:
-            raise ValueError(
-                f"architecture = 'bilstm-crf': expected tagging with tag_head = 'crf', got {task.kind} without; set it "
-                "to bilstm"
-            )
+        known[self.architecture].accepts(self.architecture, self.task.build_task(), self.words)
 
     @classmethod
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,18 +243,11 @@ class FinetuneSettings:
         For a new word-level model, its own.
         """
         if architecture := table.get("architecture"):
-            task = table.get("task")
-            name = str(task.get("task")) if isinstance(task, Mapping) else ""
-            preset = PRESETS[name].task if name in PRESETS else None
-            is_tagging = isinstance(preset, Tagging) or TASK_TYPES.get(name) is Tagging
-            words = table.get("words")
-            has_vectors = isinstance(words, Mapping) and words.get("vectors") is not None
-            return default_settings(str(architecture), is_tagging, getattr(preset, "context", False), has_vectors)
-        model_type = read_model_config(table.get("model")).get("model_type")
-        if model_type == ULMFIT_TYPE:
-            return ulmfit_defaults()
-        if model_type == GPT_TYPE:
-            return gpt_defaults(table, read_hidden_size(table.get("model")))
+            model = registry.word_models().get(str(architecture))
+            return {} if model is None else model.defaults(make_request(table))
+        system = system_of_model(table.get("model"))
+        if system is not None and system.finetune_defaults is not None:
+            return system.finetune_defaults(make_request(table))
         paper = paper_settings(table)
         base = paper.learning_rate if paper else paper_optimizer().learning_rate
         rate = {"learning_rate": default_learning_rate(base, read_hidden_size(table.get("model")))}
@@ -296,13 +255,19 @@ class FinetuneSettings:
             return {"optimizer": rate}
         return {"epochs": paper.epochs, "batch_size": paper.batch_size, "optimizer": rate}
 
+    @classmethod
+    def field_docs(cls) -> dict[str, str]:
+        """Return the help of each option, with the architectures by name."""
+        listed = "; ".join(f"{name}: {model.summary}" for name, model in registry.word_models().items())
+        return written_docs(cls, architectures=listed)
+
     def describe_hyperparams(self, hidden_size: int = BASE_HIDDEN_SIZE) -> str:
         """Describe batch size, epochs and learning rate, with the paper's values if it states them for the task."""
         own = (self.optimizer.learning_rate, self.batch_size, self.epochs)
         epochs = f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
         text = f"batch size {self.batch_size}, {epochs}, learning rate {self.optimizer.learning_rate:g}"
-        own_rates = {GPT_TYPE: GPT_RATE, ULMFIT_TYPE: ULMFIT_RATE}
-        rate = own_rates.get(str(read_model_config(self.model).get("model_type")))
+        system = system_of_model(self.model)
+        rate = system.finetune_rate if system else None
         paper = paper_settings({"task": {"task": self.task.task}}) if rate is None else None
         base = rate or (paper.learning_rate if paper else paper_optimizer().learning_rate)
         if base < own[0] == default_learning_rate(base, hidden_size):

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 
-from bertwright.base.console import make_console, say
 from bertwright.base.files import check_absent, new_file
+from bertwright.base.reporter import SILENT, Line, Reporter
 from bertwright.base.settings import Positional, check_minimum
 from bertwright.inference.picture_fonts import PICTURES, text_style, write_picture
 from bertwright.interop.model_files import model_folder
@@ -52,12 +51,11 @@ class AttentionSettings:
             raise ValueError(f"{self.output}: expected one of the suffixes {', '.join((*PICTURES, ARRAYS))}")
 
 
-def attention(settings: AttentionSettings, console: Console | None = None) -> Attention:
+def attention(settings: AttentionSettings, reporter: Reporter = SILENT) -> Attention:
     """Write the attention weights of a text as a picture or as arrays; return the weights that were written.
 
     Raises ValueError for an existing file, for a layer or head that the model does not have, and as `Bert.attention`.
     """
-    console = console or make_console()
     check_absent(settings.output)
     folder = model_folder(settings.model)
     from bertwright.inference.bert import load
@@ -76,9 +74,9 @@ def attention(settings: AttentionSettings, console: Console | None = None) -> At
         with new_file(settings.output) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, tokens=np.array(attended.tokens), weights=attended.weights)
     else:
-        write_picture(_figure(settings, attended), settings.output, console)
+        write_picture(_figure(settings, attended), settings.output, reporter)
     layers, heads, tokens, _ = attended.weights.shape
-    say(console, f"{settings.output}: layers {layers}, heads {heads}, tokens {tokens}")
+    reporter.record(Line(f"{settings.output}: layers {layers}, heads {heads}, tokens {tokens}"))
     return attended
 
 

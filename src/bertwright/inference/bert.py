@@ -27,8 +27,6 @@ from bertwright.inference.python_inputs import (
 from bertwright.inference.text_settings import GenerationSettings
 from bertwright.inference.text_vectors import (
     NUM_SPECIAL,
-    Pooling,
-    Vectors,
     compute_sentence_vectors,
     compute_vectors,
     normalize_vectors,
@@ -38,6 +36,7 @@ from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.kernels.gpu_linear import keep_copies
 from bertwright.models.heads import EncoderForTask, EncoderModel, is_untrained
+from bertwright.models.pooling import Vectors, check_pooling
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.gpt.gpt import GptLanguageModel
@@ -220,7 +219,7 @@ class Bert:
     def embed(
         self,
         texts: str | Sequence[str],
-        pooling: Pooling | None = None,
+        pooling: str | None = None,
         normalize: bool | None = None,
         batch_tokens: int = 8192,
         max_length: int | None = None,
@@ -233,12 +232,13 @@ class Bert:
         each text; None: its default. A `pooling` replaces all of them, `normalize` the normalization. None for other
         folders: "mean" and True.
 
-        `pooling`: "mean" or "max" over the states of all tokens, including [CLS] and [SEP], or "cls", the state of
-        [CLS]. In a left-to-right model, [CLS] sees only itself, so "cls" is the state of the last token.
+        `pooling`: a name of `models.pooling.POOLINGS`: "mean", "max", "weightedmean" or "mean_sqrt_len_tokens" of the
+        states of all tokens, including [CLS] and [SEP]; "cls", the state of [CLS]; or "lasttoken". In a left-to-right
+        model, [CLS] sees only itself, so "cls" is the state of the last token.
         `normalize`: scale to Euclidean length 1, so that a dot product is the cosine. `batch_tokens`: maximum tokens
         per forward pass; it bounds memory and changes no result. `max_length`: maximum tokens per window; a longer text
-        is split into windows of equal length and pooled over all of them ("cls" states are averaged). None: the model's
-        positions.
+        is split into windows of equal length and pooled over all of them (states of single tokens are averaged). None:
+        the model's positions.
 
         Raises ValueError for other values of these parameters, and for a value that is not a text.
         """
@@ -254,7 +254,7 @@ class Bert:
     def embed_and_count(
         self,
         texts: Sequence[str],
-        pooling: Pooling | None,
+        pooling: str | None,
         normalize: bool | None,
         batch_tokens: int,
         max_length: int | None,
@@ -268,8 +268,7 @@ class Bert:
             raise ValueError("prompt_name: this model has no prompts of its own, or pooling replaces its modules")
         pooling = pooling or "mean"
         max_length = max_positions if max_length is None else max_length
-        if pooling not in ("mean", "cls", "max"):
-            raise ValueError(f"pooling: expected 'mean', 'cls' or 'max', got {pooling!r}")
+        check_pooling(pooling)
         if not NUM_SPECIAL < max_length <= max_positions:
             raise ValueError(f"max_length: expected {NUM_SPECIAL + 1} to the model's {max_positions}, got {max_length}")
         if batch_tokens < 1:
@@ -287,7 +286,7 @@ class Bert:
         counts = InputCounts.count(len(checked), encoded, tokenizer)
         return normalize_vectors(vectors) if normalize else vectors, counts
 
-    def choose_modules(self, pooling: Pooling | None) -> SentenceModules | None:
+    def choose_modules(self, pooling: str | None) -> SentenceModules | None:
         """Return the folder's own modules unless `pooling` replaces them. Raises ValueError for unsupported ones."""
         if pooling is not None or self.sentence_modules is None:
             return None
@@ -295,7 +294,7 @@ class Bert:
             raise ValueError(f"{self.sentence_modules.unsupported}; a pooling of your choice needs no modules")
         return self.sentence_modules
 
-    def vector_size(self, pooling: Pooling | None = None) -> int:
+    def vector_size(self, pooling: str | None = None) -> int:
         """Return the numbers per vector of `embed`."""
         modules, hidden_size = self.choose_modules(pooling), self.config.hidden_size
         return modules.vector_size(hidden_size) if modules else hidden_size

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rich.console import Console
-
-from bertwright.base.console import make_console, notice, say
 from bertwright.base.files import check_absent
+from bertwright.base.reporter import SILENT, Line, Reporter
 from bertwright.base.settings import Positional, check_not_str
 from bertwright.interop.model_files import CONFIG, check_model, model_folder
 
@@ -44,13 +42,12 @@ class ConvertSettings:
         check_not_str(self, "labels")
 
 
-def convert(settings: ConvertSettings, console: Console | None = None) -> None:
+def convert(settings: ConvertSettings, reporter: Reporter = SILENT) -> None:
     """Read a checkpoint of any known format and write it in another, atomically.
 
     The model of a task keeps its head and, in a Hugging Face folder, its task. Raises ValueError if the output exists,
     and for a source that is not a complete BERT or that the output's format cannot represent.
     """
-    console = console or make_console()
     check_absent(settings.output)
     source = Path(settings.source)
     if not source.is_dir():
@@ -86,19 +83,21 @@ def convert(settings: ConvertSettings, console: Console | None = None) -> None:
     else:
         save_model(settings.output, loaded.model, tokenizer, loaded.missing_heads, modules)
     purpose = f", for {task.task.kind}" if task else ""
-    say(console, f"{settings.output}: written, {loaded.model.num_parameters:,} parameters{purpose}")
+    reporter.record(Line(f"{settings.output}: written, {loaded.model.num_parameters:,} parameters{purpose}"))
     if settings.format == "google":
         if modules:
-            notice(console, f"{settings.source}: Google's format has no place for its modules ({modules.description})")
+            reporter.note(f"{settings.source}: Google's format has no place for its modules ({modules.description})")
         flags = [f"--do_lower_case={tokenizer.lowercase}", *(task.task.google_flags() if task else ())]
-        say(console, f"for Google's scripts: {' '.join(flags)}")
+        reporter.record(Line(f"for Google's scripts: {' '.join(flags)}"))
     if checkpoint and checkpoint.ignored:
-        say(console, f"{source}: {len(checkpoint.ignored)} variables of its training are not part of the model")
+        reporter.record(
+            Line(f"{source}: {len(checkpoint.ignored)} variables of its training are not part of the model")
+        )
     for head in loaded.missing_heads:
-        notice(console, f"{settings.source}: no {head} head, so {settings.output} has none, either")
+        reporter.note(f"{settings.source}: no {head} head, so {settings.output} has none, either")
     if loaded.unexpected_keys:
         purpose = task.task.kind if task else "pre-training"
-        notice(console, f"{settings.source}: ignored, not used in {purpose}: {', '.join(loaded.unexpected_keys)}")
+        reporter.note(f"{settings.source}: ignored, not used in {purpose}: {', '.join(loaded.unexpected_keys)}")
 
 
 def _load(folder: Path) -> tuple[LoadResult[EncoderModel], TaskModel | None]:

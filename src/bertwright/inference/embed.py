@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
-from bertwright.base.console import byte_progress, heading, make_console, make_table, notice, say
 from bertwright.base.files import check_absent, new_file
 from bertwright.base.npy import NpyWriter
+from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_not_str
 from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
 from bertwright.inference.picture_fonts import PICTURES, write_picture
 from bertwright.interop.model_files import model_folder
+from bertwright.models.pooling import PoolingName, check_pooling
 from bertwright.text.decoding import FIX_CORPUS, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.text.sources import STDIN, InputFile
 from bertwright.text.stdin_texts import expand_stdin, stdin_texts
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from bertwright.tasks.unknown_rates import InputCounts
 
 BATCH_TOKENS = 8_192  # bounds memory and changes no result
-TEXT_COLUMNS, COSINE_COLUMNS = 36, 8  # terminal columns
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,11 @@ class EmbedSettings:
     """On bytes that are invalid in the encoding: stop with their location, or read each as U+FFFD."""
     output: Path | None = None
     """New .npy file for the vectors, N × H float32."""
-    pooling: Literal["mean", "cls", "max"] | None = None
-    """mean or max over all tokens; cls: the state of [CLS] or, in a left-to-right model, whose [CLS] sees only
-    itself, of the last token. Unset: as the model's folder says if sentence-transformers wrote it (with its further
-    layers, prompt and longest text), else mean."""
+    pooling: PoolingName | None = None
+    """mean, max, weightedmean (later tokens count more) or mean_sqrt_len_tokens over all tokens; cls: the state of
+    [CLS] or, in a left-to-right model, whose [CLS] sees only itself, of the last token; lasttoken. Unset: as the
+    model's folder says if sentence-transformers wrote it (with its further layers, prompt and longest text), else
+    mean."""
     normalize: bool | None = None
     """Scale every vector to length 1, so that dot products are cosines. Unset: as
     that folder says, else True."""
@@ -80,6 +80,7 @@ class EmbedSettings:
             raise ValueError("--word: expected a word of the texts, got an empty text")
         if self.inputs and self.output is None:
             raise ValueError("--inputs needs a file for the vectors: add --output vectors.npy")
+        check_pooling(self.pooling)
         check_stdin_alone(self.inputs)
         check_encoding(self.encoding)
         if self.texts != (STDIN,):
@@ -109,9 +110,8 @@ class EmbedSettings:
             raise ValueError("one text has nothing to compare with: give another, or add --output vectors.npy")
 
 
-def embed(settings: EmbedSettings, console: Console | None = None) -> None:
+def embed(settings: EmbedSettings, reporter: Reporter = SILENT) -> None:
     """Write the vectors of texts or files to a file, in constant memory, or print the cosines between some texts."""
-    console = console or make_console()
     if settings.output is not None:
         check_absent(settings.output)
         if settings.word is None and settings.output.suffix not in ("", ".npy"):
@@ -132,17 +132,17 @@ def embed(settings: EmbedSettings, console: Console | None = None) -> None:
         counts = InputCounts()
         model = load(folder, context.device, context.dtype)
         if settings.word is not None:
-            _print_neighbours(console, model, settings, texts)
+            _print_neighbours(reporter, model, settings, texts)
         elif settings.output is None:
-            _print_cosines(console, texts, _embed(model, texts, settings, counts))
+            _print_cosines(reporter, texts, _embed(model, texts, settings, counts))
         else:
             size = model.vector_size(settings.pooling)
-            source = _read_files(settings, files, console) if settings.inputs else iter(texts)
+            source = _read_files(settings, files, reporter) if settings.inputs else iter(texts)
             blocks = (_embed(model, chunk, settings, counts) for chunk in split_into_chunks(source))
             number = _write_npy(settings.output, blocks, size)
-            say(console, f"{settings.output}: {number:,} vectors of {size} numbers")
+            reporter.record(Line(f"{settings.output}: {number:,} vectors of {size} numbers"))
     for warning in embedding_warnings(counts):
-        notice(console, warning)
+        reporter.note(warning)
 
 
 def _embed(model: Bert, texts: Sequence[str], settings: EmbedSettings, counts: InputCounts) -> NDArray[np.float32]:
@@ -152,20 +152,20 @@ def _embed(model: Bert, texts: Sequence[str], settings: EmbedSettings, counts: I
     return vectors
 
 
-def _read_files(settings: EmbedSettings, files: Sequence[InputFile], console: Console) -> Iterator[str]:
+def _read_files(settings: EmbedSettings, files: Sequence[InputFile], reporter: Reporter) -> Iterator[str]:
     """Yield the texts of all files, with progress in bytes; print a notice if rows had no text."""
     if settings.inputs == (STDIN,):
         yield from stdin_texts(settings.codec)
         return
     stats, last = ReadStats(), 0
-    with byte_progress(console, "embedding", text_size(files)) as advance:
+    with reporter.progress("embedding", text_size(files), "bytes") as advance:
         for document in read(settings.corpus, files, stats):
             yield document.text
             if stats.bytes_read > last:
                 advance(stats.bytes_read - last)
                 last = stats.bytes_read
     if skipped := stats.null_values + stats.empty_documents:
-        notice(console, f"{skipped:,} rows without a text have no vector, so later vectors have smaller numbers")
+        reporter.note(f"{skipped:,} rows without a text have no vector, so later vectors have smaller numbers")
 
 
 def _write_npy(path: Path, blocks: Iterable[NDArray[np.float32]], num_columns: int) -> int:
@@ -176,40 +176,35 @@ def _write_npy(path: Path, blocks: Iterable[NDArray[np.float32]], num_columns: i
     return array.length
 
 
-def _print_neighbours(console: Console, model: Bert, settings: EmbedSettings, texts: Sequence[str]) -> None:
+def _print_neighbours(reporter: Reporter, model: Bert, settings: EmbedSettings, texts: Sequence[str]) -> None:
     """Print the nearest words of a word in each text, beside the neighbours of its static vector; draw a picture."""
     from bertwright.inference.word_neighbours import find_neighbours
     from bertwright.inference.word_plot import draw_contexts
 
     word = settings.word or ""
     contexts = find_neighbours(model, word, texts)
-    heading(console, f"Nearest to {word!r}: cosine, and the number of the neighbour's text")
-    table = make_table("", "text", "nearest words of the texts", "to the first")
-    for column in table.columns[1:3]:
-        column.justify, column.overflow, column.no_wrap = "left", "fold", False
+    reporter.record(Heading(f"Nearest to {word!r}: cosine, and the number of the neighbour's text"))
+    rows = []
     for occurrence in contexts.occurrences:
         near = ", ".join(f"{one.word} {one.cosine:.2f} ({(one.text or 0) + 1})" for one in occurrence.neighbours)
-        table.add_row(
-            str(occurrence.text + 1), texts[occurrence.text], near, f"{contexts.cosines[0, occurrence.place]:.3f}"
-        )
+        cosine = contexts.cosines[0, occurrence.place]
+        rows.append((str(occurrence.text + 1), texts[occurrence.text], near, f"{cosine:.3f}"))
     static = ", ".join(f"{one.word} {one.cosine:.2f}" for one in contexts.static)
-    table.add_row("", "static vector, in the vocabulary", static or "none", "")
-    console.print(table)
+    rows.append(("", "static vector, in the vocabulary", static or "none", ""))
+    reporter.record(Rows(("", "text", "nearest words of the texts", "to the first"), rows, texts=(1, 2)))
     if settings.output is not None:
-        write_picture(draw_contexts(contexts, word, texts), settings.output, console)
-        say(console, str(settings.output))
+        write_picture(draw_contexts(contexts, word, texts), settings.output, reporter)
+        reporter.record(Line(str(settings.output)))
 
 
-def _print_cosines(console: Console, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-    """Print the cosines between texts, as many columns as the terminal can show."""
+def _print_cosines(reporter: Reporter, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    """Record the cosines between texts."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = (vectors / lengths) @ (vectors / lengths).T
-    shown = min(len(texts), max(2, (console.width - TEXT_COLUMNS) // COSINE_COLUMNS))
-    heading(console, f"Cosines of {len(texts)} texts, vectors of {vectors.shape[1]} numbers")
-    table = make_table("", "", *(str(number + 1) for number in range(shown)))
-    table.columns[1].justify, table.columns[1].overflow = "left", "fold"
-    for number, text in enumerate(texts):
-        table.add_row(str(number + 1), text, *(f"{cosine:.3f}" for cosine in cosines[number, :shown]))
-    console.print(table)
-    if shown < len(texts):
-        notice(console, f"only {shown} of {len(texts)} columns fit here; --output vectors.npy saves all vectors")
+    reporter.record(Heading(f"Cosines of {len(texts)} texts, vectors of {vectors.shape[1]} numbers"))
+    columns = ("", "", *(str(number + 1) for number in range(len(texts))))
+    rows = [
+        (str(number + 1), text, *(f"{cosine:.3f}" for cosine in cosines[number])) for number, text in enumerate(texts)
+    ]
+    hint = "--output vectors.npy saves all vectors"
+    reporter.record(Rows(columns, rows, texts=(1,), fixed=2, if_cut=hint))

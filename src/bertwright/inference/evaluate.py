@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from bertwright.base.console import filled_table, heading, item_progress, make_console, notice, say
 from bertwright.base.files import new_file
+from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_not_str
 from bertwright.inference.predict_settings import TABLE_SUFFIXES
 from bertwright.interop.model_files import check_model
@@ -59,12 +57,11 @@ class EvaluateSettings:
             raise ValueError(f"--output and --errors: both are {self.output}; name two files")
 
 
-def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict[str, float]:
+def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[str, float]:
     """Print the scores over the examples of all files together; return them by name.
 
     Raises ValueError for a model without a task, and for invalid examples.
     """
-    console = console or make_console()
     check_unique(settings.inputs)
     check_exist(settings.inputs)
     for name in (settings.model, *settings.ensemble):
@@ -87,7 +84,7 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
             raise ValueError(f"{settings.inputs[0]}: no examples in it")
         task.check(examples)
         encoded = task.encode(examples, model.tokenizer, labeled=False)
-        with item_progress(console, "evaluating", encoded.num_items) as advance:
+        with reporter.progress("evaluating", encoded.num_items) as advance:
             predictions = task.decode(examples, encoded, predict_ensemble(members, encoded, advance))
         scores = task.score(examples, predictions)
         if temporary is not None:
@@ -102,27 +99,27 @@ def evaluate(settings: EvaluateSettings, console: Console | None = None) -> dict
             with errors_file.open("w", encoding="utf-8", newline="") as file:
                 write_predictions(file, settings.errors.suffix, task, wrong)
     name = f"{len(members)} models" if settings.ensemble else settings.model
-    heading(console, f"{name} on {len(examples):,} examples")
+    reporter.record(Heading(f"{name} on {len(examples):,} examples"))
     warnings = notices + task.warnings(examples, settings.inputs)
     warnings += task.truncation_warnings(len(examples), encoded.truncated, model.config.max_positions)
     warnings += InputCounts.count(len(examples), encoded, model.tokenizer).vocabulary_warnings()
     for warning in warnings + task.single_class_warnings(predictions):
-        notice(console, warning)
-    _print_scores(console, task, examples, predictions, scores)
+        reporter.note(warning)
+    _print_scores(reporter, task, examples, predictions, scores)
     if settings.output is not None:
-        say(console, f"{settings.output}: scores written")
+        reporter.record(Line(f"{settings.output}: scores written"))
     if settings.errors is not None:
-        say(console, f"{settings.errors}: {len(wrong):,} wrong predictions written")
+        reporter.record(Line(f"{settings.errors}: {len(wrong):,} wrong predictions written"))
     return scores
 
 
 def _print_scores(
-    console: Console, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any], scores: Mapping[str, float]
+    reporter: Reporter, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any], scores: Mapping[str, float]
 ) -> None:
     """Print the scores, and the tables and notes of the task."""
     from bertwright.tasks.score_formats import make_score_table
 
     for table in (make_score_table({"score": scores}, task.metric), *task.score_tables(examples, predictions)):
-        console.print(filled_table(table.columns, table.rows))
+        reporter.record(Rows(table.columns, table.rows, texts=(0,)))
     for note in task.score_notes(examples, predictions):
-        say(console, note)
+        reporter.record(Line(note))

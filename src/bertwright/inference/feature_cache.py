@@ -38,7 +38,7 @@ from bertwright.base.npy import NpyWriter
 from bertwright.base.ragged import offsets_from_lengths
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.heads import BatchPredictor, TaskBatch
-from bertwright.models.packing import pool_states
+from bertwright.models.pooling import pool_states
 from bertwright.tasks.prediction import predict_logits
 from bertwright.tasks.task import Encoded, Ints
 

@@ -14,10 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from bertwright.base.console import heading, item_progress, make_console, make_table, notice, say
 from bertwright.base.files import check_absent, new_file
+from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, did_you_mean
 from bertwright.interop.model_files import check_model, model_folder
 from bertwright.tables.schema import TableSchema
@@ -118,13 +116,12 @@ class SubmissionSettings:
         return {name: model for name, _, model in (pair.partition("=") for pair in self.models)}
 
 
-def submission(settings: SubmissionSettings, console: Console | None = None) -> Path:
+def submission(settings: SubmissionSettings, reporter: Reporter = SILENT) -> Path:
     """Write the zip atomically and print a summary of the answers; return its path.
 
     Models, labels, files, indices and row counts are checked before the first prediction. Raises ValueError for
     anything that GLUE would not accept, and if the zip exists.
     """
-    console = console or make_console()
     check_absent(settings.output)
     for model in settings.by_task.values():
         check_model(model)
@@ -139,18 +136,18 @@ def submission(settings: SubmissionSettings, console: Console | None = None) -> 
         files = [file for file in SUBMISSION_FILES if file.task == name]
         test_files[name] = [_check_test_file(file, task, folder, is_ours, settings) for file in files]
         if is_ours and (other := _find_other_task(task, name)):
-            notice(console, f"{name}={model}: trained on the columns of {other}, not of {name}; is it the right model?")
+            reporter.note(f"{name}={model}: trained on the columns of {other}, not of {name}; is it the right model?")
     answers: dict[str, list[str]] = {}
     with new_file(settings.output) as temporary, execution_context(settings.device) as context:
         for name, model in settings.by_task.items():
             bert = load(model, context.device, context.dtype)
-            answers |= {test_file[0].name: _answer(bert, model, test_file, console) for test_file in test_files[name]}
+            answers |= {test_file[0].name: _answer(bert, model, test_file, reporter) for test_file in test_files[name]}
         missing = [file for file in SUBMISSION_FILES if file.name not in answers]
         if settings.fill_missing:
             answers |= {file.name: [*file.labels, MIDDLE][:1] * file.rows for file in missing}
         answers = {file.name: answers[file.name] for file in SUBMISSION_FILES if file.name in answers}
         _write_zip(temporary, answers)
-    _print_summary(settings, answers, [file.name for file in missing], console)
+    _print_summary(settings, answers, [file.name for file in missing], reporter)
     return settings.output
 
 
@@ -204,7 +201,7 @@ def _find_other_task(trained: Any, name: str) -> str | None:
     return next((task for task in tasks if columns(PRESETS[task].task) == columns(trained)), None)
 
 
-def _answer(bert: Bert, model: str, test_file: TestFile, console: Console) -> list[str]:
+def _answer(bert: Bert, model: str, test_file: TestFile, reporter: Reporter) -> list[str]:
     """Return a model's answers to a file in GLUE's words."""
     from bertwright.models.heads import EncoderForTask
     from bertwright.tasks.prediction import predict_chunks
@@ -215,7 +212,7 @@ def _answer(bert: Bert, model: str, test_file: TestFile, console: Console) -> li
     assert isinstance(bert.model, EncoderForTask)
     answers: list[str] = []
     counts = InputCounts()
-    with item_progress(console, file.name, file.rows) as advance:
+    with reporter.progress(file.name, file.rows) as advance:
         try:
             for chunk in predict_chunks(bert.model, task, bert.tokenizer, task.read(str(path), labeled=False)):
                 answers += [_format_answer(prediction, file) for prediction in chunk.predictions]
@@ -225,9 +222,9 @@ def _answer(bert: Bert, model: str, test_file: TestFile, console: Console) -> li
             raise ValueError(f"{model}: {error}") from None
     if counts.truncated:
         share = f"{counts.truncated:,} of {len(answers):,} examples"
-        notice(console, f"{file.name}: {share} lose tokens; {model} reads {task.max_length} of each")
+        reporter.note(f"{file.name}: {share} lose tokens; {model} reads {task.max_length} of each")
     for warning in counts.vocabulary_warnings():
-        notice(console, f"{file.name}: {warning}")
+        reporter.note(f"{file.name}: {warning}")
     return answers
 
 
@@ -254,19 +251,17 @@ def _write_zip(path: Path, answers: Mapping[str, Sequence[str]]) -> None:
 
 
 def _print_summary(
-    settings: SubmissionSettings, answers: Mapping[str, list[str]], missing: list[str], console: Console
+    settings: SubmissionSettings, answers: Mapping[str, list[str]], missing: list[str], reporter: Reporter
 ) -> None:
-    heading(console, f"{settings.output}: {len(answers)} of {len(SUBMISSION_FILES)} files")
-    table = make_table("file", "rows", "answers")
-    for name, predictions in answers.items():
-        table.add_row(f"{name}.tsv", f"{len(predictions):,}", _summarize(predictions))
-    console.print(table)
+    reporter.record(Heading(f"{settings.output}: {len(answers)} of {len(SUBMISSION_FILES)} files"))
+    rows = [(f"{name}.tsv", f"{len(predictions):,}", _summarize(predictions)) for name, predictions in answers.items()]
+    reporter.record(Rows(("file", "rows", "answers"), rows))
     if missing and settings.fill_missing:
-        notice(console, f"no model, so the most frequent label throughout: {', '.join(missing)}")
+        reporter.note(f"no model, so the most frequent label throughout: {', '.join(missing)}")
     elif missing:
         hint = "GLUE accepts complete submissions: add models or --fill-missing"
-        notice(console, f"missing: {', '.join(missing)}; {hint}")
-    say(console, "upload it    https://gluebenchmark.com/submit")
+        reporter.note(f"missing: {', '.join(missing)}; {hint}")
+    reporter.record(Line("upload it    https://gluebenchmark.com/submit"))
 
 
 def _summarize(answers: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Describe a model, vocabulary, token store, feature cache, run or series of runs."""
+"""Describe a model, vocabulary, word vectors, token store, feature cache, run or series of runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
-from bertwright.base.console import format_duration, heading, key_value_table, make_console
 from bertwright.base.files import read_json
+from bertwright.base.messages import format_duration
+from bertwright.base.reporter import SILENT, Fields, Heading, Reporter
 from bertwright.base.settings import read_toml
 from bertwright.inference.feature_cache import HEADER, cache_info
 from bertwright.inference.info_settings import InfoSettings
@@ -24,6 +24,7 @@ from bertwright.models.representations import expand_representations
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.objective_registry import find_objective
+from bertwright.systems.translation_models import is_translation_model, load_translation_system
 from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_folder import load_task, read_task
@@ -31,6 +32,7 @@ from bertwright.tokenstore.store import TokenStore
 from bertwright.training import checkpoint
 from bertwright.training.metrics_log import METRICS_FILE, read_metrics
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.vector_file import RUN_FILES, load_vectors
 
 MAX_LABELS = 12  # listed labels
 GRID = "grid of fine-tuning runs"
@@ -39,6 +41,8 @@ SERIES = {  # kind → settings that vary between the runs: several values, or t
     GRID: ("learning_rates", "batch_sizes", "epochs", "seeds"),
     PROBE: ("representations", "learning_rates", "seeds"),
 }
+LADDER = frozenset({"word_epochs", "seeds"})  # settings that only a ladder has together
+TRANSLATION = "train_source"  # a setting that only a translation run has
 
 
 class Description(NamedTuple):
@@ -50,9 +54,8 @@ class Description(NamedTuple):
     """Whether --verify has something to compare."""
 
 
-def info(settings: InfoSettings, console: Console | None = None) -> None:
+def info(settings: InfoSettings, reporter: Reporter = SILENT) -> None:
     """Print the kind and the properties of a folder. Raises ValueError if its kind is unknown or it is damaged."""
-    console = console or make_console()
     folder = settings.folder
     kind, fields, has_digests = _describe(folder, settings.verify)
     if settings.verify and not has_digests:
@@ -60,8 +63,8 @@ def info(settings: InfoSettings, console: Console | None = None) -> None:
             f"{folder}: --verify: expected a token store, a run with checkpoints or a model with {CHECKSUMS}, got "
             f"another folder ({kind}); omit it"
         )
-    heading(console, f"{folder}: {kind}")
-    console.print(key_value_table(fields))
+    reporter.record(Heading(f"{folder}: {kind}"))
+    reporter.record(Fields(fields))
 
 
 def _describe(folder: Path, verify: bool) -> Description:
@@ -73,13 +76,18 @@ def _describe(folder: Path, verify: bool) -> Description:
         return _describe_run(folder, verify)
     if (folder / "settings.toml").is_file() and (series := _describe_series(folder)) is not None:
         return series
+    if any((folder / name).is_file() for name in RUN_FILES):
+        return _describe_vectors(folder)
+    if is_translation_model(folder):
+        return _describe_translation_model(folder)
     if (folder / "config.json").is_file() or (folder / MODULES).is_file():
         return _describe_model(model_folder(folder))
     if (folder / "vocab.txt").is_file() or (folder / "tokenizer.json").is_file():
         return Description("vocabulary", _vocabulary_fields(folder))
     raise ValueError(
         f"{folder}: neither a run (settings.toml, checkpoints/), a finished token store (train/header.json), "
-        f"features (train/{HEADER}), a model (config.json) nor a vocabulary (vocab.txt)"
+        f"features (train/{HEADER}), word vectors ({' or '.join(RUN_FILES)}), a model (config.json) nor a vocabulary "
+        "(vocab.txt)"
     )
 
 
@@ -126,39 +134,70 @@ def _describe_model(folder: Path) -> Description:
     return Description(f"model for {trained.task.kind}" if trained else "model", fields, has_checksums)
 
 
+def _describe_translation_model(folder: Path) -> Description:
+    """Load and describe a translation model; loading compares all its files with their checksums."""
+    system, has_checksums = load_translation_system(folder), bool(read_checksums(folder))
+    fields = {"shape": str(system.model.config), "parameters": f"{system.model.num_parameters:,}"}
+    if system.source is not system.target:
+        fields["words of the source"] = f"{system.source.vocab_size:,}"
+    fields["vocabulary"] = f"{system.target.vocab_size:,} tokens"
+    fields["checked"] = f"every byte, by {CHECKSUMS}" if has_checksums else f"shapes and formats only (no {CHECKSUMS})"
+    return Description("translation model", fields, has_checksums)
+
+
+def _describe_vectors(folder: Path) -> Description:
+    """Read and describe the folder of `bertwright word-vectors`, or another folder with its files."""
+    vectors, report = load_vectors(folder), folder / "report.json"
+    fields = {"file": vectors.path.name, "vectors": f"{len(vectors):,} words, {vectors.width} numbers each"}
+    if (folder / "settings.toml").is_file():
+        fields["model"] = str(read_toml(folder / "settings.toml").get("model", "unknown"))
+    if report.is_file():
+        with _name_damaged_file(report):
+            fields["trained on"] = _format_work(read_json(report))
+    return Description("word vectors", fields)
+
+
 def _describe_run(folder: Path, verify: bool) -> Description:
     checkpoints = checkpoint.list_checkpoints(folder / "checkpoints")
     if verify:
         checkpoint.verify_latest(folder / "checkpoints")
-    finished, fine_tuning = (folder / "model").is_dir(), "task" in read_toml(folder / "settings.toml")
+    finished, settings = (folder / "model").is_dir(), read_toml(folder / "settings.toml")
+    fine_tuning, translation = "task" in settings, TRANSLATION in settings
     report = folder / "report.json"
     pruned = report.is_file() and not finished and not checkpoints  # by a grid search or an experiment
     fields = {"state": "finished" if finished else "finished, weights deleted" if pruned else "not finished"}
     fields["checkpoints"] = ", ".join(path.name for path in checkpoints) or ("none" if pruned else "none yet")
     newest = folder / "model" if finished else checkpoints[-1] if checkpoints else None
     task = None
-    if newest is not None:
+    if newest is not None and translation:
+        fields |= _describe_translation_model(newest).fields
+    elif newest is not None:
         config, task = load_config(newest), read_task(newest) if fine_tuning else None
         fields["model"] = _format_shape(config)
         fields["model"] += "" if fine_tuning else f", {config.num_parameters:,} parameters"
-    if finished and load_task(folder / "model") is None:  # both raise ValueError for damaged weights
+    if (
+        finished and not translation and load_task(folder / "model") is None
+    ):  # both raise ValueError for damaged weights
         load_model(folder / "model", heads="optional")
     if task is not None:
         fields |= _task_fields(task)
     with _name_damaged_file(folder / METRICS_FILE):
-        fields |= _score_fields(folder, None if task is None else task.metric)
+        fields |= _score_fields(folder, "bleu" if translation else None if task is None else task.metric)
     if report.is_file():
         with _name_damaged_file(report):
             work = read_json(report)
             fields["seconds of its last process"] = f"{work['seconds_of_this_process']:,.0f}"
             if {"tokens", "seconds"} <= work.keys():
-                fields["trained on"] = f"{work['tokens']:,.0f} tokens, {format_duration(work['seconds'])}"
-    return Description(f"{'fine-tuning' if fine_tuning else 'pre-training'} run", fields, bool(checkpoints))
+                fields["trained on"] = _format_work(work)
+    kind = "fine-tuning" if fine_tuning else "translation" if translation else "pre-training"
+    return Description(f"{kind} run", fields, bool(checkpoints))
 
 
 def _describe_series(folder: Path) -> Description | None:
-    """Describe the progress of a grid of fine-tuning runs, or of heads on frozen features; None for another folder."""
+    """Describe the progress of a ladder, a grid of fine-tuning runs, or heads on frozen features; else None."""
     settings = read_toml(folder / "settings.toml")
+    if settings.keys() >= LADDER:
+        return _describe_ladder(folder)
     kind = next((kind for kind, varied in SERIES.items() if {*varied} <= settings.keys()), None)
     if kind is None:
         return None
@@ -180,6 +219,26 @@ def _describe_series(folder: Path) -> Description | None:
             metric, chosen = report["metric"], report["chosen"]
             fields |= {"chosen": str(chosen["run"]), "best on dev": f"{metric} {chosen['scores']['dev'][metric]:.4f}"}
     return Description(kind, fields)
+
+
+def _describe_ladder(folder: Path) -> Description:
+    """Describe the finished runs of a ladder and, when all are finished, the mean scores of its systems."""
+    results, report = folder / "results.jsonl", folder / "report.json"
+    done = len(results.read_bytes().splitlines()) if results.is_file() else 0
+    fields = {"state": "finished" if report.is_file() else "not finished", "runs done": f"{done:,}"}
+    if report.is_file():
+        with _name_damaged_file(report):
+            table = read_json(report)
+            fields["metric"] = table["metric"]
+            for row in table["systems"]:
+                scores = {split: [score for score in row[split] if score is not None] for split in SPLITS[1:]}
+                means = [f"{split} {100 * fmean(values):.2f}" for split, values in scores.items() if values]
+                fields[row["system"]] = ", ".join(means)
+    return Description("ladder of systems", fields)
+
+
+def _format_work(work: dict[str, Any]) -> str:
+    return f"{work['tokens']:,.0f} tokens, {format_duration(work['seconds'])}"
 
 
 def _format_shape(config: EncoderConfig) -> str:

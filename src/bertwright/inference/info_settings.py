@@ -10,7 +10,7 @@ from bertwright.base.settings import Positional
 
 @dataclass(frozen=True)
 class InfoSettings:
-    """Describe a folder: a model, a vocabulary, a token store, features, a run or a grid of runs."""
+    """Describe a folder: a model, a vocabulary, word vectors, a token store, features, a run, a grid or a ladder."""
 
     folder: Positional[Path]
     """The folder to describe."""

@@ -6,10 +6,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from bertwright.base.console import notice
 from bertwright.base.files import new_file
+from bertwright.base.reporter import Reporter
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,14 +36,13 @@ def text_style(size: str) -> dict[str, Any]:
     return {"parse_math": False, "fontfamily": families, "fontsize": size}
 
 
-def write_picture(figure: Figure, path: Path, console: Console) -> None:
+def write_picture(figure: Figure, path: Path, reporter: Reporter) -> None:
     """Write a figure to a new file, atomically; print a notice if no font has some characters of its words."""
     with new_file(path) as temporary, warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", "Glyph .* missing")  # matplotlib warns of each character without a font
         figure.savefig(temporary, dpi=130, format=path.suffix[1:])
     if any(str(warning.message).startswith("Glyph") for warning in caught):
-        notice(
-            console,
+        reporter.note(
             "no installed font has some characters of the tokens or words; they are drawn as boxes unless you install "
-            "one, such as Noto Sans CJK for Korean, Chinese and Japanese",
+            "one, such as Noto Sans CJK for Korean, Chinese and Japanese"
         )

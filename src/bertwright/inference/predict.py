@@ -9,10 +9,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from rich.console import Console
-
-from bertwright.base.console import ProgressCallback, filled_table, heading, item_progress, make_console, notice, say
 from bertwright.base.files import check_absent
+from bertwright.base.reporter import SILENT, Heading, Line, ProgressCallback, Reporter, Rows
 from bertwright.inference.load_task_models import LoadedModels, load_for_task
 from bertwright.inference.predict_inputs import (
     count_checked_examples,
@@ -37,30 +35,28 @@ PAIR_LABELS = {"entailment", "neutral", "contradiction", "not_entailment", "equi
 PAIR_LABELS |= {"not_duplicate", "paraphrase", "not_paraphrase", "relevant", "not_relevant", "irrelevant"}
 
 
-def predict(settings: PredictSettings, console: Console | None = None) -> None:
+def predict(settings: PredictSettings, reporter: Reporter = SILENT) -> None:
     """Print predictions of texts, or write predictions of files, atomically and in constant memory.
 
     Raises ValueError for a model without a task and, before the first prediction, for invalid input. Standard input is
     read only once, so an invalid line raises after predictions of earlier lines have been written.
     """
     to_stdout = settings.output == STANDARD_OUTPUT
-    console = console or make_console(stderr=to_stdout)
     if settings.output is not None and not to_stdout:
         check_absent(settings.output)
     with execution_context(settings.device) as context:
         names = (settings.model, *settings.ensemble)
         models = load_for_task(names, settings.overrides, settings.threshold, context)
         if settings.output is None:
-            counts = _predict_texts(settings, models, console)
+            counts = _predict_texts(settings, models, reporter)
         else:
-            counts = _predict_files(settings, models, console)
+            counts = _predict_files(settings, models, reporter)
     warnings = models.task.truncation_warnings(counts.examples, counts.truncated, models.first.config.max_positions)
     for warning in models.notices + warnings + counts.vocabulary_warnings() + _pair_notes(settings, models):
-        notice(console, warning)
+        reporter.note(warning)
     for text in filter(os.path.isfile, settings.texts):  # unlike Path, it accepts a text of any length
-        notice(
-            console,
-            f"{text} is a file, but was read as a text; to label its lines: --inputs {text} --output predictions.jsonl",
+        reporter.note(
+            f"{text} is a file, but was read as a text; to label its lines: --inputs {text} --output predictions.jsonl"
         )
 
 
@@ -74,16 +70,16 @@ def _pair_notes(settings: PredictSettings, models: LoadedModels) -> list[str]:
     return ["the two texts were scored singly; if this model is for pairs, score them together: --text-pair b"]
 
 
-def _predict_texts(settings: PredictSettings, models: LoadedModels, console: Console) -> InputCounts:
+def _predict_texts(settings: PredictSettings, models: LoadedModels, reporter: Reporter) -> InputCounts:
     """Print the predictions of the texts of the command line."""
     counts, examples = InputCounts(), examples_from_arguments(settings, models.task)
-    with item_progress(console, "predicting", len(examples)) as advance:
+    with reporter.progress("predicting", len(examples)) as advance:
         predicted = list(_predict_all(models, examples, counts, advance))
-    _print_tables(console, models.task.display(predicted))
+    _print_tables(reporter, models.task.display(predicted))
     return counts
 
 
-def _predict_files(settings: PredictSettings, models: LoadedModels, console: Console) -> InputCounts:
+def _predict_files(settings: PredictSettings, models: LoadedModels, reporter: Reporter) -> InputCounts:
     """Write the predictions of the examples in files or on standard input."""
     assert settings.output is not None
     task = models.task
@@ -94,16 +90,16 @@ def _predict_files(settings: PredictSettings, models: LoadedModels, console: Con
         if clash := [name for name in settings.keep_columns if name in record]:
             raise ValueError(f"--keep-columns {clash[0]}: predictions have a field of that name; rename the column")
     counts, started = InputCounts(), time.perf_counter()
-    with item_progress(console, "predicting", total) as advance, open_output(settings.output) as file:
+    with reporter.progress("predicting", total) as advance, open_output(settings.output) as file:
         pairs = _predict_all(models, read_examples(settings, task), counts, advance)
         rows = zip(pairs, read_passthrough(settings, task), strict=bool(settings.keep_columns))
         predicted = (PredictedExample(example, prediction, passthrough) for (example, prediction), passthrough in rows)
         changed = write_predictions(file, settings.suffix, task, predicted, settings.safe_csv)
     rate = counts.examples / (time.perf_counter() - started)
     name = "standard output" if settings.output == STANDARD_OUTPUT else settings.output
-    say(console, f"{name}: {counts.examples:,} predictions, {rate:,.0f} per second")
+    reporter.record(Line(f"{name}: {counts.examples:,} predictions, {rate:,.0f} per second"))
     if changed:
-        notice(console, f"{changed:,} fields had tabs or line breaks, which are now spaces; .jsonl and .csv keep them")
+        reporter.note(f"{changed:,} fields had tabs or line breaks, which are now spaces; .jsonl and .csv keep them")
     return counts
 
 
@@ -144,11 +140,11 @@ def _predict_first_record(settings: PredictSettings, models: LoadedModels) -> di
     return models.task.to_record(chunk.examples[0], chunk.predictions[0])
 
 
-def _print_tables(console: Console, tables: Sequence[DisplayTable]) -> None:
+def _print_tables(reporter: Reporter, tables: Sequence[DisplayTable]) -> None:
     for table in tables:
         if table.heading:
-            heading(console, table.heading)
+            reporter.record(Heading(table.heading))
         if table.rows:
-            console.print(filled_table(table.columns, table.rows))
+            reporter.record(Rows(table.columns, table.rows, texts=(0,)))
         else:
-            say(console, table.if_empty)
+            reporter.record(Line(table.if_empty))

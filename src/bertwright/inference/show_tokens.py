@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 
-from bertwright.base.console import filled_table, heading, make_console, notice, say
+from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
@@ -44,8 +43,11 @@ def lay_out_input(tokenizer: TextTokenizer, text: str, pair: str | None = None) 
     texts = [text] if pair is None else [text, pair]
     encodings = tokenizer.encode_raw_batch(texts)
     ids = tokenizer.encode_raw(texts)
+    numbers = ids.ids if ids.ids.ndim == 1 else ids.ids[:, 0]  # words have their characters beside their id
     placed = tokenizer.layout.place([np.array([len(segment)]) for segment in ids])
-    placed.ids[placed.is_text] = ids.ids
+    placed.ids[placed.is_text] = np.where(
+        numbers < tokenizer.vocab_size, numbers, tokenizer.unk_id
+    )  # others have a vector by their digest
     spans = [texts[n][start:end] for n, encoding in enumerate(encodings) for start, end in encoding.offsets.tolist()]
     characters = iter(spans)
     types = [None] * len(placed.ids) if placed.token_type_ids is None else placed.token_type_ids.tolist()
@@ -57,13 +59,12 @@ def lay_out_input(tokenizer: TextTokenizer, text: str, pair: str | None = None) 
     ]
 
 
-def tokenize(settings: TokenizeSettings, console: Console | None = None) -> list[InputToken]:
+def tokenize(settings: TokenizeSettings, reporter: Reporter = SILENT) -> list[InputToken]:
     """Print a table of the tokens of a text or a pair; return them."""
-    console = console or make_console()
     tokenizer = open_tokenizer(vocabulary_folder(settings.vocabulary))
     tokens = lay_out_input(tokenizer, settings.text, settings.pair)
-    heading(console, f"{len(tokens)} tokens, {'uncased' if tokenizer.lowercase else 'cased'} vocabulary of "
-                     f"{tokenizer.vocab_size:,}")  # fmt: skip
+    reporter.record(Heading(f"{len(tokens)} tokens, {'uncased' if tokenizer.lowercase else 'cased'} vocabulary of "
+                     f"{tokenizer.vocab_size:,}"))  # fmt: skip
     rows = [
         (
             token.token,
@@ -74,9 +75,12 @@ def tokenize(settings: TokenizeSettings, console: Console | None = None) -> list
         )
         for token in tokens
     ]
-    console.print(filled_table(("token", "id", "segment", "position", "text"), rows))
+    reporter.record(Rows(("token", "id", "segment", "position", "text"), rows, texts=(0,)))
     unknown = [token.text for token in tokens if token.id == tokenizer.unk_id and token.text is not None]
     if unknown:
-        notice(console, f"the vocabulary lacks {', '.join(map(repr, dict.fromkeys(unknown)))}")
-    say(console, "A model reads the sum of three embeddings: of the id, the segment and the position.", style="dim")
+        by_characters = "; the model reads words by their characters" if tokenizer.reads_any_word else ""
+        reporter.note(f"the vocabulary lacks {', '.join(map(repr, dict.fromkeys(unknown)))}{by_characters}")
+    if tokenizer.layout.has_types:
+        text = "A model reads the sum of three embeddings: of the id, the segment and the position."
+        reporter.record(Line(text, "minor"))
     return tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bertwright.base.settings import MAX_SEED, Positional, check_limit, check_minimum, check_not_str, check_range
+from bertwright.interop.model_files import model_folder
 from bertwright.text.sources import STDIN
 from bertwright.training.device_settings import DeviceSettings
 
@@ -97,3 +98,8 @@ def check_number_of_texts(texts: tuple[str, ...] | list[str]) -> None:
     """Raise ValueError for fewer than two texts."""
     if len(texts) < 2:
         raise ValueError(f"expected at least two texts, got {len(texts)}; give a text and the one that may follow it")
+
+
+def check_inputs(settings: FillMaskSettings | NextSentenceSettings | GenerateSettings) -> None:
+    """Check the model without torch. Raises ValueError for a folder that has none."""
+    model_folder(settings.model)

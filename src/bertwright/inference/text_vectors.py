@@ -8,17 +8,17 @@ a sentence-transformers folder, a text is truncated where that library does it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bertwright.base.ragged import Ragged, offsets_from_lengths, positions_from_lengths
 from bertwright.interop.sentence_modules import SentenceModules
 from bertwright.models.encoder import TextEncoder
-from bertwright.models.packing import PackedInput, pool_states
+from bertwright.models.packing import PackedInput
+from bertwright.models.pooling import Ints, Vectors, merge_windows, pool_states
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.task import Encoded
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
@@ -27,9 +27,6 @@ from bertwright.vocabulary.tokenizer import TextTokenizer
 
 # N texts, P windows, B sequences of a batch, H hidden size
 
-Pooling = Literal["mean", "cls", "max"]
-Ints = npt.NDArray[np.int64]
-Vectors = npt.NDArray[np.float32]
 
 NUM_SPECIAL = 2  # [CLS] and [SEP] around every window
 
@@ -46,7 +43,7 @@ def compute_vectors(
     encoder: TextEncoder,
     tokenizer: TextTokenizer,
     texts: Sequence[str],
-    pooling: Pooling,
+    pooling: str,
     max_length: int,
     batch_tokens: int,
 ) -> tuple[Vectors, Encoded]:
@@ -56,7 +53,7 @@ def compute_vectors(
     content = SegmentTokens(tokens.ids, windows.starts, windows.sizes)
     encoded = encode_segments([content], NO_LABELS, tokenizer, max_length)
     pooled = pool_sequences(encoder, encoded, (pooling,), batch_tokens)
-    return merge_windows(pooled, windows, pooling), encoded
+    return merge_windows(pooled, windows.sizes + NUM_SPECIAL, windows.first_of_text, pooling), encoded
 
 
 def compute_sentence_vectors(
@@ -113,17 +110,6 @@ def pool(encoder: TextEncoder, batch: PackedInput, modes: Sequence[str], skip: i
         cls: Tensor = encoder(batch, encoder.pooled_positions(batch.packing))
         return cls.float()
     return pool_states(encoder(batch), batch.packing, modes, skip)
-
-
-def merge_windows(pooled: Vectors, windows: Windows, pooling: Pooling) -> Vectors:
-    """Merge window vectors P × H into text vectors N × H. A mean weights each window by its number of tokens."""
-    if pooling == "max":
-        return np.maximum.reduceat(pooled, windows.first_of_text)
-    tokens = windows.sizes + NUM_SPECIAL if pooling == "mean" else np.ones_like(windows.sizes)
-    weights = tokens.astype(np.float32)[:, None]
-    merged: Vectors = np.add.reduceat(pooled * weights, windows.first_of_text)
-    merged /= np.add.reduceat(weights, windows.first_of_text)
-    return merged
 
 
 def normalize_vectors(vectors: Vectors) -> Vectors:

@@ -42,7 +42,7 @@ class WordContexts(NamedTuple):
     words: list[tuple[str, int]]
     """All words of the texts, with the index of their text."""
     static: list[Neighbour]
-    """Nearest tokens of the vocabulary to the word's first token; empty if the model has no embedding matrix."""
+    """Nearest tokens of the vocabulary to the word's first token; empty if the model has no vector of it."""
     occurrences: list[Occurrence]
     """In the order of the texts."""
     cosines: Vectors
@@ -71,8 +71,8 @@ def find_neighbours(bert: Bert, word: str, texts: Sequence[str], top_k: int = 5)
 def _find_static(bert: Bert, word: str, top_k: int) -> list[Neighbour]:
     """Return the nearest tokens of the vocabulary to the first token of a word."""
     weights = dict(bert.model.encoder.named_parameters()).get(STATIC)
-    ids = bert.tokenizer.encode_raw([word]).ids
-    if weights is None or not len(ids):
+    ids = bert.tokenizer.encode_numbers([word]).ids
+    if weights is None or not len(ids) or ids[0] == bert.tokenizer.unk_id:
         return []
     vectors = unit_rows(weights.detach().float().cpu().numpy())
     token = int(ids[0])

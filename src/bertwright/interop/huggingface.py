@@ -198,7 +198,11 @@ def load_task_model(folder: Path, dropout: float | None = None, head: Head | Non
             f"{found.values.get('architectures')}; fine-tune the model first (bertwright finetune)"
         )
     source, head = read_source(folder, found), record.head
-    if found.config.is_causal and head.reads_sequence_state and found.values.get("model_type", "bert") == "bert":
+    if (
+        found.config.is_causal
+        and head.reads_sequence_state
+        and found.values.get("model_type", DEFAULT_MODEL_TYPE) == DEFAULT_MODEL_TYPE
+    ):
         raise ValueError(
             f"{found.path}: is_decoder: this left-to-right model was trained with a head that reads [CLS], which sees "
             "only itself; fine-tune its encoder again (bertwright finetune --model)"
@@ -342,10 +346,7 @@ def write_task_model(folder: Path, model: EncoderForTask, tokenizer: TextTokeniz
         values["architectures"] = [f"{architecture.class_prefix}With{type(model.head).__name__}"]
         values |= _describe_own_head(model)
         if "auto_map" in values:
-            write_text(
-                folder / POOLED_CODE,
-                (Path(__file__).parents[1] / "systems" / "bert" / POOLED_CODE).read_text(encoding="utf-8"),
-            )
+            write_text(folder / POOLED_CODE.name, POOLED_CODE.read_text(encoding="utf-8"))
     _write(folder, model, tokenizer, values)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,7 +14,7 @@ from bertwright.interop.model_files import OWN_HEAD
 from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel
-from bertwright.systems.registry import DEFAULT_MODEL_TYPE, FOLDER_FORMATS
+from bertwright.systems.registry import DEFAULT_MODEL_TYPE, folder_formats, resolve
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,7 @@ class Architecture:
 
 def find_architecture(model_type: str) -> Architecture:
     """Return the format of a registered `model_type`; its modules are imported now."""
-    module, _, name = FOLDER_FORMATS[model_type].partition(":")
-    architecture: Architecture = getattr(importlib.import_module(module), name)
+    architecture: Architecture = resolve(folder_formats()[model_type])
     return architecture
 
 
@@ -86,7 +84,7 @@ def architecture_of(values: Any, path: Path) -> Architecture:
     """Return the architecture that the fields of a `config.json` at `path` name; BERT if they name none."""
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
-    name = values.get("model_type", DEFAULT_MODEL_TYPE)
-    if not isinstance(name, str) or name.removesuffix(OWN_HEAD) not in FOLDER_FORMATS:
-        raise ValueError(f"{path}: model_type: expected {' or '.join(FOLDER_FORMATS)}, got {name!r}")
+    name, known = values.get("model_type", DEFAULT_MODEL_TYPE), folder_formats()
+    if not isinstance(name, str) or name.removesuffix(OWN_HEAD) not in known:
+        raise ValueError(f"{path}: model_type: expected {' or '.join(known)}, got {name!r}")
     return find_architecture(name.removesuffix(OWN_HEAD))

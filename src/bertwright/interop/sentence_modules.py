@@ -14,19 +14,11 @@ from torch import Tensor, nn
 from bertwright.base.files import read_json, write_json
 from bertwright.interop.model_files import CONFIG, MODULES
 from bertwright.interop.weights import read_weights
+from bertwright.models.pooling import POOLINGS
 
 SETTINGS = "config_sentence_transformers.json"
 TRANSFORMER_SETTINGS = "sentence_bert_config.json"
 CARRIED_SUFFIXES = (".json", ".safetensors", ".txt")
-# Pooling modes, and their names in folders of before sentence-transformers 5.4; vectors of several are concatenated.
-LEGACY_MODES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU", "ELU", "Mish", "Softplus")
 VECTOR = "sentence_embedding"
 TEXT, NUMBER, YES_NO = (str, type(None)), (int, type(None)), (bool, type(None))
@@ -261,12 +253,12 @@ def _check_sizes(modules: SentenceModules, path: Path, hidden_size: Any) -> None
 
 
 def _read_modes(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
-    given = values.get("pooling_mode") or [mode for name, mode in LEGACY_MODES.items() if values.get(name)] or "mean"
+    given = (
+        values.get("pooling_mode") or [name for name, row in POOLINGS.items() if values.get(row.former_name)] or "mean"
+    )
     modes = (given,) if isinstance(given, str) else tuple(given)
-    if unknown := [mode for mode in modes if mode not in LEGACY_MODES.values()]:
-        raise UnsupportedModuleError(
-            f"{path}: pooling_mode: expected {', '.join(LEGACY_MODES.values())}, got {unknown[0]}"
-        )
+    if unknown := [mode for mode in modes if mode not in POOLINGS]:
+        raise UnsupportedModuleError(f"{path}: pooling_mode: expected {', '.join(POOLINGS)}, got {unknown[0]}")
     return modes
 
 

@@ -27,6 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bertwright.base.files import digest_bytes, digest_file, try_lock, user_cache, write_text
+from bertwright.base.messages import print_message
 from bertwright.kernels.compile import (
     REQUIREMENT,
     CompileError,
@@ -58,7 +59,7 @@ def load_library(name: str) -> ctypes.CDLL | None:
     if mode == "0":
         return None
     if sys.platform == "win32":
-        _print(f"note: native kernels are built on Linux and macOS; {SLOWER}")
+        print_message(f"note: native kernels are built on Linux and macOS; {SLOWER}")
         return None
     (source,) = PACKAGE.rglob(f"{name}.cpp")
     sources, failures = read_sources(source), []
@@ -74,12 +75,14 @@ def load_library(name: str) -> ctypes.CDLL | None:
         except CompileError as error:
             failures.append(f"{compiler}: {error}")
         except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home folder
-            _print(f"note: {error}; set BERTWRIGHT_CACHE to a folder of yours that is not mounted noexec; {SLOWER}")
+            print_message(
+                f"note: {error}; set BERTWRIGHT_CACHE to a folder of yours that is not mounted noexec; {SLOWER}"
+            )
             return None
     problem = f"no C++ compiler ({', '.join(candidates())}) found"
     if failures:
         problem = f"{source.name} could not be compiled or loaded ({'; '.join(failures)})"
-    _print(f"note: {problem}; {REQUIREMENT}; {SLOWER}")
+    print_message(f"note: {problem}; {REQUIREMENT}; {SLOWER}")
     return None
 
 
@@ -103,7 +106,7 @@ def triton_available() -> bool:
     missing = "no Triton (pip install triton)" if importlib.util.find_spec("triton") is None else ""
     missing = missing or ("" if any(find_compilers()) else f"no C++ compiler ({', '.join(candidates())})")
     if missing:
-        _print(f"note: {missing} found, so the GPU runs PyTorch's operations one by one, which is slower")
+        print_message(f"note: {missing} found, so the GPU runs PyTorch's operations one by one, which is slower")
     return not missing
 
 
@@ -115,17 +118,11 @@ def disable_triton(problem: str) -> None:
     """Run PyTorch's operations instead of Triton's kernels from now on, and print why."""
     triton_problems.append(problem)
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "triton"))
-    _print(
+    print_message(
         f"note: a Triton kernel failed its check on this GPU, so this process computes everything with PyTorch's "
         f"operations, which are slower but right; please report this line with the name of the GPU: {versions}; "
         f"{problem}"
     )
-
-
-def _print(text: str) -> None:
-    from bertwright.base.console import print_message  # imports rich, which only a message needs
-
-    print_message(text)
 
 
 def _load_with(compiler: Compiler, source: Path, sources: list[bytes]) -> ctypes.CDLL:
@@ -198,7 +195,7 @@ def _build(library: Path, source: Path, compiler: Compiler, flags: list[str]) ->
         if is_intact(library):
             return
         seconds = max(1, round(sum(map(len, read_sources(source))) * SECONDS_PER_BYTE))
-        _print(f"compiling {source.name} for this machine, once (about {seconds} s)")
+        print_message(f"compiling {source.name} for this machine, once (about {seconds} s)")
         with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as work:
             built = compile_library(source, compiler, flags, Path(work))
             built.chmod(0o755)

@@ -8,29 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-import torch
 from torch import Tensor, nn
 
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
+from bertwright.models.layer_mix import LayerMix
 from bertwright.models.rnn import BiLSTM, initialize_uniform
-
-
-class LayerSum(nn.Module):
-    """A weighted sum of layers with learned weights: γ · Σ softmax(w)ₖ hₖ.
-
-    The paper says only "weighted sum". ELMo's is used (Peters et al. 2018, equation 1), to which the paper compares
-    BERT. Initially it is the mean.
-    """
-
-    def __init__(self, num_layers: int) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(num_layers))
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Sum the layers of each word: R × K × H → R × H."""
-        return torch.einsum("k,rkh->rh", self.scale * self.weights.softmax(0), states)
 
 
 class FeatureHeadConfig(NamedTuple):
@@ -55,7 +38,7 @@ class FeatureHead(nn.Module):
 
     def __init__(self, config: FeatureHeadConfig, seed: int = 0) -> None:
         super().__init__()
-        self.mix = LayerSum(config.num_layers) if config.weighted else nn.Flatten()  # R K H -> R D
+        self.mix = LayerMix(config.num_layers) if config.weighted else None
         input_size = config.hidden_size * (1 if config.weighted else config.num_layers)
         self.lstm = BiLSTM(input_size, config.lstm_size, config.lstm_layers) if config.lstm_layers else None
         self.classifier = nn.Linear(config.lstm_size if config.lstm_layers else input_size, config.outputs)
@@ -63,6 +46,6 @@ class FeatureHead(nn.Module):
 
     def forward(self, states: Tensor, lengths: Sequence[int], drop: Dropout | None = None) -> Tensor:
         """Compute logits R × C of states R × K × H float32; `lengths` (B): number of states of each sequence."""
-        words = self.mix(states)  # R D
+        words = states.flatten(1) if self.mix is None else self.mix(states.unbind(1))  # R D
         features = dropout(words, drop, 0) if self.lstm is None else self.lstm(words, lengths, drop)
         return cast(Tensor, self.classifier(features))

@@ -22,7 +22,8 @@ from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.initialization import initialize
 from bertwright.models.linear import Linear, make_dropout
-from bertwright.models.packing import PackedInput, Packing, pool_states
+from bertwright.models.packing import PackedInput, Packing
+from bertwright.models.pooling import pool_states
 
 
 class EncoderModel(nn.Module):

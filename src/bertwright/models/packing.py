@@ -172,27 +172,3 @@ def make_input(ids: np.ndarray, token_type_ids: np.ndarray | None, lengths: np.n
     if ids.ndim == 2:
         return WordBatch(Packing.of(lengths), torch.from_numpy(ids.astype(np.int64, copy=False)))
     return from_flat(ids, token_type_ids, lengths)
-
-
-def pool_states(hidden: Tensor, packing: Packing, modes: Sequence[str], skip: int = 0) -> Tensor:
-    """Pool the states T × H of packed sequences to B × modes·H float32, without the first `skip` tokens of each."""
-    hidden, number, lengths = hidden.float(), packing.position_ids + 1, packing.cu_seqlens.diff()
-    if skip:
-        hidden, number, lengths = hidden[number > skip], number[number > skip], (lengths - skip).clamp(min=0)
-    ends = lengths.long().cumsum(0)
-    offsets = torch.cat([ends.new_zeros(1), ends])
-
-    def reduce(values: Tensor, how: str) -> Tensor:
-        return torch.segment_reduce(values, how, offsets=offsets, axis=0)
-
-    def pool_mode(mode: str) -> Tensor:
-        if mode in ("cls", "lasttoken"):
-            return hidden[offsets[:-1] if mode == "cls" else ends - 1]
-        if mode == "mean_sqrt_len_tokens":
-            return reduce(hidden, "sum") / lengths[:, None].sqrt()
-        if mode == "weightedmean":
-            weights = number[:, None].float()
-            return reduce(hidden * weights, "sum") / reduce(weights, "sum")
-        return reduce(hidden, mode)
-
-    return torch.cat([pool_mode(mode) for mode in modes], dim=1)

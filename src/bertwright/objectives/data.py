@@ -19,7 +19,7 @@ from bertwright.base.seeding import Stream, derive_key, make_rng
 from bertwright.objectives.masking import MaskingVocab
 from bertwright.objectives.objective import B, OneSentenceError
 from bertwright.objectives.segments import ExampleIndex, Segments
-from bertwright.survey.small_corpus import MIN_ANSWERS, MIN_PREDICTIONS, accuracy_error, loss_error, max_epochs
+from bertwright.surveying.small_corpus import MIN_ANSWERS, MIN_PREDICTIONS, accuracy_error, loss_error, max_epochs
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.sequence_layout import place_plain
 from bertwright.vocabulary.tokenizer import TextTokenizer

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from bertwright.base.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_range
+from bertwright.base.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_range, written_docs
+from bertwright.systems.registry import DEFAULT, pretrained, resolve
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,7 @@ class DataSettings:
     batch_size: int = 256
     """Examples per step, over all ranks and micro-batches. Paper, section A.2: 256."""
     objective: str = "mlm+nsp"
-    """mlm+nsp: masked tokens and next-sentence prediction (paper, section 3.1). mlm: masked tokens alone
-    ("No NSP", section 5.1). ltr: every next token, left to right ("LTR & No NSP"). rtl: every previous token, right
-    to left. Another --architecture has its own, which need not be named: causal (GPT), bilm (ELMo), recurrent
-    (ULMFiT)."""
+    """What is predicted. {objectives}. The first one of an --architecture need not be named."""
     segments: Literal["pair", "single"] | None = None
     """pair: two segments as for next-sentence prediction, also without that objective, so that segment B and the second
     [SEP] are trained. single: one segment of consecutive text. Unset: pair for mlm+nsp, else single."""
@@ -66,6 +64,16 @@ class DataSettings:
                 f"shard, batch_size = {self.batch_size}: expected a multiple of the {shards} ranks; change the "
                 "number of processes or --batch-size, or use --no-shard"
             )
+
+    @classmethod
+    def field_docs(cls) -> dict[str, str]:
+        """Return the help of each option, with the objectives of each architecture."""
+        parts = [
+            f"{'' if system.name == DEFAULT else f'--architecture {system.name}, '}{name}: {resolve(found).summary}"
+            for system in pretrained().values()
+            for name, found in system.objectives.items()
+        ]
+        return written_docs(cls, objectives="; ".join(parts))
 
     @property
     def max_predictions(self) -> int:

@@ -1,9 +1,9 @@
 """The interface of a pre-training objective: its examples, its model, its loss, and how its scores are printed.
 
-An objective is one file in this folder and one entry in `registry.py`; the rest of pre-training knows only this
-interface. An objective of BERT whose loss has weights of its own adds them in `BertObjective.model_class`. A model of
-another kind than those that exist has an entry in `systems/registry.py`, by which its folders are read. Settings
-check themselves with an objective, so its modules import torch in the functions that compute.
+An objective is one file in the folder of its system and one entry in the system's record; the rest of pre-training
+knows only this interface. An objective of BERT whose loss has weights of its own adds them in
+`BertObjective.model_class`. Settings check themselves with an objective, so its modules import torch in the functions
+that compute.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class MicroBatch(Protocol):
 
 B = TypeVar("B", bound=MicroBatch)
 M = TypeVar("M", bound="EncoderModel")
-LOSS = "mlm_loss"
-"""Metric of the loss of every language model. It has the name of BERT's, because the records of finished runs do."""
+LOSS = "loss"
+"""Metric of the loss of every language model."""
 
 
 class Column(NamedTuple):
@@ -132,8 +132,8 @@ class Objective(ABC, Generic[B, M]):
 
     name: ClassVar[str]
     """Value of --objective."""
-    architecture: ClassVar[str] = "bert"
-    """Value of --architecture: the kind of model that the objective trains."""
+    summary: ClassVar[str] = ""
+    """What is predicted, for the help of --objective."""
     model_options: ClassVar[Sequence[str] | None] = None
     """Fields of `ModelSettings` that a model of this architecture has; None: all."""
     defaults: ClassVar[Mapping[str, Any]] = {}

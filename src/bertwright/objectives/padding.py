@@ -13,10 +13,10 @@ from bertwright.kernels.reference import IGNORED_LABEL
 from bertwright.models.packing import from_flat
 
 if TYPE_CHECKING:
-    from bertwright.systems.bert.bert_base import BertBatch
+    from bertwright.objectives.language_model_objective import LanguageModelBatch
 
 
-def pad_batch(batch: BertBatch, sequences: int, length: int, predictions: int) -> BertBatch:
+def pad_batch(batch: LanguageModelBatch, sequences: int, length: int, predictions: int) -> LanguageModelBatch:
     """Pad a micro-batch of at most `sequences` examples on the CPU to shapes that depend only on the other arguments.
 
     `length`: maximum tokens of an example. `predictions`: maximum predictions of an example. With S `sequences`, the

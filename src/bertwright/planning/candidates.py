@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bertwright.base.console import ProgressCallback, silent_console
 from bertwright.base.files import read_json
+from bertwright.base.reporter import MUTE, ProgressCallback
 from bertwright.objectives.data import unigram_entropy
 from bertwright.objectives.objective import Examples
 from bertwright.planning.gpus import GPUS, Gpu, estimate_memory, estimate_seconds
-from bertwright.planning.plan_settings import PlanSettings
+from bertwright.planning.plan_settings import SIZES, PlanSettings
 from bertwright.planning.recipe_choice import choose_settings
 from bertwright.planning.scaling_law import (
     ExpectedLoss,
@@ -23,14 +23,16 @@ from bertwright.planning.scaling_law import (
 )
 from bertwright.pretraining.run import measure_cost, pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.survey.small_corpus import max_epochs
-from bertwright.systems.bert.bert_config import SIZES, BertConfig
+from bertwright.surveying.small_corpus import max_epochs
 from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training.context import select_device
 from bertwright.training.cost import CostEstimate
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.throughput import memory_of
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+
+if TYPE_CHECKING:
+    from bertwright.systems.bert.bert_config import BertConfig
 
 SHORT_RUNS = (1, 2, 4)  # numbers of steps, relative to the shortest run
 TIMED_TOKENS = 7e6  # tokens of the run whose cost decides the length of the short runs
@@ -83,7 +85,7 @@ class Planner:
         unit = max(1, int(60 * self.settings.measure_minutes / sum(SHORT_RUNS) / seconds_per_step))
         for steps in (proportion * unit for proportion in SHORT_RUNS):
             run = replace(timed, run=folder / str(steps), steps=steps, eval_every=steps, save_every=steps)
-            pretrain(run, silent_console())
+            pretrain(run, MUTE)
             held_out = read_json(run.run / "report.json")["held_out_after"]
             tokens = count_effective_tokens(*self.read_data(run))
             yield ShortRun(self.config(run).num_layer_parameters, tokens, held_out[run.objective.loss_metric])

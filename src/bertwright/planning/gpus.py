@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from bertwright.systems.bert.bert_config import BertConfig
+if TYPE_CHECKING:
+    from bertwright.systems.bert.bert_config import BertConfig
 
 # Share of the peak speed that a training step of BASE is assumed to reach. NVIDIA's own BERT reaches 0.45 for LARGE on
 # an A100 (DeepLearningExamples, 580 sequences of 128 tokens per second).
@@ -38,6 +39,7 @@ GPUS = {
 def estimate_seconds(gpu: Gpu, config: BertConfig, flops: float) -> float:
     """Estimate the seconds that a GPU takes for `flops` operations of a model's training.
 
+    >>> from bertwright.systems.bert.bert_config import BertConfig
     >>> base = BertConfig.from_size("base", vocab_size=30_522)
     >>> round(estimate_seconds(GPUS["h200"], base, flops=989e12))
     2

@@ -14,24 +14,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import tomli_w
-from rich.console import Console
-from rich.table import Table
 
-from bertwright.base.console import (
-    format_duration,
-    heading,
-    item_progress,
-    key_value_table,
-    make_console,
-    make_table,
-    notice,
-    say,
-    silent_console,
-)
 from bertwright.base.files import new_file
+from bertwright.base.messages import format_duration
 from bertwright.base.object_storage import display
+from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.base.settings import to_arguments, to_table
 from bertwright.executors.processes import python_command
+from bertwright.executors.worker import make_portable
 from bertwright.planning.candidates import SHORT_RUNS, Candidate, Planner
 from bertwright.planning.gpus import UTILIZATION
 from bertwright.planning.plan_settings import PlanSettings
@@ -59,38 +49,37 @@ class Plan:
     """Commands of the plan, from the text or the store to a model."""
 
 
-def plan(settings: PlanSettings, console: Console | None = None) -> Plan:
+def plan(settings: PlanSettings, reporter: Reporter = SILENT) -> Plan:
     """Plan a pre-training: print the run with the lowest expected loss, its cost, and the commands to start it.
 
     The text is prepared in a temporary folder, by the vocabulary and the held-out documents that the printed commands
     will use. Raises ValueError for text or a store that is not usable, and for an output that exists.
     """
-    console = console or make_console()
     check_single_process("a plan")
     with nullcontext() if settings.output is None else new_file(settings.output) as file, TemporaryDirectory() as work:
         try:
-            given = local_store(settings.store, console) if settings.store else None
-            planner = Planner(settings, given or prepare_text(settings, Path(work), console))
-            with item_progress(console, "short pre-trainings", len(SHORT_RUNS)) as advance:
+            given = local_store(settings.store, reporter) if settings.store else None
+            planner = Planner(settings, given or prepare_text(settings, Path(work), reporter))
+            with reporter.progress("short pre-trainings", len(SHORT_RUNS)) as advance:
                 short_runs = list(planner.run_short(Path(work) / "runs", advance))
         except KeyboardInterrupt:  # its message says how to resume a run that is deleted here
             raise KeyboardInterrupt("the plan is not finished, and nothing is saved") from None
         candidates = planner.list_candidates(short_runs)
         best = min(candidates, key=lambda candidate: candidate.loss.mean)
         result = Plan(best, candidates, short_runs, list(list_commands(settings, best.settings)))
-        print_plan(result, planner, console)
+        print_plan(result, planner, reporter)
         if file is not None:
             file.write_text(format_settings(best.settings, result.commands), encoding="utf-8")
     return result
 
 
-def prepare_text(settings: PlanSettings, folder: Path, console: Console) -> Path:
+def prepare_text(settings: PlanSettings, folder: Path, reporter: Reporter) -> Path:
     """Learn a vocabulary and build a token store as the planned commands will; return the store.
 
     A new process does it, so that the peak memory of this one is the training's. Raises the ValueError or OSError of
     unusable text, and ChildProcessError if the process dies.
     """
-    say(console, "Learning the vocabulary and preparing the text", "dim")
+    reporter.record(Line("Learning the vocabulary and preparing the text", "minor"))
     settings = replace(settings, text=name_stdin(settings.text))
     learn, preparation = prepare_settings(settings, folder / "vocabulary", folder / "store")
     code = "from bertwright.planning.plan import prepare_in_process; prepare_in_process()"
@@ -109,10 +98,10 @@ def prepare_in_process() -> None:
     """Learn the vocabulary and build the store as standard input says; write an error into the file that it names."""
     learn, preparation, failure = pickle.load(sys.stdin.buffer)
     try:
-        learn_vocabulary(learn, silent_console())
-        prepare(preparation, silent_console())
+        learn_vocabulary(learn, MUTE)
+        prepare(preparation, MUTE)
     except (ValueError, OSError) as error:
-        failure.write_bytes(pickle.dumps(error))
+        failure.write_bytes(pickle.dumps(make_portable(error)))
 
 
 def prepare_settings(settings: PlanSettings, vocabulary: Path, store: Path) -> tuple[LearnSettings, PrepareSettings]:
@@ -145,33 +134,33 @@ def format_settings(run: PretrainSettings, commands: Sequence[str]) -> str:
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps(table)
 
 
-def print_plan(result: Plan, planner: Planner, console: Console) -> None:
+def print_plan(result: Plan, planner: Planner, reporter: Reporter) -> None:
     """Print the short runs, the candidates, the planned run and what to know about it."""
     settings, train = planner.settings, planner.train
     with execution_context(settings.device) as context:
         machine = f"one {settings.gpu}" if settings.gpu else str(context)
-    heading(console, f"Plan for {settings.hours:g} hours on {machine}")
+    reporter.record(Heading(f"Plan for {settings.hours:g} hours on {machine}"))
     losses = ", ".join(f"{short.tokens / 1e6:,.2g} million tokens: {short.loss:.3f}" for short in result.short_runs)
     vocabulary = f"vocabulary {result.best.config.vocab_size:,}"
     fields = {
         "text": f"{train.num_documents:,} documents, {train.num_tokens:,} tokens, {vocabulary}",
         "short runs": f"{planner.sizes[0]}, held-out loss after {losses}",
     }
-    console.print(key_value_table(fields))
-    console.print(candidate_table(result))
-    console.print(key_value_table(describe_run(result.best, planner)))
+    reporter.record(Fields(fields))
+    reporter.record(candidate_table(result))
+    reporter.record(Fields(describe_run(result.best, planner)))
     for text in list_notices(result, planner):
-        notice(console, text)
-    heading(console, "Commands")
+        reporter.note(text)
+    reporter.record(Heading("Commands"))
     for command in result.commands:
-        say(console, command)
+        reporter.record(Line(command))
 
 
-def candidate_table(result: Plan) -> Table:
+def candidate_table(result: Plan) -> Rows:
     """Return a table with a row per model size; the planned one is marked."""
-    table = make_table("", "size", "parameters", "tokens", "epochs", "expected loss", "90 % interval", "memory")
-    for candidate in result.candidates:
-        table.add_row(
+    columns = ("", "size", "parameters", "tokens", "epochs", "expected loss", "90 % interval", "memory")
+    rows = [
+        (
             "*" if candidate is result.best else "",
             candidate.size,
             f"{candidate.config.num_parameters / 1e6:,.1f} M",
@@ -181,7 +170,9 @@ def candidate_table(result: Plan) -> Table:
             f"{candidate.loss.low:.2f} to {candidate.loss.high:.2f}",
             "unknown" if candidate.cost.memory is None else format_bytes(candidate.cost.memory),
         )
-    return table
+        for candidate in result.candidates
+    ]
+    return Rows(columns, rows)
 
 
 def describe_run(best: Candidate, planner: Planner) -> dict[str, str]:

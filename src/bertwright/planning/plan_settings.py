@@ -8,10 +8,12 @@ from pathlib import Path
 from bertwright.base.settings import check_limit, check_not_str, did_you_mean
 from bertwright.corpus.documents import CorpusFormat, CorpusSettings
 from bertwright.planning.gpus import GPUS
-from bertwright.systems.bert.bert_config import SIZES
+from bertwright.systems.registry import DEFAULT, find_system
 from bertwright.tokenstore.build import BuildSettings
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
+
+SIZES = tuple(find_system(DEFAULT).sizes)
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class PlanSettings:
     gpu: str | None = None
     """GPU to plan for, such as h200: time and memory are estimated from its data sheet, not measured. Unset: this
     machine, on which steps of each size are timed."""
-    model_sizes: tuple[str, ...] = tuple(SIZES)
+    model_sizes: tuple[str, ...] = SIZES
     """Model sizes to choose from."""
     measure_minutes: float = 5.0
     """Minutes of short pre-trainings on the text, from which the loss is extrapolated; more of them narrow its

@@ -6,14 +6,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
-
-from bertwright.base.console import byte_progress, heading, make_console, make_table, notice
 from bertwright.base.object_storage import display
+from bertwright.base.reporter import SILENT, Heading, Reporter, Rows
 from bertwright.base.settings import write_settings
 from bertwright.corpus.documents import CorpusSettings, list_corpus_files
 from bertwright.interop.model_files import vocabulary_folder
-from bertwright.survey.small_corpus import MIN_PREDICTIONS, PREDICTED_SHARE, loss_error
+from bertwright.surveying.small_corpus import MIN_PREDICTIONS, PREDICTED_SHARE, loss_error
 from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build, list_corpora
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
@@ -34,25 +32,24 @@ class PrepareSettings:
     build: BuildSettings = field(default_factory=BuildSettings)
 
 
-def prepare(settings: PrepareSettings, console: Console | None = None) -> BuildResult:
+def prepare(settings: PrepareSettings, reporter: Reporter = SILENT) -> BuildResult:
     """Build the token store, or continue to build it; see `tokenstore.build.build`.
 
     Ctrl-C (KeyboardInterrupt) loses only the shards in progress: the same call continues after the finished ones.
     """
-    console = console or make_console()
     tokenizer = open_tokenizer(vocabulary_folder(settings.vocabulary))
     started = time.perf_counter()
     corpora = list_corpora(settings.corpus, settings.build)
     size = sum(file.size for corpus in corpora for file in list_corpus_files(corpus))
     printed: set[str] = set()
-    with byte_progress(console, "preparing", size) as advance:
+    with reporter.progress("preparing", size, "bytes") as advance:
         last = 0
 
         def show(progress: Progress) -> None:
             nonlocal last
             if progress.notice and progress.notice not in printed:
                 printed.add(progress.notice)
-                notice(console, progress.notice)
+                reporter.note(progress.notice)
             advance(progress.bytes_done - last)
             last = progress.bytes_done
 
@@ -61,31 +58,30 @@ def prepare(settings: PrepareSettings, console: Console | None = None) -> BuildR
         except KeyboardInterrupt:
             raise KeyboardInterrupt("finished shards are saved; run the same command again to continue") from None
     write_settings(settings.store / "settings.toml", settings, "bertwright prepare: all settings, defaults included")
-    heading(console, f"Token store {display(settings.store)}, {time.perf_counter() - started:,.1f} s")
-    _print_result(console, result, "words" if isinstance(tokenizer, WordTokenizer) else "characters")
+    reporter.record(Heading(f"Token store {display(settings.store)}, {time.perf_counter() - started:,.1f} s"))
+    _print_result(reporter, result, "words" if isinstance(tokenizer, WordTokenizer) else "characters")
     return result
 
 
-def _print_result(console: Console, result: BuildResult, units: str) -> None:
-    table = make_table("", "documents", "sentences", "tokens")
-    for name, header in (("train", result.train), ("held out", result.held_out)):
-        if header is not None:
-            counts = (header.num_documents, header.num_sentences, header.num_tokens)
-            table.add_row(name, *(f"{count:,}" for count in counts))
-    console.print(table)
+def _print_result(reporter: Reporter, result: BuildResult, units: str) -> None:
+    rows = [
+        (name, f"{header.num_documents:,}", f"{header.num_sentences:,}", f"{header.num_tokens:,}")
+        for name, header in (("train", result.train), ("held out", result.held_out))
+        if header is not None
+    ]
+    reporter.record(Rows(("", "documents", "sentences", "tokens"), rows))
     if result.held_out is not None:
         predictions = PREDICTED_SHARE * result.held_out.num_tokens
         if predictions < MIN_PREDICTIONS:
-            notice(
-                console,
+            reporter.note(
                 f"held out: {result.held_out.num_tokens:,} tokens are too few for exact scores: the loss will have a "
-                f"standard error of about {loss_error(predictions):.2f} nats; hold out more (--held-out)",
+                f"standard error of about {loss_error(predictions):.2f} nats; hold out more (--held-out)"
             )
     if result.empty_documents:
-        notice(console, f"{result.empty_documents:,} documents without a token were skipped")
+        reporter.note(f"{result.empty_documents:,} documents without a token were skipped")
     if result.empty_sentences:
-        notice(console, f"{result.empty_sentences:,} sentences without a token were skipped")
+        reporter.note(f"{result.empty_sentences:,} sentences without a token were skipped")
     if result.unknown_tokens:
-        notice(console, f"{result.unknown_tokens:,} tokens are [UNK]: {units} that the vocabulary lacks")
+        reporter.note(f"{result.unknown_tokens:,} tokens are [UNK]: {units} that the vocabulary lacks")
     if result.held_out_in_train:
-        notice(console, f"{result.held_out_in_train:,} held-out documents are also in train")
+        reporter.note(f"{result.held_out_in_train:,} held-out documents are also in train")

@@ -19,20 +19,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from bertwright.base.console import (
-    heading,
-    key_value_table,
-    make_console,
-    make_table,
-    notice,
-    print_outputs,
-    say,
-    silent_console,
-)
 from bertwright.base.object_storage import display
+from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.interop.model_files import MODULES, model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.models.heads import EncoderModel
@@ -60,7 +49,7 @@ PLATEAU_STEPS = 400  # steps near the baseline loss before a notice
 TIMED_SEQUENCES = 64  # held-out sequences timed per length
 
 
-def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path:
+def pretrain(settings: PretrainSettings, reporter: Reporter = SILENT) -> Path:
     """Start or resume pre-training; return the model folder, or the run folder on other ranks and in a dry run.
 
     After Ctrl-C or SIGTERM, the current step is finished and saved; then KeyboardInterrupt is raised. Raises ValueError
@@ -68,7 +57,7 @@ def pretrain(settings: PretrainSettings, console: Console | None = None) -> Path
     a disk that fails; the newest checkpoint is intact in each case.
     """
     open_this_run = partial(open_run, settings, measures_peak=True)
-    return train_run(settings, RESUME_OVERRIDES, open_this_run, console or make_console())
+    return train_run(settings, RESUME_OVERRIDES, open_this_run, reporter)
 
 
 def measure_cost(settings: PretrainSettings) -> CostEstimate:
@@ -76,12 +65,12 @@ def measure_cost(settings: PretrainSettings) -> CostEstimate:
     with execution_context(settings.device) as context, TemporaryDirectory() as folder:
         # Resumed, because that compares only samples of the store with its digests, which is faster.
         small = replace(settings, run=Path(folder) / "run", resume=True)
-        cost = open_run(small, context, silent_console()).estimate_cost()
+        cost = open_run(small, context, MUTE).estimate_cost()
         return cost._replace(memory=peak_memory(context))
 
 
 def open_run(
-    settings: PretrainSettings, context: ExecutionContext, console: Console, measures_peak: bool = False
+    settings: PretrainSettings, context: ExecutionContext, reporter: Reporter, measures_peak: bool = False
 ) -> PretrainRun:
     """Open the store; load model and optimizer, from the newest checkpoint if there is one.
 
@@ -91,7 +80,7 @@ def open_run(
     """
     assert settings.store is not None  # checked by PretrainSettings
     latest = checkpoint.verify_latest(settings.run / "checkpoints")
-    store = local_store(settings.store, console)
+    store = local_store(settings.store, reporter)
     tokenizer = open_tokenizer(store / "tokenizer")
     phases = [phase.data for phase in settings.phases]
     train = settings.objective.open_examples(store / "train", tokenizer, phases, not settings.resume)
@@ -99,21 +88,20 @@ def open_run(
     for data in phases:
         data.check_world_size(context.world_size)
         data.check_shards(shards)
-    held_out = _open_held_out(settings, store / "held_out", tokenizer, console)
+    held_out = _open_held_out(settings, store / "held_out", tokenizer, reporter)
     source = latest or (model_folder(settings.model.init) if settings.model.init is not None else None)
-    model = _initial_model(settings, tokenizer, source, console, is_checkpoint=latest is not None)
+    model = _initial_model(settings, tokenizer, source, reporter, is_checkpoint=latest is not None)
     modules = read_sentence_modules(source) if source else None
     if modules and latest is None:
-        notice(
-            console,
+        reporter.note(
             f"{settings.model.init} was trained for sentence embeddings ({MODULES}). Pre-training alone spoils its "
             "vectors for search and similarity: afterwards, train it on pairs of sentences again, for example with "
-            f"sentence-transformers. The model of this run keeps its modules: {modules.description}.",
+            f"sentence-transformers. The model of this run keeps its modules: {modules.description}."
         )
     check_finite_weights(model, 0)
     _check_lengths(settings, model)
     if latest is None and settings.model.init is None and (text := _describe_untrained_positions(settings, model)):
-        notice(console, text)
+        reporter.note(text)
     # What the ranks divide waits on the CPU, so that no GPU ever has the moments of the whole model.
     prepare_model(model, replace(context, device=torch.device("cpu")) if shards > 1 else context)
     divided = deepcopy(model) if shards > 1 else None
@@ -129,12 +117,12 @@ def open_run(
     # the GPU with the least memory.
     tokens = min_over_ranks(default_micro_batch_tokens(context, model.config, shards), context.device)
     return PretrainRun(
-        settings, context, console, tokenizer, model, modules, optimizer, train, held_out, peak, tokens, divided
+        settings, context, reporter, tokenizer, model, modules, optimizer, train, held_out, peak, tokens, divided
     )
 
 
 def _open_held_out(
-    settings: PretrainSettings, folder: Path, tokenizer: TextTokenizer, console: Console
+    settings: PretrainSettings, folder: Path, tokenizer: TextTokenizer, reporter: Reporter
 ) -> Sequence[Examples[Any]]:
     """Open the held-out examples in a folder of the store for each phase.
 
@@ -147,16 +135,16 @@ def _open_held_out(
     try:
         held_out = settings.objective.open_examples(folder, tokenizer, phases, not settings.resume)
     except OneSentenceError:  # `prepare` holds out the shortest document of a small corpus
-        notice(console, f"{folder}: one sentence is too few to evaluate on; the run trains without evaluations")
+        reporter.note(f"{folder}: one sentence is too few to evaluate on; the run trains without evaluations")
         return []
     for examples in held_out:
         if text := examples.describe_small_validation(settings.eval_sequences):
-            notice(console, f"{folder}: {text}")
+            reporter.note(f"{folder}: {text}")
     return held_out
 
 
 def _initial_model(
-    settings: PretrainSettings, tokenizer: TextTokenizer, folder: Path | None, console: Console, is_checkpoint: bool
+    settings: PretrainSettings, tokenizer: TextTokenizer, folder: Path | None, reporter: Reporter, is_checkpoint: bool
 ) -> EncoderModel:
     """Return the model of a folder, a checkpoint or that of --init; without one, a new model with random weights."""
     model: EncoderModel
@@ -171,7 +159,7 @@ def _initial_model(
         )
     model, notices = settings.objective.load_model(folder, settings.model, tokenizer, is_checkpoint)
     for text in notices:
-        notice(console, text)
+        reporter.note(text)
     return model
 
 
@@ -209,7 +197,7 @@ class PretrainRun:
 
     settings: PretrainSettings
     context: ExecutionContext
-    console: Console
+    reporter: Reporter
     tokenizer: TextTokenizer
     model: EncoderModel
     modules: SentenceModules | None
@@ -249,8 +237,8 @@ class PretrainRun:
         """Print the model, its initial weights, the objective, the device, and the data of each phase."""
         config, settings = self.model.config, self.settings
         device = f"{self.context}{' that divide the weights' if self.divided else ''}"
-        self.console.print(
-            key_value_table(
+        self.reporter.record(
+            Fields(
                 {
                     "model": f"{config}, {config.num_parameters:,} parameters, vocabulary {config.vocab_size:,}",
                     "weights": self.describe_initial_weights(),
@@ -260,23 +248,25 @@ class PretrainRun:
             )
         )
         for phase, examples in zip(settings.phases, self.train, strict=True):
-            heading(self.console, f"Steps {phase.first:,} to {phase.end:,}, length {phase.data.max_length}")
+            self.reporter.record(Heading(f"Steps {phase.first:,} to {phase.end:,}, length {phase.data.max_length}"))
             summary = examples.describe(phase.end - phase.first)
             for line in str(summary).split("\n"):
-                say(self.console, line, style="dim")
+                self.reporter.record(Line(line, "minor"))
             for text in summary.notices():
-                notice(self.console, text)
+                self.reporter.note(text)
         if settings.show_examples:
             self.print_examples()
 
     def print_examples(self) -> None:
         """Print examples of the first step with what is predicted in them."""
-        heading(self.console, "Examples of step 1; a token in brackets is predicted where the token before it stands")
+        self.reporter.record(
+            Heading("Examples of step 1; a token in brackets is predicted where the token before it stands")
+        )
         count = min(self.settings.show_examples, self.settings.data.batch_size)
         for batch in self.train[0].batches_for_step(0, micro_batch_size=1)[:count]:
             for example in self.objective.format_examples(batch, self.tokenizer):
-                say(self.console, example.text)
-                say(self.console, f"  {example.targets}", style="dim")
+                self.reporter.record(Line(example.text))
+                self.reporter.record(Line(f"  {example.targets}", "minor"))
 
     def describe_initial_weights(self) -> str:
         model = self.settings.model
@@ -416,29 +406,28 @@ class PretrainRun:
         run = self.settings.run
         outputs = {"model": run / "model", "loss plot": run / PLOT, "all metrics": run / METRICS_FILE}
         example = self.objective.suggest_command(shlex.quote(str(run / "model")))
-        print_outputs(self.console, outputs | {"try it": example})
+        self.reporter.record(Outputs(outputs | {"try it": example}))
 
     def print_scores(self, before: Mapping[str, float], after: Mapping[str, float]) -> None:
-        heading(self.console, "Held out")
+        self.reporter.record(Heading("Held out"))
         lengths = [phase.data.max_length for phase in self.settings.phases]
-        self.console.print(compare_evaluations(before, after, self.objective.columns, lengths))
+        self.reporter.record(compare_evaluations(before, after, self.objective.columns, lengths))
         if after[self.objective.loss_metric] > before[self.objective.loss_metric]:
-            notice(
-                self.console,
+            self.reporter.note(
                 "The held-out loss is higher than before training. If the run started from random weights, it has "
                 "diverged: choose a lower --learning-rate (a tenth) or a higher --warmup-ratio. If it started from "
-                "--init, choose a lower rate or more steps.",
+                "--init, choose a lower rate or more steps."
             )
 
 
 def compare_evaluations(
     before: Mapping[str, Any], after: Mapping[str, Any], columns: Sequence[Column], lengths: Sequence[int]
-) -> Table:
+) -> Rows:
     """Return a table of the first and the last evaluation's scores; `lengths`: the sequence length of each phase."""
-    table = make_table("", f"step {before['step']:,}", f"step {after['step']:,}")
+    rows = []
     for prefix, length in zip(("", "long_"), lengths, strict=False):
         for column in columns:
             label = f"{column.label}, length {length}" if len(lengths) > 1 else column.label
             scores = (record.get(prefix + column.metric) for record in (before, after))
-            table.add_row(label, *("" if score is None else column.format_value(score) for score in scores))
-    return table
+            rows.append((label, *("" if score is None else column.format_value(score) for score in scores)))
+    return Rows(("", f"step {before['step']:,}", f"step {after['step']:,}"), rows)

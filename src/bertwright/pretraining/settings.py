@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from bertwright.base.settings import check_limit, check_minimum, merge
+from bertwright.base.settings import check_limit, check_minimum, merge, written_docs
 from bertwright.interop.model_files import check_model
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.objectives.objective import AnyObjective
 from bertwright.systems.bert.bert_config import BertConfig
-from bertwright.systems.objective_registry import OBJECTIVES, architectures, find_objective, objectives_of
+from bertwright.systems.objective_registry import architecture_of_objective, find_objective, objectives_of
+from bertwright.systems.registry import DEFAULT, pretrained
 from bertwright.tokenstore.store import read_header
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -71,10 +72,9 @@ class ModelSettings:
     """mimetic: each attention head initially attends to nearby tokens, so a new model learns to use context much
     earlier; normal: all weights are independent draws (Google's code). Unset: mimetic below a hidden size of 768, else
     normal, for every objective."""
-    architecture: str = "bert"
-    """Kind of model: bert, gpt (Radford et al. 2018; a store of byte pairs), elmo (Peters et al. 2018) or ulmfit
-    (Howard & Ruder 2018; an AWD-LSTM on words). The others have an objective of their own, and their paper's settings
-    as defaults: --architecture NAME --help shows them."""
+    architecture: str = DEFAULT
+    """Kind of model. {architectures}. Each has its own objectives and, as defaults, its paper's settings:
+    --architecture NAME --help shows them."""
 
     def __post_init__(self) -> None:
         objectives_of(self.architecture)  # raises for an unknown name
@@ -107,6 +107,12 @@ class ModelSettings:
     def dropouts(self) -> dict[str, float]:
         """Dropouts that are set, by name in the configuration."""
         return self._collect_given("hidden_dropout", "attention_dropout")
+
+    @classmethod
+    def field_docs(cls) -> dict[str, str]:
+        """Return the help of each option, with the architectures by name."""
+        listed = "; ".join(f"{name}: {system.summary}" for name, system in pretrained().items())
+        return written_docs(cls, architectures=listed)
 
     def _collect_given(self, *names: str) -> dict[str, Any]:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -208,13 +214,15 @@ class PretrainSettings:
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return the objective of the architecture that a TOML table names, or the reverse, and their settings."""
         model, data = (dict(table.get(part) or {}) for part in ("model", "data"))
-        if (named := str(data.get("objective"))) in OBJECTIVES:
-            objective = OBJECTIVES[named]
-        elif (architecture := str(model.get("architecture"))) in architectures():
+        named, architecture = str(data.get("objective")), str(model.get("architecture"))
+        trained = {name: system.name for system in pretrained().values() for name in system.objectives}
+        if named in trained:
+            objective = find_objective(named)
+        elif architecture in pretrained():
             objective = objectives_of(architecture)[0]
         else:  # none, or an unknown name, which is reported when the settings are checked
             return {}
-        chosen = {"model": {"architecture": objective.architecture}, "data": {"objective": objective.name}}
+        chosen = {"model": {"architecture": trained[objective.name]}, "data": {"objective": objective.name}}
         return merge(dict(objective.defaults), chosen)
 
     def _check_architecture(self) -> None:
@@ -223,8 +231,8 @@ class PretrainSettings:
         if objective not in (known := objectives_of(model.architecture)):
             names = " or ".join(objective.name for objective in known)
             raise ValueError(
-                f"objective is {objective.name!r}, for --architecture {objective.architecture}; expected {names} with "
-                f"--architecture {model.architecture}"
+                f"objective is {objective.name!r}, for --architecture {architecture_of_objective(objective.name)}; "
+                f"expected {names} with --architecture {model.architecture}"
             )
         if objective.model_options is not None:
             common = ("architecture", "init", *objective.model_options)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor, nn
 
+from bertwright.models.layer_mix import LayerMix
 from bertwright.models.packing import WordBatch
 from bertwright.systems.cove.mt_lstm import CoveConfig, CoveEncoder
-from bertwright.systems.elmo.elmo import ElmoConfig, ElmoEncoder, ScalarMix
+from bertwright.systems.elmo.elmo import ElmoConfig, ElmoEncoder
 from bertwright.systems.word_settings import LmDirections, LmLayers
 from bertwright.vocabulary.word_tokenizer import UNKNOWN
 
@@ -43,9 +44,7 @@ class LanguageModelStates(nn.Module):
             raise ValueError(f"lm_layers = {layers!r}: expected top for a translation model; set it")
         model = CoveEncoder(config) if isinstance(config, CoveConfig) else ElmoEncoder(config)
         self.model = model.requires_grad_(False)
-        self.mixes = nn.ModuleDict(
-            {str(n): ScalarMix(config.num_layers + 1) for n in places} if layers == "mix" else {}
-        )
+        self.mixes = nn.ModuleDict({str(n): LayerMix(config.num_layers + 1) for n in places} if layers == "mix" else {})
         self.places = places
         half = config.hidden_size // 2  # a state is the forward direction's, then the backward one's
         self.columns = {"both": slice(None), "forward": slice(half), "backward": slice(half, None)}[directions]

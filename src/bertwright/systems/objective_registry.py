@@ -1,44 +1,44 @@
-"""The objectives by name: add yours here.
+"""The objectives of all systems by name: a system's record in `systems/NAME/defaults.py` lists its own.
 
-An architecture is pre-trained by the objectives that name it (`Objective.architecture`); the first one is its default.
+The value of --architecture is the name of a system that has objectives; the first of them is its default.
 """
 
 from __future__ import annotations
 
-from bertwright.objectives.objective import AnyObjective
-from bertwright.systems.bert.masked_lm_objective import MaskedLM, MaskedLMWithNextSentence
-from bertwright.systems.bert.one_sided_objective import LeftToRightLM, RightToLeftLM
-from bertwright.systems.elmo.elmo_objective import BidirectionalLanguageModel
-from bertwright.systems.gpt.gpt_objective import GptObjective
-from bertwright.systems.ulmfit.ulmfit_objective import RecurrentLanguageModel
+from functools import cache
 
-OBJECTIVES: dict[str, AnyObjective] = {
-    objective.name: objective
-    for objective in (
-        MaskedLMWithNextSentence(),
-        MaskedLM(),
-        LeftToRightLM(),
-        RightToLeftLM(),
-        GptObjective(),
-        BidirectionalLanguageModel(),
-        RecurrentLanguageModel(),
-    )
-}
+from bertwright.objectives.objective import AnyObjective
+from bertwright.systems.registry import pretrained, resolve, system_of_objective
+
+
+@cache
+def _make(name: str) -> AnyObjective:
+    objective: AnyObjective = resolve(name)()
+    return objective
 
 
 def architectures() -> list[str]:
     """Return the values of --architecture."""
-    return list(dict.fromkeys(objective.architecture for objective in OBJECTIVES.values()))
+    return list(pretrained())
 
 
 def objectives_of(architecture: str) -> list[AnyObjective]:
     """Return the objectives that train an architecture, its default first. Raises ValueError for an unknown one."""
-    if architecture not in architectures():
+    if architecture not in pretrained():
         raise ValueError(f"architecture is {architecture!r}; expected one of {', '.join(architectures())}")
-    return [objective for objective in OBJECTIVES.values() if objective.architecture == architecture]
+    return [_make(name) for name in pretrained()[architecture].objectives.values()]
 
 
 def find_objective(name: str) -> AnyObjective:
-    if name not in OBJECTIVES:
-        raise ValueError(f"objective is {name!r}; expected one of {', '.join(OBJECTIVES)}")
-    return OBJECTIVES[name]
+    """Return an objective by the value of --objective. Raises ValueError for an unknown one."""
+    system = system_of_objective(name)
+    if system is None:
+        known = [name for system in pretrained().values() for name in system.objectives]
+        raise ValueError(f"objective is {name!r}; expected one of {', '.join(known)}")
+    return _make(system.objectives[name])
+
+
+def architecture_of_objective(name: str) -> str:
+    """Return the architecture that an objective trains. Raises ValueError for an unknown objective."""
+    find_objective(name)
+    return next(architecture for architecture, system in pretrained().items() if name in system.objectives)

@@ -1,18 +1,136 @@
-"""The systems: what the rest of the package knows of each, by name. The module imports nothing."""
+"""The systems by name: for each, one folder beside this file and one line in `SYSTEMS`.
+
+The record of a system (`System`) lies in its folder, in `defaults.py`, which imports no torch. What imports torch is
+named in a record as "module:NAME" and imported on use. This module imports nothing of the package.
+"""
 
 from __future__ import annotations
 
-# Formats of model folders by `model_type` of `config.json`: the module and the name of an `Architecture`.
-FOLDER_FORMATS: dict[str, str] = {
-    "bilstm": "bertwright.systems.bilstm.bilstm:FOLDER",
-    "window": "bertwright.systems.window.window:FOLDER",
-    "bcn": "bertwright.systems.bcn.bcn:FOLDER",
-    "bert": "bertwright.systems.bert.bert_folder:BERT",
-    "bert-rtl": "bertwright.systems.bert.bert_folder:BERT",
-    "bert-ltr": "bertwright.systems.bert.bert_folder:BERT",
-    "bert-composite": "bertwright.systems.bert.composite:FOLDER",
-    "awd-lstm": "bertwright.systems.ulmfit.awd_lstm:FOLDER",
-    "elmo": "bertwright.systems.elmo.elmo:FOLDER",
-    "openai-gpt": "bertwright.systems.gpt.openai_gpt:GPT",
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from bertwright.systems.finetune_request import FinetuneRequest
+    from bertwright.systems.translation_records import TranslationRecord
+    from bertwright.systems.word_settings import WordModel
+
+# Name of a system's folder: the module and the name of its record.
+SYSTEMS: dict[str, str] = {
+    "bert": "bertwright.systems.bert.defaults:BERT",
+    "gpt": "bertwright.systems.gpt.defaults:GPT",
+    "elmo": "bertwright.systems.elmo.defaults:ELMO",
+    "ulmfit": "bertwright.systems.ulmfit.defaults:ULMFIT",
+    "window": "bertwright.systems.window.defaults:WINDOW",
+    "bilstm": "bertwright.systems.bilstm.defaults:BILSTM",
+    "cove": "bertwright.systems.cove.defaults:COVE",
+    "bcn": "bertwright.systems.bcn.defaults:BCN",
+    "transformer": "bertwright.systems.transformer.defaults:TRANSFORMER",
 }
+DEFAULT = "bert"  # of pre-training
 DEFAULT_MODEL_TYPE = "bert"  # of a `config.json` that names none
+
+
+class LadderStep(NamedTuple):
+    """A run of the ladder, which compares systems on one task."""
+
+    place: int
+    """Its place from the lowest step; the numbers may have gaps."""
+    name: str
+    table: Mapping[str, Any]
+    """Settings, as a TOML table of fine-tuning."""
+    inputs: Mapping[str, str] = {}
+    """Dotted name of a setting → option of `ladder` that has its value; omitted if the option is not given."""
+    needs: tuple[str, ...] = ()
+    """Options of `ladder` without which the step is left out."""
+    published: float | None = None
+    """F1 on the test set of CoNLL-2003, in percent, in the paper that introduced the system."""
+    tasks: Literal["all", "tagging", "texts"] = "all"
+    tagging: Mapping[str, Any] = {}
+    """Further settings in tagging."""
+    is_frozen: bool = False
+    """True if all layers of the model keep their weights, so that only the head is trained."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What the rest of the package knows of a system."""
+
+    name: str
+    """Its folder and, if it has objectives, the value of `pretrain --architecture`."""
+    summary: str
+    """One line: the model and its paper."""
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """`model_type` of model folders → an `interop.model_format.Architecture`, as "module:NAME"."""
+    tokenizer: str = ""
+    """Function that opens the tokenizer of such a folder if no file names its kind, as "module:NAME"; WordPiece if
+    empty."""
+    objectives: Mapping[str, str] = field(default_factory=dict)
+    """Value of `pretrain --objective` → the class of the objective, as "module:NAME"; the default comes first."""
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Value of --size → fields of the configuration."""
+    finetune_rate: float | None = None
+    """Learning rate with which its paper fine-tunes; None: the rate of BERT's paper for the task."""
+    finetune_defaults: Callable[[FinetuneRequest], dict[str, Any]] | None = None
+    """Function that returns the settings of fine-tuning as a TOML table; None: BERT's for the task."""
+    word_models: Mapping[str, WordModel] = field(default_factory=dict)
+    """Value of `finetune --architecture` → a new model of whole words."""
+    translation: Mapping[str, TranslationRecord] = field(default_factory=dict)
+    """Value of `train-translation --architecture` → a translation model."""
+    ladder: tuple[LadderStep, ...] = ()
+
+
+@cache
+def resolve(name: str) -> Any:
+    """Import what a record names as "module:NAME"."""
+    module, _, attribute = name.partition(":")
+    return attrgetter(attribute)(importlib.import_module(module))
+
+
+def systems() -> list[System]:
+    """Return the records of all systems."""
+    return [resolve(name) for name in SYSTEMS.values()]
+
+
+def find_system(name: str) -> System:
+    """Return the record of a system. Raises KeyError for a name that `SYSTEMS` lacks."""
+    record: System = resolve(SYSTEMS[name])
+    return record
+
+
+def system_of_folder(model_type: str) -> System | None:
+    """Return the system whose model folders have this `model_type`."""
+    return next((system for system in systems() if model_type in system.folders), None)
+
+
+def system_of_objective(name: str) -> System | None:
+    """Return the system that an objective trains."""
+    return next((system for system in systems() if name in system.objectives), None)
+
+
+def folder_formats() -> dict[str, str]:
+    """Return the formats of model folders by `model_type`, as "module:NAME"."""
+    return {name: found for system in systems() for name, found in system.folders.items()}
+
+
+def pretrained() -> dict[str, System]:
+    """Return the systems by the value of `pretrain --architecture`."""
+    return {system.name: system for system in systems() if system.objectives}
+
+
+def word_models() -> dict[str, WordModel]:
+    """Return the new models of whole words by the value of `finetune --architecture`."""
+    return {name: model for system in systems() for name, model in system.word_models.items()}
+
+
+def translation_records() -> dict[str, TranslationRecord]:
+    """Return the translation models by the value of `train-translation --architecture`."""
+    return {name: record for system in systems() for name, record in system.translation.items()}
+
+
+def ladder_steps() -> list[LadderStep]:
+    """Return the steps of the ladder from the lowest to the highest."""
+    return sorted((step for system in systems() for step in system.ladder), key=lambda step: step.place)

@@ -1,52 +1,124 @@
-"""Folders of translation models of either architecture.
-
-A Transformer's folder is a MarianMTModel's (`systems/transformer/marian.py`). An MT-LSTM's has config.json, its weights
-under their own names, the tokenizer of the targets, and source_words.txt with the source's words.
-"""
+"""Translation models of all systems: their interface, their loss, and their folders."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from bertwright.base.files import read_json, write_json, write_text
-from bertwright.base.settings import from_table
-from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
-from bertwright.interop.model_files import CONFIG, SOURCE_WORDS, WEIGHTS, locate_config
-from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, write_weights
-from bertwright.systems.cove.mt_lstm import MtLstm, MtLstmConfig
-from bertwright.systems.transformer.marian import load_translation_model, write_translation_model
-from bertwright.systems.transformer.transformer import Transformer
-from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.base.files import read_json
+from bertwright.interop.model_files import CONFIG, locate_config
+from bertwright.kernels.fused_ops import linear_cross_entropy
+from bertwright.models.beam_search import StepDecoder
+from bertwright.models.packing import PairBatch, TokenBatch
+from bertwright.systems.registry import resolve, translation_records
 from bertwright.vocabulary.tokenizer import TextTokenizer
-from bertwright.vocabulary.word_tokenizer import SPECIAL_TOKENS, WordRules, WordTokenizer
 
-MODEL_TYPE = "mt-lstm"
-SOURCE_RULES = WordRules(zero_digits=False, split_punctuation=True, max_characters=0)
+if TYPE_CHECKING:
+    from bertwright.translation.settings import TrainTranslationSettings
+
+
+ADVICE = "name a model that `bertwright train-translation` wrote"
+
+
+class TranslationModel(nn.Module, ABC):
+    """A model that reads a source and predicts its translation token by token."""
+
+    architecture: ClassVar[str]
+    """Value of `train-translation --architecture`."""
+    config: Any
+    """Its sizes, with `vocab_size` of the targets and `dropout`."""
+    compute_dtype: torch.dtype
+    """Dtype of states and matrix products; parameters, softmax and losses stay float32."""
+
+    @abstractmethod
+    def forward(self, batch: PairBatch) -> Tensor:
+        """Compute the last states of the targets, T × H; each depends on its source and on earlier tokens only."""
+
+    @abstractmethod
+    def softmax_weights(self) -> tuple[Tensor, Tensor]:
+        """Return the matrix and the biases of the next token's logits, V × H and V."""
+
+    @abstractmethod
+    def start_decoding(self, source: TokenBatch) -> StepDecoder:
+        """Encode sources; return the decoder that continues their hypotheses."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether sources are whole words, without special tokens."""
+        return translation_records()[self.architecture].reads_words
 
 
 class TranslationSystem(NamedTuple):
-    """A translation model and the tokenizers of both sides, which are one for a Transformer."""
+    """A translation model and the tokenizers of both sides, which may be one."""
 
-    model: Transformer | MtLstm
+    model: TranslationModel
     source: TextTokenizer
     target: TextTokenizer
 
 
+def is_translation_model(folder: Path) -> bool:
+    """Return whether the config.json of a folder is a translation model's."""
+    try:
+        values = read_json(folder / CONFIG)
+    except (ValueError, OSError):  # reported when the model is loaded
+        return False
+    known = {record.model_type for record in translation_records().values()}
+    return isinstance(values, dict) and values.get("model_type") in known
+
+
+class TranslationRequest(NamedTuple):
+    """What a new translation model is built from."""
+
+    settings: TrainTranslationSettings
+    sources: Sequence[str]
+    """Sentences of the training text."""
+    target: TextTokenizer
+    """Tokenizer of the targets or, if both sides share one, of both."""
+
+
+class TranslationLoss(NamedTuple):
+    """Losses of a micro-batch, each multiplied by `scale`."""
+
+    smoothed: Tensor
+    """The loss that is minimized."""
+    cross_entropy: Tensor
+    """Cross entropy in nats, from which the perplexity follows."""
+
+
+def smoothed_loss(
+    model: TranslationModel, batch: PairBatch, labels: Tensor, smoothing: float, scale: float
+) -> TranslationLoss:
+    """Compute the cross entropy with smoothed labels: 1 - ε on the label, and ε spread over all tokens.
+
+    Source: Vaswani et al. 2017, section 5.4.
+    The loss of logits z with label y is logsumexp(z) - (1 - ε) z_y - ε mean(z) = CE + ε (z_y - mean(z)). The second
+    term needs two vectors per token instead of V logits, since z_y - mean(z) = h · (w_y - mean of all w), and the
+    same difference of the biases.
+    `labels`: T int64, the token after each target token.
+    """
+    states, (weight, bias) = model(batch), model.softmax_weights()
+    cross_entropy, _ = linear_cross_entropy(states, weight, bias, labels, scale)
+    if not smoothing:
+        return TranslationLoss(cross_entropy, cross_entropy.detach())
+    centered = F.embedding(labels, weight) - weight.mean(0)  # T H
+    excess = (states.float() * centered).sum() + (bias[labels] - bias.mean()).sum()
+    return TranslationLoss(cross_entropy + smoothing * scale * excess, cross_entropy.detach())
+
+
 def write_translation_system(folder: Path, system: TranslationSystem) -> None:
     """Write a model's files and their checksums into an existing folder; each file is whole or absent."""
-    model = system.model
-    if isinstance(model, Transformer):
-        write_translation_model(folder, model, system.target)
-        return
-    write_json(folder / CONFIG, {"model_type": MODEL_TYPE, "dtype": "float32"} | asdict(model.config))
-    system.target.save(folder)
-    write_text(folder / SOURCE_WORDS, "".join(f"{word}\n" for word in system.source.tokens))
-    write_weights(folder / WEIGHTS, {name: tensor.float().cpu() for name, tensor in model.state_dict().items()})
-    write_checksums(folder)
+    resolve(translation_records()[system.model.architecture].write)(folder, system)
 
 
 def load_translation_system(folder: Path) -> TranslationSystem:
@@ -55,28 +127,10 @@ def load_translation_system(folder: Path) -> TranslationSystem:
     Raises ValueError, naming the file, for another kind of model and for damaged, missing or unexpected weights.
     """
     path = locate_config(folder)
-    values = read_json(path)
-    if not isinstance(values, dict) or values.get("model_type") != MODEL_TYPE:
-        transformer, tokenizer = load_translation_model(folder)
-        return TranslationSystem(transformer, tokenizer, tokenizer)
-    check_other_files(folder)
-    sizes = {name: value for name, value in values.items() if name not in ("model_type", "dtype")}
-    config = from_table(MtLstmConfig, sizes, str(path))
-    check_weights(folder)
-    words = (folder / SOURCE_WORDS).read_text(encoding="utf-8").split("\n")[len(SPECIAL_TOKENS) : -1]
-    source = WordTokenizer(words, "", SOURCE_RULES)
-    if source.vocab_size != config.encoder.vocab_size:
-        raise ValueError(
-            f"{folder / SOURCE_WORDS}: expected {config.encoder.vocab_size:,} words, got {source.vocab_size:,}; copy "
-            "the folder again"
-        )
-    path, tensors = read_weights(folder)
-    with torch.device("meta"):
-        model = MtLstm(config)
-    parameters = dict(model.named_parameters())
-    raise_if_any(path, "missing", sorted(parameters.keys() - tensors.keys()))
-    raise_if_any(path, "unexpected", sorted(tensors.keys() - parameters.keys()))
-    check_shapes({name: (tensor, parameters[name], 1) for name, tensor in tensors.items()}, path)
-    # Copied, because tensors in a file may be unaligned, and products of these round differently.
-    model.load_state_dict({name: tensor.float().clone() for name, tensor in tensors.items()}, assign=True)
-    return TranslationSystem(model.eval(), source, open_tokenizer(folder))
+    values, records = read_json(path), translation_records()
+    model_type = values.get("model_type") if isinstance(values, dict) else None
+    by_type = {record.model_type: record for record in records.values()}
+    if model_type not in by_type:
+        raise ValueError(f"{path}: model_type: expected {' or '.join(by_type)}, got {model_type!r}; {ADVICE}")
+    system: TranslationSystem = resolve(by_type[model_type].load)(folder)
+    return system

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertwright.base.settings import check_choice, check_minimum
+from bertwright.systems import registry
 from bertwright.vocabulary.unknown_words import UnknownWords
 
-ArchitectureName = Literal["window", "bilstm", "bilstm-crf", "taglm", "elmo", "cove", "bcn"]
+if TYPE_CHECKING:
+    from bertwright.finetuning.settings import FinetuneSettings
+    from bertwright.systems.finetune_request import FinetuneRequest
+    from bertwright.systems.word_models import NewModel
+    from bertwright.tasks.task import AnyTask
+
 LmLayers = Literal["mix", "top"]
 LmDirections = Literal["both", "forward", "backward"]
-# Word-level settings of the architectures that read a frozen language model's states; of all architectures; and their
-# further settings if word vectors are given.
-WITH_LANGUAGE_MODEL: dict[str, dict[str, Any]] = {
-    "taglm": {"lstm_layers": 2, "lm_layers": "top", "lm_places": [1]},
-    "elmo": {"lstm_layers": 2, "lm_layers": "mix", "lm_places": [0]},
-}
-COVE = {"lm_layers": "top", "lm_places": [0]}
-DEFAULTS: dict[str, dict[str, Any]] = WITH_LANGUAGE_MODEL | {
-    "window": {"word_size": 50},
-    "cove": COVE | {"lstm_layers": 2},
-    "bcn": COVE | {"lstm_size": 300, "char_model": "none"},
-}
-WITH_VECTORS: dict[str, dict[str, Any]] = {
-    "cove": {"unknown_words": "pretrained"},
-    "bcn": {"unknown_words": "pretrained", "freeze_vectors": True},
-}
+MAKE = "bertwright.systems.word_models:make_word_model"  # imports torch
 
 
 @dataclass(frozen=True)
@@ -79,24 +71,92 @@ class WordModelSettings:
             raise ValueError("unknown_words = 'char': expected char_model = cnn or lstm, got none; choose one")
 
 
-def default_settings(architecture: str, is_tagging: bool, has_context: bool, has_vectors: bool) -> dict[str, Any]:
-    """Return the settings with which a new word-level model is trained, as a TOML table of fine-tuning.
+class FrozenModel(NamedTuple):
+    """A pre-trained model whose states a new model of words may join to its own, without training it."""
 
-    `has_vectors`: whether a file of word vectors is given, which CoVe and BCN read as their paper does: also for words
-    that only new texts have, and BCN without training them.
-    Adam without decay, at a constant rate and with gradients up to norm 5; tagging reads sentence by sentence, even if
-    the preset of the task `has_context`. docs/ladder.md has what they reach.
-    """
-    optimizer = {
-        "learning_rate": 2e-3 if is_tagging else 1e-3,
-        "schedule": "constant",
-        "warmup_ratio": 0.0,
-        "weight_decay": 0.0,
-        "max_grad_norm": 5.0,
-    }
-    own = DEFAULTS.get(architecture, {}) | (WITH_VECTORS.get(architecture, {}) if has_vectors else {})
-    words = {"optimizer": optimizer, "words": own}
-    if not is_tagging:
-        return {"epochs": 10.0, "batch_size": 32} | words
-    overrides = ({"context": False} if has_context else {}) | ({"tag_head": "crf"} if architecture != "bilstm" else {})
-    return {"epochs": 20.0, "batch_size": 32, "task": {"overrides": overrides}} | words
+    setting: str
+    """Field of `WordModelSettings` that names its folder."""
+    load: str
+    """Function from the name of a folder to a `word_models.Context`, as "module:NAME"."""
+    command: str
+    """Command that trains such a model."""
+
+
+class EncoderRequest(NamedTuple):
+    """What the encoder of a new model of words is built from."""
+
+    config: dict[str, Any]
+    """Fields of `WordConfig`."""
+    words: WordModelSettings
+    context: dict[str, Any]
+    """Fields of the configuration for the frozen model: it, if there is one, and its layers."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class WordModel:
+    """A value of `finetune --architecture`: a model of whole words, trained from a task's examples alone."""
+
+    summary: str
+    encoder: str
+    """Function from an `EncoderRequest` to a `TextEncoder`, as "module:NAME"."""
+    words: Mapping[str, Any] = field(default_factory=dict)
+    """Its defaults of `WordModelSettings`."""
+    words_with_vectors: Mapping[str, Any] = field(default_factory=dict)
+    """Further defaults if a file of word vectors is given."""
+    tag_head: str | None = "crf"
+    """Head in tagging that is set by default; None: the task's."""
+    frozen: FrozenModel | None = None
+    """The pre-trained model that it reads; others are refused."""
+    needs_frozen: bool = True
+    """Whether it must be given."""
+    scores_paths: bool = False
+    """Whether it is only for tagging with a CRF."""
+    answers_questions: bool = False
+    """Whether its words depend on both texts of a pair."""
+
+    def accepts(self, name: str, task: AnyTask, words: WordModelSettings) -> None:
+        """Raise ValueError for a task or settings that do not go together with the model; `name`: its architecture."""
+        known = registry.word_models()
+        for frozen in {model.frozen for model in known.values() if model.frozen}:
+            value = getattr(words, frozen.setting)
+            if (value is not None and self.frozen != frozen) or (
+                value is None and self.frozen == frozen and self.needs_frozen
+            ):
+                readers = [other for other, model in known.items() if model.frozen == frozen]
+                raise ValueError(
+                    f"architecture = {name!r}, {frozen.setting} = {value!r}: expected a "
+                    f"{frozen.setting.replace('_', ' ')} with {' or '.join(readers)}, and only there; see "
+                    f"{frozen.command}"
+                )
+        if self.scores_paths and not task.scores_paths:
+            raise ValueError(
+                f"architecture = {name!r}: expected tagging with tag_head = 'crf', got {task.kind} without; set "
+                "another architecture"
+            )
+
+    def defaults(self, request: FinetuneRequest) -> dict[str, Any]:
+        """Return the settings with which the model is trained, as a TOML table of fine-tuning.
+
+        Adam without decay, at a constant rate and with gradients up to norm 5; tagging reads sentence by sentence, even
+        if the preset of the task has context. docs/ladder.md has what they reach.
+        """
+        optimizer = {
+            "learning_rate": 2e-3 if request.is_tagging else 1e-3,
+            "schedule": "constant",
+            "warmup_ratio": 0.0,
+            "weight_decay": 0.0,
+            "max_grad_norm": 5.0,
+        }
+        words = dict(self.words) | dict(self.words_with_vectors if request.has_vectors else {})
+        table: dict[str, Any] = {"batch_size": 32, "optimizer": optimizer, "words": words}
+        if not request.is_tagging:
+            return {"epochs": 10.0} | table
+        overrides: dict[str, Any] = {"context": False} if request.has_context else {}
+        overrides |= {} if self.tag_head is None else {"tag_head": self.tag_head}
+        return {"epochs": 20.0, "task": {"overrides": overrides}} | table
+
+    def build(self, settings: FinetuneSettings, task: AnyTask, examples: Sequence[Any]) -> NewModel:
+        """Build the model and learn its vocabulary from the training examples; see `word_models.make_word_model`."""
+        model: NewModel = registry.resolve(MAKE)(self, settings, task, examples)
+        return model

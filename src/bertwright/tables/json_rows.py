@@ -138,7 +138,7 @@ def _parse_document(
     if text[end:].strip():
         warnings.warn(f"{path}: read as .jsonl, one object per line", stacklevel=1)
         yield from _parse_lines(path, decoder, enumerate(text.split("\n"), 1))
-    elif rows := _records_of_columns(root):
+    elif rows := _records_of_columns(path, root):
         warnings.warn(f"{path}: read as an object of columns, each with a value per row", stacklevel=1)
         yield from ((number, row, text) for number, row in enumerate(rows, 1))
     elif isinstance(root, dict) and columns != ("",) and _has_all(root, columns):
@@ -178,10 +178,11 @@ def array_members(root: dict[str, Any]) -> list[str]:
     return [name for name, value in arrays if isinstance(value[0], dict | list)]
 
 
-def _records_of_columns(root: dict[str, Any]) -> list[dict[str, Any]]:
+def _records_of_columns(path: str, root: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of an object of columns, as pandas writes them; none if it is another object."""
-    if isinstance(columns := root.get("columns"), list) and isinstance(rows := root.get("data"), list):
-        return [dict(zip(columns, row, strict=False)) for row in rows]
+    columns, rows = root.get("columns"), root.get("data")
+    if isinstance(columns, list) and isinstance(rows, list) and rows and isinstance(rows[0], list):
+        return _name_values(path, columns, rows)
     values = list(root.values())
     if values and all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
         is_row_per_key = not all(key.isdigit() for key in values[0])  # pandas numbers the rows of each column
@@ -190,6 +191,23 @@ def _records_of_columns(root: dict[str, Any]) -> list[dict[str, Any]]:
     if not is_table or len({len(column) for column in values}) != 1:
         return []
     return [dict(zip(root, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _name_values(path: str, columns: list[Any], rows: list[Any]) -> list[dict[str, Any]]:
+    """Return the rows of pandas' orient "split", lists of values in the order of the columns, as objects.
+
+    Raises ValueError for columns that are not different strings, and for rows of another length or type.
+    """
+    for name in columns:
+        if not isinstance(name, str) or columns.count(name) > 1:
+            raise ValueError(f"{path}: expected different strings in 'columns', got {name!r}; rename the columns")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, list) or len(row) != len(columns):
+            got = f"{len(row)} values" if isinstance(row, list) else type(row).__name__
+            raise ValueError(
+                f"{path}, row {number} of 'data': expected a list of {len(columns)} values, got {got}; fix the row"
+            )
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _find_value(decoder: json.JSONDecoder, text: str, position: int, name: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -46,12 +46,17 @@ class LabelPlaces:
     """Whether a folder is a class, so that a .txt file is one text."""
     class_names: str
     """The classes, for messages."""
+    left_out: frozenset[str]
+    """The other files, which have the name of a file with labels."""
 
 
-def find_labels(files: Sequence[InputFile]) -> LabelPlaces:
+def find_labels(files: Sequence[InputFile], is_table: Callable[[InputFile], bool]) -> LabelPlaces:
     """Find the places of labels by the names of files.
 
-    >>> places = find_labels([InputFile(f"a/rt.{name}", 1, ".txt", "", "file") for name in ("pos", "neg")])
+    `is_table`: whether a file has all columns, so that it is a table whatever its name.
+
+    >>> files = [InputFile(f"a/rt.{name}", 1, ".txt", "", "file") for name in ("pos", "neg")]
+    >>> places = find_labels(files, is_table=lambda file: False)
     >>> places.classes
     {'a/rt.pos': 'pos', 'a/rt.neg': 'neg'}
     """
@@ -63,9 +68,11 @@ def find_labels(files: Sequence[InputFile]) -> LabelPlaces:
                 stems.setdefault((folder, found[1]), str(entry))
             elif BARE_LABELS.fullmatch(entry.name):
                 stems.update(((folder, stem), str(entry)) for stem in BARE_TEXTS if (folder, stem) not in stems)
-    tables = tuple(file for file in files if len(files) == 1 or file.path not in stems.values())
+    named_like_labels = {*stems.values()}
+    tables = tuple(file for file in files if len(files) == 1 or file.path not in named_like_labels or is_table(file))
+    table_paths = {file.path for file in tables}
     beside = {file: stems.get((paths[file].parent, TEXT_FILE_END.sub("", _stem(paths[file])))) for file in tables}
-    label_files = {file.path: place for file, place in beside.items() if place and place != file.path}
+    label_files = {file.path: place for file, place in beside.items() if place and place not in table_paths}
     folders = {paths[file].parent for file in tables}
     is_numbered = len(tables) > 1 and all(NUMBERED.fullmatch(_stem(paths[file])) for file in tables)
     in_folders = len(folders) > 1 or is_numbered
@@ -77,7 +84,9 @@ def find_labels(files: Sequence[InputFile]) -> LabelPlaces:
         names = [".".join([part for n, part in enumerate(cells) if n not in common]) for cells in parts]
     is_classes = (len(set(names)) > 1 or is_numbered) and not any(map(SPLIT_NAME.fullmatch, names))
     classes = {file.path: name for file, name in zip(tables, names, strict=True)} if is_classes else {}
-    return LabelPlaces(tables, label_files, classes, in_folders, ", ".join(dict.fromkeys(classes.values())))
+    class_names = ", ".join(dict.fromkeys(classes.values()))
+    left_out = frozenset({file.path for file in files} - table_paths)
+    return LabelPlaces(tables, label_files, classes, in_folders, class_names, left_out)
 
 
 def list_labeled_inputs(inputs: Sequence[str], formats: Sequence[str], suffix: str | None) -> list[InputFile]:

@@ -17,7 +17,8 @@ Row = tuple[int, tuple[Any, ...]]  # line (in a Parquet file the row, from 1) wh
 class MissingColumnError(ValueError):
     """The error for a column that a table lacks."""
 
-    def __init__(self, message: str, columns: Sequence[str]) -> None:
+    def __init__(self, message: str, columns: Sequence[str] = ()) -> None:
+        """`columns` has a default because an error of a worker is made again from its message alone."""
         super().__init__(message)
         self.columns = columns
 

@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from bertwright.tables.json_rows import describe_type
@@ -36,7 +37,9 @@ def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) ->
     number = 0
     find = list_labeled_inputs if schema.label else list_inputs
     files: Sequence[InputFile] = find([path], formats=TABLE_FORMATS, suffix=schema.suffix)
-    places = find_labels(files) if schema.label else None
+    places = find_labels(files, partial(_has_all_columns, schema=schema)) if schema.label else None
+    for name in sorted(places.left_out - {*places.label_files.values()}) if places else ():
+        warnings.warn(f"{name}: left out, a file with labels of no table by its name", stacklevel=1)
     for file in places.tables if places else files:
         unit = "row" if file.format == ".parquet" else "line"
         codec = TextCodec(schema.encoding)
@@ -51,6 +54,16 @@ def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) ->
             yield location, values
     if not number:
         raise ValueError(f"{path}: no rows; is it the right file?")
+
+
+def _has_all_columns(file: InputFile, schema: TableSchema) -> bool:
+    """Return whether a file is a table with the columns and the label of a schema."""
+    values = schema.values if schema.label in schema.values else (*schema.values, schema.label)
+    try:
+        next(read_file_rows(file, replace(schema, values=values), TextCodec(schema.encoding), ReadStats()), None)
+    except (ValueError, OSError):  # reported when the file is read as a whole
+        return False
+    return True
 
 
 def leave_out_rows(
@@ -84,6 +97,8 @@ def _labeled_rows(file: InputFile, schema: TableSchema, stats: ReadStats, places
     codec = TextCodec(schema.encoding)
     try:
         next(read_file_rows(file, schema, codec, ReadStats()), None)
+        if (label_file := places.label_files.get(file.path)) in places.left_out:
+            warnings.warn(f"{label_file}: left out, since {file.path} has all columns", stacklevel=1)
         return read_file_rows(file, schema, codec, stats)
     except MissingColumnError as error:
         missing = error

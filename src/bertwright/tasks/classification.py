@@ -20,6 +20,7 @@ from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.models.pooling import describe_pooling
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import TABLE_FORMATS, count_skipped_rows, format_label, leave_out_rows, read_rows
 from bertwright.tasks.score_formats import DisplayTable, format_percent
@@ -33,7 +34,6 @@ from bertwright.tasks.task import (
     balance,
     check_metric,
     count_labels,
-    describe_pooling,
     make_pooled_head,
     repeat_output,
     softmax,

@@ -185,7 +185,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         """Compute the sum over examples of the mean cross entropy of their labels, as `transformers` does."""
         import torch.nn.functional as F
 
-        targets = batch.labels * (1 - smoothing) + smoothing / 2
+        targets = batch.labels.to(logits.dtype) * (1 - smoothing) + smoothing / 2
         weight = logits.new_tensor(self.class_weights) if self.class_weights else None
         losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum", pos_weight=weight)
         return losses / len(self.labels)

@@ -19,6 +19,7 @@ from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.models.pooling import describe_pooling
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import TABLE_FORMATS, format_label, read_rows
 from bertwright.tasks.classification import WITHOUT_HEADER, known_labels, parse_number
@@ -30,7 +31,6 @@ from bertwright.tasks.task import (
     Outputs,
     Task,
     check_metric,
-    describe_pooling,
     log_softmax_of_groups,
     make_pooled_head,
     score_each,

@@ -190,24 +190,26 @@ class TaskSettings:
         return paths
 
     def _split_in_table(self, path: str, split: str, others: Collection[str]) -> str | None:
-        """Return the path of a split, as in data.jsonl#dev, of a table that another split names as well.
+        """Return the path of a split, as in data.jsonl#dev, of a table that another split names as well."""
+        return f"{path}#{names[split]}" if path in others and split in (names := self._splits_of(path)) else None
 
-        Warns of a table with several splits that only one split names.
-        """
+    def _splits_of(self, path: str) -> dict[str, str]:
+        """Return the names of the splits that a column of a table tells apart; none for another file."""
         task = self.build_task()
-        if not isinstance(task, TextTask | MultipleChoice) or not task.header:
-            return None
-        names = find_splits(path, task.format, task.encoding)
-        if split not in names:
-            return None
-        if path in others:
-            return f"{path}#{names[split]}"
-        warnings.warn(
-            f"{path}: a column has splits ({', '.join(names.values())}), and all rows are read; name one, as in "
-            f"{path}#{names[split]}, or give the file with --train and --dev",
-            stacklevel=1,
-        )
-        return None
+        if isinstance(task, TextTask | MultipleChoice) and task.header:
+            return find_splits(path, task.format, task.encoding)
+        return {}
+
+    def warn_of_splits(self, split: str) -> None:
+        """Warn of each table with several splits that only this split names, so that all its rows are read."""
+        for path in self.files(split):
+            names = self._splits_of(path)
+            if split in names:
+                warnings.warn(
+                    f"{path}: a column has splits ({', '.join(names.values())}), and all rows are read; name one, as "
+                    f"in {path}#{names[split]}, or give the file with --train and --dev",
+                    stacklevel=1,
+                )
 
     def files_by_split(self, *required: str) -> dict[str, tuple[str, ...]]:
         """Return the files of all splits.

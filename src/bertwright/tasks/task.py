@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import Field, asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -288,8 +288,9 @@ class Task(ABC, Generic[E, P]):
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         """Compute the sum of the losses of all labels in a batch from the head's output.
 
-        The output of a `LinearHead` is logits, R × C float32; `batch.position_counts` divides their rows into
-        sequences. `smoothing`: `label_smoothing` of `torch.nn.functional.cross_entropy`.
+        The output of a `LinearHead` is logits, R × C float32, or float64 in the fit of a head;
+        `batch.position_counts` divides their rows into sequences. `smoothing`: `label_smoothing` of
+        `torch.nn.functional.cross_entropy`.
         """
 
     @abstractmethod
@@ -409,16 +410,6 @@ class Task(ABC, Generic[E, P]):
 
 AnyTask = Task[Any, Any]
 
-PoolingName = Literal["cls", "mean", "max", "concat"]
-POOLINGS: dict[str, tuple[str, ...]] = {"cls": (), "mean": ("mean",), "max": ("max",), "concat": ("cls", "max", "mean")}
-"""Values of a task's `pooling` by the name of the option: modes of `pool_states`; none: the pooler on [CLS]."""
-
-
-def check_pooling(name: str | None) -> None:
-    """Raise ValueError for a value of the option that is no pooling; None leaves it unset."""
-    if name is not None and name not in POOLINGS:
-        raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {name!r}")
-
 
 def make_pooled_head(spec: HeadSpec, modes: Sequence[str]) -> Callable[[TextEncoder], TaskHead] | None:
     """Return a function that builds the head for some pooling modes; None for none, the paper's head."""
@@ -427,11 +418,6 @@ def make_pooled_head(spec: HeadSpec, modes: Sequence[str]) -> Callable[[TextEnco
     from bertwright.models.heads import PooledHead
 
     return partial(PooledHead, spec, modes)
-
-
-def describe_pooling(modes: Sequence[str]) -> str:
-    """Describe what a sequence-level head reads."""
-    return f"{', '.join(modes)} pooling" if modes else "the pooler's output"
 
 
 def options_of(cls: type[AnyTask]) -> list[Field[Any]]:

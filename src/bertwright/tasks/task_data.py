@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertwright.base.files import digest_bytes, digest_file
+from bertwright.base.files import digest_bytes
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.splits import sample_examples, train_validation_split
 from bertwright.tasks.task import AnyTask, Encoded
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.tasks.unknown_rates import InputCounts
-from bertwright.text.sources import expand_files, is_remote, resolve_files, split_member
+from bertwright.text.sources import digest_input, is_remote, resolve_files
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 
@@ -60,6 +59,7 @@ def read_splits(
 def read_examples(task: AnyTask, settings: TaskSettings, split: str) -> list[Any]:
     """Read the labeled examples of all files of a split, in order; raises ValueError for a file without examples."""
     examples: list[Any] = []
+    settings.warn_of_splits(split)
     for path in settings.files(split):
         before = len(examples)
         examples += task.read(path)
@@ -111,10 +111,6 @@ def data_warnings(
 
 
 def digest_files(task: TaskSettings) -> dict[str, str]:
-    """Return the digest of the content of each file, folder or glob of a task; for remote ones, of the name."""
-    return {path: _digest(path) for split in SPLITS for path in task.files(split)}
-
-
-def _digest(path: str) -> str:
-    files = [] if is_remote(path) else expand_files(path)
-    return digest_bytes(path.encode(), *(digest_file(Path(split_member(file)[0])).encode() for file in files))
+    """Return the digest of the name and content of each file, folder or glob of a task; for remote ones, of names."""
+    paths = [path for split in SPLITS for path in task.files(split)]
+    return {path: digest_bytes(path.encode(), digest_input(path).encode()) for path in paths}

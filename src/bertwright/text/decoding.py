@@ -125,6 +125,8 @@ def read_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
     if not is_remote(path) and not Path(base).is_file():
         if Path(path).is_dir():
             raise ValueError(f"{path}: expected a file, got a folder; give a file in it")
+        if {*path} & {*"*?"} and not Path(path).exists():
+            raise ValueError(f"{path}: expected a file, got a pattern; name each file")
         raise ValueError(f"{path}: {NOT_SEEKABLE if Path(path).exists() else 'no such file'}")
     return decode_blocks(find_file(path), TextCodec(encoding), ReadStats())
 

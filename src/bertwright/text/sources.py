@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 from typing import IO, Any, Literal, cast, get_args
 
 from bertwright.base import object_storage
+from bertwright.base.files import digest_bytes, digest_file
 from bertwright.base.object_storage import as_url
 
 DocumentUnit = Literal["blank-line", "file", "line", "section"]
@@ -288,6 +289,20 @@ def expand_files(pattern: str) -> Iterator[str]:
             yield f"{file}#{member}" if member else file
 
 
+def digest_input(path: str) -> str:
+    """Return the digest of the content of all files that a path names, whatever their names; of a remote path's name.
+
+    A member of a file has the digest of the whole file and of the member's name. Raises ValueError for no file.
+    """
+    if is_remote(path):
+        return digest_bytes(path.encode())
+    digests = []
+    for base, member in map(split_member, expand_files(path)):
+        digest = digest_file(Path(base))
+        digests.append(digest_bytes(digest.encode(), member.encode()) if member else digest)
+    return digests[0] if len(digests) == 1 else digest_bytes(*(digest.encode() for digest in digests))
+
+
 @lru_cache(maxsize=1)  # several passes read the same text
 def _copy_of_stdin(stream: IO[bytes] | None) -> str:
     """Copy standard input to a temporary file, which lives as long as this process, and return its path."""
@@ -339,14 +354,15 @@ def _remote_files(location: str, formats: Sequence[str]) -> Iterator[str]:
     with object_storage.explain(url) if url else _explain_hub_errors(location):
         hub, pattern = object_storage.file_system(url) if url else (_hub(), location.removeprefix(HF_SCHEME))
         if glob.has_magic(pattern):
-            names = hub.glob(pattern)
+            names = [name for name, status in hub.glob(pattern, detail=True).items() if status["type"] == "file"]
         elif not hub.exists(pattern):
             kind = "bucket" if url else "data set"
             raise FileNotFoundError(f"no such {kind}, folder or file, or no permission to read it")
         else:
             names = [pattern] if hub.isfile(pattern) else hub.find(pattern)
     prefix = url[: url.index("://") + 3] if url else HF_SCHEME
-    visible = [name for name in sorted(names) if not any(label.startswith(".") for label in name.split("/"))]
+    names = [name for name in sorted(names) if not name.endswith("/")]  # a folder of a web console
+    visible = [name for name in names if not any(label.startswith(".") for label in name.split("/"))]
     # A data set's folder also holds its card and metadata, which are read only if a glob or a path names them.
     is_exact = glob.has_magic(pattern) or names == [pattern]
     files = visible if is_exact else [name for name in visible if split_suffixes(name)[0] in formats]

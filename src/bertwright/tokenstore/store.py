@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
 
 import numpy as np
-from rich.console import Console
 
 from bertwright.base import files, object_storage
-from bertwright.base.console import byte_progress, say
 from bertwright.base.npy import NpyWriter
 from bertwright.base.object_storage import as_url, display
+from bertwright.base.reporter import Line, Reporter
 
 FORMAT_VERSION = 2
 HEADER = "header.json"  # the last file of a store that is written
@@ -361,16 +360,16 @@ def _check_order(path: Path, starts: np.ndarray) -> None:
             raise ValueError(f"{path}: expected positions in ascending order; {RESTORE_HINT}")
 
 
-def local_store(store: Path, console: Console) -> Path:
+def local_store(store: Path, reporter: Reporter) -> Path:
     """Return the folder of a store on this machine: the given one, or a copy of an object store's in the user's cache.
 
     The copy is made once, and again after the store has changed. Raises ValueError if there is no such store.
     """
     if (url := as_url(store)) is None:
         return store
-    with byte_progress(console, f"copying {url}", object_storage.count_bytes(url)) as advance:
+    with reporter.progress(f"copying {url}", object_storage.count_bytes(url), "bytes") as advance:
         copy = files.local_folder(store, advance)
-    say(console, f"{url}: read from its copy {copy}", "dim")
+    reporter.record(Line(f"{url}: read from its copy {copy}", "minor"))
     return copy
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from bertwright.base.console import format_duration
+from bertwright.base.messages import format_duration
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import TrainingSpec, train_until_stopped
 from bertwright.training.optimizer import Optimizer

@@ -117,6 +117,25 @@ def sum_over_ranks(values: Tensor) -> Tensor:
     return values
 
 
+def gather_rows(*tensors: Tensor) -> tuple[list[Tensor], slice]:
+    """Return tensors with the rows of all ranks, rank by rank, and the place of this rank's rows in them.
+
+    `tensors` have one number of rows, which may differ between the ranks. All ranks must call this together.
+    """
+    if world_size() == 1:
+        return [*tensors], slice(None)
+    count, rank, device = len(tensors[0]), dist.get_rank(), tensors[0].device
+    counts = torch.zeros(world_size(), dtype=torch.int64, device=device)
+    counts[rank] = count
+    ends = sum_over_ranks(counts).cumsum(0).tolist()
+    own, gathered = slice(ends[rank] - count, ends[rank]), []
+    for tensor in tensors:
+        whole = tensor.new_zeros(ends[-1], *tensor.shape[1:])
+        whole[own] = tensor
+        gathered.append(sum_over_ranks(whole))  # exact: all other ranks add zeros
+    return gathered, own
+
+
 def min_over_ranks(number: int, device: torch.device) -> int:
     """Return the smallest number of all ranks, on each of them."""
     if world_size() == 1:

@@ -7,26 +7,23 @@ architectures all use it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bertwright.base.console import format_duration, notice, say
+from bertwright.base.reporter import Line, Reporter
 from bertwright.kernels.fused_encoder import release_memory
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import any_rank, run_on_rank_0, wrap
 from bertwright.training.divided_weights import copy_weights, shard
 from bertwright.training.interrupt import graceful_shutdown
-from bertwright.training.loop import LossModule, LossOutput, StepResult, train_steps
-from bertwright.training.metrics_log import step_progress
+from bertwright.training.loop import Loss, LossModule, StepResult, train_steps, wrap_forward
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.prefetch import prefetch
 from bertwright.training.recorder import Recorder, find_best_step, open_recorder
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
     from bertwright.models.heads import EncoderModel
 
 M = TypeVar("M")
-PRINT_EVERY_S = 30  # seconds between progress lines if there is no live display
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,8 @@ class TrainingSpec(Generic[M]):
     schedule: LRSchedule
     batches: Callable[[int], Iterator[Sequence[M]]]
     """From the number of finished steps: this rank's micro-batches of each remaining step, on the device."""
-    loss: Callable[[M], LossOutput]
+    loss: Loss[M]
+    """From a micro-batch: its share of the step's loss; or a `WholeBatchLoss`, in which all rows of a step meet."""
     evaluate: Callable[[], Mapping[str, float]] | None = None
     """Return the scores of the model with its current weights. None: no evaluations."""
     write_model: Callable[[Path], None] | None = None
@@ -161,7 +158,7 @@ class FitResult(NamedTuple):
         return {name: value for name, value in self.evaluations[self.step].items() if name not in ("kind", "step")}
 
 
-def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext, console: Console) -> FitResult:
+def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext, reporter: Reporter) -> FitResult:
     """Train to the last step, then load the best weights into the model.
 
     Training starts after the step `spec.optimizer.steps`. After Ctrl-C or SIGTERM, the current step is finished
@@ -184,7 +181,7 @@ def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext,
             context.device,
         )
         if opened:
-            return _Fit(settings, spec, context, console, opened[0]).run()
+            return _Fit(settings, spec, context, reporter, opened[0]).run()
         with graceful_shutdown() as stop_signals:  # Ctrl-C reaches all ranks, which must stop after the same step
             for result in train_until_stopped(spec, context, stop_signals):
                 if settings.saves(result.step) or settings.evaluates(result.step):
@@ -215,11 +212,16 @@ def train_until_stopped(
     """
     if any_rank(is_over(), context.device):
         return
-    loss: Any = LossModule(spec.divided or spec.model, spec.loss)
-    if spec.divided is None:
-        loss = wrap(loss, spec.find_unused_parameters)
-    else:
-        loss = shard(loss, cast(nn.ModuleList, spec.divided.encoder.layers), context.device)
+
+    def connect(forward: Callable[[M], Any]) -> nn.Module:
+        """Let the ranks exchange the gradients of what runs the model."""
+        module = LossModule(spec.divided or spec.model, forward)
+        if spec.divided is None:
+            return wrap(module, spec.find_unused_parameters)
+        return shard(module, cast(nn.ModuleList, spec.divided.encoder.layers), context.device)
+
+    loss = wrap_forward(spec.loss, connect)
+    if spec.divided is not None:
         spec.optimizer.divide(spec.divided)
     made = spec.batches(spec.optimizer.steps)
     # Batches that are made ahead would change the state before a checkpoint saves it.
@@ -238,7 +240,7 @@ class _Fit(Generic[M]):
     settings: FitSettings
     spec: TrainingSpec[M]
     context: ExecutionContext
-    console: Console
+    reporter: Reporter
     recorder: Recorder
 
     @property
@@ -248,15 +250,15 @@ class _Fit(Generic[M]):
     def run(self) -> FitResult:
         settings, evaluations = self.settings, self.recorder.evaluations
         if settings.run is not None and self.step:
-            say(self.console, f"Resuming after step {self.step:,}")
+            self.reporter.record(Line(f"Resuming after step {self.step:,}"))
             resumed = checkpoint.path_of(settings.run / "checkpoints", self.step)
             if changes := checkpoint.describe_environment_changes(resumed, self.context):
-                notice(self.console, changes)
+                self.reporter.note(changes)
         with graceful_shutdown() as stop_signals:
             self.train(stop_signals)
         if self.is_over():
             evaluated = f"{settings.patience} evaluations without a better {settings.metric}"
-            say(self.console, f"Stopped early after step {self.step:,} of {settings.steps:,}: {evaluated}")
+            self.reporter.record(Line(f"Stopped early after step {self.step:,} of {settings.steps:,}: {evaluated}"))
         elif self.step < settings.steps:  # after a signal to any rank; one during the last step interrupts nothing
             is_saved = settings.run is not None and settings.resumable
             outcome = f"is saved; resume with: {settings.resume_command}" if is_saved else "is not saved"
@@ -281,10 +283,7 @@ class _Fit(Generic[M]):
         if self.step == settings.steps or (self.step == 0 and 0 in settings.eval_steps):
             self.evaluate()  # after the last step only if metrics.jsonl was lost
         window: list[StepResult] = []
-        first, started = self.step, time.perf_counter()
-        last_print = started
-        with step_progress(self.console) as progress:
-            line = progress.add_task("", total=settings.steps, completed=first, metrics="")
+        with self.reporter.progress("training", settings.steps, "steps", self.step) as advance:
             for result in train_until_stopped(self.spec, self.context, stop_signals, self.is_over):
                 step, last = result.step, result.step == settings.steps
                 saving, evaluating = settings.saves(step), settings.evaluates(step)
@@ -292,14 +291,10 @@ class _Fit(Generic[M]):
                 if evaluating:
                     result.read()  # no scores of a model that has diverged
                 if saving or step % settings.log_every == 0:
-                    text = self.write_metrics(window)
+                    advance(1, self.write_metrics(window))
                     window = []
-                    progress.update(line, metrics=text)
-                    if not self.console.is_terminal and (now := time.perf_counter()) - last_print > PRINT_EVERY_S:
-                        left = format_duration((settings.steps - step) * (now - started) / (step - first))
-                        say(self.console, f"step {step:,} of {settings.steps:,}: {text}, {left} left")
-                        last_print = now
-                progress.update(line, completed=step)
+                else:
+                    advance(1)
                 if saving or evaluating:
                     gather_weights(self.spec)
                 if evaluating:
@@ -320,7 +315,7 @@ class _Fit(Generic[M]):
         metrics = self.spec.summarize(MetricWindow(sums, len(results), seconds)) | rates | work
         self.recorder.write("train", metrics)
         if self.spec.diagnose and (text := self.spec.diagnose(results[-1].step, metrics)):
-            notice(self.console, text)
+            self.reporter.note(text)
         return self.spec.format_metrics(metrics)
 
     def evaluate(self) -> None:
@@ -335,4 +330,4 @@ class _Fit(Generic[M]):
             self.recorder.save_best()
         if self.spec.format_scores is not None:
             text = f"{self.settings.evaluation.replace('_', ' ')} after step {self.step:,}"
-            say(self.console, f"{text}: {self.spec.format_scores(scores)}{' *' if is_best else ''}")
+            self.reporter.record(Line(f"{text}: {self.spec.format_scores(scores)}{' *' if is_best else ''}"))

@@ -1,7 +1,8 @@
 """The training loop: it reads micro-batches and yields one result per step; the caller saves, evaluates and stops.
 
-The loss of a micro-batch is already divided by the counts of the whole step, so the gradients of micro-batches and
-ranks are summed, not averaged.
+A loss is one of two kinds. Most are computed micro-batch by micro-batch: each is already divided by the counts of the
+whole step, so the gradients of micro-batches and ranks are summed, not averaged. A `WholeBatchLoss` is computed once
+from the vectors of all micro-batches and ranks.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +20,8 @@ from torch import Tensor
 from bertwright.training.distributed import no_sync, sum_over_ranks, world_size
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.schedules import LRSchedule
+from bertwright.training.whole_batch_loss import WholeBatchLoss
+from bertwright.training.whole_batch_loss import backward as backward_whole_batch
 
 M = TypeVar("M")
 
@@ -57,6 +61,14 @@ class LossOutput(NamedTuple):
     def of(cls, loss: Tensor, sums: Mapping[str, Tensor], counts: Mapping[str, float]) -> LossOutput:
         """Return the output with counts, which are known on the CPU, among its sums."""
         return cls(loss, {**sums, **{name: loss.new_full((), float(value)) for name, value in counts.items()}})
+
+
+Loss = Callable[[M], LossOutput] | WholeBatchLoss[M]
+
+
+def wrap_forward(loss: Loss[M], wrap: Callable[[Callable[[M], Any]], Callable[[M], Any]]) -> Loss[M]:
+    """Return a loss of either kind with `wrap` applied to its function that runs the model."""
+    return replace(loss, vectors=wrap(loss.vectors)) if isinstance(loss, WholeBatchLoss) else wrap(loss)
 
 
 class StepResult:
@@ -105,19 +117,19 @@ class StepResult:
 
 
 class LossModule(torch.nn.Module, Generic[M]):
-    """A loss as a module, because DistributedDataParallel wraps the forward pass of a module to exchange gradients."""
+    """The part of a loss that runs the model as a module: DistributedDataParallel wraps a module's forward pass."""
 
-    def __init__(self, model: torch.nn.Module, loss: Callable[[M], LossOutput]) -> None:
+    def __init__(self, model: torch.nn.Module, loss: Callable[[M], Any]) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
 
-    def forward(self, batch: M) -> LossOutput:
+    def forward(self, batch: M) -> Any:
         return self.loss(batch)
 
 
 def train_steps(
-    loss: Callable[[M], LossOutput],
+    loss: Loss[M],
     batches: Iterable[Sequence[M]],
     optimizer: Optimizer,
     schedule: LRSchedule,
@@ -131,7 +143,10 @@ def train_steps(
     started, before = time.perf_counter(), None
     for micro_batches in batches:
         learning_rate = schedule(optimizer.steps)
-        names, totals = _backward(loss, micro_batches)
+        if isinstance(loss, WholeBatchLoss):
+            names, totals = backward_whole_batch(loss, micro_batches)
+        else:
+            names, totals = _backward(loss, micro_batches)
         norm = optimizer.gradient_norm().to(totals.device)
         numbers = torch.cat([totals, norm[None]])
         result = StepResult(optimizer.steps + 1, names, numbers, learning_rate)

@@ -12,16 +12,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from bertwright.base.console import escape_control
-from bertwright.base.files import attach_filename, masked_crc32c, save_figure, write_text
+from bertwright.base.files import attach_filename, check_no_link, masked_crc32c, open_to_append, save_figure, write_text
+from bertwright.base.messages import escape_control
 from bertwright.training.tracking import TrackerName, Tracking
 
 METRICS_FILE = "metrics.jsonl"
+FORMER_NAMES = {"mlm_loss": "loss", "long_mlm_loss": "long_loss"}  # of metrics, in records of earlier versions
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -32,13 +31,18 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         try:
             if line:
                 _check_record(record := json.loads(line))
-                records.append(record)
+                records.append(with_current_names(record))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if number < len(lines):  # only the last line can be incomplete
                 raise ValueError(
                     f"{path}, line {number}: not a record of a run ({type(error).__name__}: {error}); restore the file"
                 ) from None
     return records
+
+
+def with_current_names(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record of metrics or scores, which an earlier version may have written, with today's names."""
+    return {FORMER_NAMES.get(name, name): value for name, value in record.items()}
 
 
 def total_work(run: Path) -> dict[str, float]:
@@ -65,14 +69,16 @@ class MetricLogger:
         `evaluation` is the kind of the records that `evaluations` collects by step. `track`: a program that gets a copy
         of each record; a resumed run sends no record again.
         """
+        self.path = run / METRICS_FILE
+        for path in (self.path, run / "tensorboard"):
+            check_no_link(path)
         records = read_metrics(run)
         remaining = [record for record in records if record["step"] <= first_step]
         self._tracked = {(record["kind"], record["step"]) for record in records}
         self.evaluation = evaluation
         self.evaluations = {record["step"]: record for record in remaining if record["kind"] == evaluation}
-        self.path = run / METRICS_FILE
         write_text(self.path, "".join(json.dumps(record) + "\n" for record in remaining))
-        self._file = self.path.open("a", encoding="utf-8", buffering=1)
+        self._file = open_to_append(self.path)
         self.board = TensorBoardWriter(run / "tensorboard", first_step + 1)
         self._tracking = Tracking(track, run)
 
@@ -113,7 +119,7 @@ class TensorBoardWriter:
         folder.mkdir(parents=True, exist_ok=True)
         started = time.time()
         self.path = folder / f"events.out.tfevents.{started:017.6f}.{socket.gethostname()}.{os.getpid()}"
-        self.file = self.path.open("wb", buffering=0)
+        self.file = self.path.open("xb", buffering=0)
         self._add(Event(wall_time=started, file_version="brain.Event:2"))
         self._add(Event(wall_time=started, step=first_step, session_log=SessionLog(status=SessionLog.START)))
 
@@ -130,20 +136,6 @@ class TensorBoardWriter:
         parts = (struct.pack("<Q", len(data)), data)
         with attach_filename(self.path):
             self.file.write(b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts))
-
-
-def step_progress(console: Console) -> Progress:
-    """Return the live line of a training run, of at most 80 columns: a bar, steps, the latest metrics, time left."""
-    return Progress(
-        BarColumn(bar_width=10),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[metrics]}"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
 
 
 class PlotPanel(NamedTuple):

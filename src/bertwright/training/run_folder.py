@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from bertwright.base.files import lock_folder, read_json, remove_folder, remove_stale_parts, write_json
+from bertwright.base.files import check_no_link, lock_folder, read_json, remove_folder, remove_stale_parts, write_json
 from bertwright.base.settings import differences, from_table, read_toml, to_table, write_settings
 from bertwright.training.device_settings import DeviceSettings
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FROM_WEIGHTS = "pretrain --init, finetune --model"
 # Settings of earlier versions that had a choice, by table and name, with the value that every run now has.
 FORMER_SETTINGS = {("optimizer", "algorithm"): "adamw"}
+FOLDERS = ("checkpoints", "best", "tensorboard")
 DATA = "data.json"  # digests of the data that a run reads, by name
 INITIAL_WEIGHTS = "the initial weights"  # name of their digest in data.json
 
@@ -113,6 +114,8 @@ def locked_run(
 
         def lock_and_check() -> None:
             stack.enter_context(lock_folder(settings.run))
+            for name in FOLDERS:  # where old checkpoints and temporaries are deleted
+                check_no_link(settings.run / name)
             check_run_directory(settings, resume_overrides)
 
         run_on_rank_0(lock_and_check, settings.run, context.device)

@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.console import Console
-
-from bertwright.base.console import heading, key_value_table, say, silent_console
 from bertwright.base.files import atomic_folder, write_json
+from bertwright.base.reporter import MUTE, Fields, Heading, Line, Reporter
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.distributed import check_single_process, run_on_rank_0
 from bertwright.training.fit import FitResult, FitSettings, TrainingSpec, fit
@@ -44,8 +42,8 @@ class TrainingRun(Protocol):
 def train_run(
     settings: RunSettings,
     resume_overrides: tuple[str, ...],
-    open_run: Callable[[ExecutionContext, Console], TrainingRun],
-    console: Console,
+    open_run: Callable[[ExecutionContext, Reporter], TrainingRun],
+    reporter: Reporter,
     distributed: bool = True,
     keep_checkpoints: bool = True,
 ) -> Path:
@@ -58,26 +56,26 @@ def train_run(
         check_single_process("a dry run")
         check_run_directory(settings, resume_overrides)
         with execution_context(settings.device) as context:
-            run = open_run(context, console)
+            run = open_run(context, reporter)
             run.print_summary()
             cost = run.describe_cost()
-            heading(console, "The whole run, estimated on this machine")
-            console.print(key_value_table(cost))
+            reporter.record(Heading("The whole run, estimated on this machine"))
+            reporter.record(Fields(cost))
         return settings.run
     with locked_run(settings, resume_overrides, distributed) as context:
-        folder, console = settings.run / "model", console if context.is_main_process else silent_console()
+        folder, reporter = settings.run / "model", reporter if context.is_main_process else MUTE
         if settings.resume and folder.is_dir():  # written last, so the run is finished
             if context.is_main_process and not keep_checkpoints:
                 delete_weights(settings.run, with_model=False)
-            say(console, f"{settings.run}: finished already; the model is {folder}")
+            reporter.record(Line(f"{settings.run}: finished already; the model is {folder}"))
             return folder
-        run = open_run(context, console)
+        run = open_run(context, reporter)
         run_on_rank_0(run.record_start, settings.run, context.device)
         if context.is_main_process:
             run.print_summary()
         started = time.perf_counter()
         spec, fit_settings = run.spec(), run.fit_settings()
-        result = fit(fit_settings, spec, context, console)
+        result = fit(fit_settings, spec, context, reporter)
         if not context.is_main_process:
             return settings.run
         report = run.make_report(result)

@@ -18,7 +18,6 @@ from bertwright.base.example_order import permute
 from bertwright.base.ragged import Ints, Ragged, flat_ranges, offsets_from_lengths
 from bertwright.base.seeding import TranslationStream, derive_key
 from bertwright.models.packing import PairBatch, TokenBatch, from_flat
-from bertwright.systems.cove.mt_lstm import MtLstm
 from bertwright.systems.translation_models import TranslationSystem
 from bertwright.text.decoding import read_text
 from bertwright.text.lines import split_lines
@@ -79,10 +78,10 @@ def encode_lines(lines: Sequence[str], tokenizer: TextTokenizer) -> Ragged:
 def encode_sources(lines: Sequence[str], system: TranslationSystem) -> tuple[Ragged, int]:
     """Encode sources as a model reads them; also return the number of special tokens in each.
 
-    An MT-LSTM reads the words alone, as where its states are features of a task (CoVe).
+    A model of whole words reads the words alone, as where its states are features of a task (CoVe).
     """
     tokenizer = system.source
-    if isinstance(system.model, MtLstm):
+    if system.model.reads_words:
         return tokenizer.encode_numbers(lines), 0
     return encode_lines(lines, tokenizer), tokenizer.layout.num_specials(1)
 

@@ -18,30 +18,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
-from bertwright.base.console import (
-    filled_table,
-    heading,
-    item_progress,
-    key_value_table,
-    make_console,
-    notice,
-    print_outputs,
-    say,
-)
-from bertwright.base.files import digest_file
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.metrics.bleu import Bleu, corpus_bleu
-from bertwright.systems.cove.mt_lstm import SIZES as MT_LSTM_SIZES
-from bertwright.systems.cove.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
-from bertwright.systems.transformer.transformer import Transformer, TransformerConfig, smoothed_loss
+from bertwright.systems.registry import resolve
 from bertwright.systems.translation_models import (
-    SOURCE_RULES,
+    TranslationModel,
+    TranslationRequest,
     TranslationSystem,
     load_translation_system,
+    smoothed_loss,
     write_translation_system,
 )
+from bertwright.text.sources import digest_input
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import CostEstimate, describe_cost, time_steps
@@ -57,16 +47,14 @@ from bertwright.translation.settings import RESUME_OVERRIDES, TrainTranslationSe
 from bertwright.translation.translator import Translator
 from bertwright.vocabulary.learn.joint_vocabulary import learn_joint_vocabulary
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from bertwright.vocabulary.vector_file import load_vectors
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
 
 PLOT = "loss.png"
 MAX_LOSS = 100.0  # of a perplexity that is reported; exp of more could overflow
-MIN_WORD_COUNT = 2  # of a source word with a vector of its own: rarer words train the vector of unknown ones
 MICRO_TOKENS = {"cpu": 8_192, "cuda": 32_768}  # source and target tokens per forward pass
 
 
-def train_translation(settings: TrainTranslationSettings, console: Console | None = None) -> Path:
+def train_translation(settings: TrainTranslationSettings, reporter: Reporter = SILENT) -> Path:
     """Start or resume the training of a translation model; return the model folder, or the run folder in a dry run.
 
     After Ctrl-C or SIGTERM, the current step is finished and saved; then KeyboardInterrupt is raised. Raises ValueError
@@ -76,10 +64,10 @@ def train_translation(settings: TrainTranslationSettings, console: Console | Non
     check_single_process("the training of a translation model")
 
     open_this_run = partial(open_run, settings)
-    return train_run(settings, RESUME_OVERRIDES, open_this_run, console or make_console(), distributed=False)
+    return train_run(settings, RESUME_OVERRIDES, open_this_run, reporter, distributed=False)
 
 
-def open_run(settings: TrainTranslationSettings, context: ExecutionContext, console: Console) -> TranslationRun:
+def open_run(settings: TrainTranslationSettings, context: ExecutionContext, reporter: Reporter) -> TranslationRun:
     """Read and encode the text; load model and optimizer, from the newest checkpoint if there is one.
 
     Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
@@ -96,33 +84,28 @@ def open_run(settings: TrainTranslationSettings, context: ExecutionContext, cons
     optimizer = make_optimizer(model, settings.optimizer)
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
-    pairs = _within_length(encode_pairs(text, system, settings.seed), settings, console)
-    return TranslationRun(settings, context, console, system, optimizer, pairs, dev)
+    pairs = _within_length(encode_pairs(text, system, settings.seed), settings, reporter)
+    return TranslationRun(settings, context, reporter, system, optimizer, pairs, dev)
 
 
 def make_system(settings: TrainTranslationSettings, text: ParallelText) -> TranslationSystem:
     """Return a new model and its vocabularies, which are learned from the training text if none is given."""
+    record = settings.record
     if settings.vocabulary is not None:
         target = open_tokenizer(vocabulary_folder(settings.vocabulary))
+        if isinstance(target, WordTokenizer):
+            raise ValueError(
+                f"--vocabulary {settings.vocabulary}: expected word pieces or byte pairs, got whole words; learn one "
+                "with `bertwright vocabulary --algorithm byte-pair`, or omit the option"
+            )
     else:
-        sides = [*text.target] if settings.architecture == "mt-lstm" else [*text.source, *text.target]
+        sides = [*text.target] if record.reads_words else [*text.source, *text.target]
         target = learn_joint_vocabulary(sides, settings.vocab_size)
-    changes = {} if settings.dropout is None else {"dropout": settings.dropout}
-    if settings.architecture == "transformer":
-        config = TransformerConfig.from_size(settings.size, target.vocab_size, **changes)
-        return TranslationSystem(Transformer(config, seed=settings.seed), target, target)
-    vectors = None if settings.vectors is None else load_vectors(settings.vectors)
-    source = WordTokenizer.learn(text.source, SOURCE_RULES, MIN_WORD_COUNT, () if vectors is None else vectors.words)
-    word_size, hidden_size = MT_LSTM_SIZES[settings.size]
-    encoder = CoveConfig(source.vocab_size, vectors.width if vectors else word_size, hidden_size)
-    fixed = vectors is not None
-    model = MtLstm(MtLstmConfig(encoder, target.vocab_size, freeze_words=fixed, **changes), settings.seed)
-    if vectors is not None:
-        model.encoder.words.weight.data = torch.from_numpy(vectors.lookup(source.tokens).vectors.copy())
-    return TranslationSystem(model, source, target)
+    system: TranslationSystem = resolve(record.new)(TranslationRequest(settings, text.source, target))
+    return system
 
 
-def _within_length(pairs: EncodedPairs, settings: TrainTranslationSettings, console: Console) -> EncodedPairs:
+def _within_length(pairs: EncodedPairs, settings: TrainTranslationSettings, reporter: Reporter) -> EncodedPairs:
     """Leave out pairs that are longer than `max_length`, with a notice."""
     longest = np.maximum(np.diff(pairs.source.offsets), np.diff(pairs.target.offsets) - 1)
     short = np.flatnonzero(longest <= settings.max_length)
@@ -130,7 +113,7 @@ def _within_length(pairs: EncodedPairs, settings: TrainTranslationSettings, cons
         raise ValueError(f"max_length = {settings.max_length}: expected some pairs of this length, got none; raise it")
     if len(short) < len(pairs):
         left_out = len(pairs) - len(short)
-        notice(console, f"{left_out:,} of {len(pairs):,} pairs have more than {settings.max_length} tokens: left out")
+        reporter.note(f"{left_out:,} of {len(pairs):,} pairs have more than {settings.max_length} tokens: left out")
         pairs = pairs.select(short)
     if (most := int(pairs.lengths.max())) > settings.batch_tokens:
         raise ValueError(
@@ -146,23 +129,23 @@ class TranslationRun:
 
     settings: TrainTranslationSettings
     context: ExecutionContext
-    console: Console
+    reporter: Reporter
     system: TranslationSystem
     optimizer: Optimizer
     pairs: EncodedPairs
     dev: ParallelText | None
 
     @property
-    def model(self) -> Transformer | MtLstm:
+    def model(self) -> TranslationModel:
         return self.system.model
 
     def record_start(self) -> None:
         """Write settings and digests of the text. Raises ValueError if the files of a resumed run have changed."""
         settings = self.settings
         files = (*settings.train_source, *settings.train_target, *settings.dev_source, *settings.dev_target)
-        data = {path: digest_file(Path(path)) for path in files}
+        data = {path: digest_input(path) for path in files}
         if settings.vectors is not None and settings.vectors.is_file():
-            data |= {str(settings.vectors): digest_file(settings.vectors)}
+            data |= {str(settings.vectors): digest_input(str(settings.vectors))}
         if settings.resume:
             check_data_unchanged(settings.run, data)
         record_run(settings, "train-translation", data)
@@ -183,7 +166,7 @@ class TranslationRun:
             "regularization": regularization,
             "device": str(self.context),
         }
-        self.console.print(key_value_table(fields))
+        self.reporter.record(Fields(fields))
 
     def describe_cost(self) -> dict[str, str]:
         """Measure a few steps; return the cost of the whole run as names and values."""
@@ -259,7 +242,7 @@ class TranslationRun:
 
     def bleu(self, text: ParallelText, beam_size: int) -> Bleu:
         """Translate the sources with the current weights, and score the translations."""
-        with item_progress(self.console, "translating", len(text.source)) as advance:
+        with self.reporter.progress("translating", len(text.source)) as advance:
             translations = Translator(self.system, beam_size).translate(text.source, advance)
         return corpus_bleu(translations, text.target, self.settings.bleu_tokenize)
 
@@ -286,21 +269,21 @@ class TranslationRun:
     def print_results(self, report: Mapping[str, Any]) -> None:
         """Print the scores and the files of the run."""
         if report["scores"]:
-            heading(self.console, f"Held out: {len(self.dev.source) if self.dev else 0:,} pairs")
+            self.reporter.record(Heading(f"Held out: {len(self.dev.source) if self.dev else 0:,} pairs"))
             rows = [
                 (name, f"{row['loss']:.3f}", f"{math.exp(row['loss']):.2f}", f"{row['bleu']:.2f}")
                 for name, row in report["scores"].items()
             ]
-            self.console.print(filled_table(("", "loss", "perplexity", "BLEU"), rows))
-            say(self.console, f"sacrebleu {report['sacrebleu']}", style="dim")
+            self.reporter.record(Rows(("", "loss", "perplexity", "BLEU"), rows, texts=(0,)))
+            self.reporter.record(Line(f"sacrebleu {report['sacrebleu']}", "minor"))
         run = self.settings.run
         outputs = {"model": run / "model", "plot": run / PLOT, "all metrics": run / METRICS_FILE}
         example = f"bertwright translate {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
-        print_outputs(self.console, outputs | {"try it": example})
+        self.reporter.record(Outputs(outputs | {"try it": example}))
 
 
 @torch.no_grad()
-def average_checkpoints(model: Transformer | MtLstm, folders: Sequence[Path]) -> None:
+def average_checkpoints(model: TranslationModel, folders: Sequence[Path]) -> None:
     """Give a model the mean of the weights in several checkpoints (section 6.1), summed in double precision."""
     states = [load_translation_system(folder).model.state_dict() for folder in folders]
     for name, parameter in model.named_parameters():

@@ -16,15 +16,18 @@ from bertwright.base.settings import (
     check_minimum,
     check_not_str,
     check_range,
+    written_docs,
 )
 from bertwright.interop.model_files import check_model
 from bertwright.metrics.bleu import BleuTokenizer
+from bertwright.systems.registry import translation_records
+from bertwright.systems.translation_records import TranslationRecord
+from bertwright.text.decoding import read_text
 from bertwright.text.sources import STDIN, check_exist
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
 
-HIDDEN_SIZES = {"tiny": 128, "base": 512, "big": 1024}
 # Settings that may change on resume: they decide where to compute, and how often to save and report.
 RESUME_OVERRIDES = ("run", "resume", "dry_run", "save_every", "eval_every", "log_every", "keep_checkpoints", "device")
 
@@ -35,20 +38,6 @@ def paper_optimizer() -> OptimizerSettings:
         learning_rate=(512 * 4_000) ** -0.5, warmup_ratio=0.04, schedule="noam", beta2=0.98, eps=1e-9,
         weight_decay=0.0, max_grad_norm=1e6, bias_correction=True,
     )  # fmt: skip
-
-
-MT_LSTM_DEFAULTS: dict[str, Any] = {
-    "batch_tokens": 2_000,
-    "label_smoothing": 0.0,
-    "average": 1,
-    "optimizer": {
-        "learning_rate": 2e-3,
-        "warmup_ratio": 0.02,
-        "schedule": "linear",
-        "beta2": 0.999,
-        "max_grad_norm": 5.0,
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -82,9 +71,8 @@ class TrainTranslationSettings:
     it reads whole words of the sources."""
     vocab_size: int = 37_000
     """Pieces of the vocabulary that is learned (section 5.1: 37,000 for English and German)."""
-    architecture: Literal["transformer", "mt-lstm"] = "transformer"
-    """transformer; or mt-lstm: two bidirectional LSTM layers over the words of the source, an LSTM decoder with
-    attention; trained by Adam with 2e-3, linear, 2,000 tokens per step, clipping at 5, without label smoothing."""
+    architecture: str = "transformer"
+    """Kind of model. {architectures}."""
     vectors: Path | None = None
     """For mt-lstm: file of word vectors, or run of word-vectors, for the words of the source. They are not trained, and
     words without one have a vector of zeros, as in the paper. Unset: vectors are trained."""
@@ -130,29 +118,42 @@ class TrainTranslationSettings:
         check_minimum(self, 3, "max_length")
         check_range(self, 0, MAX_SEED, "seed")
         check_limit(self, "from 0 to below 1", "dropout", "label_smoothing")
-        check_choice(self, "architecture", "size", "bleu_tokenize")
-        if self.architecture == "mt-lstm" and self.size == "big":
-            raise ValueError("size = 'big': expected tiny or base for architecture = 'mt-lstm'")
-        if self.architecture != "mt-lstm" and self.vectors is not None:
-            raise ValueError("vectors: expected architecture = 'mt-lstm', whose source has word vectors; omit them")
+        check_choice(self, "size", "bleu_tokenize")
+        known = translation_records()
+        if self.architecture not in known:
+            raise ValueError(f"architecture: expected {' or '.join(known)}, got {self.architecture!r}")
+        if self.size not in self.record.sizes:
+            sizes = " or ".join(self.record.sizes)
+            raise ValueError(f"size = {self.size!r}: expected {sizes} for architecture = {self.architecture!r}")
+        if not self.record.reads_words and self.vectors is not None:
+            able = " or ".join(repr(name) for name, record in known.items() if record.reads_words)
+            raise ValueError(f"vectors: expected architecture = {able}, whose source has word vectors; omit them")
         if not self.resume and not (self.train_source and self.train_target):
             raise ValueError("no training text: give --train-source FILE and --train-target FILE")
 
     @classmethod
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the paper's learning rate for the size, the steps and the warm-up that a TOML table names.
-
-        For mt-lstm, its own settings.
-        """
-        if table.get("architecture") == "mt-lstm":
-            return MT_LSTM_DEFAULTS
-        optimizer, ours = table.get("optimizer", {}), paper_optimizer()
-        try:
-            steps = int(table.get("steps", cls.steps)) * float(optimizer.get("warmup_ratio", ours.warmup_ratio))
-            rate = (HIDDEN_SIZES[table.get("size", cls.size)] * max(round(steps), 1)) ** -0.5
-        except (AttributeError, KeyError, TypeError, ValueError):  # values of other types, reported where they are read
+        """Return the settings with which the architecture that a TOML table names is trained."""
+        record = translation_records().get(str(table.get("architecture", cls.architecture)))
+        if record is None:  # reported when the settings are checked
             return {}
-        return {"optimizer": {"learning_rate": rate}}
+        try:
+            ratio = table.get("optimizer", {}).get("warmup_ratio", paper_optimizer().warmup_ratio)
+            warmup = round(int(table.get("steps", cls.steps)) * float(ratio))
+        except (AttributeError, TypeError, ValueError):  # values of other types, reported where they are read
+            warmup = None
+        return record.defaults(str(table.get("size", cls.size)), warmup)
+
+    @classmethod
+    def field_docs(cls) -> dict[str, str]:
+        """Return the help of each option, with the architectures by name."""
+        listed = "; ".join(f"{name}: {record.summary}" for name, record in translation_records().items())
+        return written_docs(cls, architectures=listed)
+
+    @property
+    def record(self) -> TranslationRecord:
+        """What is known of the architecture."""
+        return translation_records()[self.architecture]
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,8 @@ def check_training_inputs(settings: TrainTranslationSettings) -> None:
     """Check the run folder and, for a new run, the files, without torch."""
     check_run_directory(settings, RESUME_OVERRIDES)
     if not settings.resume:
-        check_exist((*settings.train_source, *settings.train_target, *settings.dev_source, *settings.dev_target))
+        for path in (*settings.train_source, *settings.train_target, *settings.dev_source, *settings.dev_target):
+            next(read_text(path, settings.encoding), None)
         if settings.vectors is not None:
             check_exist((str(settings.vectors),))
 

@@ -9,17 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
 
-from bertwright.base.console import ProgressCallback, item_progress, make_console, say
 from bertwright.base.files import new_file
+from bertwright.base.reporter import SILENT, Line, ProgressCallback, Reporter
 from bertwright.interop.model_files import model_folder
 from bertwright.metrics.bleu import corpus_bleu
-from bertwright.models.beam_search import StepDecoder, beam_search
-from bertwright.models.packing import TokenBatch
-from bertwright.systems.cove.mt_lstm import MtLstm, MtLstmSteps
-from bertwright.systems.transformer.cached_decoder import CachedDecoder
-from bertwright.systems.transformer.transformer import Transformer
+from bertwright.models.beam_search import beam_search
 from bertwright.systems.translation_models import TranslationSystem, load_translation_system
 from bertwright.text.decoding import ReadStats, TextCodec, read_stdin
 from bertwright.text.lines import split_lines
@@ -56,18 +51,13 @@ class Translator:
         with evaluation_mode(model), torch.inference_mode():
             for begin in range(0, len(order), self.batch_size):
                 chosen = order[begin : begin + self.batch_size]
-                decoder = start_decoding(model, pack_texts(sources, chosen).to(device))
+                decoder = model.start_decoding(pack_texts(sources, chosen).to(device))
                 longest = lengths[chosen] + self.extra_length
                 best = beam_search(decoder, longest, self.beam_size, self.length_penalty, first, last)
                 for number, hypothesis in zip(chosen.tolist(), best, strict=True):
                     translations[number] = target.decode(hypothesis.tokens)
                 advance(len(chosen))
         return translations
-
-
-def start_decoding(model: Transformer | MtLstm, source: TokenBatch) -> StepDecoder:
-    """Encode sources; return the decoder that continues their hypotheses."""
-    return CachedDecoder(model, source) if isinstance(model, Transformer) else MtLstmSteps(model, source)
 
 
 def load_translator(
@@ -78,13 +68,12 @@ def load_translator(
     return Translator(system, beam_size, length_penalty, extra_length, batch_size)
 
 
-def translate(settings: TranslateSettings, console: Console | None = None) -> None:
+def translate(settings: TranslateSettings, reporter: Reporter = SILENT) -> None:
     """Translate texts or files; print or write the translations, and score them if there are references.
 
     Raises ValueError for a folder without a translation model, for text that cannot be decoded, and for references
     that are not one per line of the inputs.
     """
-    console = console or make_console()
     texts = settings.texts or _read_inputs(settings)
     references = [line for path in settings.references for line in read_lines(path, settings.encoding)]
     if references and len(references) != len(texts):
@@ -98,19 +87,21 @@ def translate(settings: TranslateSettings, console: Console | None = None) -> No
         translator.system.model.compute_dtype = context.dtype
         translator.system.model.to(context.device)
         started = time.perf_counter()
-        with item_progress(console, "translating", len(texts)) as advance:
+        with reporter.progress("translating", len(texts)) as advance:
             translations = translator.translate(texts, advance)
         rate = len(texts) / (time.perf_counter() - started)
     if settings.output is not None:
         with new_file(settings.output) as temporary:
             temporary.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8", newline="\n")
-        say(console, f"{settings.output}: {len(texts):,} translations, {rate:,.0f} per second")
+        reporter.record(Line(f"{settings.output}: {len(texts):,} translations, {rate:,.0f} per second"))
     elif not references:
         for line in translations:
-            say(console, line)
+            reporter.record(Line(line))
     if references:
         bleu = corpus_bleu(translations, references, settings.bleu_tokenize)
-        say(console, f"BLEU {bleu.score:.2f} on {len(texts):,} sentences, beam {settings.beam_size}, {bleu.signature}")
+        reporter.record(
+            Line(f"BLEU {bleu.score:.2f} on {len(texts):,} sentences, beam {settings.beam_size}, {bleu.signature}")
+        )
 
 
 def _read_inputs(settings: TranslateSettings) -> list[str]:

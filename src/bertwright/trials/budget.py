@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rich.console import Console
-
-from bertwright.base.console import item_progress
+from bertwright.base.reporter import Reporter
 from bertwright.training.interrupt import until_stopped
 from bertwright.trials.experiment_settings import ExperimentSettings
 from bertwright.trials.levels import ExperimentLevel
@@ -25,14 +23,14 @@ PRETRAINING_SHARE = 0.5  # share of a budget that pre-training gets
 UNLIMITED = 400_000  # examples that a level without limits is scaled from: MNLI, the largest task, has 392,702
 
 
-def estimate_costs(trials: Sequence[Trial], console: Console) -> dict[str, Cost]:
+def estimate_costs(trials: Sequence[Trial], reporter: Reporter) -> dict[str, Cost]:
     """Return the estimated time of each trial by its key; of trials that take as long, the first is measured.
 
     No files are left behind. Raises ValueError as the runs do for settings and files that are not usable.
     """
     by_kind: dict[Hashable, Cost] = {}
     by_key: dict[str, Cost] = {}
-    with item_progress(console, "measuring", len(trials)) as advance:
+    with reporter.progress("measuring", len(trials)) as advance:
         for trial in until_stopped(trials):
             if trial.likeness not in by_kind:
                 with TemporaryDirectory() as folder:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, cast
 
-from rich.console import Console
-
+from bertwright.base.reporter import Reporter
 from bertwright.interop.huggingface import load_model, save_model
 from bertwright.models.heads import EncoderModel
 from bertwright.systems.bert.bert_encoder import BertEncoder
@@ -52,7 +51,7 @@ class Compose(Trial):
     kind: ClassVar[str] = "compose"
     described: ClassVar[str] = "composed models"
 
-    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Write the model; it has no scores."""
         if not (folder / "model").is_dir():  # else a process was killed before it wrote the result
             compose(folder / "model", [parent / "model" for parent in parents], self.settings)

@@ -13,24 +13,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-
-from bertwright.base.console import (
-    filled_table,
-    format_duration,
-    heading,
-    key_value_table,
-    make_console,
-    make_table,
-    notice,
-    say,
-)
 from bertwright.base.files import local_folder, lock_if_free, read_json, write_json, write_text
+from bertwright.base.messages import format_duration
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.base.settings import to_table
 from bertwright.executors.open_executor import open_executor
 from bertwright.executors.ray_executor import CallResources
 from bertwright.interop.model_files import model_folder
-from bertwright.systems.bert.bert_config import format_shape
+from bertwright.models.shapes import format_shape
 from bertwright.training.context import select_device, select_dtype
 from bertwright.training.distributed import independent_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -50,7 +40,7 @@ SEEDS = ("seeds", "pretraining_seeds")
 MODEL_RATES, MODEL_PROBE_EPOCHS = (5e-5,), 5
 
 
-def experiment(settings: ExperimentSettings, console: Console | None = None) -> Path | None:
+def experiment(settings: ExperimentSettings, reporter: Reporter = SILENT) -> Path | None:
     """Run or resume an experiment; return the folder of its report.
 
     Returns None for a dry run, for a report without results, and on ranks other than 0.
@@ -61,39 +51,39 @@ def experiment(settings: ExperimentSettings, console: Console | None = None) -> 
     for inputs that are not usable; a run that diverges is reported, and the others continue.
     """
     with independent_ranks() as rank:
-        return run_experiment(settings, console or make_console(), rank)
+        return run_experiment(settings, reporter, rank)
 
 
-def run_experiment(settings: ExperimentSettings, console: Console, rank: int) -> Path | None:
+def run_experiment(settings: ExperimentSettings, reporter: Reporter, rank: int) -> Path | None:
     """Run, plan or report an experiment as one of the processes that share it."""
     if rank > 0 and (settings.dry_run or settings.report_only):
         return None
     level = choose_level(settings)
     runner, plan = Runner(settings.work.resolve()), plan_experiment(settings, level)
     if settings.budget is not None:
-        level = apply_budget(settings, level, plan, console)
+        level = apply_budget(settings, level, plan, reporter)
         plan = plan_experiment(settings, level)
     if settings.dry_run:
-        print_plan(plan, describe_level(level, settings.model), runner, console)
+        print_plan(plan, describe_level(level, settings.model), runner, reporter)
         return None
     if not settings.report_only:
         if rank == 0:
-            say(console, f"{plan.title}: {len(all_trials(plan.ordered))} runs in {runner.path}")
+            reporter.record(Line(f"{plan.title}: {len(all_trials(plan.ordered))} runs in {runner.path}"))
         if settings.execution.executor == "ray":
             on_gpu = select_device(settings.device).type == "cuda"
             each = CallResources(cpus=settings.device.threads or 1, gpus=int(on_gpu))
             with open_executor(settings.execution, call=each) as executor:
-                runner.run_on(executor, plan.ordered, console)
+                runner.run_on(executor, plan.ordered, reporter)
         else:
-            runner.run_all(plan.ordered, console)
+            runner.run_all(plan.ordered, reporter)
     if rank > 0:
         return None
     folder = report_folder(settings, plan)
     report = make_report(plan, runner)
     if not report.finished:
-        notice(console, "no run is finished yet, so there is nothing to report")
+        reporter.note("no run is finished yet, so there is nothing to report")
         return None
-    write_report(report, describe_setup(settings, level, report), folder, console)
+    write_report(report, describe_setup(settings, level, report), folder, reporter)
     return folder
 
 
@@ -152,7 +142,9 @@ def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> Pla
     return Planner(inputs).plan(settings.experiment, settings.table)
 
 
-def apply_budget(settings: ExperimentSettings, level: ExperimentLevel, plan: Plan, console: Console) -> ExperimentLevel:
+def apply_budget(
+    settings: ExperimentSettings, level: ExperimentLevel, plan: Plan, reporter: Reporter
+) -> ExperimentLevel:
     """Return the level with the sizes that the budget gives: the recorded ones, so that the same command resumes.
 
     The first time, one of several processes measures and records them, and the others wait. Raises ValueError for a
@@ -166,10 +158,10 @@ def apply_budget(settings: ExperimentSettings, level: ExperimentLevel, plan: Pla
                 "omit --budget"
             )
         if settings.dry_run:
-            return fit_budget(settings, level, trials, estimate_costs(trials, console))
+            return fit_budget(settings, level, trials, estimate_costs(trials, reporter))
         with lock_if_free(path.parent) as is_locked:
             if is_locked and not path.is_file():
-                fitted = fit_budget(settings, level, trials, estimate_costs(trials, console))
+                fitted = fit_budget(settings, level, trials, estimate_costs(trials, reporter))
                 write_json(path, {name: getattr(fitted, name) for name in BUDGETED})
         if not is_locked:
             time.sleep(WAIT_S)
@@ -179,25 +171,25 @@ def apply_budget(settings: ExperimentSettings, level: ExperimentLevel, plan: Pla
     return replace(level, **sizes)
 
 
-def print_plan(plan: Plan, common: Mapping[str, str], runner: Runner, console: Console) -> None:
+def print_plan(plan: Plan, common: Mapping[str, str], runner: Runner, reporter: Reporter) -> None:
     """Measure the time of a plan's trials; print them by kind, the finished ones, and the time of the others."""
     trials = all_trials(plan.ordered)
-    costs = estimate_costs(trials, console)
-    heading(console, plan.title)
-    table = make_table("", "runs", "finished", "time of the others")
+    costs = estimate_costs(trials, reporter)
+    reporter.record(Heading(plan.title))
+    rows = []
     total = 0.0
     for described in dict.fromkeys(trial.described for trial in sorted(trials, key=Trial.count_generations)):
         chosen = [trial for trial in trials if trial.described == described]
         pending = [trial for trial in chosen if not runner.result(trial)]
         seconds = sum(costs[trial.key].seconds for trial in pending)
-        table.add_row(described, str(len(chosen)), str(len(chosen) - len(pending)), format_duration(seconds))
+        rows.append((described, str(len(chosen)), str(len(chosen) - len(pending)), format_duration(seconds)))
         total += seconds
-    console.print(table)
-    console.print(key_value_table(common))
+    reporter.record(Rows(("", "runs", "finished", "time of the others"), rows))
+    reporter.record(Fields(common))
     for note in plan.notes:
-        notice(console, note)
-    say(console, f"estimated time: {format_duration(total)} of one process; start the same command several times to "
-                 "share it")  # fmt: skip
+        reporter.note(note)
+    time = f"estimated time: {format_duration(total)} of one process"
+    reporter.record(Line(f"{time}; start the same command several times to share it"))
 
 
 def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:
@@ -254,14 +246,14 @@ def describe_setup(settings: ExperimentSettings, level: ExperimentLevel, report:
     }
 
 
-def write_report(report: Report, setup: dict[str, str], folder: Path, console: Console) -> None:
+def write_report(report: Report, setup: dict[str, str], folder: Path, reporter: Reporter) -> None:
     """Print the table and the claims; write them as Markdown, JSON and a plot."""
     further = report.format_pretrainings()
     write_text(folder / "report.md", report.table.to_markdown(setup, further))
     write_json(folder / "report.json", report.to_record(setup))
     plot(report.table, folder / "plot.png", report.plan.steps, "steps of pre-training")
-    report.table.show(console)
+    report.table.show(reporter)
     for names, *lines in further.values():
-        console.print(filled_table(names, lines))
+        reporter.record(Rows(names, lines, texts=(0,)))
     for name in ("report.md", "report.json", "plot.png"):
-        say(console, str(folder / name))
+        reporter.record(Line(str(folder / name)))

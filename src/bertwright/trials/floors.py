@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import Console
-
 from bertwright.base.files import ensure_folder
-from bertwright.finetuning.finetune_state import open_run
+from bertwright.base.reporter import Reporter
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.training.context import execution_context
-from bertwright.trials.trial import Digests, StoreTrial, TaskTrial, digest_store, with_model_of, write_initial_model
+from bertwright.tasks.task_data import read_splits
+from bertwright.trials.trial import Digests, StoreTrial, TaskTrial, digest_store, write_initial_model
+from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class InitialModel(StoreTrial):
         data = {name: table["data"][name] for name in ("objective", "seed")}
         return identity | {"settings": {"model": table["model"], "data": data}}
 
-    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Write the model; it has no scores."""
         if not (folder / "model").is_dir():  # else a process was killed before it wrote the result
             write_initial_model(self.settings, folder / "model")
@@ -61,20 +60,19 @@ class FrequentAnswer(TaskTrial):
         tuning = {name: table["tuning"][name] for name in ("validation_fraction", "limit") if name in table["tuning"]}
         return identity | {"settings": {"task": table["task"], "tuning": tuning}}
 
-    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
-        """Score the answer on dev and, if there is one, on test; write its numbers per dev example."""
-        settings = with_model_of(replace(self.settings, run=folder), parents)
-        settings = replace(settings, tuning=replace(settings.tuning, head_init="random"))
-        with execution_context(settings.device) as context:
-            state = open_run(settings, context, console)
-        task, scores = state.task, dict[str, float]()
-        for split, prefix in ((state.dev, ""), (state.test, "test_")):
-            if split is None:
-                continue
-            predictions = task.frequent_predictions(state.train.encoded, split.examples, split.encoded)
-            scored = task.score(split.examples, predictions)
-            scores |= {f"{prefix}{name}": value for name, value in scored.items()} | {split.name: scored[task.metric]}
-            if split.name == "dev" and (numbers := task.example_scores(split.examples, predictions)):
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
+        """Score the answer on dev and, if there is one, on test, without a model; write its numbers per dev example."""
+        settings = self.settings
+        task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit)
+        rules = WordRules(split_punctuation=not task.reads_words)
+        tokenizer = WordTokenizer.learn(task.texts(examples["train"]), rules, min_count=1)
+        train, scores = task.encode(examples.pop("train"), tokenizer), dict[str, float]()
+        for name, given in examples.items():
+            prefix = "" if name == "dev" else f"{name}_"
+            predictions = task.frequent_predictions(train, given, task.encode(given, tokenizer, labeled=False))
+            scored = task.score(given, predictions)
+            scores |= {f"{prefix}{key}": value for key, value in scored.items()} | {name: scored[task.metric]}
+            if name == "dev" and (numbers := task.example_scores(given, predictions)):
                 ensure_folder(folder)
                 numbers.save(folder.parent / "dev.npz")
         return scores

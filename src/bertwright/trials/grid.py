@@ -16,19 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
-from bertwright.base.console import (
-    filled_table,
-    format_duration,
-    heading,
-    key_value_table,
-    make_console,
-    notice,
-    print_outputs,
-    say,
-)
 from bertwright.base.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
+from bertwright.base.messages import format_duration
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.base.settings import write_settings
 from bertwright.finetuning.finetune_cost import CostEstimator, open_timed
 from bertwright.finetuning.run import FinetuneRun
@@ -66,21 +56,20 @@ class Outcome(NamedTuple):
     """None for a run that diverged."""
 
 
-def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
+def grid(settings: GridSettings, reporter: Reporter = SILENT) -> Path | None:
     """Run or resume a grid; return the chosen model's folder, or None if only the estimate was requested.
 
     Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. A run that diverges is recorded as such, and
     the grid continues. Raises ValueError and OSError as `finetune` does, DivergedError if all runs diverged.
     """
-    console = console or make_console()
     check_single_process("a grid", "start one grid per GPU, each with some of the --learning-rates")
     if settings.dry_run:
         check_run_directory(settings, RESUME_OVERRIDES)
-        GridRun(settings, console).print_summary()
+        GridRun(settings, reporter).print_summary()
         return None
     with lock_folder(settings.run):
         check_run_directory(settings, RESUME_OVERRIDES)
-        run = GridRun(settings, console)
+        run = GridRun(settings, reporter)
         run.print_summary()
         # Also on resume, since --keep-all may have changed.
         started = replace(settings, resume=False)
@@ -91,9 +80,9 @@ def grid(settings: GridSettings, console: Console | None = None) -> Path | None:
 class GridRun:
     """A grid and the results of its finished runs."""
 
-    def __init__(self, settings: GridSettings, console: Console) -> None:
+    def __init__(self, settings: GridSettings, reporter: Reporter) -> None:
         resume = f"resume with: bertwright grid --run {shlex.quote(str(settings.run))} --resume"
-        self.settings, self.console = settings, console
+        self.settings, self.reporter = settings, reporter
         self.runner = Runner(settings.run, is_shared=False, resume_by=resume)
         self.runner.check_former_results()
         self.trials = [
@@ -127,12 +116,12 @@ class GridRun:
         """Print what will be run and how long it will take."""
         settings, pending = self.settings, [trial for trial in self.trials if not self.runner.result(trial)]
         if not pending:
-            say(self.console, f"{settings.run}: all {len(self.trials)} runs are finished")
+            self.reporter.record(Line(f"{settings.run}: all {len(self.trials)} runs are finished"))
             return
-        heading(self.console, f"Grid of {len(self.trials)} runs; the first pending one:")
-        cost = estimate_cost(settings.run, pending, self.console)
-        self.console.print(
-            key_value_table(
+        self.reporter.record(Heading(f"Grid of {len(self.trials)} runs; the first pending one:"))
+        cost = estimate_cost(settings.run, pending, self.reporter)
+        self.reporter.record(
+            Fields(
                 {
                     "rates": ", ".join(f"{rate:g}" for rate in settings.learning_rates),
                     "batch sizes": ", ".join(map(str, settings.batch_sizes)),
@@ -154,7 +143,7 @@ class GridRun:
                 check_data_unchanged(self.runner.run_folder(trial), now)
             digests = digest_task_inputs(task, model)
             self.trials = [replace(trial, digests=digests) for trial in self.trials]
-            with closing(self.runner.run_each(self.trials, self.console)) as completed:
+            with closing(self.runner.run_each(self.trials, self.reporter)) as completed:
                 for _ in completed:
                     self.prune()
         return self.finish()
@@ -171,7 +160,7 @@ class GridRun:
 
     def finish(self) -> Path:
         """Choose a model, write it and the report, and print the table; return the model's folder."""
-        settings, console, metric = self.settings, self.console, self.metric
+        settings, reporter, metric = self.settings, self.reporter, self.metric
         outcomes, results = self.outcomes, {(trial.row, trial.seed): (trial, result) for trial, result in self.results}
         rows = rank_rows(outcomes)
         best = {row: results[row, best_seed(outcomes, row)] for row in rows}
@@ -194,16 +183,16 @@ class GridRun:
             with atomic_folder(folder) as temporary:
                 shutil.copytree(self.runner.run_folder(chosen) / "model", temporary, dirs_exist_ok=True)
         self.prune()
-        table.show(console)
+        table.show(reporter)
         best_of = f", the best of {evaluations} evaluations on dev" if evaluations > 1 else ""
-        heading(console, f"Chosen: {chosen.name}{best_of}")
+        reporter.record(Heading(f"Chosen: {chosen.name}{best_of}"))
         shown = make_score_table(scores, metric)
-        console.print(filled_table(shown.columns, shown.rows))
+        reporter.record(Rows(shown.columns, shown.rows, texts=(0,)))
         if metric in tests and settings.seeds > 1:
-            say(console, f"test {metric.replace('_', ' ')} over the setting's seeds: {tests[metric]}")
+            reporter.record(Line(f"test {metric.replace('_', ' ')} over the setting's seeds: {tests[metric]}"))
         if failures := sum(outcome.dev is None for outcome in outcomes):
-            notice(console, f"{failures} of {len(outcomes)} runs diverged; result.json of each has the reason")
-        print_outputs(console, {"model": folder, "all metrics": settings.run / "report.json"})
+            reporter.note(f"{failures} of {len(outcomes)} runs diverged; result.json of each has the reason")
+        reporter.record(Outputs({"model": folder, "all metrics": settings.run / "report.json"}))
         return folder
 
     def make_table(self, rows: Sequence[str], reports: dict[str, dict[str, Any]]) -> Table:
@@ -238,7 +227,7 @@ class GridRun:
         return {name: summarize_seeds([scores[name] for scores in runs]) for name in (runs[0] if runs else ())}
 
 
-def estimate_cost(run: Path, trials: Sequence[GridTrial], console: Console) -> CostEstimate:
+def estimate_cost(run: Path, trials: Sequence[GridTrial], reporter: Reporter) -> CostEstimate:
     """Estimate the cost of trials by a few steps and predictions on the real data; print a summary of the first one.
 
     `run`: a folder without checkpoints. Nothing is written. Raises ValueError as `finetune` does for unusable settings
@@ -246,10 +235,10 @@ def estimate_cost(run: Path, trials: Sequence[GridTrial], console: Console) -> C
     """
     first = replace(trials[0].settings, run=run)
     with execution_context(first.device) as context:
-        state, opening = open_timed(first, context, console)
+        state, opening = open_timed(first, context, reporter)
         if state.dev is None:
             raise ValueError("no dev split to select by: name labeled files with --dev, or set --validation-fraction")
-        FinetuneRun(state, first, context, console).print_summary()
+        FinetuneRun(state, first, context, reporter).print_summary()
         estimator = CostEstimator(state, context)
         costs = [estimator.estimate(trial.settings) for trial in trials]
     return CostEstimate(sum(cost.steps for cost in costs), sum(opening + cost.seconds for cost in costs))

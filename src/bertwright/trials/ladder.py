@@ -14,10 +14,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from rich.console import Console
-
-from bertwright.base.console import heading, make_console, print_outputs
 from bertwright.base.files import lock_folder, write_json, write_text
+from bertwright.base.reporter import SILENT, Heading, Outputs, Reporter
 from bertwright.base.settings import write_settings
 from bertwright.training.run_folder import check_run_directory
 from bertwright.trials.floors import FrequentAnswer
@@ -35,13 +33,12 @@ LEGEND = (
 )
 
 
-def ladder(settings: LadderSettings, console: Console | None = None) -> Path:
+def ladder(settings: LadderSettings, reporter: Reporter = SILENT) -> Path:
     """Run or resume a ladder; return its folder.
 
     Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. A run that diverges is reported. Errors are
     `finetune`'s.
     """
-    console = console or make_console()
     resume = f"resume with: bertwright ladder --run {shlex.quote(str(settings.run))} --resume"
     runner = Runner(settings.run, is_shared=False, resume_by=resume)
     with lock_folder(settings.run):
@@ -52,13 +49,13 @@ def ladder(settings: LadderSettings, console: Console | None = None) -> Path:
         trials = list_trials(settings)
         rows = [*dict.fromkeys(trial.row for trial in trials)]
         pending = len(trials) - runner.count(trials)
-        heading(console, f"Ladder of {len(rows)} systems, {len(trials)} runs, {pending} of them pending")
-        runner.run_all(trials, console)
+        reporter.record(Heading(f"Ladder of {len(rows)} systems, {len(trials)} runs, {pending} of them pending"))
+        runner.run_all(trials, reporter)
     table = make_table(settings, rows, [(trial, result) for trial in trials if (result := runner.result(trial))])
     write_json(settings.run / "report.json", table.to_record())
     write_text(settings.run / "ladder.md", table.to_markdown({}, {}))
-    table.show(console)
-    print_outputs(console, {"table": settings.run / "ladder.md", "all results": settings.run / "report.json"})
+    table.show(reporter)
+    reporter.record(Outputs({"table": settings.run / "ladder.md", "all results": settings.run / "report.json"}))
     return settings.run
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.base.files import read_json
-from bertwright.base.settings import check_limit, check_minimum, from_table, to_table
+from bertwright.base.settings import check_limit, check_minimum, from_table, merge, to_table
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.model_files import check_model, locate_config, model_folder
+from bertwright.systems.registry import ladder_steps
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.tagging import Tagging
 from bertwright.training.device_settings import DeviceSettings
@@ -89,40 +90,16 @@ class LadderSettings:
         2019 (table 7).
         """
         is_tagging = isinstance(self.task.build_task(), Tagging)
-        top = "bilstm-crf" if is_tagging else "bilstm"
-        linear = {"overrides": {"tag_head": "linear"}} if is_tagging else {}
-        vectors: dict[str, Any] = {} if self.vectors is None else {"vectors": self.vectors}
-        rungs = [Rung("window network", 81.47, _of_words("window", {}))] if is_tagging else []
-        rungs += [
-            Rung("BiLSTM, random vectors", None, _of_words("bilstm", {"char_model": "none"}, linear)),
-            Rung("+ characters", None, _of_words("bilstm", {}, linear)),
-        ]
-        if is_tagging:
-            rungs.append(Rung("+ CRF", 80.76, _of_words(top, {})))
-        if vectors:
-            rungs.append(Rung("+ word vectors", 91.21, _of_words(top, vectors)))
-        if self.elmo is not None:
-            context = vectors | {"language_model": self.elmo}
-            rungs.append(Rung("TagLM", 91.93, _of_words("taglm", context)))
-        if self.cove is not None:
-            context = vectors | {"translation_model": self.cove}
-            rungs.append(Rung("CoVe", None, _of_words("cove", context)))
-            if not is_tagging:
-                rungs.append(Rung("BCN", None, _of_words("bcn", vectors)))
-                rungs.append(Rung("BCN + CoVe", None, _of_words("bcn", context)))
-        if self.elmo is not None:
-            context = vectors | {"language_model": self.elmo}
-            rungs.append(Rung("ELMo", 92.22, _of_words("elmo", context)))
-        if self.ulmfit is not None:
-            rungs.append(Rung("ULMFiT", None, {"model": self.ulmfit}))
-        if self.gpt is not None:
-            rungs.append(Rung("GPT, fine-tuned", None, {"model": self.gpt}))
-        if self.bert is not None:
-            rungs += [
-                Rung("BERT, random weights", None, {"model": self.bert, "tuning": {"from_scratch": True}}),
-                Rung("BERT, frozen", None, {"model": self.bert}, is_frozen=True),
-                Rung("BERT, fine-tuned", 92.4, {"model": self.bert}),
-            ]
+        rungs, kinds = list[Rung](), ("all", "tagging" if is_tagging else "texts")
+        for step in ladder_steps():
+            if step.tasks not in kinds or any(getattr(self, option) is None for option in step.needs):
+                continue
+            table = merge(dict(step.table), dict(step.tagging) if is_tagging else {})
+            for name, option in step.inputs.items():
+                if (value := getattr(self, option)) is not None:
+                    part, _, setting = name.rpartition(".")
+                    table = merge(table, {part: {setting: value}} if part else {setting: value})
+            rungs.append(Rung(step.name, step.published, table, step.is_frozen))
         return rungs
 
     def finetune_settings(self, rung: Rung, seed: int) -> FinetuneSettings:
@@ -143,10 +120,6 @@ class LadderSettings:
         table |= {"run": str(self.run / "runs" / f"{slug(rung.name)}-seed{seed}"), "task": task, "tuning": tuning}
         table |= {"seed": seed, "device": to_table(self.device)} | ({} if epochs is None else {"epochs": epochs})
         return from_table(FinetuneSettings, table, "ladder")
-
-
-def _of_words(architecture: str, words: Mapping[str, Any], task: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    return {"architecture": architecture, "words": dict(words)} | dict(task or {})
 
 
 def slug(name: str) -> str:

@@ -7,7 +7,6 @@ from typing import Literal
 
 from bertwright.finetuning.settings import paper_optimizer
 from bertwright.pretraining.settings import LongPhase, ModelSettings
-from bertwright.systems.bert.bert_config import SIZES
 from bertwright.training.optimizer_settings import OptimizerSettings
 
 LevelName = Literal["demo", "evening", "night", "paper"]
@@ -103,7 +102,7 @@ class ExperimentLevel:
 
 # `mini` on some 30 million tokens.
 NIGHT = ExperimentLevel(
-    shape=SIZES["mini"],
+    shape=(4, 256, 4),
     shapes=((1, 256, 4), (2, 256, 1), (2, 256, 4), (4, 256, 4), (4, 384, 6), (8, 384, 6)),
     steps=28_000,
     batch_size=8,
@@ -130,7 +129,7 @@ NIGHT = ExperimentLevel(
 LEVELS: dict[LevelName, ExperimentLevel] = {
     "demo": replace(
         NIGHT,
-        shape=SIZES["tiny"],
+        shape=(2, 128, 2),
         shapes=((1, 128, 2), (2, 128, 1), (2, 128, 2), (4, 128, 2), (4, 192, 3), (6, 192, 3)),
         steps=2_000,
         batch_size=16,
@@ -152,7 +151,7 @@ LEVELS: dict[LevelName, ExperimentLevel] = {
     "night": NIGHT,
     # Sections 4, A.2 and A.3; table 6.
     "paper": ExperimentLevel(
-        shape=SIZES["base"],
+        shape=(12, 768, 12),
         shapes=((3, 768, 12), (6, 768, 3), (6, 768, 12), (12, 768, 12), (12, 1024, 16), (24, 1024, 16)),
         steps=1_000_000,
         batch_size=256,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from bertwright.models.representations import RepresentationName
-from bertwright.tasks.task import PoolingName
 from bertwright.trials.ladder_settings import FLOOR
 from bertwright.trials.levels import Shape
 
@@ -60,7 +59,7 @@ class Row:
     """Whether a new BiLSTM reads the states."""
     step: int | None = None
     """Checkpoint that is fine-tuned; None: the last."""
-    pooling: PoolingName | None = None
+    pooling: str | None = None
     only: tuple[str, ...] = ()
     """Tasks of the row; empty: all."""
     is_tuned: bool = True

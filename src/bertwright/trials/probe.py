@@ -19,21 +19,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
-from bertwright.base.console import (
-    format_duration,
-    heading,
-    item_progress,
-    key_value_table,
-    make_console,
-    make_table,
-    notice,
-    print_outputs,
-    say,
-    silent_console,
-)
 from bertwright.base.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
+from bertwright.base.messages import format_duration
+from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.base.settings import write_settings
 from bertwright.finetuning.pooling_choice import PoolingChoice, choose_pooling
 from bertwright.finetuning.settings import TuningSettings
@@ -134,22 +122,21 @@ def table_rows(results: Sequence[ProbeResult], metric: str) -> list[ProbeRow]:
     ]
 
 
-def probe(settings: ProbeSettings, console: Console | None = None) -> list[ProbeRow]:
+def probe(settings: ProbeSettings, reporter: Reporter = SILENT) -> list[ProbeRow]:
     """Compute the features, train all heads that are missing, and print and return the table; none in a dry run.
 
     Ctrl-C loses only the current head. Raises ValueError for settings, files and folders that are not usable, and
     DivergedError for a loss that is not finite.
     """
-    console = console or make_console()
     check_single_process("a probe")
     if settings.dry_run:
         check_run_directory(settings, RESUME_OVERRIDES)
-        print_plan(settings, console)
+        print_plan(settings, reporter)
         return []
     with locked_run(settings, RESUME_OVERRIDES) as context:
         if settings.resume:
             settings = settings.extend(read_run_settings(ProbeSettings, settings.run))
-        run = open_probe(settings, context, console)
+        run = open_probe(settings, context, reporter)
         try:
             return run.run()
         except KeyboardInterrupt:
@@ -178,7 +165,7 @@ def measure_probe(settings: ProbeSettings) -> ProbeCost:
     """
     started = time.perf_counter()
     with execution_context(settings.device) as context:
-        examples = len(open_probe(settings, context, silent_console()).splits[0].examples)
+        examples = len(open_probe(settings, context, MUTE).splits[0].examples)
     opening, seconds = time.perf_counter() - started, list[float]()
     limit = min(examples, TIMED_EXAMPLES)
     sample = replace(
@@ -187,28 +174,28 @@ def measure_probe(settings: ProbeSettings) -> ProbeCost:
     with TemporaryDirectory() as folder:
         for seeds in ((0,), (0, 1)):
             started = time.perf_counter()
-            probe(replace(sample, run=Path(folder) / str(len(seeds)), seeds=seeds), silent_console())
+            probe(replace(sample, run=Path(folder) / str(len(seeds)), seeds=seeds), MUTE)
             seconds.append(time.perf_counter() - started)
     heads = max(0.0, seconds[1] - seconds[0])
     features, factor = max(0.0, seconds[0] - heads), examples / limit
     return ProbeCost(opening, factor * features, factor * heads, examples)
 
 
-def print_plan(settings: ProbeSettings, console: Console) -> None:
+def print_plan(settings: ProbeSettings, reporter: Reporter) -> None:
     """Print the data, the heads that are missing, and their estimated time; write nothing."""
     if settings.resume:
         settings = settings.extend(read_run_settings(ProbeSettings, settings.run))
     with execution_context(settings.device) as context:
-        run = open_probe(settings, context, console)
+        run = open_probe(settings, context, reporter)
         run.print_summary(len(run.trials))
         pending, numbers = len(run.pending(run.read_results())), run.count_numbers()
         cached = all(run.features_folder(split).exists() for split in run.splits)
     cost = measure_probe(settings)
     features = 0.0 if cached else cost.features
     heads = cost.heads * pending / len(run.representations)
-    heading(console, "The whole run, estimated on this machine")
-    console.print(
-        key_value_table(
+    reporter.record(Heading("The whole run, estimated on this machine"))
+    reporter.record(
+        Fields(
             {
                 "heads": f"{pending:,} to train",
                 "estimated time": format_duration(cost.opening + features + heads),
@@ -219,7 +206,7 @@ def print_plan(settings: ProbeSettings, console: Console) -> None:
     )
 
 
-def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Console) -> ProbeRun:
+def open_probe(settings: ProbeSettings, context: ExecutionContext, reporter: Reporter) -> ProbeRun:
     """Read and check model, examples and cached features; nothing has been written at that point."""
     folder = model_folder(settings.model)
     encoder, tokenizer = load_model(folder, heads="optional").model.encoder, open_tokenizer(folder)
@@ -235,7 +222,7 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, console: Cons
     splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items()]
     pooling = choose_pooling(TuningSettings(pooling=settings.pooling), task, folder)
     encoder.to(context.device)
-    run = ProbeRun(settings, context, console, task, encoder, tokenizer, splits, representations, pooling)
+    run = ProbeRun(settings, context, reporter, task, encoder, tokenizer, splits, representations, pooling)
     if cached := [split for split in splits if run.features_folder(split).exists()]:
         model = encoder_digest(run.encoder, run.pooling.modes)
         for split in cached:
@@ -249,7 +236,7 @@ class ProbeRun:
 
     settings: ProbeSettings
     context: ExecutionContext
-    console: Console
+    reporter: Reporter
     task: AnyTask
     encoder: TextEncoder
     tokenizer: TextTokenizer
@@ -273,7 +260,7 @@ class ProbeRun:
             raise ValueError(f"{path}: results of other data or another --dtype; restore both, or start another run")
         pending = self.pending(results)
         if len(pending) < len(trials):
-            say(self.console, f"{len(trials) - len(pending)} of {len(trials)} heads are already finished")
+            self.reporter.record(Line(f"{len(trials) - len(pending)} of {len(trials)} heads are already finished"))
         for trial in until_stopped(pending):
             results.append(self.train(trial, features, source))
             write_results(path, map(asdict, results))
@@ -320,14 +307,14 @@ class ProbeRun:
         fields["head"] = f"{lstm}linear, {head.outputs} outputs; {epochs}"
         fields["heads"] = f"{heads}, of {len(self.representations)} representations"
         fields["device"] = str(self.context)
-        self.console.print(key_value_table(fields))
+        self.reporter.record(Fields(fields))
         for warning in data_warnings(self.task, settings.task, self.splits, self.tokenizer, config.max_positions):
-            notice(self.console, warning)
+            self.reporter.note(warning)
 
     def compute_features(self, split: SplitData) -> Features:
         """Return the states of one split; compute them if they are not cached."""
         layers = {layer for name in self.representations for layer in self.layers(name)}
-        with item_progress(self.console, f"features of {split.name}", split.encoded.num_items) as advance:
+        with self.reporter.progress(f"features of {split.name}", split.encoded.num_items) as advance:
             folder, pooled = self.features_folder(split), self.task.head.reads_sequence_state
             return load_or_compute_features(
                 self.encoder, split.encoded, sorted(layers), folder, advance, pooled, self.pooling.modes
@@ -375,7 +362,7 @@ class ProbeRun:
         per_epoch = data["train"].count_steps(settings.batch_size)
         steps = settings.epochs * per_epoch
         fit_settings = FitSettings(None, steps, eval_steps=range(per_epoch, steps, per_epoch), metric=metric)
-        best = fit(fit_settings, spec, self.context, self.console)
+        best = fit(fit_settings, spec, self.context, self.reporter)
         if numbers := self.task.example_scores(data["dev"].split.examples, predict(head, self.task, data["dev"])):
             ensure_folder(settings.run / EXAMPLES)
             numbers.save(settings.run / EXAMPLES / f"{trial.name}.npz")
@@ -383,7 +370,7 @@ class ProbeRun:
         epoch, seconds = best.step // per_epoch, time.perf_counter() - started
         scores = f"{metric} {100 * best.scores[metric]:.2f} on dev after epoch {epoch}"
         scores += f", {100 * test[metric]:.2f} on test" if test else ""
-        say(self.console, f"{trial}: {scores}; {seconds:,.0f} s")
+        self.reporter.record(Line(f"{trial}: {scores}; {seconds:,.0f} s"))
         name, rate, seed = trial
         return ProbeResult(name, rate, seed, epoch, dev=best.scores, test=test, seconds=seconds, source=source)
 
@@ -392,22 +379,26 @@ class ProbeRun:
         types = {split_tag(name)[1] for name in self.task.label_names} - {""}
         comparable = self.task.head.kind == "token" and self.task.metric == "f1" and types == CONLL_2003
         metric = self.task.metric.replace("_", " ")
-        heading(
-            self.console,
-            f"{metric} on the frozen states, percent, mean ± deviation over the seeds; "
-            f"dev: the best of {self.settings.epochs} epochs",
+        self.reporter.record(
+            Heading(
+                f"{metric} on the frozen states, percent, mean ± deviation over the seeds; "
+                f"dev: the best of {self.settings.epochs} epochs"
+            )
         )
         paper = ("paper",) if comparable else ()
-        table = make_table("", "rate", "seeds", "dev", *(("test",) if rows[0].test else ()), *paper)
+        columns = ("", "rate", "seeds", "dev", *(("test",) if rows[0].test else ()), *paper)
+        cells = []
         for row in rows:
             scores = [summary.format(digits=2) for summary in (row.dev, row.test) if summary]
             f1 = PAPER_F1.get(row.representation)
             published = (f"{100 * f1:.1f}" if f1 else "",) if comparable else ()
-            table.add_row(row.representation, f"{row.learning_rate:g}", str(row.dev.seeds), *scores, *published)
-        self.console.print(table)
+            cells.append((row.representation, f"{row.learning_rate:g}", str(row.dev.seeds), *scores, *published))
+        self.reporter.record(Rows(columns, cells))
         if comparable:
             fine_tuned = f"{100 * PAPER_FINE_TUNED_F1:.1f}"
-            say(self.console, f"paper: BERT BASE on the dev set of CoNLL-2003 (table 7; fine-tuned {fine_tuned})")
+            self.reporter.record(
+                Line(f"paper: BERT BASE on the dev set of CoNLL-2003 (table 7; fine-tuned {fine_tuned})")
+            )
         run = self.settings.run
         write_json(run / "report.json", {"metric": self.task.metric, "rows": [row.to_record() for row in rows]})
         outputs = {"all heads": run / RESULTS_FILE}
@@ -416,7 +407,7 @@ class ProbeRun:
             layers = [by_name[name] for name in single_layers(self.encoder.config.num_layers)]
             plot_layers(layers, metric, run / "layers.png")
             outputs["plot"] = run / "layers.png"
-        print_outputs(self.console, outputs)
+        self.reporter.record(Outputs(outputs))
 
 
 def plot_layers(rows: Sequence[ProbeRow], metric: str, path: Path) -> None:

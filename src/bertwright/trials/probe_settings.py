@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from bertwright.base.settings import MAX_BATCH_SIZE, MAX_SEED, check_distinct, check_limit, check_minimum, check_range
 from bertwright.interop.model_files import check_model
+from bertwright.models.pooling import HEAD_POOLINGS, HeadPoolingName, check_pooling
 from bertwright.models.representations import REPRESENTATIONS, RepresentationName
 from bertwright.tasks.presets import TaskSettings
-from bertwright.tasks.task import PoolingName, check_pooling
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import check_run_directory
 
@@ -74,7 +74,7 @@ class ProbeSettings:
     """Layers of the BiLSTM (paper: 2), which only tagging has. 0: a linear layer alone, which shows what each layer of
     the model contains by itself (with --representations each-layer); a BiLSTM makes up for what is missing. A text has
     a single vector (--pooling), which a linear layer reads."""
-    pooling: PoolingName | None = None
+    pooling: HeadPoolingName | None = None
     """Vector of a text, in tasks with a label per text. cls: the state of [CLS] or, in a left-to-right model, of the
     last token; mean, max: over the states of all tokens; concat: these three. Unset: as `finetune` chooses it."""
     dropout: float = 0.3
@@ -92,7 +92,7 @@ class ProbeSettings:
         check_limit(self, "from 0 to below 1", "dropout", "validation_fraction")
         check_minimum(self, 1, "limit", "epochs")
         check_minimum(self, 0, "lstm_layers")
-        check_pooling(self.pooling)
+        check_pooling(self.pooling, tuple(HEAD_POOLINGS))
         check_minimum(self, 2, "lstm_size")
         if self.lstm_size % 2:
             raise ValueError(f"lstm_size must be even, half for each direction, not {self.lstm_size}")

@@ -228,7 +228,7 @@ def _summarize_pretraining(trial: StoreTrial, result: Result) -> Pretraining:
         losses or {rate: scores[objective.loss_metric]},
         rate,
         scores[PERPLEXITY],
-        scores["nsp_accuracy"] if objective.name == "mlm+nsp" else None,
+        scores.get("nsp_accuracy"),
     )
 
 

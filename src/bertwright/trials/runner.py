@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
 
-from bertwright.base.console import format_duration, item_progress, say
-from bertwright.base.files import lock_if_free, read_json, write_json
+from bertwright.base.files import lock_if_free, open_to_append, read_json, write_json
+from bertwright.base.messages import format_duration
+from bertwright.base.reporter import SILENT, Line, LogReporter, Reporter
 from bertwright.executors.executor import Executor
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
@@ -35,6 +35,7 @@ from bertwright.training.context import select_device, select_threads
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.interrupt import graceful_shutdown
 from bertwright.training.loop import DivergedError
+from bertwright.training.metrics_log import with_current_names
 from bertwright.trials.trial import CHOSEN_RATE, ENTROPY, RESULT, Trial, all_trials, find_contradictions
 
 LOG = "log.txt"
@@ -108,6 +109,7 @@ class Runner:
                 f"{path}: a result of other settings ({', '.join(contradictions)}), because defaults have changed; "
                 "choose another --work"
             )
+        record["scores"] = with_current_names(record["scores"])
         return Result(*(record[name] for name in Result._fields))
 
     def check_former_results(self) -> None:
@@ -122,7 +124,7 @@ class Runner:
         """Read the per-example statistics of the score of a finished trial; None if its metric has none."""
         return ExampleScores.load(trial.examples_file(self.run_folder(trial)))
 
-    def run_each(self, trials: Sequence[Trial], console: Console) -> Generator[Trial]:
+    def run_each(self, trials: Sequence[Trial], reporter: Reporter) -> Generator[Trial]:
         """Run all trials in order and yield each when it is finished; other processes take their share.
 
         Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. Raises ValueError and OSError as the
@@ -133,25 +135,25 @@ class Runner:
         with (
             self._counted(needed),
             graceful_shutdown() as stop_signals,
-            item_progress(console, "runs", len(needed)) as advance,
+            reporter.progress("runs", len(needed)) as advance,
         ):
             while waiting:
                 if stop_signals:  # during the last step of a run, which is then finished
                     raise KeyboardInterrupt
                 for number, trial in enumerate(waiting):
-                    if all(map(self.result, trial.parents)) and self.complete(trial, needed, console):
+                    if all(map(self.result, trial.parents)) and self.complete(trial, needed, reporter):
                         advance(1)
                         yield waiting.pop(number)
                         break
                 else:  # other processes run all trials that could start
                     time.sleep(WAIT_S)
 
-    def run_all(self, trials: Sequence[Trial], console: Console) -> None:
+    def run_all(self, trials: Sequence[Trial], reporter: Reporter) -> None:
         """Run all trials that are not finished. Errors: see `run_each`."""
-        for _ in self.run_each(trials, console):
+        for _ in self.run_each(trials, reporter):
             pass
 
-    def run_on(self, executor: Executor, trials: Sequence[Trial], console: Console) -> None:
+    def run_on(self, executor: Executor, trials: Sequence[Trial], reporter: Reporter) -> None:
         """Run all trials that are not finished by the workers of an executor, each when its parents are finished.
 
         The workers need the work folder on a shared disk. Other processes may share the work. Ctrl-C ends running
@@ -175,9 +177,9 @@ class Runner:
                 if not is_done:  # another process has locked it
                     waiting.append(trial)
                 elif trial.key not in printed:
-                    self._print(trial, needed, console)
+                    self._print(trial, needed, reporter)
 
-    def complete(self, trial: Trial, needed: Sequence[Trial], console: Console) -> bool:
+    def complete(self, trial: Trial, needed: Sequence[Trial], reporter: Reporter) -> bool:
         """Run a trial unless it is finished, and delete what no other reads; return False if another process has it.
 
         `needed`: all trials of the series, which the printed line counts.
@@ -187,15 +189,15 @@ class Runner:
                 return False
             if self.result(trial) is None:
                 self.run(trial)
-                self._print(trial, needed, console)
+                self._print(trial, needed, reporter)
             trial.prune(self.run_folder(trial))  # also after a process that was killed before it could do so
             return True
 
-    def _print(self, trial: Trial, needed: Sequence[Trial], console: Console) -> None:
+    def _print(self, trial: Trial, needed: Sequence[Trial], reporter: Reporter) -> None:
         """Print the result of a finished trial, and how many of the series are finished."""
         if result := self.result(trial):
             count = f"{self.count(needed)} of {len(needed)}"
-            say(console, f"{count:>10}  {trial.name}: {result} ({format_duration(result.seconds)})")
+            reporter.record(Line(f"{count:>10}  {trial.name}: {result} ({format_duration(result.seconds)})"))
 
     @contextmanager
     def _counted(self, needed: Sequence[Trial]) -> Iterator[None]:
@@ -227,9 +229,9 @@ class Runner:
         if failure is None:
             trial.check_inputs()
             runs = [self.run_folder(parent) for parent in trial.parents]
-            with (folder / LOG).open("a", encoding="utf-8", buffering=1) as log:
+            with open_to_append(folder / LOG) as log:
                 try:
-                    scores = trial.run(self.run_folder(trial), runs, Console(file=log, width=120, force_terminal=False))
+                    scores = trial.run(self.run_folder(trial), runs, LogReporter(log))
                 except DivergedError as error:
                     failure = str(error)
             trial.check_inputs()
@@ -243,7 +245,7 @@ class Runner:
 
 def complete_trial(trial: Trial, runner: Runner) -> bool:
     """Complete a trial as a worker; return False if another process has it, after a while."""
-    is_done = runner.complete(trial, (), Console(quiet=True))
+    is_done = runner.complete(trial, (), SILENT)
     if not is_done:
         time.sleep(WAIT_S)
     return is_done

@@ -7,14 +7,11 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from rich.console import Console
-
-from bertwright.base.console import filled_table, heading, notice, plain_text, say
 from bertwright.base.files import save_figure
+from bertwright.base.reporter import Heading, Line, Minor, Reporter, Rows
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.trials.paper_table import FEATURES, PERPLEXITY, Claim, Figures
@@ -302,16 +299,16 @@ class Table:
             lines.append([title, *(texts_by_row.get(row, "") for row in self.rows)])
         return lines if self.is_transposed else [list(line) for line in zip(*lines, strict=True)]
 
-    def show(self, console: Console) -> None:
+    def show(self, reporter: Reporter) -> None:
         """Print the table, the findings and the claims."""
-        heading(console, self.title)
-        header, *rows = self.to_text(partial(plain_text, style="dim"))
-        console.print(filled_table(map(str, header), rows))
-        say(console, self.legend, style="dim")
+        reporter.record(Heading(self.title))
+        header, *rows = self.to_text(Minor)
+        reporter.record(Rows([str(name) for name in header], rows, texts=(0,)))
+        reporter.record(Line(self.legend, "minor"))
         for note in self.findings:
-            notice(console, note)
+            reporter.note(note)
         for result in self.claims:
-            say(console, f"- {result}")
+            reporter.record(Line(f"- {result}"))
 
     def to_markdown(self, setup: Mapping[str, str], further: Mapping[str, TextTable]) -> str:
         """Return the table as Markdown.

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from rich.console import Console
 
-from bertwright.base.console import silent_console
-from bertwright.base.files import digest_bytes, digest_file, ensure_folder, read_json, remove_folder, remove_stale_parts
+from bertwright.base.files import digest_bytes, ensure_folder, read_json, remove_folder, remove_stale_parts
+from bertwright.base.reporter import MUTE, Reporter
 from bertwright.base.settings import default_table, to_table
 from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import open_run
@@ -40,10 +39,12 @@ from bertwright.pretraining.settings import RESUME_OVERRIDES as PRETRAIN_OVERRID
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
+from bertwright.text.sources import digest_input
 from bertwright.tokenstore.store import TokenStore, open_held_out
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
 from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.metrics_log import with_current_names
 from bertwright.training.run_folder import INITIAL_WEIGHTS, delete_weights, find_changed_settings
 from bertwright.trials.head_results import RESULTS_FILE, read_results
 from bertwright.trials.probe import EXAMPLES as PROBE_EXAMPLES
@@ -134,7 +135,7 @@ class Trial(ABC):
     """False: the trial runs if one of its parents has not failed."""
 
     @abstractmethod
-    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Start or resume the run in a folder; return its scores by name. `parents`: run folders of the parents."""
 
     def measure(self, models: Sequence[Path]) -> Cost:
@@ -156,7 +157,7 @@ class Trial(ABC):
 
     def write_untrained(self, folder: Path) -> Path:
         """Write an untrained model with the shape of the trial's model into a run folder; return the folder."""
-        self.run(folder, write_untrained(self.parents, folder), silent_console())
+        self.run(folder, write_untrained(self.parents, folder), MUTE)
         return folder
 
     @property
@@ -236,22 +237,23 @@ class Pretrain(StoreTrial):
         assert self.settings.store is not None
         return (("store", digest_store(self.settings.store)),)
 
-    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Pre-train; return the scores of the last evaluation on held-out documents, and the unigram entropy.
 
         The loss on each held-out sequence is written as the numbers behind the perplexity.
         """
         settings = start_or_resume(self.settings, folder, PRETRAIN_OVERRIDES)
-        pretrain(settings, console)
+        pretrain(settings, reporter)
         with execution_context(settings.device) as context:
-            opened = open_pretraining(replace(settings, resume=True), context, console)
+            opened = open_pretraining(replace(settings, resume=True), context, reporter)
             sums = []
             for batch in opened.held_out[0].validation_batches(settings.eval_sequences, micro_batch_size=1):
                 losses = evaluate(opened.objective, opened.model, [batch.to(context.device)])
                 sums.append((losses[opened.objective.loss_metric] * batch.num_predictions, batch.num_predictions))
         ExampleScores("loss", np.array(sums)).save(folder.parent / "perplexity.npz")
         evaluation: dict[str, float] | None = read_json(folder / "report.json")["held_out_after"]
-        scores = {name: value for name, value in (evaluation or {}).items() if isinstance(value, float)}
+        named = with_current_names(evaluation or {})
+        scores = {name: value for name, value in named.items() if isinstance(value, float)}
         baseline = opened.train[0].measure_baseline()
         return scores if baseline is None else scores | {ENTROPY: baseline}
 
@@ -277,14 +279,14 @@ class BestRate(StoreTrial):
     described: ClassVar[str] = "choice of the rate"
     needs_all_parents: ClassVar[bool] = False
 
-    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Link the best pre-training; return its scores, its rate, and the held-out loss at each rate."""
         results = dict[float, tuple[Path, dict[str, float]]]()
         for trial, parent in zip(self.parents, parents, strict=True):
             result = read_json(parent.parent / RESULT)
             if not result["failure"]:
                 assert isinstance(trial, Pretrain)
-                results[trial.settings.optimizer.learning_rate] = (parent, result["scores"])
+                results[trial.settings.optimizer.learning_rate] = (parent, with_current_names(result["scores"]))
         loss = self.settings.objective.loss_metric
         best = min(results, key=lambda rate: results[rate][1].get(loss, math.inf))
         parent, scores = results[best]
@@ -302,11 +304,11 @@ class BestRate(StoreTrial):
 class SameRate(Pretrain):
     """Pre-training with another seed at the peak rate that its parent, a `BestRate`, chose."""
 
-    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Pre-train; return the scores of the pre-training, and its rate."""
         rate = read_json(parents[0].parent / RESULT)["scores"][CHOSEN_RATE]
         trial = Pretrain(self.name, self.digests, (), with_rate(self.settings, rate))
-        return {**trial.run(folder, (), console), CHOSEN_RATE: rate}
+        return {**trial.run(folder, (), reporter), CHOSEN_RATE: rate}
 
 
 @dataclass(frozen=True)
@@ -362,9 +364,9 @@ class Finetune(TaskTrial):
         """Everything that decides the result."""
         return super().identity | ({} if self.step is None else {"step": self.step})
 
-    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Fine-tune; return the scores on dev and on test, and the task's metric as "dev" and "test"."""
-        finetune(self.started(folder, parents), console)
+        finetune(self.started(folder, parents), reporter)
         report = read_json(folder / "report.json")
         scores = {split: values[report["metric"]] for split, values in report["scores"].items()}
         test = {f"test_{name}": value for name, value in report["scores"].get("test", {}).items()}
@@ -379,7 +381,7 @@ class Finetune(TaskTrial):
         settings = with_model_of(self.settings, models)
         with execution_context(settings.device) as context:
             started = time.perf_counter()
-            state = open_run(settings, context, silent_console())
+            state = open_run(settings, context, MUTE)
             opening = time.perf_counter() - started
             estimator = CostEstimator(state, context)
             seconds = estimator.estimate(settings).seconds
@@ -395,12 +397,12 @@ class Finetune(TaskTrial):
 class LastStepFinetune(Finetune):
     """Fine-tuning whose last step is scored, with numbers for each dev example."""
 
-    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Fine-tune, then predict the dev examples with the last weights and write their numbers."""
-        scores = super().run(folder, parents, console)
+        scores = super().run(folder, parents, reporter)
         settings = replace(self.started(folder, parents), resume=True)
         with execution_context(settings.device) as context:
-            state = open_run(settings, context, console)
+            state = open_run(settings, context, reporter)
             assert state.dev is not None
             predictions = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded).predictions
         if numbers := state.task.example_scores(state.dev.examples, predictions):
@@ -422,9 +424,9 @@ class Probe(TaskTrial):
         """Name of the score whose mean selects the rate: the head's own."""
         return self.score
 
-    def run(self, folder: Path, parents: Sequence[Path], console: Console) -> Mapping[str, float]:
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Train the heads; return scores by the name of each head."""
-        probe(start_or_resume(with_model_of(self.settings, parents), folder, PROBE_OVERRIDES), console)
+        probe(start_or_resume(with_model_of(self.settings, parents), folder, PROBE_OVERRIDES), reporter)
         metric = read_json(folder / "report.json")["metric"]
         results = read_results(folder / RESULTS_FILE, lambda record: parse_result(record, metric))
         return {result.trial.name: result.dev[metric] for result in results}
@@ -528,7 +530,7 @@ def start_or_resume(settings: R, run: Path, resume_overrides: tuple[str, ...]) -
 def digest_task_inputs(task: TaskSettings, model: str | None) -> Digests:
     """Return the digest of the content of each split's files, wherever they are, and of a model if one is given."""
     files = [
-        (split, digest_bytes(*(digest_file(Path(path)).encode() for path in task.files(split))))
+        (split, digest_bytes(*(digest_input(path).encode() for path in task.files(split))))
         for split in SPLITS
         if task.files(split)
     ]

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bertwright.base.files import local_folder, read_json
+from bertwright.systems.registry import resolve, system_of_folder
 from bertwright.vocabulary.byte_pair_tokenizer import TOKENIZER_CLASS, BytePairTokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
-# By `tokenizer_class` in tokenizer_config.json or, without it, `model_type` in config.json: the function that opens a
-# folder; all others have WordPiece.
+# By `tokenizer_class` in tokenizer_config.json: the function that opens a folder. Without it, the record of the system
+# that `model_type` in config.json names has the function; all other folders have WordPiece.
 KINDS: dict[str, Callable[[Path], TextTokenizer]] = {
     TOKENIZER_CLASS: BytePairTokenizer.load,
     f"{TOKENIZER_CLASS}Fast": BytePairTokenizer.load,  # of earlier versions of `transformers`
-    "openai-gpt": BytePairTokenizer.load,
     WordTokenizer.__name__: WordTokenizer.load,
 }
 
@@ -33,4 +33,8 @@ def open_tokenizer(folder_or_file: Path | str, lowercase: bool | None = None) ->
         kind = kind or (values.get(field) if isinstance(values, dict) else None)
     if isinstance(kind, str) and kind in KINDS:
         return KINDS[kind](path)
+    system = system_of_folder(kind) if isinstance(kind, str) else None
+    if system is not None and system.tokenizer:
+        tokenizer: TextTokenizer = resolve(system.tokenizer)(path)
+        return tokenizer
     return Tokenizer.load(path, lowercase)

@@ -1,7 +1,9 @@
 """Layout of a sequence: the special tokens around the segments of an example, and their segment types.
 
 BERT reads `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]` (section 3), GPT `<start> A <extract>` and
-`<start> A <delimiter> B <extract>`. Nothing else in the package writes special tokens into a sequence.
+`<start> A <delimiter> B <extract>`. Four other places write special tokens into a sequence: `TextTokenizer.add_ends`,
+for one text; `Streams`, of documents end to end; `Translator`, for the first token that a decoder reads; and
+`validate_backend`, in the template of a tokenizer.json for other libraries.
 
 S sequences with T tokens in all.
 """

@@ -1,15 +1,19 @@
 """Word vectors of a file, memory-mapped: big files open at once, and only the rows that are used are read.
 
 The first opening of a file of more than 4 MB writes its vectors and an index of its words into the user's cache
-(`BERTWRIGHT_CACHE`); later ones map these until the size or time of the file changes. V words, D numbers per word.
+(`BERTWRIGHT_CACHE`); later ones map these until the size or time of the file changes. The cache has at most
+`BERTWRIGHT_VECTOR_CACHE_GB` gigabytes (10 if unset); the files that were not used for the longest time leave it first.
+V words, D numbers per word.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,8 +38,10 @@ from bertwright.vocabulary.vector_formats import (
 )
 
 SMALLEST_CACHED = 1 << 22  # bytes; smaller files are read within a fraction of a second
+CACHE_LIMIT = "BERTWRIGHT_VECTOR_CACHE_GB"  # variable of the environment
+DEFAULT_LIMIT = "10"
 CACHE_VERSION = 1  # raised with every change of the cache's files
-SOURCE = "source.json"  # of a cache: version, path, size and time of the file
+SOURCE = "source.json"  # of a cache: version, path, size and time of the file; its own time is the cache's last use
 ARRAYS = ("vectors", "letters", "offsets", "hashes", "hashed_rows")  # .npy files of a cache: see VectorFile
 DIGITS = re.compile(r"\d")
 RUN_FILES = ("vectors.bin", "vectors.txt")  # of a run of `bertwright word-vectors`, the best one first
@@ -197,17 +203,50 @@ def load_vectors(path: Path | str) -> VectorFile:
         "bytes": status.st_size,
         "modified_ns": status.st_mtime_ns,
     }
-    if status.st_size >= SMALLEST_CACHED:
+    limit = _cache_limit()
+    if limit and status.st_size >= SMALLEST_CACHED:
         try:
             cache = user_cache() / "vectors" / digest_bytes(str(path.resolve()).encode())
             if not _is_current(cache, source):
                 _write_cache(path, cache, source)
-            return _open_index(path, cache)
+            file = _open_index(path, cache)
+            with suppress(OSError):  # a cache of another user
+                (cache / SOURCE).touch()
+            _limit_caches(cache.parent, limit)
+            return file
         except (OSError, RuntimeError):  # a cache that cannot be written, a user without a home folder
             pass
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder_name:  # the maps keep the deleted files
         _write_index(path, Path(folder_name))
         return _open_index(path, Path(folder_name))
+
+
+def _cache_limit() -> float:
+    """Return the number of bytes that all caches may have together. Raises ValueError for no number of gigabytes."""
+    given = os.environ.get(CACHE_LIMIT, DEFAULT_LIMIT)
+    try:
+        limit = float(given) * 1e9
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:  # NaN
+        raise ValueError(f"{CACHE_LIMIT}: expected a number of gigabytes from 0, got {given!r}; change or unset it")
+    return limit
+
+
+def _limit_caches(folder: Path, limit: float) -> None:
+    """Delete caches until the rest has at most `limit` bytes, the oldest use first; maps of their files stay valid."""
+    caches = []
+    for source in folder.glob(f"*/{SOURCE}"):
+        with suppress(OSError):  # another process has deleted it
+            size = sum(path.stat().st_size for path in source.parent.iterdir())
+            caches.append((source.stat().st_mtime_ns, size, source.parent))
+    total = sum(size for _, size, _ in caches)
+    for _, size, cache in sorted(caches):
+        if total <= limit:
+            return
+        with suppress(OSError):  # files that another process of Windows has open
+            remove_folder(cache)
+            total -= size
 
 
 def _is_current(cache: Path, source: dict[str, Any]) -> bool:

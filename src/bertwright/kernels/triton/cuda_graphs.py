@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertwright.base.console import print_message
+from bertwright.base.messages import print_message
 from bertwright.kernels.dropout import MaskKey
 from bertwright.kernels.fused_encoder import PARAMS_PER_LAYER, FusedArgs, by_layer
 from bertwright.kernels.gpu_linear import copy_address

@@ -36,7 +36,7 @@ from bertwright.systems.cove.mt_lstm import CoveConfig, Memory
 from bertwright.systems.elmo.elmo import ElmoConfig
 from bertwright.systems.language_model_states import LanguageModelStates
 from bertwright.systems.word_config import WordConfig
-from bertwright.systems.word_settings import LmLayers
+from bertwright.systems.word_settings import EncoderRequest, LmLayers
 
 CHANNELS = 4  # linear maps of a maxout layer, of which the largest output counts
 
@@ -166,6 +166,10 @@ class BcnEncoder(TextEncoder):
         """Compute the states after each of `layers`; layer 0 is the vectors of the words."""
         texts = Texts.of(batch)
         lengths = texts.lengths[texts.ends_text(batch.packing)]
+        if len(lengths) != self.config.texts * len(batch.packing):
+            kinds = ("single texts", "pairs of texts")
+            expected, given = kinds[self.config.texts - 1], kinds[2 - self.config.texts]
+            raise ValueError(f"bcn: expected {expected}, which this model was trained on, got {given}; train a new one")
         drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
         words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
         if self.language_model and len(words):
@@ -226,6 +230,12 @@ class BcnHead(TaskHead):
             (weights * states).sum(1),
         ]
         return torch.cat(pools, 1).masked_fill(counts == 0, 0)
+
+
+def new_encoder(request: EncoderRequest) -> BcnEncoder:
+    """Build the encoder of a new model."""
+    config = BcnConfig(**request.config, **request.context, lstm_size=request.words.lstm_size)
+    return BcnEncoder(config, seed=request.seed)
 
 
 FOLDER = Architecture(BcnEncoder, BcnConfig, "Bcn")

@@ -10,28 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.base.settings import check_choice, check_limit, check_minimum
-
-# name: layers L, hidden size H, heads A; the feed-forward size is 4 H.
-# base and large: Devlin et al. 2018, section 3. The smaller ones: Turc et al. 2019 (arXiv 1908.08962), table 1.
-SIZES: dict[str, tuple[int, int, int]] = {
-    "tiny": (2, 128, 2),
-    "mini": (4, 256, 4),
-    "small": (4, 512, 8),
-    "medium": (8, 512, 8),
-    "base": (12, 768, 12),
-    "large": (24, 1024, 16),
-}
+from bertwright.models.shapes import format_shape
+from bertwright.systems.bert.defaults import SIZES
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
-
-
-def format_shape(layers: int, hidden_size: int, heads: int) -> str:
-    """Format a shape in the style of Turc et al.
-
-    >>> format_shape(2, 128, 2)
-    'L2 H128 A2'
-    """
-    return f"L{layers} H{hidden_size} A{heads}"
 
 
 @dataclass(frozen=True)
@@ -102,9 +84,7 @@ class BertConfig:
         """
         if size not in SIZES:
             raise ValueError(f"model size {size!r}: expected one of {', '.join(SIZES)}")
-        layers, hidden, heads = SIZES[size]
-        shape = {"hidden_size": hidden, "num_layers": layers, "num_heads": heads, "intermediate_size": 4 * hidden}
-        return cls(vocab_size=vocab_size, **(shape | changes))
+        return cls(vocab_size=vocab_size, **(SIZES[size] | changes))
 
     def with_dropout(self, rate: float) -> Self:
         return replace(self, hidden_dropout=rate, attention_dropout=rate)

@@ -119,6 +119,7 @@ class BertEncoder(TextEncoder):
 
     model_type: ClassVar[str] = "bert"
     has_pooler: ClassVar[bool] = True
+    fits_new_heads: ClassVar[bool] = True
     embeddings_type: ClassVar[type[nn.Module]] = Embeddings
     config: BertConfig
     embeddings: Any

@@ -22,6 +22,7 @@ class MaskedLM(BertObjective):
     """Masked tokens alone ("No NSP", section 5.1)."""
 
     name: ClassVar[str] = "mlm"
+    summary: ClassVar[str] = "masked tokens alone (No NSP, section 5.1)"
     masks_tokens: ClassVar[bool] = True
     columns = language_model_columns("masked-LM")
 
@@ -56,6 +57,7 @@ class MaskedLMWithNextSentence(MaskedLM):
     """Masked tokens in pairs of segments, and whether B follows A: the objective of BERT."""
 
     name: ClassVar[str] = "mlm+nsp"
+    summary: ClassVar[str] = "masked tokens and next-sentence prediction (paper, section 3.1)"
     needs_pairs: ClassVar[bool] = True
     accuracy_per_sequence: ClassVar[str] = "next-sentence accuracy"
     has_next_sentence: ClassVar[bool] = True

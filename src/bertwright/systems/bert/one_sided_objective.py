@@ -5,34 +5,25 @@ The model is a BERT whose tokens attend to one side only; its loss is the masked
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from bertwright.objectives import masking
 from bertwright.objectives.language_model import language_model_columns
 from bertwright.systems.bert.bert_base import BertObjective
-
-if TYPE_CHECKING:
-    from bertwright.objectives.data import StepTexts
-    from bertwright.objectives.data_settings import DataSettings
 
 
 class LeftToRightLM(BertObjective):
     """Every token but the last predicts the next token ("LTR & No NSP")."""
 
     name: ClassVar[str] = "ltr"
+    summary: ClassVar[str] = "every next token, left to right (LTR & No NSP)"
     direction: ClassVar[str] = "left-to-right"
     columns = language_model_columns("left-to-right LM")
-
-    def most_predictions(self, settings: DataSettings) -> int:
-        return settings.max_length - 1
-
-    def choose_targets(self, step: StepTexts) -> masking.Masked:
-        return masking.causal_lm_targets(step.ids, step.lengths, self.direction == "right-to-left")
 
 
 class RightToLeftLM(LeftToRightLM):
     """Every token but the first predicts the previous token."""
 
     name: ClassVar[str] = "rtl"
+    summary: ClassVar[str] = "every previous token, right to left"
     direction: ClassVar[str] = "right-to-left"
     columns = language_model_columns("right-to-left LM")

@@ -39,7 +39,7 @@ from bertwright.systems.cove.mt_lstm import CoveConfig
 from bertwright.systems.elmo.elmo import ElmoConfig
 from bertwright.systems.language_model_states import NUM_LETTERS, LanguageModelStates
 from bertwright.systems.word_config import WordConfig
-from bertwright.systems.word_settings import LmDirections, LmLayers
+from bertwright.systems.word_settings import EncoderRequest, LmDirections, LmLayers
 from bertwright.vocabulary.unknown_words import keyed_vectors
 
 CNN_WIDTH = 3  # characters per filter
@@ -305,6 +305,20 @@ class SentenceHead(TaskHead):
         pooled = torch.segment_reduce(states[texts.words], "max", offsets=offsets, axis=0)
         is_text = torch.from_numpy(texts.ends_text(batch.packing)).to(states.device)
         return pooled.masked_fill(torch.isinf(pooled), 0.0)[is_text]
+
+
+def new_encoder(request: EncoderRequest) -> BiLSTMEncoder:
+    """Build the encoder of a new model."""
+    words = request.words
+    config = BiLSTMConfig(
+        **request.config,
+        **request.context,
+        lm_places=words.lm_places,
+        lm_directions=words.lm_directions,
+        lstm_size=words.lstm_size,
+        num_layers=words.lstm_layers,
+    )
+    return BiLSTMEncoder(config, seed=request.seed)
 
 
 FOLDER = Architecture(BiLSTMEncoder, BiLSTMConfig, "BiLSTM")

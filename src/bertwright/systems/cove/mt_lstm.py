@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,14 @@ from bertwright.base.ragged import Ints
 from bertwright.base.settings import check_limit, check_minimum
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
+from bertwright.models.beam_search import StepDecoder
 from bertwright.models.initialization import parameter_rng
 from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packed_lstm import as_factor, run_directions
 from bertwright.models.packing import PairBatch, TokenBatch
 from bertwright.models.rnn import TimeMajor
+from bertwright.systems.translation_models import TranslationModel
 
-# Name: size of word vectors, and of states (both directions together). base: section 3 of the paper.
-SIZES: dict[str, tuple[int, int]] = {"tiny": (100, 256), "base": (300, 600)}
 INITIAL_BOUND = 0.1  # initial weights are uniform in ±0.1 (section 4)
 
 
@@ -197,8 +197,11 @@ class Decoder(nn.Module):
         return DecoderState(hidden, cells, attended if masks is None else attended * masks[-1])
 
 
-class MtLstm(nn.Module):
+class MtLstm(TranslationModel):
     """Encoder and decoder; initial weights are a function of the seed. Dropout acts in training mode only."""
+
+    architecture: ClassVar[str] = "mt-lstm"
+    config: MtLstmConfig
 
     def __init__(self, config: MtLstmConfig, seed: int = 0) -> None:
         super().__init__()
@@ -248,9 +251,9 @@ class MtLstm(nn.Module):
         """Return the matrix and the biases of the next token's logits, V × H and V."""
         return self.decoder.output.weight, self.decoder.output.bias
 
-    @property
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.parameters())
+    def start_decoding(self, source: TokenBatch) -> StepDecoder:
+        """Encode sources; return the decoder that continues their hypotheses."""
+        return MtLstmSteps(self, source)
 
 
 class MtLstmSteps:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.base.settings import check_limit, check_minimum
+from bertwright.interop.huggingface import load_model
+from bertwright.interop.model_files import model_folder
 from bertwright.interop.model_format import Architecture
 from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
 from bertwright.models.distinct_words import DistinctWords, is_mark
@@ -27,23 +29,11 @@ from bertwright.models.linear import make_dropout
 from bertwright.models.packed_lstm import Clips, ProjectedLSTM, as_factor
 from bertwright.models.packing import WordBatch
 from bertwright.models.rnn import TimeMajor
+from bertwright.systems.elmo.defaults import FILTERS, SIZES, Filters
+from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES, mark_rows
 from bertwright.vocabulary.word_tokenizer import BEGIN, END
 
-Filters = tuple[tuple[int, int], ...]
-FILTERS: Filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-SIZES: dict[str, dict[str, Any]] = {  # named sizes: small, medium and base have been released by AllenNLP
-    "tiny": {"filters": FILTERS[:3], "num_highway": 1, "projection_size": 64, "cell_size": 256},
-    "mini": {
-        "filters": ((1, 16), (2, 16), (3, 32), (4, 64), (5, 128)),
-        "num_highway": 1,
-        "projection_size": 128,
-        "cell_size": 512,
-    },
-    "small": {"num_highway": 1, "projection_size": 128, "cell_size": 1024},
-    "medium": {"num_highway": 1, "projection_size": 256, "cell_size": 2048},
-    "base": {},
-}
 CARRY_BIAS = -2.0  # of the highway layers' gates: at first, they mostly hand on their input
 
 
@@ -173,6 +163,9 @@ class ElmoEncoder(TextEncoder):
 
     model_type: ClassVar[str] = "elmo"
     config: ElmoConfig
+    # As context of a task's words (`word_models.Context`):
+    reads_bytes: ClassVar[bool] = True
+    keeps_digits: ClassVar[bool] = False
 
     def __init__(self, config: ElmoConfig, seed: int = 0) -> None:
         super().__init__(config)
@@ -183,6 +176,10 @@ class ElmoEncoder(TextEncoder):
             for _ in range(config.num_layers)
         )
         self.initialize(seed)
+
+    def encoder_of(self, tokenizer: TextTokenizer) -> ElmoEncoder:
+        """Return the encoder for the words of a task, all of which it reads by their bytes."""
+        return self
 
     @torch.no_grad()
     def initialize(self, seed: int) -> None:
@@ -272,19 +269,15 @@ class BidirectionalLM(EncoderModel):
         return linear_cross_entropy(states, self.softmax.weight, self.softmax.bias, labels, scale)
 
 
-class ScalarMix(nn.Module):
-    """γ Σ sⱼ hⱼ over layers, s = softmax(w) (equation 1); at first the mean of all layers."""
-
-    def __init__(self, num_layers: int) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(num_layers))
-        self.gamma = nn.Parameter(torch.ones(1))
-
-    def forward(self, layers: Sequence[Tensor]) -> Tensor:
-        """Mix states, each R × H."""
-        shares = torch.softmax(self.weights, 0)
-        mixed: Tensor = self.gamma * sum(share * states for share, states in zip(shares, layers, strict=True))
-        return mixed
+def load_language_model(name: str) -> ElmoEncoder:
+    """Load the encoder of an ELMo. Raises ValueError for a folder with another model."""
+    encoder = load_model(model_folder(name), heads="optional").model.encoder
+    if not isinstance(encoder, ElmoEncoder):
+        raise ValueError(
+            f"{name}: expected a model of pretrain --architecture elmo, got {encoder.model_type}; name another as "
+            "language_model"
+        )
+    return encoder
 
 
 # `allennlp.py` reads and writes the released format.

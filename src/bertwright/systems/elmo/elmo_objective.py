@@ -106,7 +106,7 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
     """Two language models with one table of words (Peters et al. 2018, section 3.1)."""
 
     name: ClassVar[str] = "bilm"
-    architecture: ClassVar[str] = "elmo"
+    summary: ClassVar[str] = "every next and every previous word"
     model_options = ("size", "num_layers", "hidden_dropout")
     columns = language_model_columns("bidirectional LM")
     token_rows: np.ndarray

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertwright.objectives.language_model import language_model_columns, load_first_model
-from bertwright.systems.bert.bert_base import BertBatch, check_memory
-from bertwright.systems.bert.one_sided_objective import LeftToRightLM
+from bertwright.objectives.language_model import language_model_columns
+from bertwright.objectives.language_model_objective import LanguageModelBatch, LanguageModelObjective
+from bertwright.systems.bert.bert_base import check_memory
 
 if TYPE_CHECKING:
     from bertwright.objectives.data_settings import DataSettings
     from bertwright.pretraining.settings import ModelSettings
     from bertwright.systems.gpt.gpt import GptLanguageModel
     from bertwright.training.loop import LossOutput
-    from bertwright.vocabulary.tokenizer import TextTokenizer
 
 
-class GptObjective(LeftToRightLM):
+class GptObjective(LanguageModelObjective["GptLanguageModel"]):
     """A causal language model whose softmax shares the word vectors, on contiguous text without special tokens."""
 
     name: ClassVar[str] = "causal"
-    architecture: ClassVar[str] = "gpt"
+    summary: ClassVar[str] = "every next token of running text"
     model_options = (
         "size", "hidden_size", "num_layers", "num_heads", "max_positions", "hidden_dropout", "attention_dropout",
         "initializer_range", "init_scheme",
@@ -36,15 +34,22 @@ class GptObjective(LeftToRightLM):
         },
     }  # fmt: skip
     columns = language_model_columns("causal LM")
+    direction: ClassVar[str] = "left-to-right"
+    model_name: ClassVar[str] = "a GPT"
     has_specials: ClassVar[bool] = False
-    trains_all_parameters: ClassVar[bool] = True
+
+    @property
+    def model_class(self) -> type[GptLanguageModel]:
+        from bertwright.systems.gpt.gpt import GptLanguageModel
+
+        return GptLanguageModel
 
     def check_settings(self, settings: DataSettings) -> None:
         super().check_settings(settings)
         if settings.segments == "pair":
             raise ValueError(f"segments is 'pair'; --objective {self.name} reads running text; omit it")
 
-    def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> GptLanguageModel:  # type: ignore[override]
+    def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> GptLanguageModel:
         from bertwright.systems.bert.mimetic_init import mimetic_init_
         from bertwright.systems.gpt.gpt import GptConfig, GptLanguageModel
 
@@ -55,23 +60,15 @@ class GptObjective(LeftToRightLM):
             mimetic_init_(model.encoder)
         return model
 
-    def load_model(  # type: ignore[override]
-        self, folder: Path, settings: ModelSettings, tokenizer: TextTokenizer, is_checkpoint: bool
-    ) -> tuple[GptLanguageModel, list[str]]:
-        from bertwright.systems.gpt.gpt import GptLanguageModel
-
-        heads: Literal["required", "optional"] = "required" if is_checkpoint else "optional"
-        return load_first_model(folder, GptLanguageModel, "a GPT", settings, tokenizer, heads)[0], []
-
     def initialization(self, settings: ModelSettings) -> str:
         """Return how a new model's weights are drawn: by default independently, N(0, 0.02) at the size of the paper."""
         return settings.init_scheme or "normal"
 
-    def describe_initialization(self, settings: ModelSettings, model: GptLanguageModel) -> str:  # type: ignore[override]
+    def describe_initialization(self, settings: ModelSettings, model: GptLanguageModel) -> str:
         scheme = self.initialization(settings)
         return f"random, initialization {scheme}, deviation {model.config.initializer_range:.3g}"
 
-    def loss(self, model: GptLanguageModel, batch: BertBatch) -> LossOutput:  # type: ignore[override]
+    def loss(self, model: GptLanguageModel, batch: LanguageModelBatch) -> LossOutput:
         """Compute the mean cross entropy of the next tokens, in nats (section 3.1, L1)."""
         from bertwright.training.loop import LossOutput
 

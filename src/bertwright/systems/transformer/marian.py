@@ -7,7 +7,7 @@ dimensions is arbitrary everywhere else, so the files hold all weights in Marian
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from bertwright.interop.checksums import check_other_files, check_weights, write
 from bertwright.interop.model_files import CONFIG, WEIGHTS, locate_config
 from bertwright.interop.weights import read_weights, write_weights
 from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
+from bertwright.systems.translation_models import ADVICE, TranslationRequest, TranslationSystem
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -53,7 +54,25 @@ MODULES = {
     "feed_forward.norm": ("final_layer_norm",),
 }
 WORDS = "model.shared.weight"
-ADVICE = "name a model that `bertwright train-translation` wrote"
+
+
+def new_system(request: TranslationRequest) -> TranslationSystem:
+    """Return a new Transformer and the tokenizer of both sides."""
+    settings, target = request.settings, request.target
+    changes = {} if settings.dropout is None else {"dropout": settings.dropout}
+    config = TransformerConfig.from_size(settings.size, target.vocab_size, **changes)
+    return TranslationSystem(Transformer(config, seed=settings.seed), target, target)
+
+
+def write_system(folder: Path, system: TranslationSystem) -> None:
+    """Write a Transformer and its tokenizer; see `write_translation_model`."""
+    write_translation_model(folder, cast(Transformer, system.model), system.target)
+
+
+def load_system(folder: Path) -> TranslationSystem:
+    """Read a Transformer and its tokenizer; see `load_translation_model`."""
+    model, tokenizer = load_translation_model(folder)
+    return TranslationSystem(model, tokenizer, tokenizer)
 
 
 def write_translation_model(folder: Path, model: Transformer, tokenizer: TextTokenizer) -> None:

@@ -1,38 +1,31 @@
 """The Transformer of Vaswani et al. 2017, "Attention is all you need": an encoder and a decoder, over packed pairs.
 
-S tokens of all sources, T tokens of all targets, N hypotheses of a decoding step, H hidden size, A heads, D head size,
-V vocabulary.
+S tokens of all sources, T tokens of all targets, N hypotheses of a decoding step, t tokens of each hypothesis, H hidden
+size, A heads, D head size, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.base.settings import check_limit, check_minimum
 from bertwright.kernels.attention import attention, cross_attention
-from bertwright.kernels.fused_ops import add_dropout_norm, dropout, linear, linear_cross_entropy
+from bertwright.kernels.fused_ops import add_dropout_norm, dropout, linear
+from bertwright.models.beam_search import StepDecoder
 from bertwright.models.initialization import parameter_rng, sinusoidal_positions
 from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packing import Packing, PairBatch, TokenBatch
-from bertwright.systems.bert.bert_config import format_shape
+from bertwright.models.shapes import format_shape
 from bertwright.systems.bert.bert_encoder import layer_norm_params
-
-if TYPE_CHECKING:
-    from bertwright.systems.cove.mt_lstm import MtLstm
-
-# Name: layers of each side, hidden size, heads, feed-forward size, dropout.
-# base and big: table 3 of the paper. tiny: the Multi30k model of Wu et al. 2021 (arXiv 2105.14462).
-SIZES: dict[str, tuple[int, int, int, int, float]] = {
-    "tiny": (4, 128, 4, 256, 0.3),
-    "base": (6, 512, 8, 2048, 0.1),
-    "big": (6, 1024, 16, 4096, 0.3),
-}
+from bertwright.systems.transformer.defaults import SIZES
+from bertwright.systems.translation_models import TranslationModel
 
 
 @dataclass(frozen=True)
@@ -74,8 +67,7 @@ class TransformerConfig:
         >>> str(TransformerConfig.from_size("base", vocab_size=37_000))
         '6 + L6 H512 A8'
         """
-        names = ("num_layers", "hidden_size", "num_heads", "intermediate_size", "dropout")
-        return cls(vocab_size, **(dict(zip(names, SIZES[size], strict=True)) | changes))
+        return cls(vocab_size, **(SIZES[size] | changes))
 
 
 class Sublayer(nn.Module):
@@ -212,11 +204,14 @@ class Sequences(NamedTuple):
     max_seqlen: int
 
 
-class Transformer(nn.Module):
+class Transformer(TranslationModel):
     """Encoder and decoder with one table of vectors: for sources, for targets and, transposed, for the softmax.
 
     Its initial weights are a function of the seed. Dropout acts in training mode only.
     """
+
+    architecture: ClassVar[str] = "transformer"
+    config: TransformerConfig
 
     def __init__(self, config: TransformerConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         super().__init__()
@@ -271,37 +266,42 @@ class Transformer(nn.Module):
         weight = self.words.weight
         return weight, torch.zeros(len(weight), device=weight.device)
 
-    @property
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.parameters())
+    def start_decoding(self, source: TokenBatch) -> StepDecoder:
+        """Encode sources; return the decoder that continues their hypotheses."""
+        return CachedDecoder(self, source)
 
 
-class TranslationLoss(NamedTuple):
-    """Losses of a micro-batch, each multiplied by `scale`."""
+class CachedDecoder:
+    """A Transformer's decoder with the keys and values of all earlier tokens and of the sources.
 
-    smoothed: Tensor
-    """The loss that is minimized."""
-    cross_entropy: Tensor
-    """Cross entropy in nats, from which the perplexity follows."""
-
-
-def smoothed_loss(
-    model: Transformer | MtLstm, batch: PairBatch, labels: Tensor, smoothing: float, scale: float
-) -> TranslationLoss:
-    """Compute the cross entropy with smoothed labels (section 5.4): 1 - ε on the label, and ε spread over all tokens.
-
-    The loss of logits z with label y is logsumexp(z) - (1 - ε) z_y - ε mean(z) = CE + ε (z_y - mean(z)). The second
-    term needs two vectors per token instead of V logits, since z_y - mean(z) = h · (w_y - mean of all w), and the
-    same difference of the biases.
-    `labels`: T int64, the token after each target token.
+    The hypotheses of a source are queries of one sequence of keys, so the source's keys and values are stored once.
     """
-    states, (weight, bias) = model(batch), model.softmax_weights()
-    cross_entropy, _ = linear_cross_entropy(states, weight, bias, labels, scale)
-    if not smoothing:
-        return TranslationLoss(cross_entropy, cross_entropy.detach())
-    centered = F.embedding(labels, weight) - weight.mean(0)  # T H
-    excess = (states.float() * centered).sum() + (bias[labels] - bias.mean()).sum()
-    return TranslationLoss(cross_entropy + smoothing * scale * excess, cross_entropy.detach())
+
+    def __init__(self, model: Transformer, source: TokenBatch) -> None:
+        """Encode the sources."""
+        config, memory = model.config, model.encode(source)
+        self.model, self.source = model, source.packing
+        self.layers = cast(list[DecoderLayer], list(model.decoder_layers))
+        self.memory = [layer.cross_attention.read(memory) for layer in self.layers]  # S 2 A D each
+        empty = memory.new_empty(len(source.packing), 0, 2, config.num_heads, config.hidden_size // config.num_heads)
+        self.past = [empty] * config.num_layers  # N t 2 A D each
+        self.length = 0
+
+    def advance(self, tokens: Tensor, parents: Tensor, sources: Tensor) -> Tensor:
+        """Compute the logits after one more token of each hypothesis; see `beam_search.StepDecoder`."""
+        device = self.source.cu_seqlens.device
+        counts = np.zeros(len(self.source), np.int32)
+        counts[sources.numpy()] = beam = len(tokens) // len(sources)
+        bounds = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)).to(device)
+        tokens, parents = tokens.to(device), parents.to(device)
+        hidden = self.model.add_positions(tokens, torch.full_like(tokens, self.length), self.length + 1)
+        self.length += 1
+        for number, layer in enumerate(self.layers):
+            past = self.past[number].index_select(0, parents)
+            hidden, self.past[number] = layer.step(
+                hidden, past, self.memory[number], Sequences(bounds, beam), self.source
+            )
+        return self.model.logits(hidden).cpu()
 
 
 @torch.no_grad()

@@ -31,17 +31,13 @@ from bertwright.models.heads import EncoderModel, TaskBatch, TaskHead
 from bertwright.models.initialization import parameter_rng
 from bertwright.models.linear import Linear
 from bertwright.models.packed_lstm import LstmValues, as_factor, run_lstm
-from bertwright.models.packing import Packing, TokenBatch, WordBatch, pool_states
+from bertwright.models.packing import Packing, TokenBatch, WordBatch
+from bertwright.models.pooling import pool_states
 from bertwright.models.rnn import TimeMajor
+from bertwright.systems.ulmfit.defaults import SIZES
 
 DROPOUTS = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout", "output_dropout")
 MAX_DROPOUT = 0.9
-SIZES: dict[str, dict[str, int]] = {
-    "tiny": {"embedding_size": 64, "lstm_size": 128, "num_layers": 2},
-    "mini": {"embedding_size": 128, "lstm_size": 256, "num_layers": 2},
-    "small": {"embedding_size": 200, "lstm_size": 400, "num_layers": 3},
-    "base": {},
-}
 EMBEDDING_RANGE = 0.1  # initial word vectors are uniform in ± this (released code of AWD-LSTM)
 
 

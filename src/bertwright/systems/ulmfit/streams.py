@@ -16,7 +16,7 @@ from bertwright.base.example_order import uniform
 from bertwright.base.ragged import Ints
 from bertwright.base.seeding import Stream, derive_key
 from bertwright.objectives.data import StoreData, StoreSummary
-from bertwright.survey.small_corpus import MIN_PREDICTIONS, loss_error
+from bertwright.surveying.small_corpus import MIN_PREDICTIONS, loss_error
 from bertwright.tokenstore.store import TokenStore
 
 if TYPE_CHECKING:

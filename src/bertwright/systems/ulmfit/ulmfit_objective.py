@@ -101,7 +101,7 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
     """A language model from left to right, with activation regularization (Merity et al. 2017, section 4.6)."""
 
     name: ClassVar[str] = "recurrent"
-    architecture: ClassVar[str] = "ulmfit"
+    summary: ClassVar[str] = "every next word of running text, whose states are handed on"
     model_options: ClassVar[Sequence[str] | None] = ("size", "num_layers", "hidden_dropout")
     # ULMFiT, section 4.1; the norm of gradients: AWD-LSTM's code.
     defaults: ClassVar[Mapping[str, Any]] = {

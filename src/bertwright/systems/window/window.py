@@ -29,6 +29,7 @@ from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packing import WordBatch
 from bertwright.systems.bilstm.bilstm import SentenceHead, Texts, WordEmbeddings
 from bertwright.systems.word_config import WordConfig
+from bertwright.systems.word_settings import EncoderRequest
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,11 @@ class WindowEncoder(TextEncoder):
             states = values.new_zeros(len(batch.rows), values.shape[1]).index_copy(0, texts.words, values)
             results.append(states if positions is None else states[positions])
         return results
+
+
+def new_encoder(request: EncoderRequest) -> WindowEncoder:
+    """Build the encoder of a new model."""
+    return WindowEncoder(WindowConfig(**request.config), seed=request.seed)
 
 
 FOLDER = Architecture(WindowEncoder, WindowConfig, "Window")

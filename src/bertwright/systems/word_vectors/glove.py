@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bertwright.base.console import ProgressCallback
+from bertwright.base.reporter import ProgressCallback
 from bertwright.base.seeding import make_rng
 from bertwright.kernels.word_vectors import GloveArgs, glove, padded_table
 from bertwright.systems.word_vectors.vector_settings import WordVectorSettings

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from bertwright.base.console import ProgressCallback
 from bertwright.base.ragged import flat_ranges
+from bertwright.base.reporter import ProgressCallback
 from bertwright.base.seeding import derive_key, make_rng
 from bertwright.kernels.word_vectors import SkipGramArgs, make_alias_table, padded_table, skip_gram
 from bertwright.systems.word_vectors.vector_settings import WordVectorSettings

@@ -6,10 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from rich.console import Console
-
-from bertwright.base.console import byte_progress, heading, item_progress, key_value_table, make_console
 from bertwright.base.files import atomic_folder, check_absent, write_json, write_text
+from bertwright.base.reporter import SILENT, Fields, Heading, Reporter
 from bertwright.base.settings import write_settings
 from bertwright.corpus.documents import list_corpus_files, text_size
 from bertwright.systems.word_vectors.vector_settings import WordVectorSettings
@@ -22,7 +20,7 @@ SHOWN = 3  # words whose neighbours the result table shows
 FIRST_SHOWN = 200  # the rank of the first of them: more frequent words have little meaning
 
 
-def train_word_vectors(settings: WordVectorSettings, console: Console | None = None) -> VectorFile:
+def train_word_vectors(settings: WordVectorSettings, reporter: Reporter = SILENT) -> VectorFile:
     """Learn word vectors and write their folder atomically; return the vectors.
 
     Raises ValueError if the folder exists, and for text that cannot be read or has too few words.
@@ -30,7 +28,6 @@ def train_word_vectors(settings: WordVectorSettings, console: Console | None = N
     from bertwright.training.context import execution_context
     from bertwright.training.device_settings import DeviceSettings
 
-    console = console or make_console()
     check_absent(settings.output)
     device = DeviceSettings(device="cpu", threads=settings.threads)
     with (
@@ -38,10 +35,10 @@ def train_word_vectors(settings: WordVectorSettings, console: Console | None = N
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=".words-") as work,
         execution_context(device, distributed=False) as context,
     ):
-        with byte_progress(console, "reading words", text_size(list_corpus_files(settings.corpus))) as advance:
+        with reporter.progress("reading words", text_size(list_corpus_files(settings.corpus)), "bytes") as advance:
             stream = read_words(settings.corpus, settings.words, Path(work), advance)
         start = time.perf_counter()
-        result = _train(settings, stream, folder, console)
+        result = _train(settings, stream, folder, reporter)
         seconds = time.perf_counter() - start
         lines = (f"{word} {count}\n" for word, count in zip(stream.words, stream.counts.tolist(), strict=True))
         write_text(folder / "counts.txt", "".join(lines))
@@ -49,7 +46,7 @@ def train_word_vectors(settings: WordVectorSettings, console: Console | None = N
         words_read = int(stream.counts.sum())
         report = {"tokens": words_read * settings.recipe.epochs, "seconds": seconds}
         write_json(folder / "report.json", report)
-    heading(console, f"Word vectors {settings.output}")
+    reporter.record(Heading(f"Word vectors {settings.output}"))
     vectors = load_vectors(settings.output)
     rate = report["tokens"] / seconds
     fields = {
@@ -61,24 +58,24 @@ def train_word_vectors(settings: WordVectorSettings, console: Console | None = N
     for row in range(min(FIRST_SHOWN, len(vectors) - SHOWN), min(FIRST_SHOWN + SHOWN, len(vectors))):
         word = vectors.word(max(row, 0))
         fields[f"nearest to {word}"] = ", ".join(similar.word for similar in vectors.nearest([word], 5))
-    console.print(key_value_table(fields | result))
+    reporter.record(Fields(fields | result))
     return vectors
 
 
-def _train(settings: WordVectorSettings, stream: WordStream, folder: Path, console: Console) -> dict[str, str]:
+def _train(settings: WordVectorSettings, stream: WordStream, folder: Path, reporter: Reporter) -> dict[str, str]:
     """Train and write the files of the model; return rows of the result table."""
     from bertwright.systems.word_vectors.glove import count_cooccurrences, train_glove
     from bertwright.systems.word_vectors.skip_gram import train_fasttext, train_skip_gram
 
     recipe = settings.recipe
     if settings.model == "glove":
-        with item_progress(console, "counting pairs", stream.length) as advance:
+        with reporter.progress("counting pairs", stream.length) as advance:
             pairs = count_cooccurrences(stream, recipe.window, advance)
-        with item_progress(console, "training", None) as advance:
+        with reporter.progress("training", None) as advance:
             vectors, losses = train_glove(stream, pairs, settings, advance)
         write_text_vectors(folder / "vectors.txt", stream.words, vectors, header=False)
         return {"pairs of words": f"{len(pairs.keys):,}", "loss": f"{losses[0]:.4f} → {losses[-1]:.4f}"}
-    with item_progress(console, "training", stream.length * recipe.epochs) as advance:
+    with reporter.progress("training", stream.length * recipe.epochs) as advance:
         if settings.model == "fasttext":
             model = train_fasttext(stream, settings, advance)
         else:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import csv
+import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 
-from bertwright.base.console import heading, make_console, make_table
 from bertwright.base.files import check_absent, write_json
+from bertwright.base.reporter import SILENT, Heading, Reporter, Rows
 from bertwright.base.settings import Positional, check_not_str, check_range
 from bertwright.metrics.scores import spearman
 from bertwright.text.decoding import read_text
 from bertwright.text.lines import split_lines
 from bertwright.vocabulary.vector_file import SimilarWord, VectorFile, load_vectors
-from bertwright.vocabulary.vector_formats import is_number, unit_rows
+from bertwright.vocabulary.vector_formats import unit_rows
 
 QUESTIONS_PER_PRODUCT = 256
+SEPARATORS = ("\t", ";", ",")
+RATING = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 class VectorScore(NamedTuple):
@@ -60,9 +64,10 @@ class NearestSettings:
 class ScoreVectorsSettings:
     """Score word vectors on files of word similarity (Spearman) and of analogies (accuracy).
 
-    A line of a similarity file is `word word rating`, with tabs or spaces between; analogies are as in
-    questions-words.txt: four words per line, and lines that begin with a colon and name a section. Pairs and questions
-    with a word that has no vector are left out and counted.
+    A line of a similarity file has two words and a rating, as in SimLex-999, SimVerb-3500, WordSim-353, MEN or RG-65:
+    with tabs, semicolons, commas or spaces between; a first line of names and other columns are not read. Analogies are
+    as in questions-words.txt: four words per line, and lines that begin with a colon and name a section. Pairs and
+    questions with a word that has no vector are left out and counted.
     """
 
     vectors: Positional[Path]
@@ -78,9 +83,8 @@ class ScoreVectorsSettings:
             raise ValueError("files: expected at least one, got none; name a file of word pairs or analogies")
 
 
-def print_nearest(settings: NearestSettings, console: Console | None = None) -> list[list[SimilarWord]]:
+def nearest_words(settings: NearestSettings, reporter: Reporter = SILENT) -> list[list[SimilarWord]]:
     """Print and return the most similar words, for each word or for the analogy. Raises ValueError for no vector."""
-    console = console or make_console()
     file = load_vectors(settings.vectors)
     if settings.analogy:
         a, b, c = settings.words
@@ -88,27 +92,25 @@ def print_nearest(settings: NearestSettings, console: Console | None = None) -> 
     else:
         queries = {word: file.nearest([word], settings.count) for word in settings.words}
     for name, similar_words in queries.items():
-        heading(console, name)
-        table = make_table("word", "cosine")
-        for similar in similar_words:
-            table.add_row(similar.word, f"{similar.similarity:.3f}")
-        console.print(table)
+        reporter.record(Heading(name))
+        rows = [(similar.word, f"{similar.similarity:.3f}") for similar in similar_words]
+        reporter.record(Rows(("word", "cosine"), rows))
     return list(queries.values())
 
 
-def score_vectors(settings: ScoreVectorsSettings, console: Console | None = None) -> list[VectorScore]:
+def score_vectors(settings: ScoreVectorsSettings, reporter: Reporter = SILENT) -> list[VectorScore]:
     """Print and return the scores on all files. Raises ValueError with the line for a file in another form."""
-    console = console or make_console()
     if settings.output is not None:
         check_absent(settings.output)
     examples = {name: list(read_examples(name)) for name in settings.files}  # before the vectors, which may be large
     file = load_vectors(settings.vectors)
     scores = [score_examples(file, Path(name).name, rows) for name, rows in examples.items()]
-    heading(console, f"{settings.vectors}: {len(file):,} words, {file.width} numbers each")
-    table = make_table("file", "metric", "score", "used", "of")
-    for score in scores:
-        table.add_row(score.name, score.metric, f"{100 * score.score:.1f}", f"{score.used:,}", f"{score.total:,}")
-    console.print(table)
+    reporter.record(Heading(f"{settings.vectors}: {len(file):,} words, {file.width} numbers each"))
+    rows = [
+        (score.name, score.metric, f"{100 * score.score:.1f}", f"{score.used:,}", f"{score.total:,}")
+        for score in scores
+    ]
+    reporter.record(Rows(("file", "metric", "score", "used", "of"), rows))
     if settings.output is not None:
         write_json(settings.output, [score._asdict() for score in scores])
     return scores
@@ -117,21 +119,73 @@ def score_vectors(settings: ScoreVectorsSettings, console: Console | None = None
 def read_examples(path: str) -> Iterator[list[str]]:
     """Yield the fields of a file's pairs (two words and a rating) or analogies (four words).
 
-    Raises ValueError with the line for one with other fields, or with a rating that is no number.
+    Ratings are the first column of numbers after the words. Raises ValueError with the line for other fields.
     """
-    count = 0
-    for number, line in split_lines(path, read_text(path)):
-        fields = line.split("\t") if "\t" in line else line.split()
-        fields = [field.strip() for field in fields]
-        if not line.strip() or line.startswith((":", "#")):
-            continue
-        count = count or (4 if len(fields) == 4 and not is_number(fields[2]) else 3)
-        if len(fields) < count or (count == 3 and not is_number(fields[2])):
-            expected = "four words" if count == 4 else "two words and a rating"
-            raise ValueError(f"{path}, line {number}: expected {expected}, got {line[:60]!r}; fix the line")
-        yield fields[:count]
-    if not count:
+    texts = ((number, line.strip("\r\n")) for number, line in split_lines(path, read_text(path)))
+    lines = [(number, text) for number, text in texts if text.strip() and not text.startswith((":", "#"))]
+    if not lines:
         raise ValueError(f"{path}: expected word pairs or analogies, got no lines")
+    separator = next((mark for mark in SEPARATORS if _is_common([text.count(mark) >= 2 for _, text in lines])), None)
+    rows = [(number, _split_fields(text, separator)) for number, text in lines]
+    width = max(len(fields) for _, fields in rows)
+    columns = (c for c in range(2, width) if _is_common([is_rating(fields, c, separator) for _, fields in rows]))
+    column = next(columns, None)
+    if column is not None:
+        yield from _read_pairs(path, rows, column, separator)
+        return
+    for number, fields in rows:
+        if len(fields) != 4:
+            expected = "four words" if len(rows[0][1]) == 4 else "two words and a rating"
+            raise ValueError(f"{path}, line {number}: expected {expected}, got {' '.join(fields)[:60]!r}; fix the line")
+        yield fields
+
+
+def _read_pairs(
+    path: str, rows: Sequence[tuple[int, list[str]]], column: int, separator: str | None
+) -> Iterator[list[str]]:
+    """Yield two words and the rating of each row; warn of a first line of names and of columns that are not read."""
+    number, first = rows[0]
+    has_names = not is_rating(first, column, separator) and len(first) > column
+    name = f" ({first[column]!r} in line {number}, which names the columns)" if has_names else ""
+    data = rows[1:] if has_names else rows
+    if column > 2 or len(first) > 3 or has_names:
+        warnings.warn(f"{path}: the ratings are column {column + 1}{name}", stacklevel=1)
+    if any(_is_common([is_rating(fields, side, separator) for _, fields in data]) for side in (0, 1)):
+        raise ValueError(
+            f"{path}, line {number}: expected two words and a rating, got numbers for words; fix the columns"
+        )
+    for number, fields in data:
+        got = " ".join(fields)[:60]
+        if not is_rating(fields, column, separator):
+            where = "" if column == 2 else f" in column {column + 1}"
+            raise ValueError(
+                f"{path}, line {number}: expected two words and a rating{where}, got {got!r}; fix the line"
+            )
+        is_longer = len(fields) > len(first) if has_names else len(fields) == 4 and all(map(str.isdigit, fields[2:]))
+        if separator == "," and is_longer:
+            raise ValueError(
+                f"{path}, line {number}: expected two words and a rating, got {got!r}, with a decimal comma or a "
+                "second number; separate the columns by tabs, or name all of them in line 1"
+            )
+        yield [*fields[:2], fields[column].replace(",", ".")]
+
+
+def is_rating(fields: Sequence[str], column: int, separator: str | None) -> bool:
+    """Return whether a column is a number, which has a decimal point or, unless commas separate, a decimal comma."""
+    field = fields[column] if column < len(fields) else ""
+    return RATING.fullmatch(field) is not None and not (separator == "," and "," in field)
+
+
+def _split_fields(text: str, separator: str | None) -> list[str]:
+    """Split a line at a separator, outside of quotes for all but tabs, or at spaces if there is none."""
+    if separator is None or separator == "\t":
+        return [field.strip() for field in text.split(separator)]
+    return [field.strip() for field in next(csv.reader([text], delimiter=separator, skipinitialspace=True))]
+
+
+def _is_common(flags: Sequence[bool]) -> bool:
+    """Return whether at least half of the lines have a property: a line of names and a damaged line may lack it."""
+    return 2 * sum(flags) >= len(flags)
 
 
 def score_examples(file: VectorFile, name: str, rows: Sequence[list[str]]) -> VectorScore:

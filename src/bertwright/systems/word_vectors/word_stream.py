@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.base.console import ProgressCallback
 from bertwright.base.npy import NpyWriter
+from bertwright.base.reporter import ProgressCallback
 from bertwright.corpus.documents import CorpusSettings, read
 from bertwright.corpus.sentences import make_document_splitter
 from bertwright.systems.word_vectors.vector_settings import WordRule

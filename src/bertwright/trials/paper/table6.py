@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from bertwright.systems.bert.bert_config import format_shape
+from bertwright.models.shapes import format_shape
 from bertwright.trials.paper_table import ACCURACY, PERPLEXITY, Claim, Figures, PaperTable, Row
 
 if TYPE_CHECKING:

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from bertwright.base.console import byte_progress, heading, item_progress, key_value_table, make_console, notice
 from bertwright.base.files import atomic_folder, check_absent
 from bertwright.base.object_storage import display
+from bertwright.base.reporter import SILENT, Fields, Heading, Reporter
 from bertwright.base.settings import write_settings
 from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read, text_size
 from bertwright.executors.executor import ExecutorSettings, SerialExecutor
@@ -49,60 +47,56 @@ class LearnSettings:
         return {"vocabulary": {"criterion": "bpe"}} if chosen == "byte-pair" else {}
 
 
-def learn_vocabulary(settings: LearnSettings, console: Console | None = None) -> TextTokenizer:
+def learn_vocabulary(settings: LearnSettings, reporter: Reporter = SILENT) -> TextTokenizer:
     """Learn a vocabulary and write its folder atomically.
 
     Raises ValueError if the folder exists, and for text that cannot be read or learned from.
     """
-    console = console or make_console()
     check_absent(settings.output)
     if settings.vocabulary.algorithm in ("words", "lowercase-words"):
-        return learn_words(settings, console)
+        return learn_words(settings, reporter)
     with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
-        counts = count(settings, console)
-        with item_progress(console, "learning tokens", settings.vocabulary.size) as advance:
+        counts = count(settings, reporter)
+        with reporter.progress("learning tokens", settings.vocabulary.size) as advance:
             tokenizer = learn_and_write(folder, counts, settings.vocabulary, advance)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
-    heading(console, f"Vocabulary {display(settings.output)}")
-    console.print(key_value_table(_report_fields(vocabulary_stats(tokenizer, counts)) | _merge_fields(counts)))
+    reporter.record(Heading(f"Vocabulary {display(settings.output)}"))
+    reporter.record(Fields(_report_fields(vocabulary_stats(tokenizer, counts)) | _merge_fields(counts)))
     if settings.vocabulary.strip_accents is None and counts.stripped.changed > MAX_DIACRITIC_SHARE:
-        notice(
-            console,
+        reporter.note(
             f"{counts.stripped.changed:.1%} of the words lose marks, {counts.stripped.merged:.1%} become equal to a "
-            f"more frequent word ({counts.stripped.examples}). --strip-accents False keeps them.",
+            f"more frequent word ({counts.stripped.examples}). --strip-accents False keeps them."
         )
     if settings.vocabulary.lowercase and counts.dotless > MAX_DIACRITIC_SHARE:
-        notice(
-            console,
+        reporter.note(
             f"{counts.dotless:.1%} of the words have ı, as in Turkish, where I is ı in lower case. This "
-            "vocabulary reads I as i. Lower-case the text by the rules of its language, or use --no-lowercase.",
+            "vocabulary reads I as i. Lower-case the text by the rules of its language, or use --no-lowercase."
         )
     if (found := len(tokenizer.tokens)) < settings.vocabulary.size:
-        notice(
-            console,
+        reporter.note(
             f"{found:,} tokens instead of {settings.vocabulary.size:,}: no other pair of tokens occurs "
-            f"{settings.vocabulary.min_frequency} times. More text gives more tokens.",
+            f"{settings.vocabulary.min_frequency} times. More text gives more tokens."
         )
     return tokenizer
 
 
-def count(settings: LearnSettings, console: Console) -> WordCounts:
+def count(settings: LearnSettings, reporter: Reporter) -> WordCounts:
     """Count the words of the corpus, in this process or by workers."""
     size, rules = text_size(list_corpus_files(settings.corpus)), settings.vocabulary
     if settings.execution.is_alone:
-        with byte_progress(console, "counting words", size) as advance:
+        with reporter.progress("counting words", size, "bytes") as advance:
             return count_corpus_words((document.text for document in read(settings.corpus)), rules, advance)
-    with open_executor(settings.execution) as executor, byte_progress(console, "counting words", size) as advance:
+    with open_executor(settings.execution) as executor, reporter.progress("counting words", size, "bytes") as advance:
         return count_in_shards(settings.corpus, rules, executor, advance)
 
 
-def learn_words(settings: LearnSettings, console: Console) -> WordTokenizer:
+def learn_words(settings: LearnSettings, reporter: Reporter) -> WordTokenizer:
     """Make a vocabulary of the most frequent words and write its folder atomically. Errors: see `learn_vocabulary`."""
     rules = ELMO_RULES if settings.vocabulary.algorithm == "words" else LOWERCASE_RULES
     with atomic_folder(settings.output) as folder:
         with (
             open_executor(settings.execution, SerialExecutor()) as executor,
-            byte_progress(console, "counting words", text_size(list_corpus_files(settings.corpus))) as advance,
+            reporter.progress("counting words", text_size(list_corpus_files(settings.corpus)), "bytes") as advance,
         ):
             counts = count_whole_words(settings.corpus, rules, executor, advance)
         limit, least = settings.vocabulary.size - len(SPECIAL_TOKENS), settings.vocabulary.min_frequency
@@ -112,14 +106,14 @@ def learn_words(settings: LearnSettings, console: Console) -> WordTokenizer:
         tokenizer = WordTokenizer([word for _, word in frequent[:limit]], "", rules)
         tokenizer.save(folder)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
-    heading(console, f"Vocabulary {display(settings.output)}")
+    reporter.record(Heading(f"Vocabulary {display(settings.output)}"))
     covered = sum(counts[token] for token in tokenizer.tokens)
     rows = {
         "words": f"{tokenizer.vocab_size:,}, of {len(counts):,} distinct ones",
         "words of the text in the vocabulary": f"{covered / counts.total():.2%}",
         "least frequent": " ".join(tokenizer.tokens[-10:]),
     }
-    console.print(key_value_table(rows))
+    reporter.record(Fields(rows))
     return tokenizer
 
 

@@ -1,0 +1,87 @@
+"""How many vectors of all-MiniLM-L6-v2 keep their bits: a text alone and in a batch, one and two threads, twice.
+
+    python bench/batch_bits.py FILE [--number 300] [--results bench/results/batch_bits.json]
+
+FILE has a text per line; the texts are the first `--number` ones. Products are float32. Each number of threads runs in
+a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+import bertwright
+from bertwright.base.files import write_json
+from environment import describe_machine, minilm, use_threads
+
+ROOT = Path(__file__).parents[1]
+THREADS = (1, 2)
+
+
+def embed(texts: list[str], threads: int) -> dict[str, Any]:
+    """Return the vectors of the texts in one list, in the list again, and one by one."""
+    use_threads(threads)
+    model = bertwright.load(minilm(), "cpu", torch.float32)
+    return {
+        "in a batch": model.embed(texts),
+        "in the batch again": model.embed(texts),
+        "alone": np.stack([model.embed(text) for text in texts]),
+    }
+
+
+def compare(one: Any, other: Any) -> dict[str, float]:
+    """Count the vectors with equal bits, and find the largest difference of a number."""
+    equal = (one.view(np.uint32) == other.view(np.uint32)).all(1)
+    return {"equal": int(equal.sum()), "of": len(equal), "largest_difference": float(np.abs(one - other).max())}
+
+
+def embed_in_process(arguments: argparse.Namespace, threads: int, folder: Path) -> dict[str, Any]:
+    """Run `embed` in a new process with this number of threads."""
+    output = folder / f"{threads}.npz"
+    command = [sys.executable, __file__, str(arguments.texts), "--number", str(arguments.number)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    subprocess.run([*command, "--vectors", str(output)], env=environment, check=True)
+    return dict(np.load(output))
+
+
+def main() -> None:
+    """Embed the texts, compare, and write and print the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("texts", type=Path)
+    parser.add_argument("--number", type=int, default=300)
+    parser.add_argument("--results", type=Path, default=ROOT / "bench/results/batch_bits.json")
+    parser.add_argument("--vectors", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    texts = arguments.texts.read_text(encoding="utf-8", errors="replace").splitlines()[: arguments.number]
+    if arguments.vectors:
+        np.savez(arguments.vectors, **embed(texts, int(os.environ["OMP_NUM_THREADS"])))
+        return
+    with TemporaryDirectory() as folder:
+        vectors = {threads: embed_in_process(arguments, threads, Path(folder)) for threads in THREADS}
+    comparisons = {
+        f"{first} | {second}, threads: {threads}": compare(vectors[threads][first], vectors[threads][second])
+        for threads in THREADS
+        for first, second in combinations(vectors[threads], 2)
+        if second != "alone" or first == "in a batch"
+    }
+    for name in ("in a batch", "alone"):
+        comparisons[f"{name}, threads: 1 | 2"] = compare(vectors[1][name], vectors[2][name])
+    commit = subprocess.check_output(["git", "-C", str(ROOT), "rev-parse", "HEAD"], text=True).strip()
+    about = {"machine": describe_machine(), "commit": commit, "texts": f"{arguments.texts.name}, first {len(texts)}"}
+    write_json(arguments.results, {**about, "comparisons": comparisons})
+    print(json.dumps({**about, "comparisons": comparisons}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""The commands: one row each, in the order of the help, where raw text comes first.
+
+Torch takes seconds to import, so neither --help nor a check of the inputs waits for it: modules are named, and a
+command imports its settings, checks its inputs, and then imports the function of the library that does the work.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+
+class Verb(NamedTuple):
+    """A command of the command line."""
+
+    name: str
+    settings: str
+    """Module and class of its settings."""
+    function: str
+    """Module and function of the library, which takes the settings and a `Reporter`."""
+    summary: str
+    example: str
+    check: str = ""
+    """Function beside the settings that checks the inputs without torch."""
+    restarts: bool = False
+    """A run that torchrun restarts goes on by itself."""
+    prints_results: Callable[[Any], bool] = lambda settings: False
+    """Whether standard output is for results alone, with these settings; reports then go to standard error."""
+
+    def load_settings(self) -> type[Any]:
+        """Import the class of the settings."""
+        settings: type[Any] = load_name(self.settings)
+        return settings
+
+    def run(self, settings: Any) -> None:
+        """Check the inputs, then do the work."""
+        from bertwright.cli.render.terminal import terminal_reporter
+
+        if self.restarts:
+            from bertwright.training.run_folder import resume_restarted
+
+            settings = resume_restarted(settings)
+        if self.check:
+            load_name(f"{self.settings.partition(':')[0]}:{self.check}")(settings)
+        with importing_torch():
+            work = load_name(self.function)
+        work(settings, terminal_reporter(stderr=self.prints_results(settings)))
+
+
+def load_name(dotted: str) -> Any:
+    """Import "module:name" of the package."""
+    module, _, name = dotted.partition(":")
+    return getattr(importlib.import_module(f"bertwright.{module}"), name)
+
+
+@contextmanager
+def importing_torch() -> Iterator[None]:
+    """Exit at once on Ctrl-C: an exception during the import of a C extension can crash the interpreter."""
+
+    def leave(*_: object) -> None:
+        os.write(2, b"bertwright: interrupted\n")
+        os._exit(130)
+
+    if threading.current_thread() is not threading.main_thread():  # signals reach only the main thread
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+VERBS = (
+    Verb(
+        "survey", "surveying.survey:SurveySettings", "surveying.survey:survey",
+        "describe a corpus and warn about problems for pre-training",
+        "bertwright survey books/ wiki.txt",
+    ),
+    Verb(
+        "vocabulary", "vocabulary.learn.learn_vocabulary:LearnSettings",
+        "vocabulary.learn.learn_vocabulary:learn_vocabulary",
+        "learn a vocabulary from text: word pieces or byte pairs",
+        "bertwright vocabulary books/ wiki.txt --size 30000 --output vocabulary",
+    ),
+    Verb(
+        "prepare", "pretraining.prepare:PrepareSettings", "pretraining.prepare:prepare",
+        "tokenize text into a token store, for pre-training",
+        "bertwright prepare books/ wiki.txt --vocabulary vocabulary --store store --held-out 0.01",
+    ),
+    Verb(
+        "tokenize", "inference.show_tokens:TokenizeSettings", "inference.show_tokens:tokenize",
+        "show the tokens, segments and positions of a text",
+        'bertwright tokenize vocabulary "my dog is cute" --pair "he likes playing"',
+    ),
+    Verb(
+        "word-vectors", "systems.word_vectors.vector_settings:WordVectorSettings",
+        "systems.word_vectors.train_vectors:train_word_vectors",
+        "learn word vectors from text: word2vec, fastText or GloVe",
+        "bertwright word-vectors books/ wiki.txt --output vectors",
+    ),
+    Verb(
+        "plan", "planning.plan_settings:PlanSettings", "planning.plan:plan",
+        "choose size, batch and steps for your text and hours",
+        "bertwright plan --text books/ wiki.txt --hours 12 --output plan.toml",
+    ),
+    Verb(
+        "pretrain", "pretraining.settings:PretrainSettings", "pretraining.run:pretrain",
+        "pre-train a BERT on a token store, or resume a run",
+        "bertwright pretrain --config mini --store store --run runs/mini",
+        check="check_inputs", restarts=True,
+    ),
+    Verb(
+        "finetune", "finetuning.settings:FinetuneSettings", "finetuning.run:finetune",
+        "fine-tune a BERT on a task, or resume a run",
+        "bertwright finetune --task classification --train train.tsv --dev dev.tsv --model runs/mini --run runs/task",
+        check="check_inputs", restarts=True,
+    ),
+    Verb(
+        "grid", "trials.grid_settings:GridSettings", "trials.grid:grid",
+        "fine-tune with several settings and seeds",
+        "bertwright grid --task mrpc --model runs/mini --run runs/mrpc-grid --seeds 5 --dry-run",
+        check="check_inputs",
+    ),
+    Verb(
+        "evaluate", "inference.evaluate:EvaluateSettings", "inference.evaluate:evaluate",
+        "score a fine-tuned model on labeled files",
+        "bertwright evaluate runs/task test.tsv --output scores.json",
+    ),
+    Verb(
+        "ladder", "trials.ladder_settings:LadderSettings", "trials.ladder:ladder",
+        "compare the systems that led to BERT on one task",
+        "bertwright ladder --task conll2003 --data data/conll2003 --bert runs/mini --elmo runs/elmo --run runs/ladder",
+        check="check_inputs",
+    ),
+    Verb(
+        "score-vectors", "systems.word_vectors.vector_evaluation:ScoreVectorsSettings",
+        "systems.word_vectors.vector_evaluation:score_vectors",
+        "score word vectors on word similarity and analogies",
+        "bertwright score-vectors vectors EN-MEN-TR-3k.txt questions-words.txt",
+    ),
+    Verb(
+        "predict", "inference.predict_settings:PredictSettings", "inference.predict:predict",
+        "label texts with a fine-tuned model",
+        "bertwright predict runs/task --inputs new.csv --keep-columns id --output predictions.csv",
+        check="check_inputs", prints_results=lambda settings: str(settings.output) == "-",
+    ),
+    Verb(
+        "probe", "trials.probe_settings:ProbeSettings", "trials.probe:probe",
+        "train small heads on the features of a frozen BERT",
+        "bertwright probe --task conll2003 --model runs/mini --run runs/ner-probe",
+        check="check_inputs",
+    ),
+    Verb(
+        "experiment", "trials.experiment_settings:ExperimentSettings", "trials.experiment:experiment",
+        "repeat an experiment of the paper within a budget",
+        "bertwright experiment table5 --store store --data glue --work experiments --level demo --dry-run",
+        check="check_inputs",
+    ),
+    Verb(
+        "glue-submission", "inference.glue_submission:SubmissionSettings", "inference.glue_submission:submission",
+        "write predictions for GLUE's server",
+        "bertwright glue-submission cola=runs/cola sst2=runs/sst2 --data glue --output glue.zip --fill-missing",
+    ),
+    Verb(
+        "fill-mask", "inference.text_settings:FillMaskSettings", "inference.text_commands:fill_masks",
+        "predict the tokens for [MASK] in a text",
+        "bertwright fill-mask runs/mini 'Paris is the [MASK] of France.'",
+        check="check_inputs",
+    ),
+    Verb(
+        "nearest-words", "systems.word_vectors.vector_evaluation:NearestSettings",
+        "systems.word_vectors.vector_evaluation:nearest_words",
+        "print nearest words of word vectors, and answer analogies",
+        "bertwright nearest-words vectors man king woman --analogy",
+    ),
+    Verb(
+        "next-sentence", "inference.text_settings:NextSentenceSettings", "inference.text_commands:score_next_sentences",
+        "score whether each text follows the one before",
+        "bertwright next-sentence runs/mini 'Where are you?' 'I am at home.'",
+        check="check_inputs",
+    ),
+    Verb(
+        "attention", "inference.attention_plot:AttentionSettings", "inference.attention_plot:attention",
+        "draw the attention weights of a text",
+        "bertwright attention runs/mini 'The bear sleeps.' --output attention.png",
+    ),
+    Verb(
+        "generate", "inference.text_settings:GenerateSettings", "inference.text_commands:continue_texts",
+        "continue texts with a GPT",
+        "bertwright generate runs/gpt --prompt 'It was a dark night, and' --sample --top-p 0.9",
+        check="check_inputs",
+    ),
+    Verb(
+        "embed", "inference.embed:EmbedSettings", "inference.embed:embed",
+        "turn texts into vectors",
+        "bertwright embed runs/mini --inputs texts.txt --output vectors.npy",
+    ),
+    Verb(
+        "info", "inference.info_settings:InfoSettings", "inference.info:info",
+        "describe a model, vocabulary, store or run folder",
+        "bertwright info runs/mini",
+    ),
+    Verb(
+        "convert", "inference.convert:ConvertSettings", "inference.convert:convert",
+        "write a model in the format of Hugging Face, or of Google",
+        "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
+    ),
+    Verb(
+        "train-translation", "translation.settings:TrainTranslationSettings", "translation.run:train_translation",
+        "train a translation model, or resume a run",
+        "bertwright train-translation --train-source train.en --train-target train.de --dev-source dev.en "
+        "--dev-target dev.de --run runs/en-de",
+        check="check_training_inputs",
+    ),
+    Verb(
+        "translate", "translation.settings:TranslateSettings", "translation.translator:translate",
+        "translate texts, and score translations",
+        "bertwright translate runs/en-de --inputs test.en --output test.de.txt --references test.de",
+        check="check_translation_inputs",
+    ),
+)  # fmt: skip

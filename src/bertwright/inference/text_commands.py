@@ -1,0 +1,61 @@
+"""The commands that answer about single texts: fill-mask, next-sentence and generate."""
+
+from __future__ import annotations
+
+from bertwright.base.reporter import SILENT, Reporter, Rows
+from bertwright.inference.bert import load
+from bertwright.inference.fill_mask import MaskPrediction
+from bertwright.inference.generation import Generation
+from bertwright.inference.text_settings import (
+    FillMaskSettings,
+    GenerateSettings,
+    NextSentenceSettings,
+    check_number_of_texts,
+)
+from bertwright.interop.model_files import model_folder
+from bertwright.text.decoding import FIX_INPUT, TextCodec
+from bertwright.text.stdin_texts import expand_stdin
+from bertwright.training.context import execution_context
+
+
+def fill_masks(settings: FillMaskSettings, reporter: Reporter = SILENT) -> list[MaskPrediction]:
+    """Return the candidates for each [MASK] of each text. Raises ValueError for a text without a [MASK]."""
+    folder = model_folder(settings.model)
+    texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
+    with execution_context(settings.device) as context:
+        predictions = load(folder, context.device, context.dtype).fill_mask(texts, settings.top_k)
+    for prediction in predictions:
+        reporter.record(prediction)
+    return predictions
+
+
+def score_next_sentences(settings: NextSentenceSettings, reporter: Reporter = SILENT) -> list[float]:
+    """Return the probability that each text but the first follows the one before it.
+
+    Raises ValueError for fewer than two texts, and for a model that was pre-trained without this task.
+    """
+    folder = model_folder(settings.model)
+    texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
+    check_number_of_texts(texts)
+    with execution_context(settings.device) as context:
+        probabilities = load(folder, context.device, context.dtype).next_sentence(texts[:-1], texts[1:])
+    shown = ["", *(f"{probability:.1%}" for probability in probabilities)]
+    reporter.record(Rows(("text", "follows the one before"), list(zip(texts, shown, strict=True)), texts=(0,)))
+    return probabilities
+
+
+def continue_texts(settings: GenerateSettings, reporter: Reporter = SILENT) -> list[Generation]:
+    """Return a continuation of each prompt.
+
+    Raises ValueError for an empty prompt, and for a model that is not a left-to-right language model.
+    """
+    folder = model_folder(settings.model)
+    prompts = expand_stdin(settings.prompt, TextCodec(hint=FIX_INPUT))
+    with execution_context(settings.device) as context:
+        generations = load(folder, context.device, context.dtype).generate(prompts, settings.generation)
+    rows = [
+        (prompt, generation.text, f"{generation.log_probability:.2f}")
+        for prompt, generation in zip(prompts, generations, strict=True)
+    ]
+    reporter.record(Rows(("prompt", "continuation", "log-probability"), rows, texts=(0,)))
+    return generations

@@ -1,0 +1,138 @@
+"""Poolings: from the states of a sequence's tokens to one vector. Add yours here: a function, and a row of `POOLINGS`.
+
+Text vectors, the heads of sequence-level tasks and folders of sentence-transformers read this table. T tokens of the
+batch, B sequences, P windows of N texts, H hidden size. The module does not import torch until a state is pooled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertwright.models.packing import Packing
+
+Vectors = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SequenceStates:
+    """States of packed sequences."""
+
+    hidden: Tensor
+    """T × H float32."""
+    number: Tensor
+    """T, position of each token in its sequence, from 1."""
+    lengths: Tensor
+    """B, number of tokens."""
+
+    @property
+    def ends(self) -> Tensor:
+        """B, position after each sequence's last token."""
+        return self.lengths.long().cumsum(0)
+
+    def reduce(self, values: Tensor, how: str) -> Tensor:
+        """Reduce T × … values to B × …; `how`: "sum", "mean" or "max"."""
+        import torch
+
+        ends = self.ends
+        return torch.segment_reduce(values, how, offsets=torch.cat([ends.new_zeros(1), ends]), axis=0)
+
+    def weighted_mean(self) -> Tensor:
+        """Return the mean with the weight n for the n-th token (SGPT)."""
+        weights = self.number[:, None].float()
+        return self.reduce(self.hidden * weights, "sum") / self.reduce(weights, "sum")
+
+    def first(self) -> Tensor:
+        return self.hidden[self.ends - self.lengths.long()]
+
+    def last(self) -> Tensor:
+        return self.hidden[self.ends - 1]
+
+
+class Pooling(NamedTuple):
+    """A way to make one vector of a sequence's states."""
+
+    pool: Callable[[SequenceStates], Tensor]
+    """Compute B × H."""
+    weigh: Callable[[Ints], npt.NDArray[Any]] | None
+    """Weights of the windows of a long text, from their numbers of tokens; None: their maximum is taken."""
+    former_name: str = ""
+    """Name in folders that sentence-transformers wrote before 5.4."""
+    is_root: bool = False
+    """The sum of weighted windows is divided by the root of the summed squares of their weights, not by their sum."""
+
+
+POOLINGS: dict[str, Pooling] = {
+    "cls": Pooling(SequenceStates.first, np.ones_like, "pooling_mode_cls_token"),
+    "max": Pooling(lambda states: states.reduce(states.hidden, "max"), None, "pooling_mode_max_tokens"),
+    "mean": Pooling(lambda states: states.reduce(states.hidden, "mean"), np.copy, "pooling_mode_mean_tokens"),
+    "mean_sqrt_len_tokens": Pooling(
+        lambda states: states.reduce(states.hidden, "sum") / states.lengths[:, None].sqrt(),
+        np.sqrt, "pooling_mode_mean_sqrt_len_tokens", is_root=True,
+    ),
+    "weightedmean": Pooling(
+        SequenceStates.weighted_mean, lambda tokens: tokens * (tokens + 1) / 2, "pooling_mode_weightedmean_tokens"
+    ),
+    "lasttoken": Pooling(SequenceStates.last, np.ones_like, "pooling_mode_lasttoken"),
+}  # fmt: skip
+# What a head of a sequence-level task may read: names of poolings, whose vectors are concatenated. The first, the
+# paper's, is the pooler's output for [CLS].
+HEAD_POOLINGS: dict[str, tuple[str, ...]] = {
+    "cls": (),
+    **{name: (name,) for name in POOLINGS if name != "cls"},
+    "concat": ("cls", "max", "mean"),
+}
+
+
+if TYPE_CHECKING:
+    PoolingName = str
+    HeadPoolingName = str
+else:  # types of settings, whose choices are the rows of the tables
+    PoolingName, HeadPoolingName = Literal[tuple(POOLINGS)], Literal[tuple(HEAD_POOLINGS)]
+
+
+def check_pooling(name: str | None, known: Sequence[str] = tuple(POOLINGS)) -> None:
+    """Raise ValueError for a value of `--pooling` that is not known; None leaves it unset."""
+    if name is not None and name not in known:
+        raise ValueError(f"pooling: expected one of {', '.join(known)}, got {name!r}")
+
+
+def describe_pooling(modes: Sequence[str]) -> str:
+    """Describe what a sequence-level head reads."""
+    return f"{', '.join(modes)} pooling" if modes else "the pooler's output"
+
+
+def pool_states(hidden: Tensor, packing: Packing, modes: Sequence[str], skip: int = 0) -> Tensor:
+    """Pool the states T × H of packed sequences to B × modes·H float32, without the first `skip` tokens of each."""
+    import torch
+
+    hidden, number, lengths = hidden.float(), packing.position_ids + 1, packing.cu_seqlens.diff()
+    if skip:
+        hidden, number, lengths = hidden[number > skip], number[number > skip], (lengths - skip).clamp(min=0)
+    states = SequenceStates(hidden, number, lengths)
+    return torch.cat([POOLINGS[mode].pool(states) for mode in modes], dim=1)
+
+
+def merge_windows(pooled: Vectors, sizes: Ints, first_of_text: Ints, mode: str) -> Vectors:
+    """Merge the vectors P × H of windows of `sizes` tokens into the vectors N × H of their texts.
+
+    `first_of_text`: N, number of each text's first window; a text's windows are adjacent and in order.
+    """
+    weigh = POOLINGS[mode].weigh
+    if weigh is None:
+        return np.maximum.reduceat(pooled, first_of_text)
+    weights = weigh(sizes).astype(np.float32)[:, None]
+    merged: Vectors = np.add.reduceat(pooled * weights, first_of_text)
+    if POOLINGS[mode].is_root:
+        merged /= np.sqrt(np.add.reduceat(weights**2, first_of_text))
+    else:
+        merged /= np.add.reduceat(weights, first_of_text)
+    return merged

@@ -1,0 +1,30 @@
+"""The biattentive classification network of McCann et al. 2017 without torch: its record."""
+
+from __future__ import annotations
+
+from bertwright.systems.cove.defaults import INPUTS, TRANSLATION_MODEL, WORDS
+from bertwright.systems.registry import LadderStep, System
+from bertwright.systems.word_settings import WordModel
+
+VECTORS = {"words.vectors": "vectors"}
+
+BCN = System(
+    name="bcn",
+    summary="biattentive classification network (McCann et al. 2017), on CoVe or word vectors",
+    folders={"bcn": "bertwright.systems.bcn.bcn:FOLDER"},
+    word_models={
+        "bcn": WordModel(
+            summary="biattention between two texts, for sentences, pairs and questions (same paper)",
+            encoder="bertwright.systems.bcn.bcn:new_encoder",
+            words=WORDS | {"lstm_size": 300, "char_model": "none"},
+            words_with_vectors={"unknown_words": "pretrained", "freeze_vectors": True},
+            frozen=TRANSLATION_MODEL,
+            needs_frozen=False,
+            answers_questions=True,
+        )
+    },
+    ladder=(
+        LadderStep(70, "BCN", {"architecture": "bcn"}, VECTORS, ("cove",), tasks="texts"),
+        LadderStep(80, "BCN + CoVe", {"architecture": "bcn"}, INPUTS, ("cove",), tasks="texts"),
+    ),
+)

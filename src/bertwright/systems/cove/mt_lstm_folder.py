@@ -1,0 +1,79 @@
+"""Folders of MT-LSTMs: config.json, the weights under their own names, the tokenizer of the targets, source words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from bertwright.base.files import read_json, write_json, write_text
+from bertwright.base.settings import from_table
+from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
+from bertwright.interop.model_files import CONFIG, SOURCE_WORDS, WEIGHTS, locate_config
+from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, write_weights
+from bertwright.systems.cove.defaults import SIZES
+from bertwright.systems.cove.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
+from bertwright.systems.translation_models import TranslationRequest, TranslationSystem
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.vector_file import load_vectors
+from bertwright.vocabulary.word_tokenizer import SPECIAL_TOKENS, WordRules, WordTokenizer
+
+SOURCE_RULES = WordRules(zero_digits=False, split_punctuation=True, max_characters=0)
+MIN_WORD_COUNT = 2  # of a source word with a vector of its own: rarer words train the vector of unknown ones
+
+
+def new_system(request: TranslationRequest) -> TranslationSystem:
+    """Return a new MT-LSTM and its vocabularies; the words of the source are learned from the training text."""
+    settings, target = request.settings, request.target
+    changes = {} if settings.dropout is None else {"dropout": settings.dropout}
+    vectors = None if settings.vectors is None else load_vectors(settings.vectors)
+    known = () if vectors is None else vectors.words
+    source = WordTokenizer.learn(request.sources, SOURCE_RULES, MIN_WORD_COUNT, known)
+    sizes = SIZES[settings.size] | ({"word_size": vectors.width} if vectors else {})
+    encoder, fixed = CoveConfig(source.vocab_size, **sizes), vectors is not None
+    model = MtLstm(MtLstmConfig(encoder, target.vocab_size, freeze_words=fixed, **changes), settings.seed)
+    if vectors is not None:
+        model.encoder.words.weight.data = torch.from_numpy(vectors.lookup(source.tokens).vectors.copy())
+    return TranslationSystem(model, source, target)
+
+
+def write_system(folder: Path, system: TranslationSystem) -> None:
+    """Write a model's files and their checksums into an existing folder; each file is whole or absent."""
+    model = cast(MtLstm, system.model)
+    write_json(folder / CONFIG, {"model_type": model.architecture, "dtype": "float32"} | asdict(model.config))
+    system.target.save(folder)
+    write_text(folder / SOURCE_WORDS, "".join(f"{word}\n" for word in system.source.tokens))
+    write_weights(folder / WEIGHTS, {name: tensor.float().cpu() for name, tensor in model.state_dict().items()})
+    write_checksums(folder)
+
+
+def load_system(folder: Path) -> TranslationSystem:
+    """Read a folder that `write_system` wrote, in float32, ready for inference (dropout off).
+
+    Raises ValueError, naming the file, for damaged, missing or unexpected weights and other vocabularies.
+    """
+    path = locate_config(folder)
+    values = read_json(path)
+    check_other_files(folder)
+    sizes = {name: value for name, value in values.items() if name not in ("model_type", "dtype")}
+    config = from_table(MtLstmConfig, sizes, str(path))
+    check_weights(folder)
+    words = (folder / SOURCE_WORDS).read_text(encoding="utf-8").split("\n")[len(SPECIAL_TOKENS) : -1]
+    source = WordTokenizer(words, "", SOURCE_RULES)
+    if source.vocab_size != config.encoder.vocab_size:
+        raise ValueError(
+            f"{folder / SOURCE_WORDS}: expected {config.encoder.vocab_size:,} words, got {source.vocab_size:,}; copy "
+            "the folder again"
+        )
+    path, tensors = read_weights(folder)
+    with torch.device("meta"):
+        model = MtLstm(config)
+    parameters = dict(model.named_parameters())
+    raise_if_any(path, "missing", sorted(parameters.keys() - tensors.keys()))
+    raise_if_any(path, "unexpected", sorted(tensors.keys() - parameters.keys()))
+    check_shapes({name: (tensor, parameters[name], 1) for name, tensor in tensors.items()}, path)
+    # Copied, because tensors in a file may be unaligned, and products of these round differently.
+    model.load_state_dict({name: tensor.float().clone() for name, tensor in tensors.items()}, assign=True)
+    return TranslationSystem(model.eval(), source, open_tokenizer(folder))

@@ -1,0 +1,54 @@
+"""ELMo and TagLM (Peters et al. 2018, 2017) without torch: their record and the sizes of the language model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertwright.systems.registry import LadderStep, System
+from bertwright.systems.word_settings import FrozenModel, WordModel
+
+Filters = tuple[tuple[int, int], ...]
+FILTERS: Filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+SIZES: dict[str, dict[str, Any]] = {  # named sizes: small, medium and base have been released by AllenNLP
+    "tiny": {"filters": FILTERS[:3], "num_highway": 1, "projection_size": 64, "cell_size": 256},
+    "mini": {
+        "filters": ((1, 16), (2, 16), (3, 32), (4, 64), (5, 128)),
+        "num_highway": 1,
+        "projection_size": 128,
+        "cell_size": 512,
+    },
+    "small": {"num_highway": 1, "projection_size": 128, "cell_size": 1024},
+    "medium": {"num_highway": 1, "projection_size": 256, "cell_size": 2048},
+    "base": {},
+}
+LANGUAGE_MODEL = FrozenModel(
+    "language_model", "bertwright.systems.elmo.elmo:load_language_model", "pretrain --architecture elmo"
+)
+INPUTS = {"words.vectors": "vectors", "words.language_model": "elmo"}
+TAGGER = "bertwright.systems.bilstm.bilstm:new_encoder"
+
+ELMO = System(
+    name="elmo",
+    summary="ELMo (Peters et al. 2018), LSTMs of both directions on the characters of words",
+    folders={"elmo": "bertwright.systems.elmo.elmo:FOLDER"},
+    objectives={"bilm": "bertwright.systems.elmo.elmo_objective:BidirectionalLanguageModel"},
+    sizes=SIZES,
+    word_models={
+        "taglm": WordModel(
+            summary="two layers, with the last states of --language-model after the first one (Peters et al. 2017)",
+            encoder=TAGGER,
+            words={"lstm_layers": 2, "lm_layers": "top", "lm_places": [1]},
+            frozen=LANGUAGE_MODEL,
+        ),
+        "elmo": WordModel(
+            summary="two layers, with a mean of all layers of --language-model before them (Peters et al. 2018)",
+            encoder=TAGGER,
+            words={"lstm_layers": 2, "lm_layers": "mix", "lm_places": [0]},
+            frozen=LANGUAGE_MODEL,
+        ),
+    },
+    ladder=(
+        LadderStep(50, "TagLM", {"architecture": "taglm"}, INPUTS, ("elmo",), published=91.93),
+        LadderStep(90, "ELMo", {"architecture": "elmo"}, INPUTS, ("elmo",), published=92.22),
+    ),
+)

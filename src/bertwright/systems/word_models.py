@@ -1,0 +1,111 @@
+"""A new word-level model for a task: its vocabulary from the training examples, its weights random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from bertwright.models.encoder import TextEncoder
+from bertwright.models.heads import EncoderForTask
+from bertwright.systems.language_model_states import NUM_LETTERS
+from bertwright.systems.registry import resolve, word_models
+from bertwright.systems.word_settings import EncoderRequest, WordModel, WordModelSettings
+from bertwright.vocabulary.tokenizer import TextTokenizer
+from bertwright.vocabulary.vector_file import VectorFile, load_vectors
+from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
+
+if TYPE_CHECKING:
+    from bertwright.finetuning.settings import FinetuneSettings
+    from bertwright.tasks.task import AnyTask
+
+CHARACTER_SIZES = {"cnn": (30, 30), "lstm": (25, 50), "none": (1, 1)}  # numbers per character, and for a word
+
+
+class NewModel(NamedTuple):
+    """A task's model before its first step, and its tokenizer."""
+
+    model: EncoderForTask
+    tokenizer: TextTokenizer
+
+
+class Context(Protocol):
+    """A frozen model that is read beside the words of a task."""
+
+    reads_bytes: ClassVar[bool]
+    """Whether it reads the bytes of words, not their ids."""
+    keeps_digits: ClassVar[bool]
+    """Whether it knows words with their digits; else the task's words have 0 for each digit."""
+
+    def encoder_of(self, tokenizer: TextTokenizer) -> nn.Module:
+        """Return its encoder, with a field `config`, for the words of a task."""
+
+
+def make_word_model(
+    word_model: WordModel, settings: FinetuneSettings, task: AnyTask, examples: Sequence[Any]
+) -> NewModel:
+    """Build the model; `examples`: the training examples. Raises ValueError for a task type without such a model."""
+    words, frozen = settings.words, word_model.frozen
+    if task.head.kind == "span" and not word_model.answers_questions:
+        able = " or ".join(name for name, model in word_models().items() if model.answers_questions)
+        raise ValueError(
+            f"--architecture: expected {able} for {task.kind}, got {settings.architecture}, which reads each text "
+            f"alone, so that no answer depends on the question; use --architecture {able}, or name a --model"
+        )
+    folder = None if frozen is None else getattr(words, frozen.setting)
+    context: Context | None = None if frozen is None or folder is None else resolve(frozen.load)(folder)
+    vectors = None if words.vectors is None else load_vectors(words.vectors)
+    tokenizer = learn_words(words, vectors, context, task, examples)
+    read = None if context is None else context.encoder_of(tokenizer)
+    char_size, char_features = CHARACTER_SIZES[words.char_model]
+    config: dict[str, Any] = {
+        "vocab_size": tokenizer.vocab_size,
+        "num_characters": NUM_LETTERS if context and context.reads_bytes else tokenizer.num_characters,
+        "word_size": words.word_size if vectors is None else vectors.width,
+        "char_model": words.char_model,
+        "char_size": char_size,
+        "char_features": char_features,
+        "freeze_words": words.freeze_vectors,
+        "texts": task.num_segments,
+    }
+    if settings.tuning.dropout is not None:
+        config["hidden_dropout"] = settings.tuning.dropout
+    joined = {"language_model": read.config if read else None, "lm_layers": words.lm_layers}
+    encoder: TextEncoder = resolve(word_model.encoder)(EncoderRequest(config, words, joined, settings.seed))
+    if read is not None:
+        encoder.get_submodule("language_model.model").load_state_dict(read.state_dict())
+    if vectors is not None:
+        set_vectors(encoder, tokenizer, vectors)
+    head = task.head_builder(encoder) if task.head_builder else task.head
+    return NewModel(EncoderForTask(encoder, head, settings.seed), tokenizer)
+
+
+def learn_words(
+    words: WordModelSettings,
+    vectors: VectorFile | None,
+    context: Context | None,
+    task: AnyTask,
+    examples: Sequence[Any],
+) -> WordTokenizer:
+    """Learn the vocabulary of the training examples, and what else of the word vectors is read."""
+    rules = WordRules(
+        lowercase=words.lowercase_words,
+        zero_digits=vectors is None and not (context and context.keeps_digits),
+        split_punctuation=not task.reads_words,
+        max_characters=0 if words.char_model == "none" else WordRules.max_characters,
+        unknown_words=words.unknown_words,
+        bytes=context is not None and context.reads_bytes,
+    )
+    known = vectors.words if vectors is not None and words.unknown_words in ("pretrained", "random") else ()
+    return WordTokenizer.learn(task.texts(examples), rules, words.min_word_count, known)
+
+
+@torch.no_grad()
+def set_vectors(encoder: TextEncoder, tokenizer: WordTokenizer, vectors: VectorFile) -> None:
+    """Give the words of the vocabulary their vectors of a file."""
+    found = vectors.lookup(tokenizer.tokens[tokenizer.num_special :])
+    rows = tokenizer.num_special + np.flatnonzero(found.has_vector)
+    encoder.get_parameter("embeddings.word.weight")[rows] = torch.from_numpy(found.vectors[found.has_vector])
