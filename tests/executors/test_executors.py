@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from bertwright.survey import corpus_statistics
-from bertwright.survey.corpus_statistics import measure_corpus
 from worker_tasks import Count, die, die_once, square
 
 from bertwright.base.reporter import Reporter
@@ -23,6 +21,8 @@ from bertwright.executors.executor import LEAD, Executor, ExecutorSettings, Seri
 from bertwright.executors.open_executor import open_executor
 from bertwright.executors.processes import ProcessExecutor
 from bertwright.executors.ray_executor import _connect
+from bertwright.surveying import corpus_statistics
+from bertwright.surveying.corpus_statistics import measure_corpus
 from bertwright.tokenstore import build as build_module
 from bertwright.tokenstore.build import BuildSettings, Progress, build
 from bertwright.training.device_settings import DeviceSettings
@@ -170,7 +170,7 @@ def test_vocabulary_of_workers_has_the_bytes_of_one_process(
 def test_survey_of_workers_equals_that_of_one_process(
     ray_cluster: Any, corpus: CorpusSettings, tmp_path: Path, small_shards: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertwright.survey.sketches.MAX_CANDIDATES", 300)  # the order of documents then matters
+    monkeypatch.setattr("bertwright.surveying.sketches.MAX_CANDIDATES", 300)  # the order of documents then matters
     (tmp_path / "bad.jsonl").write_text('{"text": "One."}\n' * 999 + "{broken\n" + '{"text": "Two."}\n' * 999)
     (tmp_path / "empty.csv").write_text("other\n1\n")
     corpus = replace(corpus, inputs=(*corpus.inputs, str(tmp_path / "bad.jsonl"), str(tmp_path / "empty.csv")))

@@ -127,7 +127,7 @@ def test_a_pretraining_that_learned_token_frequencies_alone_is_reported(
     warned = {note.split(":")[0] for note in read_json(output(settings) / "report.json")["notes"] if "entropy" in note}
     assert {"pre-train mlm", "pre-train mlm+nsp"} <= warned <= {*chosen}
     for name in warned:
-        assert f"{name}: the held-out loss of {chosen[name]['mlm_loss']:.2f}" in printed
+        assert f"{name}: the held-out loss of {chosen[name]['loss']:.2f}" in printed
     assert "near that of the token frequencies" in printed
 
 

@@ -61,9 +61,9 @@ def test_a_column_without_intervals_is_not_called_at_the_floor() -> None:
 
 
 def test_a_pretraining_that_learned_context_is_not_on_the_plateau() -> None:
-    learned = Result({"mlm_loss": 5.0, trials.ENTROPY: 6.8}, 1.0, None, {})
+    learned = Result({"loss": 5.0, trials.ENTROPY: 6.8}, 1.0, None, {})
     assert not learned.is_on_plateau
-    assert learned._replace(scores={"mlm_loss": 6.7, trials.ENTROPY: 6.8}).is_on_plateau
+    assert learned._replace(scores={"loss": 6.7, trials.ENTROPY: 6.8}).is_on_plateau
     assert not learned._replace(scores={"dev": 0.5}).is_on_plateau
 
 

@@ -228,7 +228,7 @@ def _summarize_pretraining(trial: StoreTrial, result: Result) -> Pretraining:
         losses or {rate: scores[objective.loss_metric]},
         rate,
         scores[PERPLEXITY],
-        scores.get("nsp_accuracy"),
+        scores["nsp_accuracy"] if any(column.metric == "nsp_accuracy" for column in objective.columns) else None,
     )
 
 

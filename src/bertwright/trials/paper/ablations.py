@@ -23,7 +23,7 @@ def has_normal_weights(planner: Planner) -> bool:
 
 
 def rows(planner: Planner) -> dict[str, Row]:
-    """Return rows of which each differs from BERT in one choice."""
+    """Return the rows that each differ from BERT in one choice."""
     normal = {"init_scheme": "normal"}
     return {
         BERT: Row(),
