@@ -234,7 +234,7 @@ def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
 def _records(path: str, labeled: bool, encoding: str, suffix: str | None) -> Iterator[_Record]:
     form = format_of(path, suffix)
     if form not in LIST_FORMATS:
-        raise ValueError(f"{path}: expected {' or '.join(LIST_FORMATS)}; or name the --format")
+        raise ValueError(f"{path}: expected {' or '.join(sorted(LIST_FORMATS))}; or name the --format")
     if form == ".json":
         return _tree(path, encoding)
     return _lines(path, encoding) if form == ".jsonl" else _rows(path, labeled, encoding, suffix)
