@@ -138,9 +138,10 @@ def _parse_document(
     if text[end:].strip():
         warnings.warn(f"{path}: read as .jsonl, one object per line", stacklevel=1)
         yield from _parse_lines(path, decoder, enumerate(text.split("\n"), 1))
-    elif rows := _records_of_columns(root):
+    elif rows := _records_of_columns(path, root):
         warnings.warn(f"{path}: read as an object of columns, each with a value per row", stacklevel=1)
-        yield from ((number, row, text) for number, row in enumerate(rows, 1))
+        spelled = "\\u" if "\\u" in text else ""  # searched once: the text of a single row is not known
+        yield from ((number, row, spelled) for number, row in enumerate(rows, 1))
     elif isinstance(root, dict) and columns != ("",) and _has_all(root, columns):
         yield 1, root, text
     else:
@@ -178,10 +179,12 @@ def array_members(root: dict[str, Any]) -> list[str]:
     return [name for name, value in arrays if isinstance(value[0], dict | list)]
 
 
-def _records_of_columns(root: dict[str, Any]) -> list[dict[str, Any]]:
+def _records_of_columns(path: str, root: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of an object of columns, as pandas writes them; none if it is another object."""
     if isinstance(columns := root.get("columns"), list) and isinstance(rows := root.get("data"), list):
-        return [dict(zip(columns, row, strict=False)) for row in rows]
+        if any(isinstance(row, dict) for row in rows):  # rows as they are; "columns" describes them
+            return []
+        return [_join_columns(path, columns, row, number) for number, row in enumerate(rows, 1)]
     values = list(root.values())
     if values and all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
         is_row_per_key = not all(key.isdigit() for key in values[0])  # pandas numbers the rows of each column
@@ -190,6 +193,19 @@ def _records_of_columns(root: dict[str, Any]) -> list[dict[str, Any]]:
     if not is_table or len({len(column) for column in values}) != 1:
         return []
     return [dict(zip(root, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _join_columns(path: str, columns: list[Any], row: Any, number: int) -> dict[str, Any]:
+    """Join the names of "columns" with a row of "data". Raises ValueError unless these are equally many."""
+    if not all(isinstance(name, str) for name in columns):
+        raise ValueError(f"{path}: 'columns': expected a list of names, got {str(columns)[:60]}; flatten them")
+    if not isinstance(row, list) or len(row) != len(columns):
+        got = f"{len(row)} values" if isinstance(row, list) else type(row).__name__
+        raise ValueError(
+            f"{path}, row {number} of 'data': expected a list of {len(columns)} values, one per name in 'columns', got "
+            f"{got}; fix the row"
+        )
+    return dict(zip(columns, row, strict=True))
 
 
 def _find_value(decoder: json.JSONDecoder, text: str, position: int, name: str) -> int:
