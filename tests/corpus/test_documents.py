@@ -311,7 +311,7 @@ def test_line_and_document_of_100_mb_are_read(tmp_path: Path) -> None:
         ("a.txt", gzip.compress(b"a", mtime=0), r"not text but gzip data \(rename it to \.gz\)"),
         ("a.pdf", b"x", r"unknown suffix \.pdf; known are \.txt, \.jsonl, \.csv, \.tsv, \.parquet"),
         ("a", b"x", r"unknown suffix \(none\)"),
-        ("a.parquet.gz", b"x", r"Parquet is compressed inside"),
+        ("a.parquet.gz", b"x", r"parquet is compressed inside"),
         ("a.parquet", b"not one", r"a\.parquet: not a readable Parquet file"),
         ("a.txt.gz", b"plain text", r"a\.txt\.gz: not valid \.gz data"),
         ("a.txt.bz2", b"plain text", r"a\.txt\.bz2: not valid \.bz2 data"),

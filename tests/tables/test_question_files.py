@@ -326,7 +326,7 @@ def test_invalid_json_lines_are_rejected(tmp_path: Path, lines: list[str], messa
 
 
 def test_unreadable_files_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"own\.csv: expected \.json \(SQuAD\), \.jsonl or \.parquet"):
+    with pytest.raises(ValueError, match=r"own\.csv: expected \.json or \.jsonl or \.parquet"):
         list(read_questions(str(tmp_path / "own.csv")))
     with pytest.raises(ValueError, match=r"none\.json: no such file"):
         list(read_questions(str(tmp_path / "none.json")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import IO, Literal, NamedTuple
@@ -12,8 +12,8 @@ from typing import IO, Literal, NamedTuple
 from bertwright.base.settings import Positional, check_not_str, did_you_mean
 from bertwright.corpus.wikipedia import read_articles, read_namespaces
 from bertwright.tables.conll_lines import check_sentence_size, is_comment, split_cells, starts_document
+from bertwright.tables.row_formats import CORPUS_ROWS, WHOLE, ByteRange, read_file_rows
 from bertwright.tables.schema import TableSchema
-from bertwright.tables.table_rows import ByteRange, read_file_rows
 from bertwright.text.decoding import (
     BLOCK,
     FIX_CORPUS,
@@ -24,11 +24,11 @@ from bertwright.text.decoding import (
     is_splittable,
 )
 from bertwright.text.lines import MAX_CHARACTERS, group_units, split_lines
-from bertwright.text.sources import FORMATS, DocumentUnit, InputFile, list_inputs, list_readable_inputs
+from bertwright.text.sources import DocumentUnit, InputFile, list_inputs, list_readable_inputs
 
 CONLL_FORMATS = (".conllu", ".conll")
 DUMP_FORMAT = ".xml"  # suffix of Wikipedia dumps
-CORPUS_FORMATS = (*FORMATS, *CONLL_FORMATS, DUMP_FORMAT)
+CORPUS_FORMATS = CORPUS_ROWS | dict.fromkeys((*CONLL_FORMATS, DUMP_FORMAT), True)  # whether they may be compressed
 CONLL_VERSION = 2  # raised with every change of what is read from .conllu and .conll; a token store records it
 NUMBERED_COLUMNS = 6  # with fewer columns, "1" is a word; files that number their words have ten or more
 SENTENCE_COST = 16  # bytes of memory of a sentence besides its text
@@ -113,7 +113,7 @@ class CorpusSettings(CorpusFormat):
         super().__post_init__()
 
 
-def check_format(name: str | None, formats: Sequence[str]) -> None:
+def check_format(name: str | None, formats: Collection[str]) -> None:
     """Raise ValueError unless the name is None or one of the formats, without its dot."""
     if name is not None and f".{name}" not in formats:
         raise ValueError(f"format is {name!r}: {did_you_mean(name, [suffix[1:] for suffix in formats])}")
@@ -160,19 +160,19 @@ class CorpusShard(NamedTuple):
 
 def list_corpus_files(settings: CorpusSettings) -> list[InputFile]:
     """List the files of a corpus; raises the errors of `io.sources.list_inputs`."""
-    return list_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS, settings.format)
+    return list_inputs(settings.inputs, CORPUS_FORMATS, settings.document_unit, settings.format)
 
 
 def text_size(files: Sequence[InputFile]) -> int | None:
     """Return the bytes of the text in some files; None if they would have to be unpacked to know it."""
-    if any(file.compression or file.format == ".parquet" for file in files):
+    if any(file.compression or not CORPUS_FORMATS[file.format] for file in files):
         return None
     return sum(file.size for file in files)
 
 
 def list_readable_corpus_files(settings: CorpusSettings) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
     """List the readable files of a corpus, and the errors of the other files, by path."""
-    return list_readable_inputs(settings.inputs, settings.document_unit, CORPUS_FORMATS, settings.format)
+    return list_readable_inputs(settings.inputs, CORPUS_FORMATS, settings.document_unit, settings.format)
 
 
 def read(
@@ -186,7 +186,7 @@ def read(
     stats = stats or ReadStats()
     count = 0
     for file in list_corpus_files(settings) if inputs is None else inputs:
-        for document in _read_file(file, settings, stats, ByteRange()):
+        for document in _read_file(file, settings, stats, WHOLE):
             count += 1
             yield document
     if not count:

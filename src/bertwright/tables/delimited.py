@@ -84,9 +84,10 @@ def read_delimited_rows(
 
 def without_blank_end(cells: list[str]) -> list[str]:
     """Return the cells without the blank ones at the end."""
-    while cells and not cells[-1].strip():
-        cells = cells[:-1]
-    return cells
+    end = len(cells)
+    while end and not cells[end - 1].strip():
+        end -= 1
+    return cells[:end]
 
 
 def _read_fields(reader: Iterator[list[str]]) -> list[str] | None:

@@ -140,7 +140,8 @@ def _parse_document(
         yield from _parse_lines(path, decoder, enumerate(text.split("\n"), 1))
     elif rows := _records_of_columns(path, root):
         warnings.warn(f"{path}: read as an object of columns, each with a value per row", stacklevel=1)
-        yield from ((number, row, text) for number, row in enumerate(rows, 1))
+        spelled = "\\u" if "\\u" in text else ""  # searched once: the text of a single row is not known
+        yield from ((number, row, spelled) for number, row in enumerate(rows, 1))
     elif isinstance(root, dict) and columns != ("",) and _has_all(root, columns):
         yield 1, root, text
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -89,7 +89,7 @@ def find_labels(files: Sequence[InputFile], is_table: Callable[[InputFile], bool
     return LabelPlaces(tables, label_files, classes, in_folders, class_names, left_out)
 
 
-def list_labeled_inputs(inputs: Sequence[str], formats: Sequence[str], suffix: str | None) -> list[InputFile]:
+def list_labeled_inputs(inputs: Sequence[str], formats: Mapping[str, bool], suffix: str | None) -> list[InputFile]:
     """List the files of a path with labels as `list_inputs` does, and a folder per class as it is published.
 
     Beside folders of texts, whatever their suffix, other files and texts without a class are left out, with a warning.

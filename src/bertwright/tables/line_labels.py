@@ -14,8 +14,8 @@ FASTTEXT = "__label__"  # before each label in the files of fastText
 LABEL_WORD = re.compile(rf"{FASTTEXT}\S+|[A-Z]{{2,}}[\w:.-]*|[+-]?\d+")
 SHOWN_LINES = 1_000  # lines that show whether their first words are labels
 LABEL_MARK = "@"  # before the label at the end of each line in the Financial PhraseBank
-TREE = re.compile(r"\((\S+) (\(.*\)|\S+)\)")
-LEAF = re.compile(r"\(\S+ ([^()\s]+)\)")
+TREE = re.compile(r"\(([^()\s]+) (\(.*\)|\S+)\)")
+LEAF = re.compile(r"\([^()\s]+ ([^()\s]+)\)")
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "\\/": "/", "\\*": "*"}
 
 

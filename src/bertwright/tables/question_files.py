@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from bertwright.tables.json_rows import make_decoder
+from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, read_rows
 from bertwright.text.decoding import read_text
@@ -232,11 +233,11 @@ def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
 
 def _records(path: str, labeled: bool, encoding: str, suffix: str | None) -> Iterator[_Record]:
     form = format_of(path, suffix)
-    if form == ".parquet":
-        return _rows(path, labeled)
-    if form not in (".json", ".jsonl"):
-        raise ValueError(f"{path}: expected .json (SQuAD), .jsonl or .parquet; or name the --format")
-    return _lines(path, encoding) if form == ".jsonl" else _tree(path, encoding)
+    if form not in LIST_FORMATS:
+        raise ValueError(f"{path}: expected {' or '.join(sorted(LIST_FORMATS))}; or name the --format")
+    if form == ".json":
+        return _tree(path, encoding)
+    return _lines(path, encoding) if form == ".jsonl" else _rows(path, labeled, encoding, suffix)
 
 
 def _tree(path: str, encoding: str) -> Iterator[_Record]:
@@ -328,10 +329,11 @@ def _lines(path: str, encoding: str) -> Iterator[_Record]:
                 yield record._replace(context=context, number=str(number))
 
 
-def _rows(path: str, labeled: bool) -> Iterator[_Record]:
-    """Yield the questions of SQuAD's Parquet of the hub."""
-    id_name = next(filter(ID_NAME.fullmatch, column_names(path, "parquet", "utf-8")), None)
-    columns = TableSchema(("question", "context"), (*(("answers",) * labeled), *((id_name,) if id_name else ())))
+def _rows(path: str, labeled: bool, encoding: str, suffix: str | None) -> Iterator[_Record]:
+    """Yield the questions of rows with columns, as in SQuAD's Parquet of the hub."""
+    id_name = next(filter(ID_NAME.fullmatch, column_names(path, suffix, encoding)), None)
+    fields = (*(("answers",) * labeled), *((id_name,) if id_name else ()))
+    columns = TableSchema(("question", "context"), fields, encoding=encoding, suffix=suffix)
     context = ""
     for number, (location, row) in enumerate(read_rows(path, columns), 1):
         values = dict(zip(columns.names, row, strict=True))

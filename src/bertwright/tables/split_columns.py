@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+from bertwright.tables.row_formats import read_file_rows
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema
-from bertwright.tables.table_rows import read_file_rows
 from bertwright.text.decoding import ReadStats, TextCodec
 from bertwright.text.sources import InputFile, find_file, split_member
 

@@ -18,13 +18,11 @@ from bertwright.tables.label_places import (
     read_lines,
 )
 from bertwright.tables.line_labels import read_labels_of_lines
+from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS, read_file_rows
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema
 from bertwright.tables.split_columns import is_part, read_part
-from bertwright.tables.table_rows import read_file_rows
 from bertwright.text.decoding import ReadStats, TextCodec
-from bertwright.text.sources import FORMATS, InputFile, list_inputs
-
-TABLE_FORMATS = (*FORMATS, ".json")  # .json: an array of objects
+from bertwright.text.sources import InputFile, list_inputs
 
 
 def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -41,7 +39,7 @@ def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) ->
     for name in sorted(places.left_out - {*places.label_files.values()}) if places else ():
         warnings.warn(f"{name}: left out, a file with labels of no table by its name", stacklevel=1)
     for file in places.tables if places else files:
-        unit = "row" if file.format == ".parquet" else "line"
+        unit = ROW_FORMATS[file.format].unit
         codec = TextCodec(schema.encoding)
         if is_part(file):
             rows = read_part(file, schema, codec, stats)

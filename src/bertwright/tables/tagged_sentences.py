@@ -32,6 +32,7 @@ from bertwright.tables.conll_variants import (
     tag_file_of,
 )
 from bertwright.tables.delimited import without_blank_end
+from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, leave_out_rows, read_rows
 from bertwright.text.decoding import read_text
@@ -39,7 +40,6 @@ from bertwright.text.lines import split_lines
 from bertwright.text.sources import expand_files, format_of, is_remote
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-ROW_FORMATS = (".jsonl", ".json", ".parquet")
 UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
 SHOWN = 60  # characters of a line in a message
 SENTENCES_SHOWN = 20  # sentences that show which columns hold words and tags
@@ -173,7 +173,7 @@ def read_sentences(
             f"{path}: sentences are read from .jsonl, .json, .parquet, .conllu, and columns of words and tags such as "
             ".conll, not from .csv; convert the file"
         )
-    if form in ROW_FORMATS:
+    if form in LIST_FORMATS:
         return _from_rows(path, words, tags, labeled, encoding, suffix)
     if len(files) > 1:
         return _of_several(files, words, tags, labeled, comment_prefix, encoding, suffix)

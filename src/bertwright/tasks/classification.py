@@ -21,8 +21,9 @@ from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.pooling import describe_pooling
+from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
-from bertwright.tables.tables import TABLE_FORMATS, count_skipped_rows, format_label, leave_out_rows, read_rows
+from bertwright.tables.tables import count_skipped_rows, format_label, leave_out_rows, read_rows
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import (
     LEARNED,

@@ -20,8 +20,9 @@ from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.pooling import describe_pooling
+from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
-from bertwright.tables.tables import TABLE_FORMATS, format_label, read_rows
+from bertwright.tables.tables import format_label, read_rows
 from bertwright.tasks.classification import WITHOUT_HEADER, known_labels, parse_number
 from bertwright.tasks.score_formats import DisplayTable
 from bertwright.tasks.task import (

@@ -24,6 +24,7 @@ from bertwright.metrics.answer_scores import RULES, Threshold, best_threshold, s
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.question_files import QaExample, align_answers, read_questions
+from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import (
     LEARNED,
@@ -155,7 +156,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
     def __post_init__(self) -> None:
         check_minimum(self, 1, "doc_stride", "max_query_length", "n_best_size", "max_answer_length")
         check_encoding(self.encoding)
-        check_format(self.format, (".json", ".jsonl", ".parquet"))
+        check_format(self.format, LIST_FORMATS)
         if self.max_length <= self.max_query_length + NUM_SPECIALS:
             raise ValueError(
                 f"max_length = {self.max_length}: a question of max_query_length = {self.max_query_length} and 3 "

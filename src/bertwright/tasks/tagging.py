@@ -28,6 +28,7 @@ from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.span_f1 import SpanScores, accuracy, span_scores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import list_names
 from bertwright.tables.tag_schemes import (
     BARE,
@@ -44,7 +45,6 @@ from bertwright.tables.tag_schemes import (
     to_canonical_scheme,
 )
 from bertwright.tables.tagged_sentences import (
-    ROW_FORMATS,
     TagExample,
     Unit,
     read_sentences,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from bertwright.models.encoder import TextEncoder
     from bertwright.models.heads import PathScores, TaskBatch, TaskHead
 
-FORMATS = (*ROW_FORMATS, ".conllu", ".conll")
+FORMATS = (*LIST_FORMATS, ".conllu", ".conll")
 WITHOUT_PREFIX = "io"  # a scheme: a tag is the type alone, as in Few-NERD
 NUM_SPECIALS = 2  # [CLS] and [SEP] of every window
 UNSEEN = -100  # label of a tag that training never showed: no class, and no loss (cross entropy's ignore_index)

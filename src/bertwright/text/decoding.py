@@ -41,7 +41,7 @@ MAGIC = {  # first bytes of formats that are often mistaken for plain text
     b"\x1f\x8b": "gzip data (rename it to .gz)",
     b"\x28\xb5\x2f\xfd": "Zstandard data (rename it to .zst)",
     b"BZh": "bzip2 data (rename it to .bz2)",
-    b"PAR1": "a Parquet file (rename it to .parquet)",
+    b"PAR1": "a Parquet file (read it with --format parquet)",
     b"PK\x03\x04": "a ZIP archive (rename it to .zip)",
     b"\xfd7zXZ\0": "xz data (rename it to .xz)",
     b"%PDF": "a PDF (extract its text)",

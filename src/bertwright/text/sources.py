@@ -11,7 +11,7 @@ import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +24,6 @@ from bertwright.base.object_storage import as_url
 
 DocumentUnit = Literal["blank-line", "file", "line", "section"]
 
-FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 HF_SCHEME = "hf://"
 SHOWN = 8  # names in a message
@@ -148,17 +147,18 @@ def split_suffixes(path: str) -> tuple[str, str]:
 
 def list_inputs(
     inputs: Sequence[str],
+    formats: Mapping[str, bool],
     document_unit: DocumentUnit = "blank-line",
-    formats: Sequence[str] = FORMATS,
     suffix: str | None = None,
 ) -> list[InputFile]:
     """List all files of the inputs: inputs in the order given, the files of each in sorted order.
 
-    Empty files beside others are left out, with a warning. `suffix`: the format of all files, whatever their names.
+    Empty files beside others are left out, with a warning. `formats`: the known suffixes, and whether such a file may
+    be compressed; `suffix`: the format of all files, whatever their names.
     Raises ValueError for a path that does not exist, a folder or glob without files, a suffix that is not in
     `formats`, empty files only, and a file that is named twice; OSError for a folder that cannot be searched.
     """
-    readable, failed = list_readable_inputs(inputs, document_unit, formats, suffix)
+    readable, failed = list_readable_inputs(inputs, formats, document_unit, suffix)
     empty = [path for path, error in failed.items() if isinstance(error, EmptyFileError)]
     for path, error in failed.items():
         if path not in empty or not readable:
@@ -171,8 +171,8 @@ def list_inputs(
 
 def list_readable_inputs(
     inputs: Sequence[str],
+    formats: Mapping[str, bool],
     document_unit: DocumentUnit = "blank-line",
-    formats: Sequence[str] = FORMATS,
     suffix: str | None = None,
 ) -> tuple[list[InputFile], dict[str, ValueError | OSError]]:
     """List the readable files of the inputs, and the errors of the other files, by path.
@@ -204,14 +204,16 @@ def _split_override(given: str, default: DocumentUnit) -> tuple[DocumentUnit, st
     return default, given
 
 
-def _check_file(path: str, unit: DocumentUnit, formats: Sequence[str], suffix: str | None) -> InputFile:
+def _check_file(path: str, unit: DocumentUnit, formats: Mapping[str, bool], suffix: str | None) -> InputFile:
     file = find_file(path, unit, suffix)
     if file.size == 0:
         raise EmptyFileError(f"{path}: {EMPTY_FILE}; replace it, or leave it out")
     if file.format not in formats:
+        alone = [name for name, may_be_compressed in formats.items() if not may_be_compressed]
+        each = " ".join(["each but", *alone]) if alone else "each"
         raise ValueError(
-            f"{path}: unknown suffix {file.format or '(none)'}; known are {', '.join(formats)}, each but .parquet also "
-            f"with {', '.join(COMPRESSIONS)}; name the format of such files, as in --format txt (a glob such as "
+            f"{path}: unknown suffix {file.format or '(none)'}; known are {', '.join(formats)}, {each} also with "
+            f"{', '.join(COMPRESSIONS)}; name the format of such files, as in --format txt (a glob such as "
             "folder/**/*.txt excludes other files)"
         )
     if unit == "section" and file.format == ".txt":
@@ -219,8 +221,8 @@ def _check_file(path: str, unit: DocumentUnit, formats: Sequence[str], suffix: s
             f"{path}: expected a Wikipedia dump (.xml) for documents of one section, got .txt; use file=, line= or "
             "blank-line="
         )
-    if file.compression and file.format == ".parquet":
-        raise ValueError(f"{path}: Parquet is compressed inside; unpack this {file.compression} first")
+    if file.compression and not formats[file.format]:
+        raise ValueError(f"{path}: {file.format} is compressed inside; unpack this {file.compression} first")
     return file
 
 
@@ -348,7 +350,7 @@ def _hub() -> Any:
     return HfFileSystem()
 
 
-def _remote_files(location: str, formats: Sequence[str]) -> Iterator[str]:
+def _remote_files(location: str, formats: Mapping[str, bool]) -> Iterator[str]:
     """Yield the files that a file, folder or glob of the hub or of an object store names."""
     url = as_url(location)
     with object_storage.explain(url) if url else _explain_hub_errors(location):
