@@ -189,8 +189,9 @@ class FakeHub:
     def find(self, path: str) -> list[str]:
         return [str(file.relative_to(self.root)) for file in (self.root / path).rglob("*") if file.is_file()]
 
-    def glob(self, pattern: str) -> list[str]:
-        return [str(file.relative_to(self.root)) for file in self.root.glob(pattern)]
+    def glob(self, pattern: str, detail: bool) -> dict[str, dict[str, str]]:
+        assert detail
+        return {str(file.relative_to(self.root)): {"type": "file"} for file in self.root.glob(pattern)}
 
     def info(self, path: str) -> dict[str, int]:
         return {"size": (self.root / path).stat().st_size}

@@ -160,7 +160,7 @@ def test_a_grid_takes_class_weights(folder: Path, tmp_path: Path) -> None:
     grid = from_table(
         GridSettings, {name: table[name] for name in ("run", "model", "task", "tuning", "device")}, "test"
     )
-    assert grid.finetune_settings(grid.trials()[0]).tuning.class_weights == "balanced"
+    assert grid.finetune_settings(grid.points()[0]).tuning.class_weights == "balanced"
 
 
 def test_estimators_take_scikit_learns_class_weight(folder: Path) -> None:

@@ -182,8 +182,8 @@ def array_members(root: dict[str, Any]) -> list[str]:
 def _records_of_columns(path: str, root: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of an object of columns, as pandas writes them; none if it is another object."""
     columns, rows = root.get("columns"), root.get("data")
-    if isinstance(columns, list) and isinstance(rows, list) and rows and isinstance(rows[0], list):
-        return _name_values(path, columns, rows)
+    if isinstance(columns, list) and isinstance(rows, list) and rows:
+        return [] if isinstance(rows[0], dict) else _name_values(path, columns, rows)  # objects: rows as they are
     values = list(root.values())
     if values and all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
         is_row_per_key = not all(key.isdigit() for key in values[0])  # pandas numbers the rows of each column
