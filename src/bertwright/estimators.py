@@ -20,18 +20,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.base import (
-    BaseEstimator,
-    ClassifierMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    RegressorMixin,
-    TransformerMixin,
-)
-from sklearn.utils import assert_all_finite, check_array, check_consistent_length, check_random_state, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
 
 from bertwright.base.files import write_json
+from bertwright.base.optional import needs
 from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.cli.render.terminal import terminal_reporter
@@ -45,6 +36,18 @@ from bertwright.tables.tagged_sentences import TagExample
 from bertwright.tasks.classification import TextExample
 from bertwright.training.context import select_device, select_dtype
 from bertwright.training.device_settings import DeviceSettings
+
+with needs("sklearn", "scikit-learn's interface"):
+    from sklearn.base import (
+        BaseEstimator,
+        ClassifierMixin,
+        ClassNamePrefixFeaturesOutMixin,
+        RegressorMixin,
+        TransformerMixin,
+    )
+    from sklearn.utils import assert_all_finite, check_array, check_consistent_length, check_random_state, column_or_1d
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted
 
 
 class BertOnDevice(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types

@@ -10,6 +10,7 @@ from html import unescape
 from typing import Any
 from xml.parsers import expat
 
+from bertwright.base.optional import needs
 from bertwright.corpus.sentences import split_sentences
 from bertwright.corpus.wikipedia_templates import name_template, show_template
 from bertwright.text.decoding import ReadStats
@@ -223,7 +224,8 @@ def extract_sections(wikitext: str, hidden: frozenset[str] = HIDDEN, stats: Read
     >>> extract_sections("A city.\n== History ==\nOld.\n=== Later ===\nA town.\n== Notes ==\n== Sights ==\nHills.")
     ['A city.', 'Old.\n\nA town.', 'Hills.']
     """
-    import mwparserfromhell  # used by this format only
+    with needs("wiki", "a dump of Wikipedia"):
+        import mwparserfromhell  # used by this format only
 
     last = max((match.end() for match in REFERENCE_END.finditer(wikitext)), default=0)
     # Without an end further on, REFERENCE would read the rest of the page from each opening.

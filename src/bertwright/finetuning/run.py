@@ -259,7 +259,8 @@ class FinetuneRun:
             self.print_scores(report)
         if not self.temporary:
             run = self.settings.run
-            outputs = {"model": run / "model", "plot": run / PLOT, "all metrics": run / METRICS_FILE}
+            plot = {"plot": run / PLOT} if (run / PLOT).is_file() else {}  # needs the extra "plot"
+            outputs = {"model": run / "model"} | plot | {"all metrics": run / METRICS_FILE}
             example = f"bertwright predict {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
             self.reporter.record(Outputs(outputs | {"try it": example}))
 

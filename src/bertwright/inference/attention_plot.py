@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bertwright.base.files import check_absent, new_file
+from bertwright.base.optional import needs
 from bertwright.base.reporter import SILENT, Line, Reporter
 from bertwright.base.settings import Positional, check_minimum
 from bertwright.inference.picture_fonts import PICTURES, text_style, write_picture
@@ -82,7 +83,8 @@ def attention(settings: AttentionSettings, reporter: Reporter = SILENT) -> Atten
 
 def _figure(settings: AttentionSettings, attended: Attention) -> Figure:
     """Draw a panel for each layer and head; darker is more."""
-    from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
+    with needs("plot", "a picture"):
+        from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
     layers, heads, tokens, _ = attended.weights.shape
     single = layers == heads == 1

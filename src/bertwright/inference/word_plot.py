@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bertwright.base.optional import needs
 from bertwright.inference.picture_fonts import text_style
 from bertwright.inference.word_neighbours import WordContexts
 
@@ -21,7 +22,8 @@ def draw_contexts(contexts: WordContexts, word: str, texts: Sequence[str]) -> Fi
     The axes are the cosines to the word's first two places, so a word below the diagonal is nearer to the first one.
     Raises ValueError if the texts contain the word once.
     """
-    from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
+    with needs("plot", "a picture"):
+        from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
     if len(contexts.occurrences) < 2:
         raise ValueError(f"--word {word!r}: expected it in two texts for a picture, got one place; add a text with it")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from bertwright.base.optional import needs
+
 BleuTokenizer = Literal["13a", "none", "intl", "char", "zh"]
 
 
@@ -22,7 +24,8 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: 
 
     `tokenize`: sacrebleu's tokenizer: 13a for raw text; none for text that is tokenized already.
     """
-    from sacrebleu.metrics.bleu import BLEU  # imported on use, since it takes a third of a second
+    with needs("translate", "BLEU"):
+        from sacrebleu.metrics.bleu import BLEU  # imported on use, since it takes a third of a second
 
     metric = BLEU(tokenize=tokenize, force=True)  # force: no warning about text that looks tokenized
     result = metric.corpus_score([*hypotheses], [[*references]])

@@ -1,24 +1,23 @@
-"""Scores of labels and numbers, by scikit-learn and scipy: accuracy, F1, Matthews, Pearson, Spearman, MSE.
+"""Scores of labels and numbers: accuracy, F1, Matthews, Pearson, Spearman, MSE.
 
 Shares are from 0 to 1, correlations from -1 to 1; an undefined score is 0.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-# scikit-learn and scipy.stats take more than a second to import, so the functions import them.
+# scipy.stats takes a second to import, so the functions import it.
 
 
 def accuracy(y_true: Sequence[str] | Sequence[int], y_pred: Sequence[str] | Sequence[int]) -> float:
     """Compute the share of equal labels."""
-    from sklearn.metrics import accuracy_score
-
-    return float(accuracy_score(y_true, y_pred))
+    return float((np.asarray(y_true) == np.asarray(y_pred)).mean())
 
 
 def f1(y_true: Sequence[str], y_pred: Sequence[str], pos_label: str) -> float:
@@ -27,25 +26,25 @@ def f1(y_true: Sequence[str], y_pred: Sequence[str], pos_label: str) -> float:
     >>> round(f1(["yes", "yes", "no"], ["yes", "no", "no"], pos_label="yes"), 3)
     0.667
     """
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(y_true, y_pred, labels=[pos_label], average="macro", zero_division=0.0))
+    return score_labels(y_true, y_pred, [pos_label])[pos_label].f1
 
 
 def macro_f1(y_true: Sequence[str], y_pred: Sequence[str]) -> float:
     """Compute the mean F1 over all labels that occur on either side."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(y_true, y_pred, average="macro", zero_division=0.0))
+    labels = sorted({*y_true, *y_pred})
+    return float(np.mean([row.f1 for row in score_labels(y_true, y_pred, labels).values()]))
 
 
 def matthews(y_true: Sequence[str], y_pred: Sequence[str]) -> float:
-    """Compute Matthews' correlation coefficient; 0 if one side has a single label."""
-    from sklearn.metrics import matthews_corrcoef
+    """Compute Matthews' correlation coefficient (Gorodkin 2004); 0 if one side has a single label.
 
-    if len(set(y_true)) < 2 or len(set(y_pred)) < 2:
-        return 0.0
-    return float(matthews_corrcoef(y_true, y_pred))
+    It is the covariance of both sides' indicators of the labels, divided by the roots of their variances.
+    """
+    labels = sorted({*y_true, *y_pred})
+    sides = [np.asarray(side)[:, None] == np.asarray(labels) for side in (y_true, y_pred)]  # N C
+    true, found = (side - side.mean(0) for side in sides)
+    product = float((true * true).sum() * (found * found).sum())
+    return float((true * found).sum()) / product**0.5 if product else 0.0
 
 
 class LabelScores(NamedTuple):
@@ -64,11 +63,21 @@ def score_labels(y_true: Sequence[str], y_pred: Sequence[str], labels: Sequence[
     >>> score_labels(["a", "a", "b"], ["a", "b", "b"], ["a", "b"])["a"]
     LabelScores(precision=1.0, recall=0.5, f1=0.6666666666666666, examples=2)
     """
-    from sklearn.metrics import precision_recall_fscore_support
+    actual, found = Counter(y_true), Counter(y_pred)
+    hits = Counter(label for label, guess in zip(y_true, y_pred, strict=True) if label == guess)
+    return {
+        label: LabelScores(
+            _share(hits[label], found[label]),
+            _share(hits[label], actual[label]),
+            _share(2 * hits[label], found[label] + actual[label]),
+            actual[label],
+        )
+        for label in labels
+    }
 
-    columns = precision_recall_fscore_support(y_true, y_pred, labels=labels, zero_division=0.0)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return {label: LabelScores(*row) for label, row in zip(labels, rows, strict=True)}
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
 
 
 def multi_label_scores(y_true: npt.NDArray[np.bool_], y_pred: npt.NDArray[np.bool_]) -> dict[str, float]:
@@ -102,9 +111,7 @@ def spearman(y_true: Sequence[float], y_pred: Sequence[float]) -> float:
 
 def mean_squared_error(y_true: Sequence[float], y_pred: Sequence[float]) -> float:
     """Compute the mean of the squared differences."""
-    from sklearn.metrics import mean_squared_error as mse
-
-    return float(mse(y_true, y_pred))
+    return float(((np.asarray(y_true) - np.asarray(y_pred)) ** 2).mean())
 
 
 def _constant(numbers: Sequence[float]) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from bertwright.tables.tag_schemes import OUTSIDE, find_spans, split_tag
+from bertwright.tables.tag_schemes import Span, find_spans
+
+Place = tuple[int, Span]  # number of the sequence, and a span in it
 
 
 class SpanScore(NamedTuple):
@@ -29,22 +31,18 @@ class SpanScores(NamedTuple):
 def span_scores(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]) -> SpanScores:
     """Compute span precision, recall and F1 of tag sequences in canonical form; 0 if undefined.
 
-    Uses `seqeval` in its default mode, as conlleval and published CoNLL scores do: an ill-formed prediction (I-PER
-    after O) counts as a span. The strict mode would not count it. Raises ValueError for sequences of unequal number or
-    length.
+    As for conlleval, published CoNLL scores and `seqeval` in its default mode, an ill-formed prediction (I-PER after O)
+    counts as a span. Raises ValueError for sequences of unequal number or length.
     """
-    from seqeval.metrics.sequence_labeling import precision_recall_fscore_support  # imports scikit-learn: a second
-
     _check_lengths(y_true, y_pred)
-    # A foreign model may have tags such as [PAD] or ORG-B: `seqeval` would take them for spans, they count as O here.
-    lists = [[[tag if split_tag(tag)[1] else OUTSIDE for tag in tags] for tags in side] for side in (y_true, y_pred)]
-    if not lists[0]:
-        return SpanScores(SpanScore(0.0, 0.0, 0.0, 0), {})
-    names = sorted({span.label for side in lists for tags in side for span in find_spans(tags)})
-    total = precision_recall_fscore_support(*lists, average="micro", zero_division=0)
-    columns = precision_recall_fscore_support(*lists, average=None, zero_division=0)
-    by_type = zip(*columns, strict=True)
-    return SpanScores(_score(*total), {name: _score(*values) for name, values in zip(names, by_type, strict=True)})
+    # A foreign model may have tags such as [PAD] or ORG-B, which `find_spans` takes for O, as `seqeval` does not.
+    true, found = (
+        {(number, span) for number, tags in enumerate(side) for span in find_spans(tags)} for side in (y_true, y_pred)
+    )
+    names = sorted({span.label for _, span in true | found})
+    return SpanScores(
+        _score(true, found), {name: _score(_of_type(true, name), _of_type(found, name)) for name in names}
+    )
 
 
 def accuracy(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]) -> float:
@@ -61,8 +59,14 @@ def accuracy(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]) -
     return sum(tag == guess for tag, guess in pairs) / words
 
 
-def _score(precision: float, recall: float, f1: float, support: int) -> SpanScore:
-    return SpanScore(float(precision), float(recall), float(f1), int(support))
+def _of_type(spans: set[Place], name: str) -> set[Place]:
+    return {(number, span) for number, span in spans if span.label == name}
+
+
+def _score(true: set[Place], found: set[Place]) -> SpanScore:
+    hits = len(true & found)
+    precision, recall = hits / max(len(found), 1), hits / max(len(true), 1)
+    return SpanScore(precision, recall, 2 * hits / max(len(true) + len(found), 1), len(true))
 
 
 def _check_lengths(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]) -> None:

@@ -404,7 +404,8 @@ class PretrainRun:
         if report["held_out_after"] is not None:
             self.print_scores(report["held_out_before"], report["held_out_after"])
         run = self.settings.run
-        outputs = {"model": run / "model", "loss plot": run / PLOT, "all metrics": run / METRICS_FILE}
+        plot = {"loss plot": run / PLOT} if (run / PLOT).is_file() else {}  # needs the extra "plot"
+        outputs = {"model": run / "model"} | plot | {"all metrics": run / METRICS_FILE}
         example = self.objective.suggest_command(shlex.quote(str(run / "model")))
         self.reporter.record(Outputs(outputs | {"try it": example}))
 

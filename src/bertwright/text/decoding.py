@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
-import zstandard
-
 from bertwright.base.object_storage import as_url, explain
+from bertwright.base.optional import needs
 from bertwright.text.sources import (
     NOT_SEEKABLE,
     STDIN,
@@ -266,15 +265,22 @@ def _read_zstd_blocks(file: IO[bytes]) -> Iterator[bytes]:
 
     zstandard's reader does not report a truncated file, so the frames are checked separately.
     """
+    with needs("fast", "a .zst file"):
+        import zstandard
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
-    with decompressor.stream_reader(file, read_across_frames=True, closefd=False) as stream:
-        while block := stream.read(BLOCK):
-            yield block
-    _check_zstd_frames(file)
+    try:
+        with decompressor.stream_reader(file, read_across_frames=True, closefd=False) as stream:
+            while block := stream.read(BLOCK):
+                yield block
+        _check_zstd_frames(file)
+    except zstandard.ZstdError as error:
+        raise zlib.error(str(error)) from None  # as the other formats report damage
 
 
 def _check_zstd_frames(file: IO[bytes]) -> None:
     """Raise EOFError unless the file ends with a whole frame. Reads headers only (RFC 8878, section 3.1)."""
+    import zstandard
+
     size = file.seek(0, 2)
     position = 0
     while position < size:
@@ -308,7 +314,7 @@ def _explain_damage(file: InputFile) -> Iterator[None]:
         raise ValueError(
             f"{file.path}: truncated, ends in the middle of its {file.compression} data; copy it again"
         ) from None
-    except (zlib.error, lzma.LZMAError, zipfile.BadZipFile, zstandard.ZstdError, RuntimeError) as error:  # encrypted
+    except (zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError) as error:  # encrypted
         raise ValueError(f"{file.path}: not valid {file.compression} data ({error})") from None
     except OSError as error:
         if error.errno not in (None, errno.EINVAL):  # an error of the system: no permission, a failing disk

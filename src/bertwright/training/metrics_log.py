@@ -1,22 +1,17 @@
-"""Metrics of a run: records as JSON lines and for TensorBoard, a live progress line, a plot."""
+"""Metrics of a run: records as JSON lines and for TensorBoard, and a plot."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
-import struct
-import time
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
-
-from bertwright.base.files import attach_filename, check_no_link, masked_crc32c, open_to_append, save_figure, write_text
+from bertwright.base.files import attach_filename, check_no_link, open_to_append, save_figure, write_text
 from bertwright.base.messages import escape_control
+from bertwright.base.optional import is_installed
 from bertwright.training.tracking import TrackerName, Tracking
 
 METRICS_FILE = "metrics.jsonl"
@@ -79,7 +74,11 @@ class MetricLogger:
         self.evaluations = {record["step"]: record for record in remaining if record["kind"] == evaluation}
         write_text(self.path, "".join(json.dumps(record) + "\n" for record in remaining))
         self._file = open_to_append(self.path)
-        self.board = TensorBoardWriter(run / "tensorboard", first_step + 1)
+        self.board = None
+        if is_installed("tensorboard"):
+            from bertwright.training.tensorboard_writer import TensorBoardWriter
+
+            self.board = TensorBoardWriter(run / "tensorboard", first_step + 1)
         self._tracking = Tracking(track, run)
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
@@ -89,7 +88,8 @@ class MetricLogger:
             self._file.write(json.dumps(record) + "\n")
         if kind == self.evaluation:
             self.evaluations[step] = record
-        self.board.write({f"{kind}/{name}": value for name, value in values.items()}, step)
+        if self.board is not None:
+            self.board.write({f"{kind}/{name}": value for name, value in values.items()}, step)
         if (kind, step) not in self._tracked:
             self._tracking.log(kind, step, values)
 
@@ -104,38 +104,8 @@ class MetricLogger:
         self._tracking.close(finished)
         self.flush()
         self._file.close()
-        self.board.file.close()
-
-
-class TensorBoardWriter:
-    """Writer of a run's numbers for TensorBoard.
-
-    PyTorch's SummaryWriter is not used: it writes in a thread, so a full disk prints a traceback and raises an error
-    without a file name at some later write; and if TensorFlow is installed, it loads it, with errors of its own types.
-    """
-
-    def __init__(self, folder: Path, first_step: int) -> None:
-        """Start a file; TensorBoard then ignores the steps from `first_step` on in older files of the folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        started = time.time()
-        self.path = folder / f"events.out.tfevents.{started:017.6f}.{socket.gethostname()}.{os.getpid()}"
-        self.file = self.path.open("xb", buffering=0)
-        self._add(Event(wall_time=started, file_version="brain.Event:2"))
-        self._add(Event(wall_time=started, step=first_step, session_log=SessionLog(status=SessionLog.START)))
-
-    def write(self, values: Mapping[str, float], step: int) -> None:
-        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
-
-    def _add(self, event: Event) -> None:
-        """Write an event as a record of TensorFlow: its length and its bytes, each followed by a checksum.
-
-        TensorBoard's own writer would load half of TensorFlow's file systems first.
-        """
-        data = event.SerializeToString()
-        parts = (struct.pack("<Q", len(data)), data)
-        with attach_filename(self.path):
-            self.file.write(b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts))
+        if self.board is not None:
+            self.board.file.close()
 
 
 class PlotPanel(NamedTuple):
@@ -149,11 +119,13 @@ class PlotPanel(NamedTuple):
 
 
 def plot_metrics(run: Path, path: Path, panels: Sequence[PlotPanel], marks: Mapping[int, str] | None = None) -> None:
-    """Plot metrics over the steps of a run as a PNG file.
+    """Plot metrics over the steps of a run as a PNG file, if matplotlib (extra "plot") is installed.
 
     `marks`: steps with a vertical line, and its text in the legend. A metric `long_X` is a second curve of X: the
     scores on the long phase's sequences.
     """
+    if not is_installed("matplotlib"):
+        return
     from matplotlib.figure import Figure  # not pyplot, which would change a notebook's backend and figures
 
     records = read_metrics(run)

@@ -277,7 +277,8 @@ class TranslationRun:
             self.reporter.record(Rows(("", "loss", "perplexity", "BLEU"), rows, texts=(0,)))
             self.reporter.record(Line(f"sacrebleu {report['sacrebleu']}", "minor"))
         run = self.settings.run
-        outputs = {"model": run / "model", "plot": run / PLOT, "all metrics": run / METRICS_FILE}
+        plot = {"plot": run / PLOT} if (run / PLOT).is_file() else {}  # needs the extra "plot"
+        outputs = {"model": run / "model"} | plot | {"all metrics": run / METRICS_FILE}
         example = f"bertwright translate {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
         self.reporter.record(Outputs(outputs | {"try it": example}))
 

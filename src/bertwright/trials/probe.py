@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from bertwright.base.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
 from bertwright.base.messages import format_duration
+from bertwright.base.optional import is_installed
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.base.settings import write_settings
 from bertwright.finetuning.pooling_choice import PoolingChoice, choose_pooling
@@ -412,6 +413,8 @@ class ProbeRun:
 
 def plot_layers(rows: Sequence[ProbeRow], metric: str, path: Path) -> None:
     """Plot the scores of each layer, from the embeddings on, with their deviation over the seeds, as a PNG file."""
+    if not is_installed("matplotlib"):  # extra "plot"
+        return
     from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from bertwright.base.files import save_figure
+from bertwright.base.optional import is_installed
 from bertwright.base.reporter import Heading, Line, Minor, Reporter, Rows
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
@@ -392,6 +393,8 @@ def plot(table: Table, path: Path, curves: Mapping[str, tuple[str, int]], x_labe
 
     `curves`: series and place on the x-axis of each row; empty: the rows are no curves.
     """
+    if not is_installed("matplotlib"):  # extra "plot"
+        return
     from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
 
     columns = min(len(table.columns), PANELS)

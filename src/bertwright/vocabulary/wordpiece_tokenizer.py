@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-import nanotoken
 import numpy as np
 import numpy.typing as npt
 import tokenizers
@@ -173,12 +172,15 @@ class Tokenizer(TextTokenizer):
         return flat_backend(self._backend.to_str())
 
 
-# Backends of `flat_ids`.
-FlatBackend = nanotoken.Tokenizer | tokenizers.Tokenizer
+FlatBackend = Any  # of `flat_ids`: a nanotoken.Tokenizer or a tokenizers.Tokenizer
 
 
 def flat_backend(description: str) -> FlatBackend:
-    """Load a tokenizer.json with the faster of the two libraries that supports it."""
+    """Load a tokenizer.json with the faster of the two libraries that supports it and is installed."""
+    try:
+        import nanotoken
+    except ModuleNotFoundError:  # extra "fast"
+        return tokenizers.Tokenizer.from_str(description)
     try:
         return nanotoken.Tokenizer.from_json(description)
     except nanotoken.UnsupportedTokenizerError:  # an unusual normalizer or pre-tokenizer
@@ -187,7 +189,7 @@ def flat_backend(description: str) -> FlatBackend:
 
 def flat_ids(backend: FlatBackend, texts: Sequence[str], add_special_tokens: bool = False) -> Ragged:
     """Encode texts with either library."""
-    if isinstance(backend, nanotoken.Tokenizer):
+    if not isinstance(backend, tokenizers.Tokenizer):
         flat_encoding = encode_with(backend.encode_batch, texts, add_special_tokens)
         return Ragged(flat_encoding.ids, flat_encoding.offsets)
     flat: list[npt.NDArray[np.uint32]] = [np.empty(0, dtype=np.uint32)]
