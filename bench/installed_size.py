@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires
+import tomllib
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -52,8 +53,9 @@ def size(package: Distribution) -> int:
 
 
 def main() -> None:
-    core = [Requirement(text).name for text in requires("bertwright") or () if "extra ==" not in text]
-    of_torch = collect(["torch"]) | collect([r.name for r in map(Requirement, distribution("torch").requires or ())])
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    core = [Requirement(text).name for text in project["dependencies"]]
+    of_torch = collect([Requirement(text).name for text in distribution("torch").requires or () if "extra" not in text])
     result: dict[str, object] = {"machine": describe_machine()}
     sizes = {}
     for title, names in (("core", core), ("former", FORMER)):
