@@ -19,8 +19,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 TESTS = (
     "tests/kernels/test_fused_ops.py", "tests/kernels/test_attention.py", "tests/kernels/test_cross_attention.py",
-    "tests/models", "tests/baselines", "tests/training", "tests/inference", "tests/pretraining",
-    "tests/finetuning/test_head_fit.py",
+    "tests/models", "tests/systems", "tests/objectives", "tests/training", "tests/inference", "tests/pretraining",
+    "tests/finetuning/test_head_start.py",
 )  # fmt: skip
 KERNELS, TORCH, ONEDNN = "BERTWRIGHT_ISA", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"
 MACHINES: dict[str, dict[str, dict[str, str]]] = {
@@ -35,8 +35,8 @@ MACHINES: dict[str, dict[str, dict[str, str]]] = {
 # oneDNN prints its instruction set at its first operation, and nowhere else.
 PROBE = """
 import torch
-from bertwright.kernels import ffi, native
-library = native.load_library("kernels")
+from bertwright.kernels import ffi, native_library
+library = native_library.load_library("kernels")
 print("kernels:", library and library._name.rpartition("/")[2], ffi.bf16_isa(), flush=True)
 print("torch:", torch.backends.cpu.get_cpu_capability(), flush=True)
 torch.ones(2, 2).to_mkldnn()
