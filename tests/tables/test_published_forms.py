@@ -296,6 +296,7 @@ SLOW_FORMS = {
 }
 
 
+@pytest.mark.slow  # it compares times
 @pytest.mark.parametrize("name", SLOW_FORMS)
 @pytest.mark.filterwarnings("ignore")
 def test_reading_takes_time_in_proportion_to_the_size(tmp_path: Path, name: str) -> None:
