@@ -10,7 +10,6 @@ import ast
 import dataclasses
 import difflib
 import functools
-import importlib.util
 import inspect
 import math
 import textwrap
@@ -194,23 +193,6 @@ def _class_body(cls: type[Any]) -> list[ast.stmt]:
         return []
     assert isinstance(parsed, ast.ClassDef)
     return parsed.body
-
-
-def read_constants(module: str) -> dict[str, Any]:
-    """Return a module's constants that are literals, by name, from its source: its import could take seconds."""
-    spec: Any = importlib.util.find_spec(module)
-    source: str | None = spec.loader.get_source(module)
-    if source is None:  # a package of compiled files
-        return {**vars(importlib.import_module(module))}
-    constants = dict[str, Any]()
-    for statement in ast.parse(source).body:
-        match statement:
-            case (
-                ast.Assign(targets=[ast.Name(id=constant)], value=ast.Constant(value=value))
-                | ast.AnnAssign(target=ast.Name(id=constant), value=ast.Constant(value=value))
-            ):
-                constants[constant] = value
-    return constants
 
 
 def check_not_str(record: Any, *names: str) -> None:
