@@ -186,7 +186,7 @@ def test_model_of_every_kind_is_scored_used_described_and_converted(at: Path, ki
 def test_tags_are_written_as_columns_and_answers_in_the_format_of_squad(at: Path) -> None:
     run_successfully(f"predict tagging --inputs dev.conll --output found.conll {HERE}")
     run_successfully(f"predict tagging --inputs dev.conll --output found.jsonl {HERE}")
-    again = list(read_sentences("found.conll", None, None, labeled=True))
+    again = list(read_sentences("found.conll", labeled=True))
     assert [(list(one.words), list(one.tags or ())) for one in again] == [
         (one["words"], one["tags"]) for one in lines(at / "found.jsonl")
     ]

@@ -145,6 +145,6 @@ def test_examples_that_an_annotator_of_prodigy_rejected_are_left_out_of_training
     path = tmp_path / "prodigy.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     with pytest.warns(UserWarning, match="left out because their 'answer' is reject or ignore: 2$"):
-        read = list(read_sentences(str(path), None, None, labeled=True))
+        read = list(read_sentences(str(path), labeled=True))
     assert [example.words for example in read] == [("Paris", "accept")] * 2
-    assert len(list(read_sentences(str(path), None, None, labeled=False))) == 4
+    assert len(list(read_sentences(str(path), labeled=False))) == 4

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bertwright.tables.tagged_sentences import TagExample, read_sentences
+from bertwright.tables.tagged_sentences import ColumnFormat, TagExample, read_sentences
 from bertwright.tasks.tagging import Tagging
 
 
 def read(path: Path, words: str | None = None, tags: str | None = None, labeled: bool = True) -> list[TagExample]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return list(read_sentences(str(path), words, tags, labeled))
+        return list(read_sentences(str(path), labeled, ColumnFormat(words, tags)))
 
 
 def conll_2012(document: str, *sentences: list[tuple[str, str]]) -> str:
@@ -62,7 +62,7 @@ def test_numbered_words_are_read_from_the_second_column_and_a_warning_names_it(t
     (tmp_path / "train.tsv").write_text(rows * 2)
 
     with pytest.warns(UserWarning, match=r"train\.tsv: column 1 numbers the words: .* tags from column 3; .*--words"):
-        first, _ = read_sentences(str(tmp_path / "train.tsv"), None, None, labeled=True)
+        first, _ = read_sentences(str(tmp_path / "train.tsv"), labeled=True)
 
     assert (first.words, first.tags) == (("Ada", "kam"), ("B-PER", "O"))
     assert read(tmp_path / "train.tsv", labeled=False)[0].words == ("Ada", "kam")
@@ -72,7 +72,7 @@ def test_tags_before_their_words_are_recognized(tmp_path):
     (tmp_path / "engtrain.bio").write_text("O\tshow\nB-ACTOR\tAda\n\n" * 2)  # the MIT movie corpus
 
     with pytest.warns(UserWarning, match=r"engtrain\.bio: column 1 has the tags"):
-        first, _ = read_sentences(str(tmp_path / "engtrain.bio"), None, None, labeled=True)
+        first, _ = read_sentences(str(tmp_path / "engtrain.bio"), labeled=True)
 
     assert (first.words, first.tags) == (("show", "Ada"), ("O", "B-ACTOR"))
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bertwright.tables import conll_lines
 from bertwright.tables.tag_schemes import detect_scheme, find_spans
-from bertwright.tables.tagged_sentences import TagExample, read_sentences, to_conll, with_document_context
+from bertwright.tables.tagged_sentences import ColumnFormat, TagExample, read_sentences, to_conll, with_document_context
 from bertwright.tasks.tagging import Tagging
 from helpers import PUBLISHED, SAMPLES, needs_data, write_file, write_hub_file
 
@@ -49,7 +49,7 @@ def write(folder: Path, text: str | bytes, name: str = "a.conll") -> str:
 
 
 def read(path: str, words: str | None = None, tags: str | None = None, labeled: bool = True) -> list[TagExample]:
-    return list(read_sentences(path, words, tags, labeled))
+    return list(read_sentences(path, labeled, ColumnFormat(words, tags)))
 
 
 def show(sentences: list[TagExample]) -> list[tuple[int, str, str]]:
@@ -329,7 +329,7 @@ def test_word_that_columns_cannot_represent_is_rejected(word):
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 def test_formats_that_are_not_columns_are_not_read_as_such(tmp_path, name):
     with pytest.raises(ValueError, match=rf"{name}: .*\.jsonl"):
-        list(read_sentences(str(tmp_path / name), None, None, labeled=True))
+        list(read_sentences(str(tmp_path / name), labeled=True))
 
 
 TEXTS = st.text() | st.lists(
@@ -395,29 +395,29 @@ def test_real_files_have_their_published_numbers(path, sentences, words, documen
 def test_json_line_without_tags_may_be_running_text(tmp_path: Path) -> None:
     path = tmp_path / "texts.jsonl"
     path.write_text('{"text": "Merkel visited Paris."}\n{"text": ["two", "words"]}\n', encoding="utf-8")
-    first, second = read_sentences(str(path), "text", None, labeled=False)
+    first, second = read_sentences(str(path), False, ColumnFormat("text"))
     assert first.words == ("Merkel", "visited", "Paris", ".")
     assert [first.text[begin:end] for begin, end in first.offsets] == [*first.words]  # type: ignore[index]
     assert first.location == f"{path}, line 1"
     assert second.words == ("two", "words")
     with pytest.raises(ValueError, match="line 1"):
-        list(read_sentences(str(path), "text", None, labeled=True))
+        list(read_sentences(str(path), True, ColumnFormat("text")))
 
 
 def test_space_between_tabs_is_a_word(tmp_path: Path) -> None:
     path = write(tmp_path, "a\tB-X\n \tO\nb\tO\n\t\nc\tO\n")
-    first, second = read_sentences(str(path), None, None, labeled=True)
+    first, second = read_sentences(str(path), labeled=True)
     assert (first.words, first.tags, second.words) == (("a", " ", "b"), ("B-X", "O", "O"), ("c",))
     (note,) = Tagging(labels=("O", "B-X"), scheme="iob2").warnings([first, second])
     assert note.startswith("1 words are blanks")
     with pytest.raises(ValueError, match=r"line 1: no value \(''\) in column 2"):
-        list(read_sentences(str(write(tmp_path, "a\t \tO\n")), "1", "2", labeled=True))
+        list(read_sentences(str(write(tmp_path, "a\t \tO\n")), True, ColumnFormat("1", "2")))
 
 
 def test_comment_prefix_marks_comments(tmp_path: Path) -> None:
     content = "## tokens, delimiter : \\t\n\n## id-1\t<a:OG> b\na\tB-OG\nb\tO\n\n## id-2\tc\nc\tO\n"
     path = write(tmp_path, content)
-    found = list(read_sentences(str(path), None, None, labeled=True, comment_prefix="##"))
+    found = list(read_sentences(str(path), labeled=True, columns=ColumnFormat(comment_prefix="##")))
     assert [(one.words, one.tags, one.location) for one in found] == [
         (("a", "b"), ("B-OG", "O"), f"{path}, line 4"),
         (("c",), ("O",), f"{path}, line 8"),
@@ -428,8 +428,8 @@ def test_comment_prefix_marks_comments(tmp_path: Path) -> None:
 
 def test_errors_at_a_line_that_looks_like_a_comment_name_the_setting(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"line 1: expected 2 columns.*--comment-prefix '##'"):
-        list(read_sentences(str(write(tmp_path, "## a b c d\te\tf\na\tO\nb\tO\n")), None, None, labeled=True))
-    sentences = read_sentences(str(write(tmp_path, "## id-1\t<a:OG> b\na\tB-OG\nb\tO\n")), None, None, labeled=True)
+        list(read_sentences(str(write(tmp_path, "## a b c d\te\tf\na\tO\nb\tO\n")), labeled=True))
+    sentences = read_sentences(str(write(tmp_path, "## id-1\t<a:OG> b\na\tB-OG\nb\tO\n")), labeled=True)
     with pytest.raises(ValueError, match=r"line 1: tag '<a:OG> b' of '## id-1': .*--comment-prefix '##'") as caught:
         Tagging().with_labels_of(list(sentences))
     assert "scheme none" not in str(caught.value)
@@ -449,15 +449,15 @@ def test_endless_sentence_is_an_error_with_its_line(tmp_path: Path, monkeypatch:
     path = tmp_path / "a.conll"
     path.write_text("a\tO\n\n" + "b\tO\n" * 10)
     with pytest.raises(ValueError, match=r"a\.conll, line 8: a sentence of more than 5 lines"):
-        list(read_sentences(str(path), None, None, labeled=True))
+        list(read_sentences(str(path), labeled=True))
 
 
 def test_language_code_before_each_word_is_removed(tmp_path: Path) -> None:
     text = "en:Paris\tB-LOC\nen:is\tO\nen::\tO\n\nen:Rome\tB-LOC\n\nen:a\tO\nb\tO\n"
     (tmp_path / "train").write_text(text, encoding="utf-8")
     with pytest.warns(UserWarning, match=r"train: 'en:' before each word is removed"):
-        sentences = list(read_sentences(str(tmp_path / "train"), None, None, True, suffix="conll"))
+        sentences = list(read_sentences(str(tmp_path / "train"), True, ColumnFormat(suffix="conll")))
     assert [sentence.words for sentence in sentences] == [("Paris", "is", ":"), ("Rome",), ("en:a", "b")]
     (tmp_path / "times").write_text("at:noon\tO\nnow\tO\n", encoding="utf-8")
-    (sentence,) = read_sentences(str(tmp_path / "times"), None, None, True, suffix="conll")
+    (sentence,) = read_sentences(str(tmp_path / "times"), True, ColumnFormat(suffix="conll"))
     assert sentence.words == ("at:noon", "now")

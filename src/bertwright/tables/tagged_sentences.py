@@ -137,15 +137,22 @@ class TagExample:
         return f"{self.source}, line {self.lines[word]}" if self.lines else self.source
 
 
-def read_sentences(
-    path: str,
-    words: str | None,
-    tags: str | None,
-    labeled: bool,
-    comment_prefix: str | None = None,
-    encoding: str = "utf-8",
-    suffix: str | None = None,
-) -> Iterator[TagExample]:
+@dataclass(frozen=True)
+class ColumnFormat:
+    """Where a file has its words and tags."""
+
+    words: str | None = None
+    """Name or number of the column; None: the format's own, or recognized."""
+    tags: str | None = None
+    """As `words`."""
+    comment_prefix: str | None = None
+    """Beginning of lines that are comments, too."""
+    encoding: str = "utf-8"
+    suffix: str | None = None
+    """The format, such as conllu, whatever the file's suffix."""
+
+
+def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnFormat()) -> Iterator[TagExample]:
     """Read the sentences of a file or glob, in order, in constant memory; with `labeled`, also their tags.
 
     - `.conllu`: columns by name or number (form, upos). Multiword ranges (1-2) and empty nodes (1.1) are skipped;
@@ -160,52 +167,53 @@ def read_sentences(
       `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that starts with # and white space and
       has another number of columns than its sentence's last line; else # is a word, as in CoNLL-2000.
 
-    Lines that start with `comment_prefix` are comments, too. Every format except .parquet may be compressed, or
-    hf://datasets/…. `suffix`: the format, such as conllu, whatever the file's suffix.
+    Every format except .parquet may be compressed, or hf://datasets/….
     Raises ValueError with file and line for invalid input: missing columns or values, lists of unequal length, bytes
     that are invalid in the encoding, no sentence at all.
     """
     is_set = Path(path).is_dir() or glob.has_magic(path)
     files = [*expand_files(path)] if is_set and not is_remote(path) else [path]
-    form = format_of(files[0], suffix)
+    form = format_of(files[0], columns.suffix)
     if form == ".csv":  # read as columns, its lines would become words
         raise ValueError(
             f"{path}: sentences are read from .jsonl, .json, .parquet, .conllu, and columns of words and tags such as "
             ".conll, not from .csv; convert the file"
         )
     if form in LIST_FORMATS:
-        return _from_rows(path, words, tags, labeled, encoding, suffix)
+        return _from_rows(path, labeled, columns)
     if len(files) > 1:
-        return _of_several(files, words, tags, labeled, comment_prefix, encoding, suffix)
+        return _of_several(files, labeled, columns)
     path = files[0]
     if tag_file := tag_file_of(path):
-        return _from_two_files(path, tag_file, labeled, encoding)
+        return _from_two_files(path, tag_file, labeled, columns.encoding)
     conllu = form == ".conllu"
     names = CONLLU_COLUMNS if conllu else ()
-    columns = [Column.of(words or ("form" if conllu else "1"), names, path)._replace(spaces=not conllu)]
+    read = [Column.of(columns.words or ("form" if conllu else "1"), names, path)._replace(spaces=not conllu)]
     if labeled:
-        columns.append(Column.of(tags or ("upos" if conllu else "-1"), names, path, UNSPECIFIED if conllu else ""))
+        read.append(Column.of(columns.tags or ("upos" if conllu else "-1"), names, path, UNSPECIFIED if conllu else ""))
     split = _conllu_rows if conllu else _column_rows
-    sentences = _rows_by_sentence(_blocks(path, encoding), split, comment_prefix)
+    sentences = _rows_by_sentence(_blocks(path, columns.encoding), split, columns.comment_prefix)
     if conllu:
-        return _from_columns(path, sentences, columns)
-    return _from_recognized_columns(path, sentences, columns, words, tags)
+        return _from_columns(path, sentences, read)
+    return _from_recognized_columns(path, sentences, read, columns)
 
 
 def _from_recognized_columns(
-    path: str, sentences: Iterator[tuple[int, list[Row]]], columns: list[Column], words: str | None, tags: str | None
+    path: str, sentences: Iterator[tuple[int, list[Row]]], columns: list[Column], given: ColumnFormat
 ) -> Iterator[TagExample]:
     """Read sentences of columns; the first ones show which columns are words and tags, and whether tags are brackets.
 
-    `words`, `tags`: the columns that the user named.
+    `given`: the columns that the user named.
     """
     first = list(islice(sentences, SENTENCES_SHOWN))
     labeled = len(columns) > 1
-    form = recognize_columns([[row.cells for row in rows] for _, rows in first], labeled) if words is None else None
+    form = (
+        recognize_columns([[row.cells for row in rows] for _, rows in first], labeled) if given.words is None else None
+    )
     if form:
         warnings.warn(f"{path}: {form.note}; choose others with --words and --tags", stacklevel=1)
         columns[0] = columns[0]._replace(number=form.words - 1)
-        if labeled and tags is None:
+        if labeled and given.tags is None:
             columns[1] = columns[1]._replace(number=form.tags - 1 if form.tags > 0 else form.tags)
     shown = [row.cells[columns[-1].number] for _, rows in first for row in rows if len(row.cells) > columns[-1].number]
     examples = _from_columns(path, chain(first, sentences), columns)
@@ -224,12 +232,12 @@ def _without_brackets(example: TagExample) -> TagExample:
     return replace(example, tags=iob2_of_brackets(tags))
 
 
-def _of_several(files: Sequence[str], *settings: Any) -> Iterator[TagExample]:
+def _of_several(files: Sequence[str], labeled: bool, columns: ColumnFormat) -> Iterator[TagExample]:
     """Read the sentences of several column files; each file begins a document."""
     document = 0
     for path in files:
         before = document
-        for sentence in read_sentences(path, *settings):
+        for sentence in read_sentences(path, labeled, columns):
             document = before + sentence.document
             yield replace(sentence, document=document)
         document += 1
@@ -518,9 +526,8 @@ def _compact(numbers: list[int]) -> Sequence[int]:
 # Rows of lists
 
 
-def _from_rows(
-    path: str, words: str | None, tags: str | None, labeled: bool, encoding: str, suffix: str | None
-) -> Iterator[TagExample]:
+def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagExample]:
+    words, tags, encoding, suffix = columns.words, columns.tags, columns.encoding, columns.suffix
     names = [] if words and tags else column_names(path, suffix, encoding)
     present = {*names, *(name.partition(".")[0] for name in names)}  # spans may be the members of an object
     fitting = [pair for pair in COLUMNS if words in (None, pair[0]) and tags in (None, pair[1]) and pair[0] in present]

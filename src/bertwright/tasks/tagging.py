@@ -45,6 +45,7 @@ from bertwright.tables.tag_schemes import (
     to_canonical_scheme,
 )
 from bertwright.tables.tagged_sentences import (
+    ColumnFormat,
     TagExample,
     Unit,
     read_sentences,
@@ -213,7 +214,8 @@ class Tagging(Task[TagExample, TagPrediction]):
         check_restored("scheme", self.scheme)
 
     def read(self, path: str, labeled: bool = True) -> Iterator[TagExample]:
-        found = read_sentences(path, self.words, self.tags, labeled, self.comment_prefix, self.encoding, self.format)
+        columns = ColumnFormat(self.words, self.tags, self.comment_prefix, self.encoding, self.format)
+        found = read_sentences(path, labeled, columns)
         sentences = (sentence.split_into(self.unit) for sentence in found)
         return with_document_context(sentences, self.max_length - NUM_SPECIALS) if self.context else sentences
 
