@@ -66,7 +66,8 @@ def _of_type(spans: set[Place], name: str) -> set[Place]:
 def _score(true: set[Place], found: set[Place]) -> SpanScore:
     hits = len(true & found)
     precision, recall = hits / max(len(found), 1), hits / max(len(true), 1)
-    return SpanScore(precision, recall, 2 * hits / max(len(true) + len(found), 1), len(true))
+    f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
+    return SpanScore(precision, recall, f1, len(true))
 
 
 def _check_lengths(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]) -> None:
