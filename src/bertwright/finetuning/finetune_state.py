@@ -27,7 +27,7 @@ from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
 from bertwright.systems.registry import word_models
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches
-from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task import AnyTask, Encoded
 from bertwright.tasks.task_data import SplitData, read_splits, within_positions
 from bertwright.tasks.task_folder import TaskModel, continue_task, load_task, load_to_continue, read_task
 from bertwright.training import checkpoint
@@ -103,11 +103,7 @@ def open_run(
         with evaluation_mode(model):
             model.scale_pooled_head(collate(train, np.arange(min(train.num_items, SCALED_ITEMS))))
     prepare_model(model, context)
-    fit, can_be_fitted = None, model.encoder.fits_new_heads and is_linear(model.head)
-    head_init = settings.tuning.choose_head_init(train.num_items, can_be_fitted) if has_new_head else None
-    if head_init == "fit" and not settings.dry_run:
-        with reporter.progress("fitting the head", min(train.num_items, MAX_ITEMS)) as advance:
-            fit = fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing, advance)
+    head_init, fit = _start_head(settings, task, model, train, reporter) if has_new_head else (None, None)
     optimizer = make_optimizer(model, settings.optimizer, _lr_scales(settings, model, train.num_items))
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
@@ -124,6 +120,18 @@ def open_run(
         head_fit=fit,
         pooling_reason=opened.pooling_reason,
     )
+
+
+def _start_head(
+    settings: FinetuneSettings, task: AnyTask, model: EncoderForTask, train: Encoded, reporter: Reporter
+) -> tuple[HeadInit, HeadFit | None]:
+    """Choose the start of a new head, and fit it to the encoder's states if that is the choice."""
+    can_be_fitted = model.encoder.fits_new_heads and is_linear(model.head)
+    head_init = settings.tuning.choose_head_init(train.num_items, can_be_fitted)
+    if head_init != "fit" or settings.dry_run:
+        return head_init, None
+    with reporter.progress("fitting the head", min(train.num_items, MAX_ITEMS)) as advance:
+        return head_init, fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing, advance)
 
 
 def _lr_scales(settings: FinetuneSettings, model: EncoderForTask, num_items: int) -> dict[str, LRScale]:

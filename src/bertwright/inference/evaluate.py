@@ -67,7 +67,6 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     for name in (settings.model, *settings.ensemble):
         check_model(name)
     from bertwright.inference.load_task_models import load_for_task
-    from bertwright.inference.predict_outputs import PredictedExample, write_predictions
     from bertwright.tasks.ensemble import predict_ensemble
     from bertwright.tasks.unknown_rates import InputCounts
     from bertwright.training.context import execution_context
@@ -91,13 +90,7 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
             report = scores | task.score_details(examples, predictions)
             temporary.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if settings.errors is not None and errors_file is not None:
-            wrong = [
-                PredictedExample(example, prediction, columns)
-                for example, prediction in zip(examples, predictions, strict=True)
-                if (columns := task.error_columns(example, prediction)) is not None
-            ]
-            with errors_file.open("w", encoding="utf-8", newline="") as file:
-                write_predictions(file, settings.errors.suffix, task, wrong)
+            wrong = _write_errors(errors_file, settings.errors.suffix, task, examples, predictions)
     name = f"{len(members)} models" if settings.ensemble else settings.model
     reporter.record(Heading(f"{name} on {len(examples):,} examples"))
     warnings = notices + task.warnings(examples, settings.inputs)
@@ -109,8 +102,22 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     if settings.output is not None:
         reporter.record(Line(f"{settings.output}: scores written"))
     if settings.errors is not None:
-        reporter.record(Line(f"{settings.errors}: {len(wrong):,} wrong predictions written"))
+        reporter.record(Line(f"{settings.errors}: {wrong:,} wrong predictions written"))
     return scores
+
+
+def _write_errors(path: Path, suffix: str, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> int:
+    """Write the examples whose predictions are wrong; return their number."""
+    from bertwright.inference.predict_outputs import PredictedExample, write_predictions
+
+    wrong = [
+        PredictedExample(example, prediction, columns)
+        for example, prediction in zip(examples, predictions, strict=True)
+        if (columns := task.error_columns(example, prediction)) is not None
+    ]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        write_predictions(file, suffix, task, wrong)
+    return len(wrong)
 
 
 def _print_scores(
