@@ -14,7 +14,7 @@ BCN = System(
     folders={"bcn": "bertwright.systems.bcn.bcn:FOLDER"},
     word_models={
         "bcn": WordModel(
-            summary="biattention between two texts, for sentences, pairs and questions (same paper)",
+            summary="biattention between two texts, for sentences, pairs and questions (McCann et al. 2017)",
             encoder="bertwright.systems.bcn.bcn:new_encoder",
             words=WORDS | {"lstm_size": 300, "char_model": "none"},
             words_with_vectors={"unknown_words": "pretrained", "freeze_vectors": True},

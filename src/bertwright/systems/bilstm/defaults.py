@@ -18,7 +18,7 @@ BILSTM = System(
     word_models={
         "bilstm": WordModel(summary="a bidirectional LSTM", encoder=ENCODER, tag_head=None),
         "bilstm-crf": WordModel(
-            summary="the same for tagging, with a CRF (Ma & Hovy 2016)", encoder=ENCODER, scores_paths=True
+            summary="a bidirectional LSTM with a CRF, for tagging (Ma & Hovy 2016)", encoder=ENCODER, scores_paths=True
         ),
     },
     ladder=(  # Ma & Hovy 2016, tables 3 and 6
