@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertwright.tokenstore.store import DocumentChunk, Provenance, TokenStore, write_store
+from bertwright.tokenstore.store import DocumentChunk, Provenance, TokenStore
+from bertwright.tokenstore.store_writer import write_store
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -11,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertwright.base import files
-from bertwright.tokenstore.store import SAMPLE_BLOCKS, SAMPLE_BYTES, DocumentChunk, Provenance, TokenStore, write_store
-from bertwright.tokenstore.store import _sampled_digest as sampled_digest
+from bertwright.tokenstore.store import (
+    SAMPLE_BLOCKS,
+    SAMPLE_BYTES,
+    DocumentChunk,
+    Provenance,
+    TokenStore,
+    sampled_digest,
+)
+from bertwright.tokenstore.store_writer import write_store
 
 PROVENANCE = Provenance(vocabulary_digest="v", vocab_size=1000, lowercase=True, sentence_splitter="rules/1")
 

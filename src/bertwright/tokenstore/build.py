@@ -47,8 +47,8 @@ from bertwright.tokenstore.store import (
     StoreHeader,
     TokenStore,
     read_header,
-    write_store,
 )
+from bertwright.tokenstore.store_writer import write_store
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 # input bytes per shard: about half a second of work, the most that each worker loses if it is killed
