@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from bertwright.tables.tag_schemes import Span, find_spans
-
-Place = tuple[int, Span]  # number of the sequence, and a span in it
+from bertwright.tables.tag_schemes import find_spans
 
 
 class SpanScore(NamedTuple):
@@ -39,10 +38,9 @@ def span_scores(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]
     true, found = (
         {(number, span) for number, tags in enumerate(side) for span in find_spans(tags)} for side in (y_true, y_pred)
     )
-    names = sorted({span.label for _, span in true | found})
-    return SpanScores(
-        _score(true, found), {name: _score(_of_type(true, name), _of_type(found, name)) for name in names}
-    )
+    counts = [Counter(span.label for _, span in spans) for spans in (true, found, true & found)]
+    by_type = {name: _score(*(count[name] for count in counts)) for name in sorted(counts[0] | counts[1])}
+    return SpanScores(_score(*(count.total() for count in counts)), by_type)
 
 
 def accuracy(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]) -> float:
@@ -59,15 +57,10 @@ def accuracy(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]) -
     return sum(tag == guess for tag, guess in pairs) / words
 
 
-def _of_type(spans: set[Place], name: str) -> set[Place]:
-    return {(number, span) for number, span in spans if span.label == name}
-
-
-def _score(true: set[Place], found: set[Place]) -> SpanScore:
-    hits = len(true & found)
-    precision, recall = hits / max(len(found), 1), hits / max(len(true), 1)
+def _score(true: int, found: int, hits: int) -> SpanScore:
+    precision, recall = hits / max(found, 1), hits / max(true, 1)
     f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
-    return SpanScore(precision, recall, f1, len(true))
+    return SpanScore(precision, recall, f1, true)
 
 
 def _check_lengths(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]) -> None:

@@ -1,7 +1,6 @@
-"""Models: an encoder with the heads of pre-training (section 3.1), or with the head of a task (section 4).
+"""An encoder by itself or with the head of a task (section 4), and the heads.
 
-T tokens, B sequences, M predicted positions, R positions that a task reads, C outputs of its head, H hidden size,
-V vocabulary size.
+T tokens, B sequences, R positions that a task reads, C outputs of its head, H hidden size.
 """
 
 from __future__ import annotations
