@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import bertwright
+from bertwright.base.resolve import resolve
 from bertwright.cli.main import main
-from bertwright.cli.verbs import VERBS, load_name
+from bertwright.cli.verbs import VERBS
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
@@ -192,7 +193,7 @@ def serve() -> None:
     """Import all commands, then answer requests until standard input ends."""
     for verb in VERBS:
         verb.load_settings()
-        load_name(verb.function)
+        resolve(f"bertwright.{verb.function}")
     for name in bertwright.__all__:
         getattr(bertwright, name)  # imports its module
     for name in IMPORTED_LATE:

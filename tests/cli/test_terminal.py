@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import bertwright
+from bertwright.base import reporter
 from bertwright.base.messages import escape_control
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, LogReporter, Minor, Outputs, Rows
-from bertwright.cli.render import terminal
 from bertwright.cli.render.terminal import WIDTH_OF_FILES, make_console
 from helpers import read_output, text_reporter
 
@@ -74,12 +74,15 @@ def test_notes_of_the_silent_reporter_are_warnings() -> None:
 
 
 def test_steps_of_a_training_run_are_lines_away_from_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "PRINT_EVERY_S", -1.0)
-    on = text_reporter(80)
+    monkeypatch.setattr(reporter, "PRINT_EVERY_S", -1.0)
+    on, file = text_reporter(80), StringIO()
     with on.progress("training", 20, "steps", done=10) as advance:
         advance(1)
         advance(4, "loss 2.5")
-    assert re.fullmatch(r"step 15 of 20: loss 2\.5, \d+ s left\n", read_output(on))
+    with LogReporter(file).progress("training", 20, "steps", done=10) as advance:
+        advance(5, "loss 2.5")
+    for printed in (read_output(on), file.getvalue()):
+        assert re.fullmatch(r"step 15 of 20: loss 2\.5, \d+ s left\n", printed)
 
 
 def test_a_table_that_may_be_cut_shows_the_columns_that_fit() -> None:

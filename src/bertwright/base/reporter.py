@@ -6,14 +6,16 @@ warnings and drops the rest; the command line passes one that prints (`cli/rende
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import IO, Any, Literal, NamedTuple, Protocol
 
-from bertwright.base.messages import escape_control
+from bertwright.base.messages import escape_control, format_duration
 
 Unit = Literal["items", "bytes", "steps"]
+PRINT_EVERY_S = 30.0  # between lines about the steps of a training run, where no line is live
 
 
 ProgressCallback = Callable[[int], None]  # gets the amount done since the previous call
@@ -89,6 +91,25 @@ def no_progress() -> Iterator[Advance]:
     yield lambda amount, text="", /: None
 
 
+def report_steps(write: Callable[[str], None], steps: int, done: int) -> Advance:
+    """Return a function that writes, at most every `PRINT_EVERY_S`, the step, its figures and the time left.
+
+    `done`: steps before this process.
+    """
+    first = step = done
+    started = last = time.perf_counter()
+
+    def advance(amount: int, text: str = "", /) -> None:
+        nonlocal step, last
+        step += amount
+        if text and (now := time.perf_counter()) - last > PRINT_EVERY_S:
+            left = format_duration((steps - step) * (now - started) / (step - first))
+            write(f"step {step:,} of {steps:,}: {text}, {left} left")
+            last = now
+
+    return advance
+
+
 class SilentReporter:
     """Reporter that shows neither progress nor records; its notes are Python warnings, or nothing."""
 
@@ -118,7 +139,7 @@ MUTE = SilentReporter(warns=False)
 
 
 class LogReporter:
-    """Reporter that writes notes and records into a text file."""
+    """Reporter that writes notes, records, and the steps of a training run into a text file."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file
@@ -129,7 +150,7 @@ class LogReporter:
     def progress(
         self, what: str, size: int | None, unit: Unit = "items", done: int = 0
     ) -> AbstractContextManager[Advance]:
-        return no_progress()
+        return nullcontext(report_steps(self._write, size or 0, done)) if unit == "steps" else no_progress()
 
     def record(self, record: Any) -> None:
         """Write a record; two blanks stand between the columns of tables."""

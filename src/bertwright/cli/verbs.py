@@ -6,13 +6,14 @@ command imports its settings, checks its inputs, and then imports the function o
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+from bertwright.base.resolve import resolve
 
 
 class Verb(NamedTuple):
@@ -34,7 +35,7 @@ class Verb(NamedTuple):
 
     def load_settings(self) -> type[Any]:
         """Import the class of the settings."""
-        settings: type[Any] = load_name(self.settings)
+        settings: type[Any] = resolve(f"bertwright.{self.settings}")
         return settings
 
     def run(self, settings: Any) -> None:
@@ -46,16 +47,10 @@ class Verb(NamedTuple):
 
             settings = resume_restarted(settings)
         if self.check:
-            load_name(f"{self.settings.partition(':')[0]}:{self.check}")(settings)
+            resolve(f"bertwright.{self.settings.partition(':')[0]}:{self.check}")(settings)
         with importing_torch():
-            work = load_name(self.function)
+            work = resolve(f"bertwright.{self.function}")
         work(settings, terminal_reporter(stderr=self.prints_results(settings)))
-
-
-def load_name(dotted: str) -> Any:
-    """Import "module:name" of the package."""
-    module, _, name = dotted.partition(":")
-    return getattr(importlib.import_module(f"bertwright.{module}"), name)
 
 
 @contextmanager

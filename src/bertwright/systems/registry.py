@@ -1,17 +1,16 @@
 """The systems by name: for each, one folder beside this file and one line in `SYSTEMS`.
 
 The record of a system (`System`) lies in its folder, in `defaults.py`, which imports no torch. What imports torch is
-named in a record as "module:NAME" and imported on use. This module imports nothing of the package.
+named in a record as "module:NAME" and imported on use. This module imports nothing but `base`.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from bertwright.base.resolve import resolve as resolve
 
 if TYPE_CHECKING:
     from bertwright.systems.finetune_request import FinetuneRequest
@@ -81,13 +80,6 @@ class System:
     translation: Mapping[str, TranslationRecord] = field(default_factory=dict)
     """Value of `train-translation --architecture` → a translation model."""
     ladder: tuple[LadderStep, ...] = ()
-
-
-@cache
-def resolve(name: str) -> Any:
-    """Import what a record names as "module:NAME"."""
-    module, _, attribute = name.partition(":")
-    return attrgetter(attribute)(importlib.import_module(module))
 
 
 def systems() -> list[System]:

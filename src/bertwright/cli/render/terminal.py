@@ -6,11 +6,10 @@ everything that is printed passes `escape_control`. Other rooms print nothing; a
 
 from __future__ import annotations
 
-import importlib
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -29,11 +28,11 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from bertwright.base.messages import escape_control, format_duration
-from bertwright.base.reporter import Advance, Fields, Heading, Line, Minor, Outputs, Rows, Unit
+from bertwright.base.messages import escape_control
+from bertwright.base.reporter import Advance, Fields, Heading, Line, Minor, Outputs, Rows, Unit, report_steps
+from bertwright.base.resolve import resolve
 
 WIDTH_OF_FILES = 120  # columns in a pipe or a file, unless COLUMNS is set
-PRINT_EVERY_S = 30.0  # a line about a training run in a pipe or a file
 FIXED_WIDTH, NUMBER_WIDTH = 36, 8  # terminal columns of what a table that may be cut always has, and of a number
 STYLES = {"plain": "", "minor": "dim", "good": "green"}  # of a `Line`
 # Functions that return what is printed of a record in a width: the module and the name, by the record's class.
@@ -55,9 +54,9 @@ class TerminalReporter:
 
     @contextmanager
     def progress(self, what: str, size: int | None, unit: Unit = "items", done: int = 0) -> Iterator[Advance]:
-        """Show a live line; away from a terminal, a line about the steps of a training run every `PRINT_EVERY_S`."""
+        """Show a live line; away from a terminal, a line about the steps of a training run now and then."""
         if unit == "steps" and not self.console.is_terminal:
-            yield self._print_steps(size or 0, done)
+            yield report_steps(partial(say, self.console), size or 0, done)
             return
         with Progress(
             *columns_of(unit), console=self.console, disable=not self.console.is_terminal, transient=True
@@ -70,21 +69,6 @@ class TerminalReporter:
                     bar.update(task, text=text)
 
             yield advance
-
-    def _print_steps(self, steps: int, done: int) -> Advance:
-        """Return a function that prints, at most every `PRINT_EVERY_S`, the step, its figures and the time left."""
-        first = step = done
-        started = last_print = time.perf_counter()
-
-        def advance(amount: int, text: str = "", /) -> None:
-            nonlocal step, last_print
-            step += amount
-            if text and (now := time.perf_counter()) - last_print > PRINT_EVERY_S:
-                left = format_duration((steps - step) * (now - started) / (step - first))
-                say(self.console, f"step {step:,} of {steps:,}: {text}, {left} left")
-                last_print = now
-
-        return advance
 
     def record(self, record: Any) -> None:
         match record:
@@ -101,8 +85,8 @@ class TerminalReporter:
                     say(self.console, f"{name:<12} {value}")
             case _:
                 shape = type(record)
-                module, _, name = RENDERERS[f"{shape.__module__}.{shape.__qualname__}"].partition(":")
-                self.console.print(getattr(importlib.import_module(module), name)(record, self.console.width))
+                render = resolve(RENDERERS[f"{shape.__module__}.{shape.__qualname__}"])
+                self.console.print(render(record, self.console.width))
 
     def _print_rows(self, record: Rows) -> None:
         """Print a table, without the columns that do not fit if it may be cut."""
