@@ -140,5 +140,5 @@ def test_names_of_figures_are_not_broken_on_80_columns(tmp_path: Path) -> None:
     found = survey_text(tmp_path, "The rain fell on the town all day. Nobody went out. It was cold.\n\n")
     found = dataclasses.replace(found, scripts={"Hangul": 0.921, "Latin": 0.053, "Han": 0.026})
     lines = print_lines(render(found, 80))
-    for name in ("one-sentence documents", "duplicate documents", "control characters", "URLs, blobs, long words"):
+    for name in ("one-sentence documents", "duplicate documents", "control characters", "HTML tags, entities"):
         assert any(name in line for line in lines)

@@ -39,6 +39,7 @@ LONG_LINE = 100_000  # characters
 MAX_TEMPLATES = 8  # templates whose words are not known, named in a survey
 MAX_REPEATED_LINE = 200  # characters of a line that may be listed as a frequent one
 LONG_WORD = 120  # characters
+SUMS = ("words", "long_lines", "blobs", "tags", "decomposed")  # figures that are sums over documents
 BLOB = re.compile(rf"[A-Za-z0-9+/=_-]{{{LONG_WORD},}}")  # base64, hashes, minified code
 TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|&(?:[a-z]{2,6}|#\d{1,5});")
 
@@ -95,7 +96,6 @@ class Survey:
     sentences_per_document: LengthSummary
     one_sentence_documents: float
     scripts: dict[str, float]
-    upper_case: float
     lines: int
     duplicate_lines: float
     duplicate_documents: float
@@ -111,8 +111,6 @@ class Survey:
     control_characters: int
     replacement_characters: int
     long_lines: int
-    long_words: int
-    urls: int
     blobs: int
     tags: int
     marked_letters: float
@@ -138,9 +136,9 @@ class _Totals:
     """Lines that the most frequent ones are chosen from, which depends on the order of documents."""
     characters: CharacterCounter = field(default_factory=CharacterCounter)
     oddities: Counter[str] = field(default_factory=Counter)
+    """Figures of `Survey` that are plain sums."""
 
     def add(self, document: Document, sentences: list[str]) -> None:
-        """Add a document and its sentences."""
         text = document.text
         lines = [tidy for line in text.split("\n") if (tidy := line.strip())]
         self.documents.add([len(text)])
@@ -156,12 +154,9 @@ class _Totals:
             self.oddities["decomposed"] += sum(
                 max(1, len(word) - len(composed)) for word, composed in pairs if word != composed
             )
-        long = [word for word in words if len(word) >= LONG_WORD]
         self.oddities["words"] += len(words)
-        self.oddities["long lines"] += sum(len(line) > LONG_LINE for line in lines)
-        self.oddities["long words"] += len(long)
-        self.oddities["urls"] += text.count("://") + text.count("www.")
-        self.oddities["blobs"] += sum(BLOB.search(word) is not None for word in long)
+        self.oddities["long_lines"] += sum(len(line) > LONG_LINE for line in lines)
+        self.oddities["blobs"] += sum(len(word) >= LONG_WORD and BLOB.search(word) is not None for word in words)
         self.oddities["tags"] += len(TAG.findall(text)) if "<" in text or "&" in text else 0
 
     def merge(self, later: _Totals, frequent: LossyCounter) -> None:
@@ -175,10 +170,8 @@ class _Totals:
     def summarize(
         self, read: Sequence[InputFile], unreadable: Sequence[Unreadable], stats: ReadStats, frequent: LossyCounter
     ) -> Survey:
-        """Return the figures of all documents added."""
         characters = self.characters.to_dict()
         letters = {char: count for char, count in characters.items() if char.isalpha()}
-        number = sum(letters.values()) or 1
         marked = mark_shares(characters)
         return Survey(
             files=len(read),
@@ -187,14 +180,12 @@ class _Totals:
             bytes_of_text=stats.bytes_read,
             documents=self.texts.total,
             sentences=self.per_document.total,
-            words=self.oddities["words"],
             characters=self.documents.total,
             document_lengths=self.documents.summarize(),
             sentence_lengths=self.sentences.summarize(),
             sentences_per_document=self.per_document.summarize(),
             one_sentence_documents=self.per_document.counts[1] / self.texts.total,
             scripts=script_shares(letters),
-            upper_case=sum(count for char, count in letters.items() if char.isupper()) / number,
             lines=self.lines.total,
             duplicate_lines=self.lines.duplicate_share(),
             duplicate_documents=self.texts.duplicate_share(),
@@ -207,15 +198,10 @@ class _Totals:
             unknown_words=tuple(stats.unknown_words.most_common(MAX_TEMPLATES)),
             control_characters=sum(count for char, count in characters.items() if is_deleted(char)),
             replacement_characters=characters.get("\ufffd", 0),
-            long_lines=self.oddities["long lines"],
-            long_words=self.oddities["long words"],
-            urls=self.oddities["urls"],
-            blobs=self.oddities["blobs"],
-            tags=self.oddities["tags"],
             marked_letters=sum(marked.values()),
             frequent_marked=tuple(marked)[:5],
-            dotless_letters=(letters.get("ı", 0) + letters.get("İ", 0)) / number,
-            decomposed=self.oddities["decomposed"],
+            dotless_letters=(letters.get("ı", 0) + letters.get("İ", 0)) / (sum(letters.values()) or 1),
+            **{name: self.oddities[name] for name in SUMS},
         )
 
 
@@ -287,7 +273,12 @@ def measure_corpus(
                 read += [file] if not measured.reason or totals.texts.total > before else []
                 before, done = totals.texts.total, 0
     if not totals.texts.total:
-        raise _nothing(settings, stats, unreadable)
+        if not unreadable:
+            raise ValueError(describe_empty_corpus(settings, stats))
+        reason = unreadable[0].message
+        if len(unreadable) > 1:
+            reason = f"no documents: {len(unreadable):,} files cannot be read, the first is {reason}"
+        raise UnreadableCorpusError(reason, tuple(unreadable))
     return totals.summarize(read, unreadable, stats, frequent)
 
 
@@ -342,12 +333,3 @@ def _reason(path: str, error: ValueError | OSError) -> str:
     'a.txt: Permission denied'
     """
     return f"{path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-
-
-def _nothing(settings: CorpusSettings, stats: ReadStats, unreadable: list[Unreadable]) -> ValueError:
-    if not unreadable:
-        return ValueError(describe_empty_corpus(settings, stats))
-    reason = unreadable[0].message
-    if len(unreadable) > 1:
-        reason = f"no documents: {len(unreadable):,} files cannot be read, the first is {reason}"
-    return UnreadableCorpusError(reason, tuple(unreadable))

@@ -39,7 +39,6 @@ class LengthHistogram:
     largest: int = 0
 
     def add(self, sizes: Iterable[int]) -> None:
-        """Count lengths."""
         for size in sizes:
             self.total += size
             self.largest = max(self.largest, size)
@@ -48,13 +47,11 @@ class LengthHistogram:
             self.counts[size] += 1
 
     def merge(self, other: LengthHistogram) -> None:
-        """Add the lengths of another histogram."""
         self.counts.update(other.counts)
         self.total += other.total
         self.largest = max(self.largest, other.largest)
 
     def summarize(self) -> LengthSummary:
-        """Return mean and quantiles."""
         ordered, number = sorted(self.counts), self.counts.total()
         marks, passed, quantiles = [0.1, 0.5, 0.9, 0.99], 0, []
         for size in ordered:
@@ -76,7 +73,6 @@ class DistinctCounter:
     mask: int = 0
 
     def add(self, strings: Iterable[str]) -> None:
-        """Count strings."""
         for string in strings:
             self.total += 1
             key = int.from_bytes(hashlib.blake2b(string.encode(), digest_size=8).digest(), "little")
@@ -112,7 +108,6 @@ class LossyCounter:
     floor: int = 1
 
     def add(self, lines: Iterable[str]) -> None:
-        """Count lines."""
         self.counts.update(lines)
         while len(self.counts) > MAX_CANDIDATES:
             self.counts = Counter({line: count for line, count in self.counts.items() if count > self.floor})
@@ -132,7 +127,6 @@ class CharacterCounter:
     counts: np.ndarray[tuple[int], np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(0x110000, np.int64))
 
     def add(self, text: str) -> None:
-        """Count the characters of a text."""
         self.waiting.append(text)
         self.size += len(text)
         if self.size >= BUFFER:
@@ -155,7 +149,6 @@ class CharacterCounter:
         self.waiting, self.size = [], 0
 
     def to_dict(self) -> dict[str, int]:
-        """Return the counts of the characters that occurred."""
         self._flush()
         return {chr(code): int(self.counts[code]) for code in np.flatnonzero(self.counts)}
 

@@ -41,32 +41,32 @@ def survey(settings: SurveySettings, reporter: Reporter = SILENT) -> Survey:
     no document can be read (invalid UTF-8 is counted, not rejected), or if the file for the figures exists.
     """
     with nullcontext() if settings.json is None else new_file(settings.json) as file:
-        return _survey(settings, file, reporter)
+        figures = _measure(settings, reporter)
+        first, *more_inputs = settings.corpus.inputs
+        reporter.record(Heading(f"Survey of {first}{f' and {len(more_inputs)} more' if more_inputs else ''}"))
+        reporter.record(figures)
+        if figures.unreadable:
+            reporter.record(UnreadableFiles(figures.unreadable))
+        warnings = diagnose(figures)
+        for warning in warnings:
+            reporter.note(warning)
+        if not warnings:
+            reporter.record(Line("Nothing here will hurt pre-training.", "good"))
+        if file is not None:
+            file.write_text(json.dumps(asdict(figures), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            reporter.record(Line(f"All figures  {settings.json}"))
+    return figures
 
 
-def _survey(settings: SurveySettings, file: Path | None, reporter: Reporter) -> Survey:
+def _measure(settings: SurveySettings, reporter: Reporter) -> Survey:
     files, _ = list_readable_corpus_files(settings.corpus)
     try:
         with (
             open_executor(settings.execution, SerialExecutor()) as executor,
             reporter.progress("surveying", sum(file.size for file in files), "bytes") as advance,
         ):
-            figures = measure_corpus(settings.corpus, advance, executor)
+            return measure_corpus(settings.corpus, advance, executor)
     except UnreadableCorpusError as error:
         if len(error.unreadable) > 1:  # the message names a single one
             reporter.record(UnreadableFiles(error.unreadable))
         raise
-    first, *more_inputs = settings.corpus.inputs
-    reporter.record(Heading(f"Survey of {first}{f' and {len(more_inputs)} more' if more_inputs else ''}"))
-    reporter.record(figures)
-    if figures.unreadable:
-        reporter.record(UnreadableFiles(figures.unreadable))
-    warnings = diagnose(figures)
-    for warning in warnings:
-        reporter.note(warning)
-    if not warnings:
-        reporter.record(Line("Nothing here will hurt pre-training.", "good"))
-    if file is not None:
-        file.write_text(json.dumps(asdict(figures), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        reporter.record(Line(f"All figures  {settings.json}"))
-    return figures

@@ -48,14 +48,13 @@ def _figures(survey: Survey) -> Iterator[tuple[str, str]]:
     yield "words", f"{survey.words:,}"
     yield "characters", f"{survey.characters:,}"
     yield "scripts", ", ".join(f"{name} {share:.1%}" for name, share in list(survey.scripts.items())[:3]) or "none"
-    yield "upper case", f"{survey.upper_case:.1%} of letters"
     yield "one-sentence documents", f"{survey.one_sentence_documents:.1%}"
     yield "duplicate documents", f"{survey.duplicate_documents:.2%}"
     yield "duplicate lines", f"{survey.duplicate_lines:.2%} of {survey.lines:,}"
     yield "not UTF-8", f"{survey.bad_bytes:,}"
     yield "control characters", f"{survey.control_characters:,}"
     yield "null, empty rows", f"{survey.null_values:,}, {survey.empty_documents:,}"
-    yield "URLs, blobs, long words", f"{survey.urls:,}, {survey.blobs:,}, {survey.long_words:,}"
+    yield "base64, code", f"{survey.blobs:,}"
     yield "HTML tags, entities", f"{survey.tags:,}"
     if survey.decomposed:
         yield "decomposed characters", f"{survey.decomposed:,}"
@@ -71,14 +70,8 @@ def _length_table(survey: Survey) -> Table:
     table = text_table(("", *lengths), ())
     table.columns[0].style = "dim"
     table.add_row("mean", *(f"{summary.mean:,.1f}" for summary in lengths.values()))
-    for name, figure in (
-        ("min", "smallest"),
-        ("10 %", "p10"),
-        ("median", "median"),
-        ("90 %", "p90"),
-        ("99 %", "p99"),
-        ("max", "largest"),
-    ):
+    names = {"smallest": "min", "p10": "10 %", "median": "median", "p90": "90 %", "p99": "99 %", "largest": "max"}
+    for figure, name in names.items():
         table.add_row(name, *(f"{getattr(summary, figure):,}" for summary in lengths.values()))
     return table
 
@@ -94,7 +87,10 @@ def render_unreadable(unreadable: UnreadableFiles, width: int) -> RenderableType
         if listed >= MAX_FILES:
             lines.append(plain_text(f"  and {remaining:,} more files, for other reasons"))
             break
-        names = [_name(file) for file in files[:MAX_FILES_PER_REASON]]
+        names = [
+            f"{file.path} (documents read before the error: {file.documents:,})" if file.documents else file.path
+            for file in files[:MAX_FILES_PER_REASON]
+        ]
         more = [f"and {len(files) - len(names):,} more"] if len(files) > len(names) else []
         lines += [plain_text(f"  {line}") for line in [*names, *more]]
         indented = TextTable.grid()
@@ -102,7 +98,3 @@ def render_unreadable(unreadable: UnreadableFiles, width: int) -> RenderableType
         lines.append(indented)
         remaining, listed = remaining - len(files), listed + len(names)
     return Group(*lines, "")
-
-
-def _name(file: Unreadable) -> str:
-    return f"{file.path} (documents read before the error: {file.documents:,})" if file.documents else file.path
