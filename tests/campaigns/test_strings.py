@@ -19,7 +19,8 @@ from campaign import SEED, scale, summarize
 from tokenizers import normalizers, pre_tokenizers
 
 import bertwright
-from bertwright.corpus.sentences import make_sentence_splitter
+from bertwright.corpus.documents import Document
+from bertwright.corpus.sentences import make_document_splitter
 from bertwright.kernels import native_library
 from bertwright.vocabulary.learn import chunk_counter, word_counts
 from bertwright.vocabulary.learn.word_counts import count_words
@@ -162,9 +163,9 @@ def test_sentences_hold_all_of_their_text() -> None:
     number = sentences = 0
     for batch in random_strings(scale(NUM_STRINGS), seed=20):
         for kind in ("rules", "line"):
-            split = make_sentence_splitter(kind)
+            split = make_document_splitter(kind)
             for text in batch:
-                found = split(text)
+                found = split(Document(text, "text:1"))
                 assert "".join("".join(found).split()) == "".join(text.split()), repr(text)
                 assert all(sentence and sentence == sentence.strip() for sentence in found), repr(text)
                 sentences += len(found)

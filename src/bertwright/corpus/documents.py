@@ -164,7 +164,7 @@ def list_corpus_files(settings: CorpusSettings) -> list[InputFile]:
 
 
 def text_size(files: Sequence[InputFile]) -> int | None:
-    """Return the bytes of the text in some files; None if they would have to be unpacked to know it."""
+    """Return the bytes of the text in some files; None if only unpacking them would show it."""
     if any(file.compression or not CORPUS_FORMATS[file.format] for file in files):
         return None
     return sum(file.size for file in files)
@@ -239,13 +239,14 @@ def shard_corpus(
 
 def _split_file(file: InputFile, target_bytes: int, encoding: str) -> list[ByteRange]:
     """Return byte ranges of about `target_bytes` that end between documents; one for a file that is not split."""
-    boundary = LINE_END if file.format == ".jsonl" or file.document_unit == "line" else BLANK_LINE_BYTES
-    if file.format == DUMP_FORMAT:
-        boundary = PAGE_END
-    is_whole = file.format not in (".txt", ".jsonl", DUMP_FORMAT) or (
-        file.format == ".txt" and file.document_unit == "file"
-    )
-    if is_whole or file.compression or file.size <= target_bytes or not is_splittable(encoding):
+    text_ends = {"line": LINE_END, "file": None}
+    boundaries = {
+        ".txt": text_ends.get(file.document_unit, BLANK_LINE_BYTES),
+        ".jsonl": LINE_END,
+        DUMP_FORMAT: PAGE_END,
+    }
+    boundary = boundaries.get(file.format)
+    if boundary is None or file.compression or file.size <= target_bytes or not is_splittable(encoding):
         return [ByteRange()]
     spans: list[ByteRange] = []
     start, line = 0, 1
@@ -283,7 +284,7 @@ def _count_lines(stream: IO[bytes], start: int, end: int) -> int:
 
 def _read_file(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange) -> Iterator[Document]:
     """Yield the documents of a file, or of a byte range that starts and ends between documents."""
-    whole = _read_units(file, settings, stats, span)
+    whole = _tidy(file, stats, _read_texts(file, settings, stats, span))
     if settings.document_start is None or file.format in CONLL_FORMATS:
         return whole
     return split_documents(whole, re.compile(settings.document_start))
@@ -305,24 +306,26 @@ def split_documents(documents: Iterable[Document], start: re.Pattern[str]) -> It
                 yield document._replace(text=text, source=f"{path}:{int(first) + begin}")
 
 
-def _read_units(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange) -> Iterator[Document]:
-    """Yield the documents of a file by its format and document unit."""
+def _read_texts(
+    file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange
+) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each document of a file, by its format and document unit; texts may be empty."""
     if file.format not in (".txt", *CONLL_FORMATS, DUMP_FORMAT):
-        return _tidy(file, stats, _rows(file, settings, stats, span))
+        return _rows(file, settings, stats, span)
     blocks = decode_blocks(file, settings.codec, stats, span.start, span.end)
     if file.format == DUMP_FORMAT:
         is_complete = span.end in (None, file.size)
         namespaces = read_namespaces(next(iter(decode_blocks(file, settings.codec, ReadStats())), ""))
         by_section = file.document_unit == "section"
-        articles = read_articles(file.path, blocks, span.line, is_complete, namespaces, by_section, stats)
-        return _tidy(file, stats, articles)
+        return read_articles(file.path, blocks, span.line, is_complete, namespaces, by_section, stats)
     if file.format in CONLL_FORMATS:
-        return _tidy(file, stats, _conll_documents(file, split_lines(file.path, blocks, span.line)))
+        return _conll_documents(file, split_lines(file.path, blocks, span.line))
     if file.document_unit == "line":
-        return _tidy(file, stats, split_lines(file.path, blocks, span.line))
+        return split_lines(file.path, blocks, span.line)
     if file.document_unit == "file":
-        return _tidy(file, stats, _whole(file, blocks))
-    return _tidy(file, stats, _paragraphs(file, blocks, span.line))
+        too_long = _too_long(file, "file", "split it, or use --document-unit blank-line or line")
+        return ((1, text) for text in group_units(blocks, lambda block: 0, MAX_CHARACTERS, too_long))
+    return _paragraphs(file, blocks, span.line)
 
 
 def _tidy(file: InputFile, stats: ReadStats, numbered: Iterable[tuple[int, str]]) -> Iterator[Document]:
@@ -362,11 +365,6 @@ def _paragraph_end(block: str) -> int:
         return found + 1
     ends = [match.end() for match in BLANK_LINE.finditer(block)]  # Windows line ends, spaces on the blank line
     return ends[-1] if ends else 0
-
-
-def _whole(file: InputFile, blocks: Iterable[str]) -> Iterator[tuple[int, str]]:
-    too_long = _too_long(file, "file", "split it, or use --document-unit blank-line or line")
-    yield from ((1, text) for text in group_units(blocks, lambda block: 0, MAX_CHARACTERS, too_long))
 
 
 def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:

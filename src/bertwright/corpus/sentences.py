@@ -144,9 +144,8 @@ _LOWER_START = re.compile(rf"\n[^\S\n]*[{LOWER}]")
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _SPACED_BLANK = re.compile(r"\n[^\S\n]+(?=\n)")
 _WINDOW = 1 << 14  # characters; a long text is judged by three windows
-_WRAP_SHARE = (
-    0.4  # wrapped English prose: 0.7 to 0.8 of the lines start in lower case; one paragraph per line: below 0.1
-)
+# Share of lines that start in lower case: in wrapped English prose 0.7 to 0.8, with one paragraph per line below 0.1.
+_WRAP_SHARE = 0.4
 _FULL_LINE = 45  # characters; verse is mostly shorter
 _LINE_END = ".!?…:;。！？\"'”’)]」』"
 
@@ -192,19 +191,16 @@ def _cut(sentence: str) -> list[str]:
     return [chunk for chunk in chunks if chunk and not chunk.isspace()]
 
 
-def make_sentence_splitter(kind: str) -> Callable[[str], list[str]]:
-    """Return the splitter named by `CorpusSettings.sentence_splitter`: `rules`, or `line` for one sentence per line."""
-    if kind == "rules":
-        return split_sentences
-    if kind == "line":
-        return _split_lines
-    raise ValueError(f"sentence_splitter is {kind!r}; expected 'rules' or 'line'")
-
-
 def make_document_splitter(kind: str) -> Callable[[Document], list[str]]:
-    """Return the line splitter for files with one sentence per line, and the splitter named `kind` for others."""
-    split = make_sentence_splitter(kind)
-    return lambda document: (_split_lines if document.has_sentence_lines else split)(document.text)
+    """Return the splitter that `CorpusSettings.sentence_splitter` names: `rules`, or `line` for one sentence per line.
+
+    Documents whose lines are sentences are split by lines in any case. Raises ValueError for another name.
+    """
+    if kind not in ("rules", "line"):
+        raise ValueError(f"sentence_splitter is {kind!r}; expected 'rules' or 'line'")
+    return lambda document: (
+        _split_lines(document.text) if kind == "line" or document.has_sentence_lines else split_sentences(document.text)
+    )
 
 
 def _split_lines(text: str) -> list[str]:

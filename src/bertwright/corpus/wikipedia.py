@@ -29,6 +29,8 @@ NAMESPACES = {
     **dict.fromkeys("category kategorie catégorie categoría categoria 분류 分类 分類 категория".split(), CATEGORY),
 }
 
+HIDDEN = frozenset(name for name, key in NAMESPACES.items() if key in (FILE, CATEGORY))
+
 INLINE_TAGS = frozenset(
     "abbr b bdi big blockquote center cite code del dfn div em font i ins kbd nowiki p poem q s samp small span strong "
     "sub sup tt u var".split()
@@ -121,7 +123,8 @@ def read_articles(
                     f"{path}, line {parser.CurrentLineNumber + line - 1}: a tag or comment of more than "
                     f"{MAX_SILENT:,} characters; is this a Wikipedia dump?"
                 )
-            for number, wikitext in pages.take():
+            taken, pages.articles = pages.articles, []
+            for number, wikitext in taken:
                 sections = extract_sections(wikitext, hidden, stats)
                 texts = sections if by_section and sections else ["\n\n".join(sections)]
                 yield from ((number, text) for text in texts)
@@ -154,6 +157,7 @@ class _PageParser:
     namespaces: Mapping[str, str]
     """Keys of namespaces by name, in lower case."""
     articles: list[tuple[int, str]] = field(default_factory=list)
+    """First line and wikitext of each article that has ended."""
     events: int = 0
     """Number of elements and texts so far."""
     size: int = 0
@@ -198,19 +202,11 @@ class _PageParser:
         in_title = "other" if prefix.endswith(" talk") else self.namespaces.get(prefix, ARTICLE)
         return "".join(self.content["ns"]).strip() or in_title
 
-    def take(self) -> list[tuple[int, str]]:
-        """Return the articles since the last call."""
-        taken, self.articles = self.articles, []
-        return taken
-
 
 def _prefix(title: str) -> str:
     """Return the part of a title before its first colon, in lower case; "" if it has none."""
     prefix, colon, _ = title.partition(":")
     return prefix.replace("_", " ").strip().lower() if colon else ""
-
-
-HIDDEN = frozenset(name for name, key in NAMESPACES.items() if key in (FILE, CATEGORY))
 
 
 def extract_sections(wikitext: str, hidden: frozenset[str] = HIDDEN, stats: ReadStats | None = None) -> list[str]:
@@ -285,7 +281,6 @@ class _Renderer:
     """Characters in place of unknown words, by the name of their template or tag."""
 
     def render(self, code: Any) -> str:
-        """Return the text of parsed wikitext."""
         from mwparserfromhell import nodes
 
         texts = []
@@ -324,7 +319,6 @@ class _Renderer:
         return self._gap(name_template(title)) if words is None else words
 
     def _gap(self, name: str) -> str:
-        """Return the character in place of unknown words."""
         return self.gaps.setdefault(name, chr(min(FIRST_GAP + len(self.gaps), LAST_GAP)))
 
 

@@ -164,7 +164,6 @@ def _make_plan(folder: Path, corpora: Sequence[CorpusSettings], tokenizer: TextT
 
 @contextmanager
 def _explain_disk_full(folder: Path) -> Iterator[None]:
-    """Explain the error of a full disk: which work is saved, and how to resume."""
     try:
         yield
     except OSError as error:
@@ -175,7 +174,6 @@ def _explain_disk_full(folder: Path) -> Iterator[None]:
 
 
 def _read_result(folder: Path, plan: _Plan, settings: BuildSettings) -> BuildResult:
-    """Return the result of a build that is already finished."""
     if not files.exists(folder / "build.json"):
         raise ValueError(f"{folder}: not a token store (it has train/, but no build.json); choose another folder")
     record = files.read_json(folder / "build.json")
@@ -211,7 +209,6 @@ def _check_overwrites_nothing(folder: Path) -> None:
 def _write_shards(
     plan: _Plan, tokenizer: TextTokenizer, executor: Executor, progress: Callable[[Progress], None]
 ) -> None:
-    """Write all shards that are not finished."""
     # created before other builds' shards are deleted, so that `_check_overwrites_nothing` finds an interrupted build
     files.ensure_folder(plan.folder)
     notice = ""
@@ -245,7 +242,6 @@ def _remove_other_builds(folder: Path, plan: _Plan | None) -> bool:
 
 
 def _list_unfinished(folder: Path) -> list[Path]:
-    """Return the folders of interrupted builds."""
     if (url := as_url(folder)) is None:
         return list(folder.glob(".unfinished-*"))
     parts = {name.partition("/")[0] for name in object_storage.list_names(url)}
@@ -262,7 +258,7 @@ def _discard(folder: Path) -> None:
 
 def _publish(folder: Path, plan: _Plan, tokenizer: TextTokenizer, settings: BuildSettings) -> BuildResult:
     """Write the stores from the finished shards; `train` comes last. It takes 40 bytes of memory per document."""
-    summaries = [read_summary(plan.folder, shard.number) for shard in plan.shards]
+    summaries = [read_summary(shard) for shard in plan.shards]
     sizes = [len(summary.digests) for summary in summaries]
     digests = np.concatenate([summary.digests for summary in summaries])
     summaries = [summary._replace(digests=digests[:0]) for summary in summaries]
@@ -332,7 +328,7 @@ def _read_chosen(
         if not chosen.any():
             continue
         first = 0
-        for chunk in read_chunks(plan.folder, shard.number, summary.chunks):
+        for chunk in read_chunks(shard, summary.chunks):
             last = first + len(chunk.document_lengths)
             if chosen[first:last].any():
                 yield select_documents(chunk, chosen[first:last])

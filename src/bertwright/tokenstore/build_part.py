@@ -10,7 +10,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -40,6 +40,14 @@ class ShardSpec(NamedTuple):
         """Name in messages."""
         return self.source.name
 
+    @property
+    def chunks_path(self) -> Path:
+        return self.folder / f"{self.number:06}.chunks"
+
+    @property
+    def summary_path(self) -> Path:
+        return self.folder / f"{self.number:06}.npz"
+
 
 class ShardSummary(NamedTuple):
     """Digests and counts of a shard, from which held-out documents are chosen without reading the shard."""
@@ -63,7 +71,7 @@ def write_shard(shard: ShardSpec, tokenizer: TextTokenizer) -> None:
     digests: list[bytes] = []
     has_tokens: list[np.ndarray] = []  # per chunk, a bool for each document
     chunks = empty_documents = empty_sentences = unknown_tokens = 0
-    with files.atomic_file(_chunks_path(shard.folder, shard.number)) as path, path.open("wb") as file:
+    with files.atomic_file(shard.chunks_path) as path, path.open("wb") as file:
         documents = read_shard(shard.corpus, shard.source)
         for chunk in _split_sentences(documents, shard.corpus.sentence_splitter):
             digests.extend(chunk.digests)
@@ -77,7 +85,9 @@ def write_shard(shard: ShardSpec, tokenizer: TextTokenizer) -> None:
                 document_lengths[document_lengths > 0].astype(np.uint32),
             )
             for array in tokenized:
-                _append_array(file, array)
+                buffer = io.BytesIO()  # on a full disk, `numpy.save` to the file would raise an error without its cause
+                np.save(buffer, array, allow_pickle=False)
+                file.write(buffer.getbuffer())
             has_tokens.append(document_lengths > 0)
             chunks += 1
             empty_documents += len(chunk.counts) - len(tokenized.document_lengths)
@@ -85,15 +95,9 @@ def write_shard(shard: ShardSpec, tokenizer: TextTokenizer) -> None:
             unknown_tokens += int(np.count_nonzero(tokenized.tokens == tokenizer.unk_id))
         size = file.tell()
     numbers = np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
-    summary = ShardSummary(
-        digests=numbers[np.concatenate([*has_tokens, np.zeros(0, bool)])],
-        bytes=size,
-        chunks=chunks,
-        empty_documents=empty_documents,
-        empty_sentences=empty_sentences,
-        unknown_tokens=unknown_tokens,
-    )
-    with files.atomic_file(_summary_path(shard.folder, shard.number)) as path, path.open("wb") as file:
+    kept = numbers[np.concatenate([*has_tokens, np.zeros(0, bool)])]
+    summary = ShardSummary(kept, size, chunks, empty_documents, empty_sentences, unknown_tokens)
+    with files.atomic_file(shard.summary_path) as path, path.open("wb") as file:
         np.savez(file, allow_pickle=False, **{name: np.asarray(value) for name, value in summary._asdict().items()})
 
 
@@ -101,47 +105,37 @@ def list_missing(shards: Sequence[ShardSpec]) -> list[ShardSpec]:
     """Return the shards that are not finished; an object store is asked once for all names."""
     url = as_url(shards[0].folder) if shards else None
     names = {*object_storage.list_names(url)} if url else set()
-    return [
-        shard
-        for shard in shards
-        if (url and _summary_path(shard.folder, shard.number).name not in names)
-        or not is_finished(shard.folder, shard.number)
-    ]
+    return [shard for shard in shards if (url and shard.summary_path.name not in names) or not _is_finished(shard)]
 
 
-def is_finished(folder: Path, number: int) -> bool:
+def _is_finished(shard: ShardSpec) -> bool:
     """Return whether a shard is complete on disk; one with a damaged summary or a truncated file is written again."""
     try:
-        path = _chunks_path(folder, number)
-        url = as_url(path)
-        size = object_storage.status(url)[0] if url else path.stat().st_size
-        return size == read_summary(folder, number).bytes
+        url = as_url(shard.chunks_path)
+        size = object_storage.status(url)[0] if url else shard.chunks_path.stat().st_size
+        return size == read_summary(shard).bytes
     except (OSError, EOFError, ValueError, KeyError, NotImplementedError, BadZipFile):
         return False
 
 
 def check_written(shard: ShardSpec) -> None:
     """Raise ValueError if a shard that a worker has written is not in the folder: the worker's machine has another."""
-    if not files.exists(_summary_path(shard.folder, shard.number)):
+    if not files.exists(shard.summary_path):
         raise ValueError(
             f"{shard.folder.parent}: a worker on another machine has written to a folder of its own; choose a folder "
             "on a disk that all machines of the cluster share, or on object storage such as s3://BUCKET/store"
         )
 
 
-def read_summary(folder: Path, number: int) -> ShardSummary:
-    """Read the summary of a finished shard."""
-    with (
-        files.open_binary(_summary_path(folder, number)) as file,
-        np.load(file, allow_pickle=False) as arrays,
-    ):
+def read_summary(shard: ShardSpec) -> ShardSummary:
+    with files.open_binary(shard.summary_path) as file, np.load(file, allow_pickle=False) as arrays:
         digests, *counts = (arrays[name] for name in ShardSummary._fields)
         return ShardSummary(digests, *(int(count) for count in counts))
 
 
-def read_chunks(folder: Path, number: int, count: int) -> Iterator[DocumentChunk]:
+def read_chunks(shard: ShardSpec, count: int) -> Iterator[DocumentChunk]:
     """Yield the documents of a finished shard of `count` chunks."""
-    with files.open_binary(_chunks_path(folder, number)) as file:
+    with files.open_binary(shard.chunks_path) as file:
         for _ in range(count):
             yield DocumentChunk(*(np.load(file, allow_pickle=False) for _ in DocumentChunk._fields))
 
@@ -181,18 +175,3 @@ def _split_sentences(documents: Iterable[Document], splitter: str) -> Iterator[_
             chunk, characters = _SentenceChunk([], [], []), 0
     if chunk.counts:
         yield chunk
-
-
-def _append_array(file: BinaryIO, array: np.ndarray) -> None:
-    """Append an array in .npy format; on a full disk, `numpy.save` would raise an error without its cause."""
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    file.write(buffer.getbuffer())
-
-
-def _chunks_path(folder: Path, number: int) -> Path:
-    return folder / f"{number:06}.chunks"
-
-
-def _summary_path(folder: Path, number: int) -> Path:
-    return folder / f"{number:06}.npz"
