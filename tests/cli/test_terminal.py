@@ -14,7 +14,7 @@ import bertwright
 from bertwright.base import reporter
 from bertwright.base.messages import escape_control
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, LogReporter, Minor, Outputs, Rows
-from bertwright.cli.render.terminal import WIDTH_OF_FILES, make_console
+from bertwright.cli.render.terminal import WIDTH_OF_FILES, terminal_reporter
 from helpers import read_output, text_reporter
 
 
@@ -167,9 +167,9 @@ def test_output_away_from_a_terminal_has_a_fixed_number_of_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert make_console().width == WIDTH_OF_FILES
+    assert terminal_reporter().console.width == WIDTH_OF_FILES
     monkeypatch.setenv("COLUMNS", "60")
-    assert make_console().width == 60
+    assert terminal_reporter().console.width == 60
 
 
 def test_the_first_column_is_not_broken() -> None:

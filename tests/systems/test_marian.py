@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, MarianMTModel
 
 from bertwright.base.seeding import make_rng
 from bertwright.models.packing import PairBatch, pack
-from bertwright.systems.transformer.marian import load_translation_model, write_translation_model
+from bertwright.systems.transformer.marian import load_system, write_system
 from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
 from bertwright.systems.translation_models import TranslationSystem
 from bertwright.translation.translator import Translator, load_translator
@@ -27,13 +27,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = learn_joint_vocabulary(TEXT, 120)
     config = TransformerConfig(tokenizer.vocab_size, 32, num_layers=2, num_heads=4, intermediate_size=48, dropout=0.2)
     path = tmp_path_factory.mktemp("marian")
-    write_translation_model(path, randomize(Transformer(config, seed=3)), tokenizer)
+    write_system(path, TranslationSystem(randomize(Transformer(config, seed=3)), tokenizer, tokenizer))
     return path
 
 
 def test_transformers_computes_the_same_logits(folder: Path) -> None:
     theirs = MarianMTModel.from_pretrained(folder).eval()
-    model, _ = load_translation_model(folder)
+    model, *_ = load_system(folder)
     rng = make_rng(0, 1)
     source, target = rng.integers(5, 40, 9), rng.integers(5, 40, 7)
     pairs = PairBatch(pack([source, source[:4]]), pack([target, target[:2]]))
@@ -57,8 +57,7 @@ def test_transformers_translates_as_we_do(folder: Path, beam_size: int) -> None:
         early_stopping=True, length_penalty=0.0, do_sample=False,
     )  # fmt: skip
     expected = tokenizer.batch_decode(found, skip_special_tokens=True)
-    model, tokenizer = load_translation_model(folder)
-    system = TranslationSystem(model, tokenizer, tokenizer)
+    system = load_system(folder)
     lengths = encoded.attention_mask.sum(1)
     for text, length, translation in zip(TEXT[:3], lengths.tolist(), expected, strict=True):
         [ours] = Translator(system, beam_size, 0.0, extra_length=12 - length).translate([text])
@@ -66,10 +65,11 @@ def test_transformers_translates_as_we_do(folder: Path, beam_size: int) -> None:
 
 
 def test_a_written_model_is_read_to_the_bit(folder: Path, tmp_path: Path) -> None:
-    model, tokenizer = load_translation_model(folder)
+    system = load_system(folder)
+    model, tokenizer, _ = system
     assert model.config.dropout == 0.2
-    write_translation_model(tmp_path, model, tokenizer)
-    again, tokenizer_again = load_translation_model(tmp_path)
+    write_system(tmp_path, system)
+    again, tokenizer_again, _ = load_system(tmp_path)
     for (name, first), (_, second) in zip(model.named_parameters(), again.named_parameters(), strict=True):
         assert torch.equal(first, second), name
     assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()

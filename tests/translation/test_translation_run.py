@@ -22,7 +22,7 @@ from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.systems.registry import translation_records
 from bertwright.systems.transformer.defaults import NAMES
-from bertwright.systems.transformer.marian import load_translation_model, write_translation_model
+from bertwright.systems.transformer.marian import load_system, write_system
 from bertwright.training import checkpoint
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.translation import run as translation_run
@@ -225,12 +225,13 @@ def test_the_mean_of_equal_checkpoints_is_the_checkpoint(tmp_path: Path) -> None
     model_folder = train_translation(settings, MUTE)
     steps = checkpoint.list_checkpoints(settings.run / "checkpoints")
     assert len(steps) == 2
-    model, tokenizer = load_translation_model(steps[0])
+    system = load_system(steps[0])
+    model = system.model
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     average_checkpoints(model, [steps[0]] * 3)
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in before.items())
     average_checkpoints(model, steps)
-    write_translation_model(tmp_path, model, tokenizer)
+    write_system(tmp_path, system)
     assert (tmp_path / "model.safetensors").read_bytes() == (model_folder / "model.safetensors").read_bytes()
 
 

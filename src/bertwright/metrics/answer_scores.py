@@ -54,11 +54,6 @@ def normalize_korquad_answer(answer: str) -> str:
     return " ".join(_KORQUAD_MARKS.sub(" ", answer).lower().translate(_PUNCTUATION).split())
 
 
-def split_characters(text: str) -> str:
-    """Return the characters of a text, without white space."""
-    return "".join(text.split())
-
-
 class Rules(NamedTuple):
     """The rules of an official script."""
 
@@ -68,7 +63,7 @@ class Rules(NamedTuple):
 
 
 SQUAD = Rules(normalize_answer, str.split)
-RULES = {"squad": SQUAD, "korquad": Rules(normalize_korquad_answer, split_characters)}
+RULES = {"squad": SQUAD, "korquad": Rules(normalize_korquad_answer, lambda text: "".join(text.split()))}
 
 
 def answer_score(answer: str, gold: Iterable[str], rules: Rules = SQUAD) -> Score:

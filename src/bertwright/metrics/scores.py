@@ -110,7 +110,6 @@ def spearman(y_true: Sequence[float], y_pred: Sequence[float]) -> float:
 
 
 def mean_squared_error(y_true: Sequence[float], y_pred: Sequence[float]) -> float:
-    """Compute the mean of the squared differences."""
     return float(((np.asarray(y_true) - np.asarray(y_pred)) ** 2).mean())
 
 

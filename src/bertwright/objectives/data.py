@@ -49,9 +49,9 @@ class StoreSummary(NamedTuple):
     tokens_per_step: float
     """With [CLS] and [SEP]."""
     predictions_per_step: float
-    random_share: float
+    random_share: float = 0.0
     """Share of examples whose second segment is random (0 without next-sentence prediction)."""
-    one_sentence_share: float
+    one_sentence_share: float = 0.0
     """Share of examples from documents of one sentence, which have no true next sentence."""
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class _Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class StepTexts:
-    """Consecutive examples of a step, laid end to end, before anything is predicted: S sequences of T tokens."""
+    """Consecutive examples of a step, laid end to end, before anything is predicted: S sequences, T tokens in all."""
 
     ids: np.ndarray
     types: np.ndarray | None
@@ -133,7 +133,7 @@ class StepTexts:
 
 
 class StoreData:
-    """Data that a run reads from a token store; see `objectives.objective.Examples`."""
+    """The part of `Examples` that follows from a token store alone."""
 
     store: TokenStore
 
@@ -263,7 +263,6 @@ class StoreExamples(StoreData, Generic[B]):
         return self.objective.make_batches(texts, [range(at, min(at + micro_batch_size, last)) for at in starts])
 
     def _read_texts(self, layout: _Layout, sequences: range, key: tuple[int, int]) -> StepTexts:
-        """Read the segments of sequences and lay them out end to end."""
         here = slice(sequences.start, sequences.stop)
         a_starts, a_ends, b_starts, b_ends, is_random_next = (column[here] for column in layout.segments)
         segments = [a_ends - a_starts, b_ends - b_starts][: self.objective.num_segments(self.settings)]

@@ -24,9 +24,8 @@ class DataSettings:
     """pair: two segments as for next-sentence prediction, also without that objective, so that segment B and the second
     [SEP] are trained. single: one segment of consecutive text. Unset: pair for mlm+nsp, else single."""
     short_seq_prob: float = 0.1
-    """Share of examples with a random, shorter target length, because inputs in fine-tuning are short. Google's code:
-    0.1 of the passes over a document, which give more examples than other passes; the equivalent here is about 0.2 at
-    128 tokens and 0.3 at 512 (measured, decision 1)."""
+    """Share of examples with a random, shorter target length, because inputs in fine-tuning are short. Google's 0.1
+    counts passes over a document: it equals about 0.2 here at 128 tokens, and 0.3 at 512 (measured, decision 1)."""
     mlm_probability: float = 0.15
     """Share of tokens that are predicted. Paper, section 3.1: 0.15."""
     mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)

@@ -93,7 +93,6 @@ class LanguageModelObjective(StoreObjective[LanguageModelBatch, M]):
         return masking.causal_lm_targets(step.ids, step.lengths, self.direction == "right-to-left")
 
     def most_predictions(self, settings: DataSettings) -> int:
-        """Return the maximum of predicted tokens in an example."""
         return settings.max_length - 1
 
     def check_settings(self, settings: DataSettings) -> None:

@@ -147,7 +147,6 @@ class Objective(ABC, Generic[B, M]):
 
     @property
     def loss_metric(self) -> str:
-        """Name of the loss in metrics.jsonl."""
         return self.columns[0].metric
 
     @abstractmethod
@@ -192,7 +191,6 @@ class Objective(ABC, Generic[B, M]):
         huggingface.write_model(folder, model, tokenizer, modules=modules)
 
     def describe_initialization(self, settings: ModelSettings, model: M) -> str:
-        """Describe the weights of a new model."""
         return f"random, deviation {model.config.initializer_range:.3g}"
 
     @abstractmethod
@@ -232,14 +230,13 @@ class Objective(ABC, Generic[B, M]):
         return f"bertwright info {model}"
 
     def format_progress(self, metrics: Mapping[str, float]) -> str:
-        """Format the metrics of some steps for the progress line."""
         values = [column.progress.format(metrics[column.metric]) for column in self.columns if column.progress]
         return " ".join([*values, f"{metrics['tokens_per_second']:,.0f} tok/s"])
 
     def format_evaluation(self, scores: Mapping[str, float]) -> str:
-        """Format the scores of an evaluation for the line that reports it."""
-        values = [column.evaluation.format(scores[column.metric]) for column in self.columns if column.evaluation]
-        text = ", ".join(values)
+        text = ", ".join(
+            column.evaluation.format(scores[column.metric]) for column in self.columns if column.evaluation
+        )
         long_loss = scores.get(f"long_{self.loss_metric}")
         return text if long_loss is None else f"{text}; on long sequences loss {long_loss:.3f}"
 

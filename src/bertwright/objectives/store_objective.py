@@ -70,10 +70,9 @@ class StoreObjective(Objective[B, M]):
                 f"segments is 'single'; --objective {self.name} compares two segments; omit it, or use --objective mlm"
             )
         specials = self.num_specials(settings)
-        min_length = specials + 2
-        if settings.max_length < min_length:
+        if settings.max_length < specials + 2:
             raise ValueError(
-                f"max_length is {settings.max_length}; {self.name} needs at least {min_length}: "
+                f"max_length is {settings.max_length}; {self.name} needs at least {specials + 2}: "
                 f"{specials} for [CLS] and [SEP], 2 for text (paper: 128 and 512)"
             )
 

@@ -212,10 +212,7 @@ class TaskSettings:
                 )
 
     def files_by_split(self, *required: str) -> dict[str, tuple[str, ...]]:
-        """Return the files of all splits.
-
-        Raises ValueError for a split in `required` without files, and for a file that a split names twice.
-        """
+        """Return all files. Raises ValueError if a split in `required` has none, or a split names a file twice."""
         splits = {split: self.files(split) for split in SPLITS}
         for split, files in splits.items():
             if split in required and not files:

@@ -54,7 +54,6 @@ class InputCounts:
         return cls(examples, truncated, tokens - continued, tokens, unknown)
 
     def add(self, more: InputCounts) -> None:
-        """Add the numbers of further examples."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(more, name))
 

@@ -92,13 +92,11 @@ def encode_pairs(text: ParallelText, system: TranslationSystem, seed: int = 0) -
 
 
 def select_texts(texts: Ragged, chosen: Ints) -> Ragged:
-    """Return some of the texts, in the order of `chosen`."""
     lengths = np.diff(texts.offsets)[chosen]
     return Ragged(texts.ids[flat_ranges(texts.offsets[chosen], lengths)], offsets_from_lengths(lengths))
 
 
 def pack_texts(texts: Ragged, chosen: Ints) -> TokenBatch:
-    """Pack some of the texts."""
     selected = select_texts(texts, chosen)
     return from_flat(selected.ids, None, np.diff(selected.offsets))
 
@@ -114,7 +112,6 @@ class LabeledPairs:
     """Labels of the whole step."""
 
     def to(self, device: torch.device) -> LabeledPairs:
-        """Copy the tensors to a device."""
         return LabeledPairs(self.pairs.to(device), self.labels.to(device, non_blocking=True), self.step_labels)
 
 
@@ -135,7 +132,6 @@ class EncodedPairs:
         return np.diff(self.source.offsets) + np.diff(self.target.offsets) - 1
 
     def select(self, chosen: Ints) -> EncodedPairs:
-        """Return some of the pairs."""
         return EncodedPairs(select_texts(self.source, chosen), select_texts(self.target, chosen), self.seed)
 
     def pairs_of_step(self, step: int, budget: int) -> Ints:
@@ -185,7 +181,7 @@ class EncodedPairs:
 
 @lru_cache(maxsize=2)
 def _epoch_order(lengths: bytes, key: int) -> tuple[Ints, Ints]:
-    """See `EncodedPairs.epoch_order`; cached, since thousands of steps may belong to one epoch."""
+    """Return the order of pairs of these lengths; cached, since thousands of steps may belong to one epoch."""
     tokens = np.frombuffer(lengths, np.int64)
     order = permute(np.arange(len(tokens)), len(tokens), key)
     return order, offsets_from_lengths(tokens[order])[:-1]

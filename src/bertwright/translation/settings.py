@@ -101,8 +101,7 @@ class TrainTranslationSettings:
     beam_size: int = 4
     """Beam of the last evaluation (section 6.1: 4)."""
     bleu_tokenize: BleuTokenizer = "13a"
-    """Tokenizer of sacrebleu. 13a: for raw text. none: for text that is tokenized already. intl, char, zh: see its
-    documentation."""
+    """Tokenizer of sacrebleu, such as 13a for raw text and none for text that is tokenized already."""
     seed: int = 0
     """Seed of the initial weights, the order of the pairs, and dropout."""
     keep_checkpoints: bool = False
@@ -152,7 +151,6 @@ class TrainTranslationSettings:
 
     @property
     def record(self) -> TranslationRecord:
-        """What is known of the architecture."""
         return translation_records()[self.architecture]
 
 
@@ -186,8 +184,7 @@ class TranslateSettings:
     encoding: str = "utf-8"
     """Encoding of --inputs and --references."""
     bleu_tokenize: BleuTokenizer = "13a"
-    """Tokenizer of sacrebleu. 13a: for raw text. none: for text that is tokenized already. intl, char, zh: see its
-    documentation."""
+    """Tokenizer of sacrebleu, such as 13a for raw text and none for text that is tokenized already."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
@@ -202,7 +199,6 @@ class TranslateSettings:
 
 
 def check_training_inputs(settings: TrainTranslationSettings) -> None:
-    """Check the run folder and, for a new run, the files, without torch."""
     check_run_directory(settings, RESUME_OVERRIDES)
     if not settings.resume:
         for path in (*settings.train_source, *settings.train_target, *settings.dev_source, *settings.dev_target):
@@ -212,7 +208,6 @@ def check_training_inputs(settings: TrainTranslationSettings) -> None:
 
 
 def check_translation_inputs(settings: TranslateSettings) -> None:
-    """Check model, files and output, without torch."""
     check_model(settings.model)
     if settings.inputs != (STDIN,):
         check_exist(settings.inputs)

@@ -7,7 +7,7 @@ everything that is printed passes `escape_control`. Other rooms print nothing; a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -50,7 +50,10 @@ class TerminalReporter:
         self.console = console
 
     def note(self, text: str) -> None:
-        notice(self.console, text)
+        """Print what the user should know, indented under a mark."""
+        indented = TextTable.grid(padding=(0, 1))
+        indented.add_row(plain_text("!", "bold yellow"), plain_text(text, "yellow"))
+        self.console.print(indented)
 
     @contextmanager
     def progress(self, what: str, size: int | None, unit: Unit = "items", done: int = 0) -> Iterator[Advance]:
@@ -73,11 +76,16 @@ class TerminalReporter:
     def record(self, record: Any) -> None:
         match record:
             case Heading(text):
-                heading(self.console, text)
+                say(self.console, text, "bold")
             case Line(text, kind):
                 say(self.console, text, STYLES[kind])
             case Fields(values):
-                self.console.print(key_value_table(values))
+                table = TextTable(box=None, show_header=False, padding=(0, 2))
+                table.add_column(style="dim")
+                table.add_column(overflow="fold")
+                for name, value in values.items():
+                    table.add_row(name, value)
+                self.console.print(table)
             case Rows():
                 self._print_rows(record)
             case Outputs(values):
@@ -96,12 +104,15 @@ class TerminalReporter:
         self.console.print(text_table(record.columns[:shown], (row[:shown] for row in record.rows), record.texts))
         if shown < count:
             cut = f"only {shown - record.fixed} of {count - record.fixed} columns fit here"
-            notice(self.console, f"{cut}; {record.if_cut}")
+            self.note(f"{cut}; {record.if_cut}")
 
 
 def terminal_reporter(stderr: bool = False) -> TerminalReporter:
     """Return the reporter of a command; `stderr`: its standard output is for results alone."""
-    return TerminalReporter(make_console(stderr))
+    console = Console(stderr=stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH_OF_FILES
+    return TerminalReporter(console)
 
 
 def columns_of(unit: Unit) -> tuple[ProgressColumn, ...]:
@@ -117,29 +128,9 @@ def columns_of(unit: Unit) -> tuple[ProgressColumn, ...]:
             return (bar, MofNCompleteColumn(), TextColumn("{task.fields[text]}", markup=False), *left)
 
 
-def make_console(stderr: bool = False) -> Console:
-    """Return a console for standard output or error; in a pipe or a file it has a fixed number of columns."""
-    console = Console(stderr=stderr)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = WIDTH_OF_FILES
-    return console
-
-
-def heading(console: Console, text: str) -> None:
-    """Print a bold line."""
-    say(console, text, style="bold")
-
-
 def say(console: Console, text: str, style: str = "") -> None:
     """Print one line without breaking it: a terminal may wrap it, but paths and commands stay whole in a file."""
     console.print(plain_text(text, style), soft_wrap=True)
-
-
-def notice(console: Console, text: str) -> None:
-    """Print what the user should know, indented under a mark."""
-    indented = TextTable.grid(padding=(0, 1))
-    indented.add_row(plain_text("!", "bold yellow"), plain_text(text, "yellow"))
-    console.print(indented)
 
 
 class TextTable(Table):
@@ -164,18 +155,7 @@ class TextTable(Table):
         super().add_column(lines, *arguments, **({"no_wrap": first} | options))
 
     def add_row(self, *cells: Any, **options: Any) -> None:
-        """Add a row of texts."""
         super().add_row(*map(plain_text, cells), **options)
-
-
-def key_value_table(fields: Mapping[str, str]) -> Table:
-    """Return a table of names and values."""
-    table = TextTable(box=None, show_header=False, padding=(0, 2))
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    for name, value in fields.items():
-        table.add_row(name, value)
-    return table
 
 
 def text_table(names: Iterable[str], rows: Iterable[Iterable[str | Text]], texts: Iterable[int] = ()) -> Table:

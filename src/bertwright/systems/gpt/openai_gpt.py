@@ -137,7 +137,7 @@ class GptArchitecture(Architecture):
 def count_added_tokens(folder: Path, vocab_size: int) -> int:
     """Return how many tokens of the layout follow the vocabulary of a model folder, such as OpenAI's, that lacks them.
 
-    Errors: see `BytePairTokenizer.load`.
+    Raises ValueError for a damaged vocabulary.
     """
     if not any((folder / name).is_file() for name in (VOCAB, DESCRIPTION)):
         return 0

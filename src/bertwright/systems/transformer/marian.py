@@ -7,7 +7,7 @@ dimensions is arbitrary everywhere else, so the files hold all weights in Marian
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from bertwright.interop.weights import read_weights, write_weights
 from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
 from bertwright.systems.translation_models import ADVICE, TranslationRequest, TranslationSystem
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from bertwright.vocabulary.tokenizer import TextTokenizer
 
 MODEL_TYPE = "marian"
 POSITIONS = 512  # rows of Marian's table of encodings; ours has no last row
@@ -65,18 +64,8 @@ def new_system(request: TranslationRequest) -> TranslationSystem:
 
 
 def write_system(folder: Path, system: TranslationSystem) -> None:
-    """Write a Transformer and its tokenizer; see `write_translation_model`."""
-    write_translation_model(folder, cast(Transformer, system.model), system.target)
-
-
-def load_system(folder: Path) -> TranslationSystem:
-    """Read a Transformer and its tokenizer; see `load_translation_model`."""
-    model, tokenizer = load_translation_model(folder)
-    return TranslationSystem(model, tokenizer, tokenizer)
-
-
-def write_translation_model(folder: Path, model: Transformer, tokenizer: TextTokenizer) -> None:
-    """Write a model's files and their checksums into an existing folder; each file is whole or absent."""
+    """Write a Transformer, its tokenizer and their checksums into an existing folder; each file is whole or absent."""
+    model, tokenizer, _ = system
     config = model.config
     values = FIXED | {name: getattr(config, ours) for ours, names in FIELDS.items() for name in names}
     end, pad = tokenizer.layout.last, tokenizer.id("[PAD]")
@@ -94,8 +83,8 @@ def write_translation_model(folder: Path, model: Transformer, tokenizer: TextTok
     write_checksums(folder)
 
 
-def load_translation_model(folder: Path) -> tuple[Transformer, TextTokenizer]:
-    """Read a folder that `write_translation_model` wrote, in float32, ready for inference (dropout off).
+def load_system(folder: Path) -> TranslationSystem:
+    """Read a folder that `write_system` wrote, in float32, ready for inference (dropout off).
 
     Raises ValueError, naming the file, for another kind of model and for damaged, missing or unexpected weights.
     """
@@ -116,7 +105,8 @@ def load_translation_model(folder: Path) -> tuple[Transformer, TextTokenizer]:
     if tensors:
         raise ValueError(f"{path}: {min(tensors)}: unexpected; {ADVICE}")
     model.load_state_dict(state)
-    return model.eval(), open_tokenizer(folder)
+    tokenizer = open_tokenizer(folder)
+    return TranslationSystem(model.eval(), tokenizer, tokenizer)
 
 
 def read_config(path: Path) -> TransformerConfig:

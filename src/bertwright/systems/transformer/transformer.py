@@ -288,7 +288,6 @@ class CachedDecoder:
         self.length = 0
 
     def advance(self, tokens: Tensor, parents: Tensor, sources: Tensor) -> Tensor:
-        """Compute the logits after one more token of each hypothesis; see `beam_search.StepDecoder`."""
         device = self.source.cu_seqlens.device
         counts = np.zeros(len(self.source), np.int32)
         counts[sources.numpy()] = beam = len(tokens) // len(sources)
@@ -298,9 +297,8 @@ class CachedDecoder:
         self.length += 1
         for number, layer in enumerate(self.layers):
             past = self.past[number].index_select(0, parents)
-            hidden, self.past[number] = layer.step(
-                hidden, past, self.memory[number], Sequences(bounds, beam), self.source
-            )
+            kv, queries = self.memory[number], Sequences(bounds, beam)
+            hidden, self.past[number] = layer.step(hidden, past, kv, queries, self.source)
         return self.model.logits(hidden).cpu()
 
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from bertwright.objectives.data_settings import DataSettings
     from bertwright.vocabulary.tokenizer import TextTokenizer
 
-LENGTH_SPREAD = 5  # a step's length varies by up to this number of tokens,
-SHORT_SHARE = 0.05  # and is half as long in this share of the steps (AWD-LSTM, section 5)
+# AWD-LSTM, section 5: a step's length varies by up to 5 tokens, and 5 % of the steps are half as long.
+LENGTH_SPREAD = 5
+SHORT_SHARE = 0.05
 VALIDATION_STREAMS = 16
 VALIDATION_SEED = 0
 
@@ -87,7 +88,6 @@ class Streams(StoreData):
         return np.concatenate([[0], inner]).astype(np.int64)
 
     def read_step(self, step: int, streams: range) -> StreamText:
-        """Read some streams of a step."""
         settings = self.settings
         epoch, within = divmod(step, self.steps_per_epoch)
         begin, end = self.bounds(epoch)[within : within + 2].tolist()
@@ -123,7 +123,6 @@ class Streams(StoreData):
         return ids.reshape(len(starts), length)
 
     def describe(self, steps: int) -> StoreSummary:
-        """Return figures of the data."""
         tokens = self._stream_length(self.settings.batch_size) / self.steps_per_epoch * self.settings.batch_size
         return StoreSummary(
             steps=steps,
@@ -134,12 +133,9 @@ class Streams(StoreData):
             tokens=self.store.num_tokens,
             tokens_per_step=tokens,
             predictions_per_step=tokens,
-            random_share=0.0,
-            one_sentence_share=0.0,
         )
 
     def describe_small_validation(self, sequences: int) -> str | None:
-        """Return a notice if the text is too short for an exact loss; else None."""
         if self.size >= MIN_PREDICTIONS:
             return None
         return (

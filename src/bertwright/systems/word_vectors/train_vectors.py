@@ -6,6 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+
 from bertwright.base.files import atomic_folder, check_absent, write_json, write_text
 from bertwright.base.reporter import SILENT, Fields, Heading, Reporter
 from bertwright.base.settings import write_settings
@@ -44,16 +46,15 @@ def train_word_vectors(settings: WordVectorSettings, reporter: Reporter = SILENT
         write_text(folder / "counts.txt", "".join(lines))
         write_settings(folder / "settings.toml", settings, "bertwright word-vectors: all settings, defaults included")
         words_read = int(stream.counts.sum())
-        report = {"tokens": words_read * settings.recipe.epochs, "seconds": seconds}
-        write_json(folder / "report.json", report)
+        tokens = words_read * settings.recipe.epochs
+        write_json(folder / "report.json", {"tokens": tokens, "seconds": seconds})
     reporter.record(Heading(f"Word vectors {settings.output}"))
     vectors = load_vectors(settings.output)
-    rate = report["tokens"] / seconds
     fields = {
         "model": f"{settings.model}, {settings.size} numbers per word",
         "words with a vector": f"{len(vectors):,} of {len(stream.ids) - 1:,}",
         "words of the text": f"{words_read:,}, {settings.recipe.epochs} times",
-        "time": f"{seconds:,.1f} s, {rate:,.0f} words/s ({context.threads} threads)",
+        "time": f"{seconds:,.1f} s, {tokens / seconds:,.0f} words/s ({context.threads} threads)",
     }
     for row in range(min(FIRST_SHOWN, len(vectors) - SHOWN), min(FIRST_SHOWN + SHOWN, len(vectors))):
         word = vectors.word(max(row, 0))
@@ -81,8 +82,6 @@ def _train(settings: WordVectorSettings, stream: WordStream, folder: Path, repor
         else:
             vectors, _ = train_skip_gram(stream, settings, advance)
     if settings.model == "fasttext":
-        import numpy as np
-
         vectors = compose_vectors(model, stream.words, np.arange(len(stream.words)))
         write_fasttext(folder / "vectors.bin", model)
         write_text_vectors(folder / "vectors.vec", stream.words, vectors, header=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -171,7 +171,7 @@ def _read_pairs(
 
 
 def is_rating(fields: Sequence[str], column: int, separator: str | None) -> bool:
-    """Return whether a column is a number, which has a decimal point or, unless commas separate, a decimal comma."""
+    """Return whether a column is a number; it may have a decimal comma, unless commas separate the columns."""
     field = fields[column] if column < len(fields) else ""
     return RATING.fullmatch(field) is not None and not (separator == "," and "," in field)
 
@@ -206,16 +206,11 @@ def _score_analogies(file: VectorFile, name: str, rows: Sequence[list[str]]) -> 
     questions = columns[(columns >= 0).all(axis=1)]
     unit = unit_rows(np.asarray(file.vectors))
     correct = 0
-    for block in _blocks(questions):
+    for start in range(0, len(questions), QUESTIONS_PER_PRODUCT):
+        block = questions[start : start + QUESTIONS_PER_PRODUCT]
         a, b, c, d = block.T
         cosines = (unit[b] - unit[a] + unit[c]) @ unit.T
         for asked in (a, b, c):
             cosines[np.arange(len(block)), asked] = -np.inf
         correct += int((cosines.argmax(axis=1) == d).sum())
     return VectorScore(name, "accuracy", correct / max(len(questions), 1), len(questions), len(rows))
-
-
-def _blocks(questions: np.ndarray) -> Iterable[np.ndarray]:
-    return (
-        questions[start : start + QUESTIONS_PER_PRODUCT] for start in range(0, len(questions), QUESTIONS_PER_PRODUCT)
-    )

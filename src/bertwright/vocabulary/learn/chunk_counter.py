@@ -66,7 +66,7 @@ class PythonChunkCounter:
 
 
 class NativeChunkCounter:
-    """The same in C++, several times as fast."""
+    """Counter with the methods of `PythonChunkCounter`, in C++ and several times as fast."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -78,30 +78,25 @@ class NativeChunkCounter:
         self._library.chunks_free(self._table)
 
     def add(self, text: bytes) -> int:
-        """Count the chunks of a UTF-8 text; returns the memory of all distinct ones in bytes."""
         size: int = self._library.chunks_add(self._table, text, len(text))
         if size < 0:
             raise MemoryError(NO_MEMORY)
         return size
 
     def merge(self, table: ChunkTable) -> None:
-        """Add the chunks of other texts with their counts."""
         pointer = table.counts.ctypes.data_as(ctypes.c_void_p)
         if self._library.chunks_merge(self._table, table.text, len(table.text), pointer) < 0:
             raise MemoryError(NO_MEMORY)
 
     def bytes_with(self, table: ChunkTable) -> int:
-        """Return the most that `add` can return after the texts of a table have been added."""
         return int(self._library.chunks_bytes_with(self._table, table.text, len(table.text)))
 
     def take(self) -> Iterator[tuple[str, int]]:
-        """Yield each chunk with its count, in order of first occurrence, and clear the counter."""
         for text, counts in self._read():
             yield from zip(text.decode().split("\n")[:-1], counts.tolist(), strict=True)
         self._library.chunks_clear(self._table)
 
     def take_table(self) -> ChunkTable:
-        """Return all chunks with their counts, in order of first occurrence, and clear the counter."""
         parts = list(self._read())
         self._library.chunks_clear(self._table)
         counts = [np.zeros(0, np.int64), *(counts for _, counts in parts)]
@@ -133,13 +128,7 @@ def make_chunk_counter() -> PythonChunkCounter | NativeChunkCounter:
     library.chunks_merge.argtypes = [pointer, ctypes.c_char_p, integer, pointer]
     library.chunks_bytes_with.argtypes = [pointer, ctypes.c_char_p, integer]
     library.chunks_merge.restype = library.chunks_bytes_with.restype = integer
-    library.chunks_read.argtypes = [
-        pointer,
-        integer,
-        integer,
-        pointer,
-        ctypes.POINTER(pointer),
-        ctypes.POINTER(integer),
-    ]
+    outputs = [pointer, ctypes.POINTER(pointer), ctypes.POINTER(integer)]
+    library.chunks_read.argtypes = [pointer, integer, integer, *outputs]
     library.chunks_read.restype = integer
     return NativeChunkCounter(library)

@@ -114,7 +114,6 @@ class PythonMergeTrainer:
         heapq.heapify(self._heap)
 
     def advance(self, wanted: int) -> list[str]:
-        """Learn and return the next tokens; see `MergeTrainer`."""
         learned: list[str] = []
         while len(learned) < wanted:
             best = self._pop()
@@ -128,7 +127,6 @@ class PythonMergeTrainer:
         return learned
 
     def merges(self) -> list[Pair]:
-        """Return all merges in order; see `MergeTrainer`."""
         return self._merges
 
     def _score(self, pair: Pair) -> float:
@@ -210,7 +208,8 @@ class NativeMergeTrainer:
         edges = starts[:-1] if criterion.mark == CONTINUATION else starts[1:] - 1
         marked[edges] ^= 1
         distinct, symbols = np.unique(2 * codes + marked, return_inverse=True)
-        texts = [_write_symbol(chr(code >> 1), criterion.mark * (code & 1)) + "\n" for code in distinct.tolist()]
+        written = {0: "{}\n", 1: "{}</w>\n" if criterion.mark == WORD_END else "##{}\n"}
+        texts = [written[code & 1].format(chr(code >> 1)) for code in distinct.tolist()]
         self._handle = library.learner_new(
             "".join(texts).encode(),
             len(words),
@@ -229,7 +228,6 @@ class NativeMergeTrainer:
             self._library.learner_free(self._handle)
 
     def advance(self, wanted: int) -> list[str]:
-        """Learn and return the next tokens; see `MergeTrainer`."""
         before = self._library.learner_size(self._handle)
         learned = self._library.learner_advance(self._handle, wanted)
         if learned < 0:
@@ -237,7 +235,6 @@ class NativeMergeTrainer:
         return [self._text(before + n) for n in range(learned)]
 
     def merges(self) -> list[Pair]:
-        """Return all merges in order; see `MergeTrainer`."""
         parts = partial(self._library.learner_part, self._handle)
         count = self._library.learner_merges(self._handle)
         return [(self._text(parts(n, 0)), self._text(parts(n, 1))) for n in range(count)]
@@ -245,10 +242,6 @@ class NativeMergeTrainer:
     def _text(self, symbol: int) -> str:
         text: str = self._library.learner_text(self._handle, symbol).decode()
         return text
-
-
-def _write_symbol(character: str, mark: str) -> str:
-    return character + mark if mark == WORD_END else mark + character
 
 
 def _declare(library: ctypes.CDLL) -> None:

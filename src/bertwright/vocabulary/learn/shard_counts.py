@@ -39,7 +39,6 @@ class ShardCounts(NamedTuple):
 
 
 def count_shard(shard: CorpusShard, corpus: CorpusSettings) -> ShardCounts:
-    """Count the chunks of a shard."""
     stats, counter = ReadStats(), make_chunk_counter()
     tables: list[CountedTable] = []
     documents = size = total = 0
@@ -64,7 +63,7 @@ def count_shard(shard: CorpusShard, corpus: CorpusSettings) -> ShardCounts:
 def count_in_shards(
     corpus: CorpusSettings, settings: VocabularySettings, executor: Executor, progress: Callable[[int], None]
 ) -> WordCounts:
-    """Count the words of a corpus by the workers of an executor; see `word_counts.count_words`.
+    """Count the words of a corpus by the workers of an executor, as `count_words` does in one process.
 
     Raises ValueError if the text contradicts the settings of the corpus, and for a corpus without documents.
     """
@@ -98,7 +97,6 @@ class ShardWords(NamedTuple):
 
 
 def count_shard_words(shard: CorpusShard, shared: tuple[CorpusSettings, WordRules]) -> ShardWords:
-    """Count the whole words of a shard."""
     corpus, rules = shared
     words, stats, documents, size = Counter[str](), ReadStats(), 0, 0
     for document in read_shard(corpus, shard, stats):
@@ -111,7 +109,7 @@ def count_shard_words(shard: CorpusShard, shared: tuple[CorpusSettings, WordRule
 def count_whole_words(
     corpus: CorpusSettings, rules: WordRules, executor: Executor, progress: Callable[[int], None]
 ) -> Counter[str]:
-    """Count the whole words of a corpus by the workers of an executor. Errors: see `count_in_shards`."""
+    """Count the whole words of a corpus by the workers of an executor. Raises the errors of `count_in_shards`."""
     words, stats, documents = Counter[str](), ReadStats(), 0
     shards = shard_corpus(corpus, SHARD_BYTES)
     for _, counted in run_in_order(executor, count_shard_words, (corpus, rules), shards):

@@ -78,8 +78,7 @@ class VocabularySettings:
         check_choice(self, "algorithm")
         if self.algorithm == "byte-pair":
             for name, expected in (("criterion", "bpe"), ("lowercase", True), ("strip_accents", None)):
-                if getattr(self, name) != expected:
-                    got = getattr(self, name)
+                if (got := getattr(self, name)) != expected:
                     raise ValueError(f"{name} = {got!r}: expected {expected!r} with --algorithm byte-pair; set it so")
 
 
@@ -127,7 +126,7 @@ def learn(counts: WordCounts, settings: VocabularySettings, progress: Callable[[
 
 
 def choose_alphabet(counts: WordCounts, settings: VocabularySettings) -> list[str]:
-    """Return the characters that get tokens; see `alphabet`. Raises ValueError for text that cannot be learned from."""
+    """Return the characters that get tokens. Raises ValueError for text that cannot be learned from."""
     if not counts.words:
         raise ValueError(
             f"no words to learn from: {counts.too_long:,} longer than {MAX_WORD_LENGTH} characters, {counts.pruned:,} "
@@ -248,7 +247,7 @@ def vocabulary_stats(tokenizer: TextTokenizer, counts: WordCounts) -> Vocabulary
 
 
 def write_vocabulary(folder: Path | str, tokens: Sequence[str], settings: VocabularySettings) -> Tokenizer:
-    """Write a vocabulary as `transformers` and `tokenizers` read it, and return its tokenizer; see `Tokenizer.save`."""
+    """Write a vocabulary as `transformers` and `tokenizers` read it, and return its tokenizer."""
     tokenizer = Tokenizer.from_tokens(tokens, lowercase=settings.lowercase, strip_accents=settings.strip_accents)
     tokenizer.save(folder)
     return tokenizer
