@@ -152,6 +152,5 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def usage() -> str:
-    """Return the help of the program."""
     width = max(len(verb.name) for verb in VERBS)
     return USAGE.format(commands="\n".join(f"  {verb.name:<{width}} {verb.summary}" for verb in VERBS))

@@ -34,12 +34,10 @@ class Verb(NamedTuple):
     """Whether standard output is for results alone, with these settings; reports then go to standard error."""
 
     def load_settings(self) -> type[Any]:
-        """Import the class of the settings."""
         settings: type[Any] = resolve(f"bertwright.{self.settings}")
         return settings
 
     def run(self, settings: Any) -> None:
-        """Check the inputs, then do the work."""
         from bertwright.cli.render.terminal import terminal_reporter
 
         if self.restarts:

@@ -120,7 +120,6 @@ def check_format(name: str | None, formats: Collection[str]) -> None:
 
 
 def check_encoding(name: str) -> None:
-    """Raise ValueError unless Python knows a text encoding of this name."""
     try:
         "".encode(name)
         codecs.lookup(name)
@@ -194,7 +193,6 @@ def read(
 
 
 def describe_empty_corpus(settings: CorpusSettings, stats: ReadStats) -> str:
-    """Return the error message for a corpus without documents."""
     return (
         f"no documents in {', '.join(settings.inputs)}: {stats.bytes_read:,} bytes, {stats.null_values:,} null and "
         f"{stats.empty_documents:,} empty values; check the input and --column"
@@ -410,7 +408,6 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
 
 
 def _join_columns(lines: Sequence[str]) -> str:
-    """Join the words of a sentence in .conll."""
     num_columns = len(split_cells(lines[-1])) if lines else 0
     rows = [split_cells(line) for line in lines if not is_comment(line, num_columns)]
     column = 0

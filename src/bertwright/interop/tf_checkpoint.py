@@ -78,7 +78,6 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def parse_entry(record: bytes) -> Entry:
-    """Parse a BundleEntryProto."""
     values = parse_ints(record)
     dims = [dim for shape in parse_messages(record, 2) for dim in parse_messages(shape, 2)]
     shape = tuple(parse_ints(dim).get(1, 0) for dim in dims)

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 
 def accuracy(y_true: Sequence[str] | Sequence[int], y_pred: Sequence[str] | Sequence[int]) -> float:
-    """Compute the share of equal labels."""
     return float((np.asarray(y_true) == np.asarray(y_pred)).mean())
 
 

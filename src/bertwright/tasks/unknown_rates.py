@@ -32,7 +32,6 @@ class InputCounts:
 
     @classmethod
     def count(cls, examples: int, encoded: Encoded, tokenizer: TextTokenizer) -> InputCounts:
-        """Count the tokens of encoded examples."""
         counts = cls.count_ids(examples, encoded.input_ids, tokenizer, encoded.truncated)
         empty = encoded.empty_words
         return replace(counts, words=counts.words - empty, tokens=counts.tokens - empty, unknown=counts.unknown - empty)

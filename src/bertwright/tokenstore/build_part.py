@@ -141,7 +141,6 @@ def read_chunks(shard: ShardSpec, count: int) -> Iterator[DocumentChunk]:
 
 
 def select_documents(documents: DocumentChunk, chosen: np.ndarray) -> DocumentChunk:
-    """Return the documents for which `chosen` (bool) is true."""
     if chosen.all():
         return documents
     sentences = np.repeat(chosen, documents.document_lengths)

@@ -270,7 +270,6 @@ def _check_counts(
 
 
 def _check_order(path: Path, starts: np.ndarray) -> None:
-    """Raise ValueError for positions that decrease."""
     for first in range(0, len(starts), CHECKED_STARTS):
         block = starts[first : first + CHECKED_STARTS + 1]
         if (block[1:] < block[:-1]).any():

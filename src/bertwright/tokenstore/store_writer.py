@@ -77,7 +77,6 @@ class _TokenFiles:
     """The token files of a store that is being written; a new one starts if the next document does not fit."""
 
     def __init__(self, folder: Path, vocab_size: int, capacity: int, stack: ExitStack) -> None:
-        """Open the first file; `stack` closes all files."""
         self._folder = folder
         self._dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
         self._capacity = capacity

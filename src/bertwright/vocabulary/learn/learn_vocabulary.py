@@ -81,7 +81,6 @@ def learn_vocabulary(settings: LearnSettings, reporter: Reporter = SILENT) -> Te
 
 
 def count(settings: LearnSettings, reporter: Reporter) -> WordCounts:
-    """Count the words of the corpus, in this process or by workers."""
     size, rules = text_size(list_corpus_files(settings.corpus)), settings.vocabulary
     if settings.execution.is_alone:
         with reporter.progress("counting words", size, "bytes") as advance:
@@ -120,7 +119,6 @@ def learn_words(settings: LearnSettings, reporter: Reporter) -> WordTokenizer:
 def learn_and_write(
     folder: Path, counts: WordCounts, settings: VocabularySettings, progress: Callable[[int], None]
 ) -> TextTokenizer:
-    """Learn a tokenizer by the algorithm of the settings, and write its files."""
     if settings.algorithm == "wordpiece":
         return write_vocabulary(folder, learn(counts, settings, progress), settings)
     tokenizer = learn_byte_pairs(counts, settings, progress)

@@ -75,11 +75,9 @@ class WordCounts:
 
     @property
     def total(self) -> int:
-        """Occurrences of all words."""
         return self.words.total() + self.too_long + self.pruned
 
     def characters(self) -> Counter[str]:
-        """Count the occurrences of characters."""
         codes, lengths = code_points(self.words)
         occurrences = np.repeat(np.fromiter(self.words.values(), np.int64, len(self.words)), lengths)
         distinct, indices = np.unique(codes, return_inverse=True)
@@ -190,7 +188,6 @@ class WordCounter:
         self._chunks = make_chunk_counter()
 
     def add(self, text: bytes) -> None:
-        """Count the words of a UTF-8 text."""
         if self._chunks.add(text) > CHUNK_LIMIT:
             self._add_chunks()
 
@@ -205,7 +202,6 @@ class WordCounter:
         return True
 
     def finish(self) -> WordCounts:
-        """Return the counts of all texts."""
         self._add_chunks()
         _measure_merges(self._counts, self._rules, self._keeping)
         return self._counts

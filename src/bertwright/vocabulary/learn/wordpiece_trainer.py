@@ -85,7 +85,6 @@ class VocabularySettings:
 def count_corpus_words(
     texts: Iterable[str], settings: VocabularySettings, progress: Callable[[int], None] | None = None
 ) -> WordCounts:
-    """Count the words of texts with the settings of a vocabulary; see `word_counts.count_words`."""
     return word_counts.count_words(
         texts,
         lowercase=settings.lowercase,
@@ -218,7 +217,6 @@ class VocabularySummary(NamedTuple):
 
 
 def vocabulary_stats(tokenizer: TextTokenizer, counts: WordCounts) -> VocabularySummary:
-    """Compute statistics of a vocabulary on counted words."""
     tokens, special = tokenizer.tokens, {*tokenizer.special_ids}
     encoded = tokenizer.encode_raw(list(counts.words))
     ids, lengths = encoded.ids, np.diff(encoded.offsets)  # tokens of each word
