@@ -165,7 +165,7 @@ def test_sentences_hold_all_of_their_text() -> None:
         for kind in ("rules", "line"):
             split = make_document_splitter(kind)
             for text in batch:
-                found = split(Document(text, "text:1"))
+                found = split(Document(text))
                 assert "".join("".join(found).split()) == "".join(text.split()), repr(text)
                 assert all(sentence and sentence == sentence.strip() for sentence in found), repr(text)
                 sentences += len(found)

@@ -80,7 +80,6 @@ def test_parquet_rows_are_in_order_and_nulls_are_counted(tmp_path: Path) -> None
     stats = ReadStats()
     documents = list(read(CorpusSettings((str(tmp_path),)), stats=stats))
     assert [document.text for document in documents] == [value for value in values if value]
-    assert documents[7].source.endswith("a.parquet:9")
     assert stats.null_values == 1
 
 
@@ -105,17 +104,6 @@ def test_document_unit_decides_the_extent_of_documents(tmp_path: Path) -> None:
     assert texts(path, document_unit="file") == ["A\na\n \t\nB\n\n\nC"]
     assert texts(f"line={path}") == ["A", "a", "B", "C"]
     assert texts(f"blank-line={path}", document_unit="file") == ["A\na", "B", "C"]
-
-
-def test_source_names_the_line(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("\n\nA\na\n\n\nB\n")
-    assert [document.source for document in read(CorpusSettings((str(path),)))] == [f"{path}:3", f"{path}:7"]
-    assert [document.source for document in read(CorpusSettings((f"line={path}",)))] == [
-        f"{path}:3",
-        f"{path}:4",
-        f"{path}:7",
-    ]
 
 
 def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
@@ -428,10 +416,7 @@ def test_endless_document_raises_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_documents_have_unix_line_ends_and_no_outer_spaces(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("  A  \n\n B ")
-    assert list(read(CorpusSettings((str(tmp_path),)))) == [
-        Document("A", f"{tmp_path}/a.txt:1"),
-        Document("B", f"{tmp_path}/a.txt:3"),
-    ]
+    assert list(read(CorpusSettings((str(tmp_path),)))) == [Document("A"), Document("B")]
 
 
 # --- encodings
@@ -533,8 +518,8 @@ def test_conllu_documents_have_one_sentence_per_line(tmp_path: Path) -> None:
     path.write_text(CONLLU)
     path.write_text(CONLLU.replace("# newdoc\n", "#newdoc\n"))
     assert list(read(CorpusSettings((str(path),)))) == [
-        Document("Er geht ins Haus.\nEr ins Haus.", f"{path}:1", has_sentence_lines=True),
-        Document("# Ende", f"{path}:19", has_sentence_lines=True),
+        Document("Er geht ins Haus.\nEr ins Haus.", has_sentence_lines=True),
+        Document("# Ende", has_sentence_lines=True),
     ]
 
 
@@ -631,11 +616,10 @@ def test_lines_that_start_a_document_split_it(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
     path.write_text("A title\n\nChapter 1\n\nIt was cold.\nSaid Chapter One.\n\nChapter 2\n\nIt was warm.\n")
     settings = CorpusSettings((str(path),), document_unit="file", document_start=r"Chapter \d+$")
-    found = [(document.text, document.source) for document in read(settings)]
-    assert found == [
-        ("A title", f"{path}:1"),
-        ("Chapter 1\n\nIt was cold.\nSaid Chapter One.", f"{path}:3"),
-        ("Chapter 2\n\nIt was warm.", f"{path}:8"),
+    assert [document.text for document in read(settings)] == [
+        "A title",
+        "Chapter 1\n\nIt was cold.\nSaid Chapter One.",
+        "Chapter 2\n\nIt was warm.",
     ]
     rows = tmp_path / "books.jsonl"
     rows.write_text('{"text": "Chapter 1\\nA.\\nChapter 2\\nB."}\n')

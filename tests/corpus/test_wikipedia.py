@@ -79,22 +79,15 @@ def test_dump_yields_the_running_text_of_articles(tmp_path: Path) -> None:
     path = tmp_path / "wiki-pages-articles.xml"
     path.write_text(DUMP, encoding="utf-8")
     stats = ReadStats()
-    last = DUMP[: DUMP.index("<title>부산")].count("\n")
-    assert texts(path, stats) == [
-        Document(SEOUL_TEXT, f"{path}:3"),
-        Document("부산은 대한민국의 도시이다.", f"{path}:{last}"),
-    ]
+    assert texts(path, stats) == [Document(SEOUL_TEXT), Document("부산은 대한민국의 도시이다.")]
     assert stats.empty_documents == 1  # the article that is only a list
 
 
 def test_each_section_of_an_article_is_a_document(tmp_path: Path) -> None:
     path, town = tmp_path / "wiki.xml", "A town.\n== History ==\nOld.\n== See also ==\n* a list"
     path.write_text(HEAD + make_page("Seoul", SEOUL) + make_page("Town", town) + "</mediawiki>", encoding="utf-8")
-    by_section = [(document.text, document.source) for document in read(CorpusSettings((f"section={path}",)))]
-    by_article = [(document.text, document.source) for document in read(CorpusSettings((str(path),)))]
-    first, second = (source for _, source in by_article)
-    seoul, later = SEOUL_TEXT.rsplit("\n\n", 1)
-    assert by_section == [(seoul, first), (later, first), ("A town.", second), ("Old.", second)]
+    by_section = [document.text for document in read(CorpusSettings((f"section={path}",)))]
+    assert by_section == [*SEOUL_TEXT.rsplit("\n\n", 1), "A town.", "Old."]
 
 
 def test_sections_of_plain_text_are_rejected(tmp_path: Path) -> None:

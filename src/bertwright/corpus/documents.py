@@ -133,7 +133,6 @@ class Document(NamedTuple):
     """A text of sentences that belong together in order."""
 
     text: str  # lines end in \n, a blank line ends a paragraph; no white space at the ends, never empty
-    source: str  # file:line (file:row in a Parquet file), for messages
     has_sentence_lines: bool = False  # each line is a sentence, whatever the sentence splitter of the corpus
 
 
@@ -291,23 +290,20 @@ def _read_file(file: InputFile, settings: CorpusSettings, stats: ReadStats, span
 def split_documents(documents: Iterable[Document], start: re.Pattern[str]) -> Iterator[Document]:
     r"""Split documents before each line that the pattern matches from its start.
 
-    >>> whole = Document("Title\nCHAPTER I\nIt was.\nCHAPTER II\nThe end.", "book.txt:1")
-    >>> [(part.text, part.source) for part in split_documents([whole], re.compile("CHAPTER"))][1:]
-    [('CHAPTER I\nIt was.', 'book.txt:2'), ('CHAPTER II\nThe end.', 'book.txt:4')]
+    >>> whole = Document("Title\nCHAPTER I\nIt was.\nCHAPTER II\nThe end.")
+    >>> [part.text for part in split_documents([whole], re.compile("CHAPTER"))]
+    ['Title', 'CHAPTER I\nIt was.', 'CHAPTER II\nThe end.']
     """
     for document in documents:
-        path, _, first = document.source.rpartition(":")
         lines = document.text.split("\n")
         starts = [0, *(number for number, line in enumerate(lines) if number and start.match(line)), len(lines)]
         for begin, end in pairwise(starts):
             if text := "\n".join(lines[begin:end]).strip():
-                yield document._replace(text=text, source=f"{path}:{int(first) + begin}")
+                yield document._replace(text=text)
 
 
-def _read_texts(
-    file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange
-) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each document of a file, by its format and document unit; texts may be empty."""
+def _read_texts(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange) -> Iterator[str]:
+    """Yield the text of each document of a file, by its format and document unit; texts may be empty."""
     if file.format not in (".txt", *CONLL_FORMATS, DUMP_FORMAT):
         return _rows(file, settings, stats, span)
     blocks = decode_blocks(file, settings.codec, stats, span.start, span.end)
@@ -319,43 +315,34 @@ def _read_texts(
     if file.format in CONLL_FORMATS:
         return _conll_documents(file, split_lines(file.path, blocks, span.line))
     if file.document_unit == "line":
-        return split_lines(file.path, blocks, span.line)
+        return (line for _, line in split_lines(file.path, blocks, span.line))
     if file.document_unit == "file":
         too_long = _too_long(file, "file", "split it, or use --document-unit blank-line or line")
-        return ((1, text) for text in group_units(blocks, lambda block: 0, MAX_CHARACTERS, too_long))
-    return _paragraphs(file, blocks, span.line)
+        return group_units(blocks, lambda block: 0, MAX_CHARACTERS, too_long)
+    hint = "if each line is a document, use --document-unit line; else put blank lines between documents"
+    runs = group_units(blocks, _paragraph_end, MAX_CHARACTERS, _too_long(file, "paragraph", hint))
+    return (text for run in runs for text in BLANK_LINE.split(run))
 
 
-def _tidy(file: InputFile, stats: ReadStats, numbered: Iterable[tuple[int, str]]) -> Iterator[Document]:
+def _tidy(file: InputFile, stats: ReadStats, texts: Iterable[str]) -> Iterator[Document]:
     r"""Strip the texts, convert line ends to \n and skip empty texts."""
-    for line, text in numbered:
+    for text in texts:
         tidy = text.strip()
         if tidy:
             whole = tidy.replace("\r\n", "\n") if "\r" in tidy else tidy
-            yield Document(whole, f"{file.path}:{line}", file.format in CONLL_FORMATS)
+            yield Document(whole, file.format in CONLL_FORMATS)
         elif file.format != ".txt":  # an empty text of a .txt file is a blank line
             stats.empty_documents += 1
 
 
-def _rows(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each row; nulls are skipped and counted."""
+def _rows(file: InputFile, settings: CorpusSettings, stats: ReadStats, span: ByteRange) -> Iterator[str]:
+    """Yield the text of each row; nulls are skipped and counted."""
     columns = TableSchema((settings.column,), hint="choose one with --column")
-    for number, (value,) in read_file_rows(file, columns, settings.codec, stats, span):
+    for _, (value,) in read_file_rows(file, columns, settings.codec, stats, span):
         if value is None:
             stats.null_values += 1
         else:
-            yield number, value
-
-
-def _paragraphs(file: InputFile, blocks: Iterable[str], line: int) -> Iterator[tuple[int, str]]:
-    hint = "if each line is a document, use --document-unit line; else put blank lines between documents"
-    for run in group_units(blocks, _paragraph_end, MAX_CHARACTERS, _too_long(file, "paragraph", hint)):
-        start = 0
-        for end in (*(match.end() for match in BLANK_LINE.finditer(run)), len(run)):
-            text = run[start:end]
-            yield line + text.count("\n", 0, len(text) - len(text.lstrip())), text
-            line += text.count("\n")
-            start = end
+            yield value
 
 
 def _paragraph_end(block: str) -> int:
@@ -365,8 +352,8 @@ def _paragraph_end(block: str) -> int:
     return ends[-1] if ends else 0
 
 
-def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each document of a CoNLL or CoNLL-U file, one sentence per line.
+def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """Yield the text of each document of a CoNLL or CoNLL-U file, one sentence per line.
 
     A document starts at `# newdoc`, `#begin document` or `-DOCSTART-`; without such marks the file is one document. A
     sentence is its `# text` comment or, if there is none, its word forms joined by spaces. In .conll they are the first
@@ -375,7 +362,7 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
     """
     sentences: list[str] = []
     words: list[str] = []  # lines of one sentence
-    text, size, sentence_size, first = "", 0, 0, 1
+    text, size, sentence_size = "", 0, 0
     join = _join_conllu if file.format == ".conllu" else _join_columns
 
     def finish_sentence() -> None:
@@ -390,8 +377,8 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
         if starts_document(line) or (file.format == ".conllu" and line.startswith("#newdoc")):
             finish_sentence()
             if sentences:
-                yield first, "\n".join(sentences)
-            sentences, size, first = [], 0, number
+                yield "\n".join(sentences)
+            sentences, size = [], 0
         elif not line or line.isspace():
             finish_sentence()
         elif found := SENTENCE_TEXT.match(line):
@@ -404,7 +391,7 @@ def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> It
             raise ValueError(_too_long(file, "document", "mark where documents start with # newdoc"))
     finish_sentence()
     if sentences:
-        yield first, "\n".join(sentences)
+        yield "\n".join(sentences)
 
 
 def _join_columns(lines: Sequence[str]) -> str:

@@ -92,10 +92,10 @@ def read_articles(
     namespaces: Mapping[str, str] | None = None,
     by_section: bool = False,
     stats: ReadStats | None = None,
-) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each article of a dump, or of a slice of one that starts and ends between pages.
+) -> Iterator[str]:
+    """Yield the text of each article of a dump, or of a slice of one that starts and ends between pages.
 
-    `by_section`: yield the text before the first section, and the text of each section, with the line of the article.
+    `by_section`: yield the text before the first section, and the text of each section.
     `stats`: counts the sentences that are dropped, and names their templates.
 
     Redirects and pages of other namespaces (talk, files, categories, templates) are skipped; in dumps without `<ns>`
@@ -103,12 +103,12 @@ def read_articles(
     1, the beginning of the dump is missing. `is_complete`: the end of the dump is there. Memory is bounded by the
     longest page. Raises ValueError for text that is not the XML of a dump.
     """
-    pages = _PageParser(namespaces or NAMESPACES)
+    pages = _PageParser(f"{path}, line {line}", namespaces or NAMESPACES)
     hidden = frozenset(name for name, key in (NAMESPACES | dict(pages.namespaces)).items() if key in (FILE, CATEGORY))
     silent = 0
     parser = expat.ParserCreate()
     parser.buffer_text = True
-    parser.StartElementHandler = lambda name, _: pages.start(name, parser.CurrentLineNumber + line - 1)
+    parser.StartElementHandler = pages.start
     parser.EndElementHandler = pages.end
     parser.CharacterDataHandler = pages.add
     try:
@@ -124,10 +124,9 @@ def read_articles(
                     f"{MAX_SILENT:,} characters; is this a Wikipedia dump?"
                 )
             taken, pages.articles = pages.articles, []
-            for number, wikitext in taken:
+            for wikitext in taken:
                 sections = extract_sections(wikitext, hidden, stats)
-                texts = sections if by_section and sections else ["\n\n".join(sections)]
-                yield from ((number, text) for text in texts)
+                yield from sections if by_section and sections else ["\n\n".join(sections)]
             if pages.size > MAX_CHARACTERS:
                 raise ValueError(
                     f"{path}: a page of more than {MAX_CHARACTERS:,} characters; is this a Wikipedia dump?"
@@ -139,43 +138,38 @@ def read_articles(
         raise ValueError(
             f"{path}, line {error.lineno + line - 1}: not the XML of a Wikipedia dump ({reason})"
         ) from None
-    except _NotADumpError as error:
-        raise ValueError(
-            f"{path}, line {line}: expected a Wikipedia dump, which starts with <{ROOT}>, got <{error}>; extract "
-            "the text of other XML first"
-        ) from None
-
-
-class _NotADumpError(Exception):
-    """Name of a root element other than a dump's."""
 
 
 @dataclass
 class _PageParser:
     """Collector of articles from the events of an XML parser."""
 
+    place: str
+    """File and first line, for messages."""
     namespaces: Mapping[str, str]
     """Keys of namespaces by name, in lower case."""
-    articles: list[tuple[int, str]] = field(default_factory=list)
-    """First line and wikitext of each article that has ended."""
+    articles: list[str] = field(default_factory=list)
+    """Wikitext of the articles that have ended."""
     events: int = 0
     """Number of elements and texts so far."""
     size: int = 0
     """Characters of the page so far."""
     path: list[str] = field(default_factory=list)
     """Elements that are open."""
-    first_line: int = 0
     is_redirect: bool = False
     content: dict[str, list[str]] = field(default_factory=dict)
     """Of the page, by field."""
 
-    def start(self, name: str, line: int) -> None:
+    def start(self, name: str, _: Mapping[str, str]) -> None:
         if not self.path and name != ROOT:
-            raise _NotADumpError(name)
+            raise ValueError(
+                f"{self.place}: expected a Wikipedia dump, which starts with <{ROOT}>, got <{name}>; extract the text "
+                "of other XML first"
+            )
         self.path.append(name)
         self.events += 1
         if name == "page":
-            self.first_line, self.is_redirect, self.size = line, False, 0
+            self.is_redirect, self.size = False, 0
             self.content = {name: [] for name in FIELDS}
         elif name == "redirect":
             self.is_redirect = True
@@ -194,7 +188,7 @@ class _PageParser:
         if name == "page":
             self.size = 0
             if not self.is_redirect and self._namespace() == ARTICLE:
-                self.articles.append((self.first_line, "".join(self.content["text"])))
+                self.articles.append("".join(self.content["text"]))
 
     def _namespace(self) -> str:
         """Return the key of the page's namespace; a dump of before 2011 has it in the title only."""
