@@ -24,6 +24,7 @@ from bertwright.inference.convert import ConvertSettings, convert
 from bertwright.inference.embed import EmbedSettings, embed
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
+from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.tasks.presets import TaskSettings
 from bertwright.trials.probe import probe
 from bertwright.trials.probe_settings import ProbeSettings
@@ -97,6 +98,19 @@ def test_vectors_equal_those_of_sentence_transformers_also_after_a_save(base: Pa
         np.testing.assert_allclose(bertwright.load(tmp_path / copy, device="cpu").embed(TEXTS), expected, atol=1e-5)
         np.testing.assert_allclose(expect(tmp_path / copy), expected, atol=1e-5)
     assert np.load(tmp_path / "x.npy").shape == (3, expected.shape[1])
+
+
+@pytest.mark.parametrize("value", ["1e30", "1000000000000000000000000000000", "1e999"])
+def test_a_tokenizer_without_a_limit_leaves_the_limit_to_the_model(base: Path, tmp_path: Path, value: str) -> None:
+    folder = build(base, tmp_path / "released", st.Pooling(12, "mean"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(path.read_text().replace('"model_max_length": 30', f'"model_max_length": {value}'))
+    edit(folder / "sentence_bert_config.json", lambda values: values | {"max_seq_length": None})
+    read = read_sentence_modules(folder)
+    assert read is not None
+    assert (read.max_length, read.description) == (None, "mean pooling")
+    bertwright.load(folder, device="cpu").save(tmp_path / "saved")
+    assert SentenceTransformer(str(tmp_path / "saved"), device="cpu").max_seq_length == 30
 
 
 def test_a_pickled_embedder_gives_the_same_vectors(base: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ TRANSFORMER_SETTINGS = "sentence_bert_config.json"
 CARRIED_SUFFIXES = (".json", ".safetensors", ".txt")
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU", "ELU", "Mish", "Softplus")
 VECTOR = "sentence_embedding"
+NO_LIMIT = 1e20  # `transformers` writes 10^30 as the length of a tokenizer that has no limit
 TEXT, NUMBER, YES_NO = (str, type(None)), (int, type(None)), (bool, type(None))
 VALUE_TYPES: dict[str, tuple[type, ...]] = {  # of the values that are used here, in whichever file they are
     **dict.fromkeys(("max_seq_length", "truncate_dim", "out_features", "dimension"), NUMBER),
@@ -124,13 +125,14 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     settings = _read_object(root / SETTINGS)
     transformer = _read_transformer_settings(folder)
     limit = transformer.get("max_seq_length") or _read_object(folder / "tokenizer_config.json").get("model_max_length")
+    limit = int(limit) if limit and 1 <= limit < NO_LIMIT else None
     prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
     if odd := [name for name, text in prompts.items() if not isinstance(text, str)]:
         raise ValueError(
             f"{root / SETTINGS}: prompts: expected a text as {odd[0]!r}, got {str(prompts[odd[0]])[:60]!r}"
         )
     read = SentenceModules(
-        max_length=int(limit) if isinstance(limit, int | float) and limit > 0 else None,
+        max_length=limit,
         lowercase=bool(transformer.get("do_lower_case", False)),
         prompts=prompts,
         default_prompt=settings.get("default_prompt_name"),
