@@ -21,6 +21,7 @@ TRANSFORMER_SETTINGS = "sentence_bert_config.json"
 CARRIED_SUFFIXES = (".json", ".safetensors", ".txt")
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU", "ELU", "Mish", "Softplus")
 VECTOR = "sentence_embedding"
+LAYERS = ("Dense", "LayerNorm", "Normalize", "Dropout")  # modules after the pooling that are computed here
 NO_LIMIT = 1e20  # `transformers` writes 10^30 as the length of a tokenizer that has no limit
 TEXT, NUMBER, YES_NO = (str, type(None)), (int, type(None)), (bool, type(None))
 VALUE_TYPES: dict[str, tuple[type, ...]] = {  # of the values that are used here, in whichever file they are
@@ -123,7 +124,9 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
         return None  # of another model, which lies around this one
     files = dict(_carried_files(root, modules))
     settings = _read_object(root / SETTINGS)
-    transformer = _read_transformer_settings(folder)
+    # Older releases named the file of the Transformer's settings after other models, too.
+    paths = [folder / TRANSFORMER_SETTINGS, *sorted(folder.glob("sentence_*_config.json"))]
+    transformer: dict[str, Any] = next(filter(None, map(_read_object, paths)), {})
     limit = transformer.get("max_seq_length") or _read_object(folder / "tokenizer_config.json").get("model_max_length")
     limit = int(limit) if limit and 1 <= limit < NO_LIMIT else None
     prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
@@ -179,12 +182,6 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_transformer_settings(folder: Path) -> dict[str, Any]:
-    """Read the settings of the Transformer module, whose file older releases named after other models, too."""
-    paths = [folder / TRANSFORMER_SETTINGS, *sorted(folder.glob("sentence_*_config.json"))]
-    return next(filter(None, map(_read_object, paths)), {})
-
-
 def _check_settings(path: Path, settings: Mapping[str, Any], transformer: Mapping[str, Any]) -> None:
     """Raise UnsupportedModuleError for models that are no SentenceTransformer over the last layer's states."""
     if (kind := settings.get("model_type", "SentenceTransformer")) != "SentenceTransformer":
@@ -213,12 +210,7 @@ def _add_modules(
         if known and number == 1 and short == "Pooling":
             read = replace(read, modes=_read_modes(config, values), include_prompt=values.get("include_prompt", True))
             words.append(f"{' and '.join(read.modes)} pooling")
-        elif (
-            not known
-            or not read.modes
-            or ends != {VECTOR}
-            or short not in ("Dense", "LayerNorm", "Normalize", "Dropout")
-        ):
+        elif not known or not read.modes or ends != {VECTOR} or short not in LAYERS:
             raise UnsupportedModuleError(
                 f"{root / MODULES}: module {number} is {kind}; expected Transformer, Pooling, then Dense, LayerNorm, "
                 "Normalize or Dropout of sentence-transformers"
@@ -255,10 +247,8 @@ def _check_sizes(modules: SentenceModules, path: Path, hidden_size: Any) -> None
 
 
 def _read_modes(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
-    given = (
-        values.get("pooling_mode") or [name for name, row in POOLINGS.items() if values.get(row.former_name)] or "mean"
-    )
-    modes = (given,) if isinstance(given, str) else tuple(given)
+    given = values.get("pooling_mode") or [name for name, row in POOLINGS.items() if values.get(row.former_name)]
+    modes = (given,) if isinstance(given, str) else tuple(given) or ("mean",)
     if unknown := [mode for mode in modes if mode not in POOLINGS]:
         raise UnsupportedModuleError(f"{path}: pooling_mode: expected {', '.join(POOLINGS)}, got {unknown[0]}")
     return modes

@@ -18,7 +18,7 @@ from bertwright.base.ragged import offsets_from_lengths
 from bertwright.base.seeding import Stream, derive_key, make_rng
 from bertwright.objectives.masking import MaskingVocab
 from bertwright.objectives.objective import B, OneSentenceError
-from bertwright.objectives.segments import ExampleIndex, Segments
+from bertwright.objectives.segments import ExampleIndex, Segments, sample_pairs, sample_singles
 from bertwright.surveying.small_corpus import MIN_ANSWERS, MIN_PREDICTIONS, accuracy_error, loss_error, max_epochs
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.sequence_layout import place_plain
@@ -247,9 +247,10 @@ class StoreExamples(StoreData, Generic[B]):
             here = epochs == epoch
             examples[here] = permute(within[here], self.examples_per_epoch, derive_key(seed, Stream.ORDER, epoch))
             phase_keys[here] = derive_key(seed, Stream.PHASE, epoch)
-        starts = self._index.locate(examples, phase_keys, self.objective.num_segments(settings))
-        rng = make_rng(seed, Stream.SEGMENT, step)
-        segments = self.objective.sample_segments(self._index, starts, settings, rng)
+        num_segments = self.objective.num_segments(settings)
+        starts = self._index.locate(examples, phase_keys, num_segments)
+        sample = sample_pairs if num_segments == 2 else sample_singles
+        segments = sample(self._index, starts, settings.short_seq_prob, make_rng(seed, Stream.SEGMENT, step))
         text = segments.a_ends - segments.a_starts + segments.b_ends - segments.b_starts
         lengths = text + self.objective.num_specials(settings)
         return _Layout(segments, lengths, self.objective.count_predictions(lengths, settings))

@@ -11,7 +11,6 @@ import numpy as np
 
 from bertwright.objectives.data import StepTexts, StoreExamples
 from bertwright.objectives.objective import B, M, Objective
-from bertwright.objectives.segments import ExampleIndex, ExampleStarts, Segments, sample_pairs, sample_singles
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.sequence_layout import SequenceLayout
 from bertwright.vocabulary.tokenizer import TextTokenizer
@@ -38,12 +37,6 @@ class StoreObjective(Objective[B, M]):
 
         The batches of a step must not depend on how its sequences are divided into micro-batches.
         """
-
-    def sample_segments(
-        self, index: ExampleIndex, starts: ExampleStarts, settings: DataSettings, rng: np.random.Generator
-    ) -> Segments:
-        sample = sample_pairs if self.num_segments(settings) == 2 else sample_singles
-        return sample(index, starts, settings.short_seq_prob, rng)
 
     def count_predictions(self, lengths: np.ndarray, settings: DataSettings) -> np.ndarray:
         """Return the number of predicted tokens per sequence; for whole words, their maximum."""

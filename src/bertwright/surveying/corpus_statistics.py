@@ -137,6 +137,7 @@ class _Totals:
     characters: CharacterCounter = field(default_factory=CharacterCounter)
     oddities: Counter[str] = field(default_factory=Counter)
     """Figures of `Survey` that are plain sums."""
+    stats: ReadStats = field(default_factory=ReadStats)
 
     def add(self, document: Document, sentences: list[str]) -> None:
         text = document.text
@@ -164,13 +165,12 @@ class _Totals:
         for name in ("documents", "sentences", "per_document", "lines", "texts", "characters"):
             getattr(self, name).merge(getattr(later, name))
         self.oddities.update(later.oddities)
+        self.stats.add(later.stats)
         for lines in later.lines_by_document:
             frequent.add(lines)
 
-    def summarize(
-        self, read: Sequence[InputFile], unreadable: Sequence[Unreadable], stats: ReadStats, frequent: LossyCounter
-    ) -> Survey:
-        characters = self.characters.to_dict()
+    def summarize(self, read: Sequence[InputFile], unreadable: Sequence[Unreadable], frequent: LossyCounter) -> Survey:
+        characters, stats = self.characters.to_dict(), self.stats
         letters = {char: count for char, count in characters.items() if char.isalpha()}
         marked = mark_shares(characters)
         return Survey(
@@ -227,15 +227,6 @@ class _SurveyTask(NamedTuple):
         return first.file.path + (f" and {len(more):,} more files" if more else "")
 
 
-class _Measured(NamedTuple):
-    """Figures of the documents of a part before the error, if there is one."""
-
-    totals: _Totals
-    stats: ReadStats
-    reason: str
-    """Message of the error; "" for none."""
-
-
 def measure_corpus(
     settings: CorpusSettings, progress: Callable[[int], None] | None = None, executor: Executor | None = None
 ) -> Survey:
@@ -250,36 +241,35 @@ def measure_corpus(
     lenient = replace(settings, encoding_errors="replace")
     inputs, failed = list_readable_corpus_files(settings)
     unreadable = [Unreadable(path, _reason(path, error), 0) for path, error in failed.items()]
-    totals, stats, frequent = _Totals(), ReadStats(), LossyCounter()
+    totals, frequent = _Totals(), LossyCounter()
     read: list[InputFile] = []
     broken: set[str] = set()
     before = done = 0
     tasks = _group_parts(_list_parts(settings, inputs, broken))
     for task, results in run_in_order(executor or SerialExecutor(), _measure, lenient, tasks):
-        for part, measured in zip(task.parts, results, strict=True):
+        for part, (measured, reason) in zip(task.parts, results, strict=True):
             file = part.file
             if file.path in broken:
                 continue
-            totals.merge(measured.totals, frequent)
-            stats.add(measured.stats)
-            size = part.shard.size if part.shard and not measured.reason else file.size - done
+            totals.merge(measured, frequent)
+            size = part.shard.size if part.shard and not reason else file.size - done
             if progress:
                 progress(size)
             done += size
-            if measured.reason:
+            if reason:
                 broken.add(file.path)
-                unreadable.append(Unreadable(file.path, measured.reason, totals.texts.total - before))
-            if measured.reason or part.is_last:
-                read += [file] if not measured.reason or totals.texts.total > before else []
+                unreadable.append(Unreadable(file.path, reason, totals.texts.total - before))
+            if reason or part.is_last:
+                read += [file] if not reason or totals.texts.total > before else []
                 before, done = totals.texts.total, 0
     if not totals.texts.total:
         if not unreadable:
-            raise ValueError(describe_empty_corpus(settings, stats))
-        reason = unreadable[0].message
+            raise ValueError(describe_empty_corpus(settings, totals.stats))
+        message = unreadable[0].message
         if len(unreadable) > 1:
-            reason = f"no documents: {len(unreadable):,} files cannot be read, the first is {reason}"
-        raise UnreadableCorpusError(reason, tuple(unreadable))
-    return totals.summarize(read, unreadable, stats, frequent)
+            message = f"no documents: {len(unreadable):,} files cannot be read, the first is {message}"
+        raise UnreadableCorpusError(message, tuple(unreadable))
+    return totals.summarize(read, unreadable, frequent)
 
 
 def _list_parts(settings: CorpusSettings, inputs: Sequence[InputFile], broken: Collection[str]) -> Iterator[_FilePart]:
@@ -310,19 +300,19 @@ def _group_parts(parts: Iterable[_FilePart]) -> Iterator[_SurveyTask]:
         yield _SurveyTask(tuple(group))
 
 
-def _measure(task: _SurveyTask, settings: CorpusSettings) -> list[_Measured]:
-    """Measure the parts of a task; an error ends its part only."""
+def _measure(task: _SurveyTask, settings: CorpusSettings) -> list[tuple[_Totals, str]]:
+    """Measure each part of a task up to an error in it; also return the error's message, "" for none."""
     split = make_document_splitter(settings.sentence_splitter)
-    results: list[_Measured] = []
+    results: list[tuple[_Totals, str]] = []
     for part in task.parts:
-        totals, stats, reason = _Totals(), ReadStats(), part.reason
+        totals, reason = _Totals(), part.reason
         try:
-            for document in read_shard(settings, part.shard, stats) if part.shard else ():
+            for document in read_shard(settings, part.shard, totals.stats) if part.shard else ():
                 totals.add(document, split(document))
         except (ValueError, OSError) as error:
             reason = _reason(part.file.path, error)
         totals.characters.trim()
-        results.append(_Measured(totals, stats, reason))
+        results.append((totals, reason))
     return results
 
 

@@ -93,6 +93,8 @@ class TokenStore:
         """Map the files; called by `TokenStore.open`, which checks them first."""
         self.folder = folder
         self.header = header
+        self.num_tokens, self.num_sentences = header.num_tokens, header.num_sentences
+        self.num_documents = header.num_documents
         *tokens, self.sentence_starts, self.document_starts = (_map_array(folder, file) for file in header.files)
         self._arrays: list[np.ndarray] = tokens
         self._array_starts = np.cumsum([0, *map(len, tokens)])
@@ -120,18 +122,6 @@ class TokenStore:
             for file, starts in zip(header.files[-2:], (store.sentence_starts, store.document_starts), strict=True):
                 _check_order(folder / file.name, starts)
         return store
-
-    @property
-    def num_tokens(self) -> int:
-        return self.header.num_tokens
-
-    @property
-    def num_sentences(self) -> int:
-        return self.header.num_sentences
-
-    @property
-    def num_documents(self) -> int:
-        return self.header.num_documents
 
     def read_tokens(self, start: int, end: int) -> np.ndarray:
         """Return the ids of tokens `start` to `end`.

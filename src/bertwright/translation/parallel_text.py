@@ -142,17 +142,13 @@ class EncodedPairs:
         alone. The paper makes batches of pairs of similar length, because it pads; packed pairs of any lengths fit.
         `budget` is at least the length of the longest pair, so that no step is empty.
         """
-        epoch_tokens, begin = int(self.lengths.sum()), step * budget
+        epoch_tokens, begin, lengths = int(self.lengths.sum()), step * budget, self.lengths.tobytes()
         chosen = []
         for epoch in range(begin // epoch_tokens, -(-(begin + budget) // epoch_tokens)):
-            order, starts = self.epoch_order(epoch)
+            order, starts = _epoch_order(lengths, derive_key(self.seed, TranslationStream.ORDER, epoch))
             first, last = np.searchsorted(starts, [begin - epoch * epoch_tokens, begin + budget - epoch * epoch_tokens])
             chosen.append(order[first:last])
         return np.concatenate(chosen)
-
-    def epoch_order(self, epoch: int) -> tuple[Ints, Ints]:
-        """Return the order of an epoch's pairs, and the token at which each begins."""
-        return _epoch_order(self.lengths.tobytes(), derive_key(self.seed, TranslationStream.ORDER, epoch))
 
     def micro_batches(self, step: int, budget: int, micro_tokens: int) -> list[LabeledPairs]:
         """Return the pairs of a step in micro-batches of about `micro_tokens` tokens."""
@@ -181,7 +177,7 @@ class EncodedPairs:
 
 @lru_cache(maxsize=2)
 def _epoch_order(lengths: bytes, key: int) -> tuple[Ints, Ints]:
-    """Return the order of pairs of these lengths; cached, since thousands of steps may belong to one epoch."""
+    """Return the order of an epoch's pairs, and the token at which each begins; thousands of steps may ask for it."""
     tokens = np.frombuffer(lengths, np.int64)
     order = permute(np.arange(len(tokens)), len(tokens), key)
     return order, offsets_from_lengths(tokens[order])[:-1]

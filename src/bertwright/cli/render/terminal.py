@@ -83,8 +83,8 @@ class TerminalReporter:
                 table = TextTable(box=None, show_header=False, padding=(0, 2))
                 table.add_column(style="dim")
                 table.add_column(overflow="fold")
-                for name, value in values.items():
-                    table.add_row(name, value)
+                for item in values.items():
+                    table.add_row(*item)
                 self.console.print(table)
             case Rows():
                 self._print_rows(record)

@@ -50,7 +50,7 @@ def train_skip_gram(
         block = table[start : start + WORDS_PER_CALL, :size]
         block.copy_(torch.from_numpy(rng.uniform(-limit, limit, block.shape)))
     noise = (*make_alias_table(np.power(stream.counts, NOISE_EXPONENT, dtype=np.float64)), vocabulary)
-    subwords = (rows.rows, rows.offsets) if rows else (None, None)
+    subwords: tuple[torch.Tensor | None, torch.Tensor | None] = (rows.rows, rows.offsets) if rows else (None, None)
     keep = keep_probabilities(stream, recipe.sample)
     total, done = stream.length * recipe.epochs, 0
 

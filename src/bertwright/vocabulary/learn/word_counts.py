@@ -207,26 +207,23 @@ class WordCounter:
         return self._counts
 
     def _add_chunks(self) -> None:
-        _add_chunks(self._counts, self._chunks.take(), self._rules, self._max_words)
-
-
-def _add_chunks(counts: WordCounts, chunks: Iterator[tuple[str, int]], rules: WordRules, max_words: int) -> None:
-    """Add the words of counted chunks to the counts; chunks are streamed, so that only words take memory."""
-    for_words, for_counts = tee(_clean(counts, chunks))
-    changed: list[tuple[str, list[str], int]] = []
-    for words, (chunk, count) in zip(rules.words(chunk for chunk, _ in for_words), for_counts, strict=True):
-        if "".join(words) != chunk:
-            changed.append((chunk, words, count))
-            if len(changed) == SPELLINGS_PER_CALL:
-                _add_spellings(counts, changed)
-                changed = []
-        for word in words:
-            if len(word) > MAX_WORD_LENGTH:
-                counts.too_long += count
-            else:
-                counts.words[word] = counts.words.get(word, 0) + count
-    _add_spellings(counts, changed)
-    counts.prune(max_words)
+        """Add the words of the counted chunks; chunks are streamed, so that only words take memory."""
+        counts = self._counts
+        for_words, for_counts = tee(_clean(counts, self._chunks.take()))
+        changed: list[tuple[str, list[str], int]] = []
+        for words, (chunk, count) in zip(self._rules.words(chunk for chunk, _ in for_words), for_counts, strict=True):
+            if "".join(words) != chunk:
+                changed.append((chunk, words, count))
+                if len(changed) == SPELLINGS_PER_CALL:
+                    _add_spellings(counts, changed)
+                    changed = []
+            for word in words:
+                if len(word) > MAX_WORD_LENGTH:
+                    counts.too_long += count
+                else:
+                    counts.words[word] = counts.words.get(word, 0) + count
+        _add_spellings(counts, changed)
+        counts.prune(self._max_words)
 
 
 def _add_spellings(counts: WordCounts, changed: list[tuple[str, list[str], int]]) -> None:
