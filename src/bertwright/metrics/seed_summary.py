@@ -16,10 +16,10 @@ class SeedSummary(NamedTuple):
     max: float
     seeds: int
 
-    def format(self, digits: int = 1) -> str:
-        """Format as `mean ± standard deviation` in percent; one seed has no deviation."""
-        deviation = "" if self.std is None else f" ± {100 * self.std:.{digits}f}"
-        return f"{100 * self.mean:.{digits}f}{deviation}"
+    def format(self, digits: int = 1, scale: float = 100) -> str:
+        """Format as `mean ± standard deviation`, in percent by default (`scale`); one seed has no deviation."""
+        deviation = "" if self.std is None else f" ± {scale * self.std:.{digits}f}"
+        return f"{scale * self.mean:.{digits}f}{deviation}"
 
     def __str__(self) -> str:
         return f"{self.format()} ({self.seeds} seed{'s' * (self.seeds > 1)})"

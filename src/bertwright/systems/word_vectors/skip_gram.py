@@ -49,8 +49,7 @@ def train_skip_gram(
     for start in range(0, inputs, WORDS_PER_CALL):
         block = table[start : start + WORDS_PER_CALL, :size]
         block.copy_(torch.from_numpy(rng.uniform(-limit, limit, block.shape)))
-    noise = (*make_alias_table(np.power(stream.counts, NOISE_EXPONENT, dtype=np.float64)), vocabulary)
-    subwords: tuple[torch.Tensor | None, torch.Tensor | None] = (rows.rows, rows.offsets) if rows else (None, None)
+    shares, alias = make_alias_table(np.power(stream.counts, NOISE_EXPONENT, dtype=np.float64))
     keep = keep_probabilities(stream, recipe.sample)
     total, done = stream.length * recipe.epochs, 0
 
@@ -61,10 +60,26 @@ def train_skip_gram(
         for number, ids in enumerate(stream.stretches(WORDS_PER_CALL)):
             length = min(WORDS_PER_CALL, stream.length - number * WORDS_PER_CALL)
             first_rate, done = rate(), done + length
-            text = (torch.from_numpy(ids), len(ids))
-            key = derive_key(settings.seed, 1 + epoch, number) & KEY_MASK
-            steps = (recipe.window, settings.negatives, first_rate, rate(), key)
-            skip_gram(SkipGramArgs(table, output, table.shape[1], *text, keep, *noise, *subwords, *steps))
+            skip_gram(
+                SkipGramArgs(
+                    table,
+                    output,
+                    table.shape[1],
+                    torch.from_numpy(ids),
+                    len(ids),
+                    keep,
+                    shares,
+                    alias,
+                    vocabulary,
+                    rows.rows if rows else None,
+                    rows.offsets if rows else None,
+                    recipe.window,
+                    settings.negatives,
+                    first_rate,
+                    rate(),
+                    derive_key(settings.seed, 1 + epoch, number) & KEY_MASK,
+                )
+            )
             advance(length)
     return table.numpy()[:, :size], output.numpy()[:, :size]
 
