@@ -249,6 +249,11 @@ def test_pairs_in_another_form_name_the_line(tmp_path: Path, content: str, line:
         list(read_examples(write_file(tmp_path, content, "p.txt")))
 
 
+def test_a_field_longer_than_the_csv_module_reads_names_the_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"p\.txt, line 2: expected word pairs or analogies, got 'aaa"):
+        list(read_examples(write_file(tmp_path, f"a,b,1\n{'a' * 200_000},b,2\n", "p.txt")))
+
+
 def test_nearest_words_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vectors = write_file(tmp_path, TOY, "v.txt")
     assert run(["nearest-words", vectors, "man", "king", "woman", "--analogy", "--count", "1"]) == 0

@@ -108,7 +108,7 @@ class GptArchitecture(Architecture):
         """Add random vectors for the start, delimiter and extract tokens that a tokenizer lacks (section 4.1)."""
         added = count_added_tokens(path.parent, len(words))
         rng = parameter_rng(0, WORDS)
-        new = torch.randn(added, words.shape[1], generator=rng) * values.get("initializer_range", 0.02)
+        new = torch.randn(added, words.shape[1], generator=rng) * (values.get("initializer_range") or 0.02)
         return torch.cat([words, new.to(words.dtype)])
 
     def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

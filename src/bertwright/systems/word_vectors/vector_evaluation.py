@@ -126,7 +126,7 @@ def read_examples(path: str) -> Iterator[list[str]]:
     if not lines:
         raise ValueError(f"{path}: expected word pairs or analogies, got no lines")
     separator = next((mark for mark in SEPARATORS if _is_common([text.count(mark) >= 2 for _, text in lines])), None)
-    rows = [(number, _split_fields(text, separator)) for number, text in lines]
+    rows = [(number, _split_fields(text, separator, f"{path}, line {number}")) for number, text in lines]
     width = max(len(fields) for _, fields in rows)
     columns = (c for c in range(2, width) if _is_common([is_rating(fields, c, separator) for _, fields in rows]))
     column = next(columns, None)
@@ -176,11 +176,14 @@ def is_rating(fields: Sequence[str], column: int, separator: str | None) -> bool
     return RATING.fullmatch(field) is not None and not (separator == "," and "," in field)
 
 
-def _split_fields(text: str, separator: str | None) -> list[str]:
+def _split_fields(text: str, separator: str | None, place: str) -> list[str]:
     """Split a line at a separator, outside of quotes for all but tabs, or at spaces if there is none."""
     if separator is None or separator == "\t":
         return [field.strip() for field in text.split(separator)]
-    return [field.strip() for field in next(csv.reader([text], delimiter=separator, skipinitialspace=True))]
+    try:
+        return [field.strip() for field in next(csv.reader([text], delimiter=separator, skipinitialspace=True))]
+    except csv.Error as error:
+        raise ValueError(f"{place}: expected word pairs or analogies, got {text[:60]!r}… ({error})") from None
 
 
 def _is_common(flags: Sequence[bool]) -> bool:
