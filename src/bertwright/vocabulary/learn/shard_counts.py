@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from bertwright.corpus.documents import CorpusSettings, CorpusShard, describe_empty_corpus, read_shard, shard_corpus
 from bertwright.executors.executor import Executor, run_in_order
@@ -29,16 +29,65 @@ class CountedTable(NamedTuple):
     chunks: ChunkTable
 
 
-class ShardCounts(NamedTuple):
+C = TypeVar("C")
+
+
+class ShardCounts(NamedTuple, Generic[C]):
     """Result of a worker."""
 
-    tables: list[CountedTable]
+    counts: C
+    documents: int
     stats: ReadStats
     text_bytes: int
     """UTF-8 bytes of the documents."""
 
 
-def count_shard(shard: CorpusShard, corpus: CorpusSettings) -> ShardCounts:
+def count_in_shards(
+    corpus: CorpusSettings, settings: VocabularySettings, executor: Executor, progress: Callable[[int], None]
+) -> WordCounts:
+    """Count the words of a corpus by the workers of an executor, as `count_words` does in one process.
+
+    Raises ValueError if the text contradicts the settings of the corpus, and for a corpus without documents.
+    """
+    counter = WordCounter(
+        lowercase=settings.lowercase, strip_accents=settings.strip_accents, max_words=settings.max_words
+    )
+    shards = shard_corpus(corpus, SHARD_BYTES)
+    for shard, tables in _add_up(corpus, run_in_order(executor, _count_chunks, corpus, shards), progress):
+        first = 0
+        for table in tables:
+            if not counter.merge(table.chunks):
+                for document in islice(read_shard(corpus, shard), first, first + table.documents):
+                    counter.add(document.text.encode())
+            first += table.documents
+    return counter.finish()
+
+
+def count_whole_words(
+    corpus: CorpusSettings, rules: WordRules, executor: Executor, progress: Callable[[int], None]
+) -> Counter[str]:
+    """Count the whole words of a corpus by the workers of an executor. Raises the errors of `count_in_shards`."""
+    words, shards = Counter[str](), shard_corpus(corpus, SHARD_BYTES)
+    for _, counts in _add_up(corpus, run_in_order(executor, _count_words, (corpus, rules), shards), progress):
+        words.update(counts)
+    return words
+
+
+def _add_up(
+    corpus: CorpusSettings, results: Iterable[tuple[CorpusShard, ShardCounts[C]]], progress: Callable[[int], None]
+) -> Iterator[tuple[CorpusShard, C]]:
+    """Yield each shard with its counts. Raises ValueError at the end if there was no document."""
+    stats, documents = ReadStats(), 0
+    for shard, counted in results:
+        yield shard, counted.counts
+        stats.add(counted.stats)
+        documents += counted.documents
+        progress(counted.text_bytes)
+    if not documents:
+        raise ValueError(describe_empty_corpus(corpus, stats))
+
+
+def _count_chunks(shard: CorpusShard, corpus: CorpusSettings) -> ShardCounts[list[CountedTable]]:
     stats, counter = ReadStats(), make_chunk_counter()
     tables: list[CountedTable] = []
     documents = size = total = 0
@@ -57,66 +106,14 @@ def count_shard(shard: CorpusShard, corpus: CorpusSettings) -> ShardCounts:
         if size >= TABLE_BYTES:
             finish_table()
     finish_table()
-    return ShardCounts(tables, stats, total)
+    return ShardCounts(tables, sum(table.documents for table in tables), stats, total)
 
 
-def count_in_shards(
-    corpus: CorpusSettings, settings: VocabularySettings, executor: Executor, progress: Callable[[int], None]
-) -> WordCounts:
-    """Count the words of a corpus by the workers of an executor, as `count_words` does in one process.
-
-    Raises ValueError if the text contradicts the settings of the corpus, and for a corpus without documents.
-    """
-    counter = WordCounter(
-        lowercase=settings.lowercase, strip_accents=settings.strip_accents, max_words=settings.max_words
-    )
-    stats, documents = ReadStats(), 0
-    for shard, counted in run_in_order(executor, count_shard, corpus, shard_corpus(corpus, SHARD_BYTES)):
-        first = 0
-        for table in counted.tables:
-            if not counter.merge(table.chunks):
-                for document in islice(read_shard(corpus, shard), first, first + table.documents):
-                    counter.add(document.text.encode())
-            first += table.documents
-        stats.add(counted.stats)
-        documents += first
-        progress(counted.text_bytes)
-    if not documents:
-        raise ValueError(describe_empty_corpus(corpus, stats))
-    return counter.finish()
-
-
-class ShardWords(NamedTuple):
-    """Result of a worker that counts whole words."""
-
-    words: Counter[str]
-    documents: int
-    stats: ReadStats
-    text_bytes: int
-    """UTF-8 bytes of the documents."""
-
-
-def count_shard_words(shard: CorpusShard, shared: tuple[CorpusSettings, WordRules]) -> ShardWords:
+def _count_words(shard: CorpusShard, shared: tuple[CorpusSettings, WordRules]) -> ShardCounts[Counter[str]]:
     corpus, rules = shared
     words, stats, documents, size = Counter[str](), ReadStats(), 0, 0
     for document in read_shard(corpus, shard, stats):
         words.update(rules.pattern.findall(document.text.lower() if rules.lowercase else document.text))
         documents += 1
         size += len(document.text.encode(errors="replace"))
-    return ShardWords(words, documents, stats, size)
-
-
-def count_whole_words(
-    corpus: CorpusSettings, rules: WordRules, executor: Executor, progress: Callable[[int], None]
-) -> Counter[str]:
-    """Count the whole words of a corpus by the workers of an executor. Raises the errors of `count_in_shards`."""
-    words, stats, documents = Counter[str](), ReadStats(), 0
-    shards = shard_corpus(corpus, SHARD_BYTES)
-    for _, counted in run_in_order(executor, count_shard_words, (corpus, rules), shards):
-        words.update(counted.words)
-        stats.add(counted.stats)
-        documents += counted.documents
-        progress(counted.text_bytes)
-    if not documents:
-        raise ValueError(describe_empty_corpus(corpus, stats))
-    return words
+    return ShardCounts(words, documents, stats, size)
