@@ -62,8 +62,8 @@ class CorpusFormat:
     semicolons or tabs instead of commas if its first line shows it."""
 
     sentence_splitter: Literal["rules", "line"] = "rules"
-    """How a document is split into sentences: by punctuation rules for English, Korean, Chinese and Japanese, or one
-    sentence per line, for text that is split already (.conllu and .conll input has one sentence per line)."""
+    """How a document is split into sentences: by punctuation rules for English, Korean, Chinese and Japanese, or by
+    lines, if each is a sentence already, as .conllu and .conll input always is."""
 
     encoding: str = "utf-8"
     """Encoding of all input but .parquet, such as utf-8, latin-1, cp949, euc-kr, gb18030, shift_jis or utf-16."""

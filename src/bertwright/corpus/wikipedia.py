@@ -36,8 +36,8 @@ INLINE_TAGS = frozenset(
     "sub sup tt u var".split()
 )  # their content belongs to the running text; other tags are dropped with their content, such as ref and table
 FORMULA_TAGS = frozenset("math chem ce score hiero".split())
-LIST_ITEMS = frozenset("li dd dt".split())
 LIST_MARK, SECTION_MARK = "\ue000", "\ue002"  # private-use characters: a list item; the start of a section
+SHOWN_TAGS = {"br": " ", "hr": "\n"} | dict.fromkeys("li dd dt".split(), LIST_MARK)
 # Private-use characters in place of templates and formulas whose words are not known, one for each name on a page.
 FIRST_GAP, LAST_GAP = 0xF0000, 0xFFFFD
 GAP = f"[{chr(FIRST_GAP)}-{chr(LAST_GAP)}]"
@@ -298,10 +298,8 @@ class _Renderer:
 
     def _render_tag(self, node: Any) -> str:
         tag = str(node.tag).strip().lower()
-        if tag in LIST_ITEMS:
-            return LIST_MARK
-        if tag in ("br", "hr"):
-            return " " if tag == "br" else "\n"
+        if tag in SHOWN_TAGS:
+            return SHOWN_TAGS[tag]
         if tag in FORMULA_TAGS:
             return self._gap(f"<{tag}>")
         return self.render(node.contents) if tag in INLINE_TAGS and node.contents else ""

@@ -77,7 +77,7 @@ class Progress(NamedTuple):
     """Progress of a build."""
 
     bytes_done: int
-    """Of the inputs, as they are on disk."""
+    """Bytes of the inputs on disk that are tokenized."""
     notice: str = ""
     """Message for the user, if not empty."""
 

@@ -103,8 +103,7 @@ class SelfAttention(Sublayer):
         self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
         self.causal = causal
 
-    def forward(self, hidden: Tensor, packing: Packing) -> Tensor:
-        """Compute T × H → T × H."""
+    def forward(self, hidden: Tensor, packing: Packing) -> Tensor:  # T H → T H
         qkv = self.split_heads(self.qkv(hidden), 3)  # T 3 A D
         context = attention(qkv, packing.cu_seqlens, packing.max_seqlen, None, 0, self.causal)
         return self.add_and_norm(context.flatten(1), hidden, packing)
@@ -151,8 +150,7 @@ class FeedForward(Sublayer):
         super().__init__(config, config.intermediate_size, site)
         self.inner = Linear(config.hidden_size, config.intermediate_size)
 
-    def forward(self, hidden: Tensor, packing: Packing | None) -> Tensor:
-        """Compute T × H → T × H."""
+    def forward(self, hidden: Tensor, packing: Packing | None) -> Tensor:  # T H → T H
         return self.add_and_norm(F.relu(self.inner(hidden)), hidden, packing)
 
 
@@ -164,8 +162,7 @@ class EncoderLayer(nn.Module):
         self.self_attention = SelfAttention(config, first_site, causal=False)
         self.feed_forward = FeedForward(config, first_site + 1)
 
-    def forward(self, hidden: Tensor, source: Packing) -> Tensor:
-        """Compute S × H → S × H."""
+    def forward(self, hidden: Tensor, source: Packing) -> Tensor:  # S H → S H
         states: Tensor = self.feed_forward(self.self_attention(hidden, source), source)
         return states
 
@@ -278,7 +275,6 @@ class CachedDecoder:
     """
 
     def __init__(self, model: Transformer, source: TokenBatch) -> None:
-        """Encode the sources."""
         config, memory = model.config, model.encode(source)
         self.model, self.source = model, source.packing
         self.layers = cast(list[DecoderLayer], list(model.decoder_layers))
