@@ -16,7 +16,6 @@ from bertwright.kernels import native_library
 from bertwright.vocabulary.learn.merges import (
     RULES,
     Criterion,
-    MergeTrainer,
     NativeMergeTrainer,
     PythonMergeTrainer,
     Rule,
@@ -69,7 +68,7 @@ def score(rule: Rule, count: int, product: int, total: int) -> float:
     return count if rule == "bpe" else count * math.log(float(count) * float(total) / float(product))
 
 
-MakeTrainer = Callable[[Mapping[str, int], Criterion], MergeTrainer]
+MakeTrainer = Callable[[Mapping[str, int], Criterion], PythonMergeTrainer | NativeMergeTrainer]
 
 
 def trainers() -> Iterator[MakeTrainer]:

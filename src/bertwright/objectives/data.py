@@ -65,6 +65,7 @@ class StoreSummary(NamedTuple):
         return "\n".join(lines)
 
     def notices(self) -> list[str]:
+        """Return problems of the data for this run, each with a fix."""
         notices = []
         if self.random_share and self.one_sentence_share > 0.01:
             notices.append(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bertwright.interop.sentence_modules import SentenceModules
     from bertwright.models.heads import EncoderModel
     from bertwright.models.packing import Packing
+    from bertwright.objectives.data import StoreSummary
     from bertwright.objectives.data_settings import DataSettings
     from bertwright.pretraining.settings import ModelSettings
     from bertwright.training.fit import CarriedState
@@ -75,22 +76,6 @@ class ShownExample(NamedTuple):
     """What is predicted, in words."""
 
 
-class DataSummary(Protocol):
-    """Figures of the data that a run reads; the text has one fact per line."""
-
-    @property
-    def epochs(self) -> float: ...
-
-    @property
-    def tokens_per_step(self) -> float: ...
-
-    @property
-    def predictions_per_step(self) -> float: ...
-
-    def notices(self) -> list[str]:
-        """Return problems of the data for this run, each with a fix."""
-
-
 class Examples(Protocol[B]):
     """Examples of one sequence length, by step."""
 
@@ -111,7 +96,7 @@ class Examples(Protocol[B]):
     def validation_batches(self, sequences: int, micro_batch_size: int = 64) -> Iterator[B]:
         """Yield up to `sequences` examples for evaluation, the same in every run."""
 
-    def describe(self, steps: int) -> DataSummary: ...
+    def describe(self, steps: int) -> StoreSummary: ...
 
     def describe_small_validation(self, sequences: int) -> str | None:
         """Return a notice with the standard errors if these are too few examples for exact scores; else None."""

@@ -1,6 +1,6 @@
 // Counting of words and learning of merges for WordPiece and byte-pair vocabularies.
 //
-// The reference implementations are PythonChunkCounter in word_counts.py and PythonMergeTrainer in merges.py.
+// The reference implementations are PythonChunkCounter in chunk_counter.py and PythonMergeTrainer in merges.py.
 //
 // Nothing here depends on addresses, hash order or threads: the same input gives the same output on every machine.
 

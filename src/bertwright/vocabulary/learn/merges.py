@@ -23,7 +23,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -57,19 +57,9 @@ class Criterion(NamedTuple):
 Pair = tuple[str, str]
 
 
-class MergeTrainer(Protocol):
-    """A trainer that learns tokens step by step."""
-
-    def advance(self, wanted: int) -> list[str]:
-        """Learn and return the next tokens, in order; fewer than `wanted` if no pair is left."""
-        ...
-
-    def merges(self) -> list[Pair]:
-        """Return all merges in order; several may give the same token."""
-        ...
-
-
-def make_trainer(words: Mapping[str, int], alphabet: frozenset[str], criterion: Criterion) -> MergeTrainer:
+def make_trainer(
+    words: Mapping[str, int], alphabet: frozenset[str], criterion: Criterion
+) -> PythonMergeTrainer | NativeMergeTrainer:
     """Create the native trainer, or the one in Python if there is no native library.
 
     Words with a character outside `alphabet` are [UNK] as a whole, so nothing is learned from them. Raises ValueError
@@ -114,6 +104,7 @@ class PythonMergeTrainer:
         heapq.heapify(self._heap)
 
     def advance(self, wanted: int) -> list[str]:
+        """Learn and return the next tokens, in order; fewer than `wanted` if no pair is left."""
         learned: list[str] = []
         while len(learned) < wanted:
             best = self._pop()
@@ -127,6 +118,7 @@ class PythonMergeTrainer:
         return learned
 
     def merges(self) -> list[Pair]:
+        """Return all merges in order; several may give the same token."""
         return self._merges
 
     def _score(self, pair: Pair) -> float:
@@ -197,7 +189,7 @@ def _replace_pair(symbols: list[str], pair: Pair, merged: str) -> list[str]:
 
 
 class NativeMergeTrainer:
-    """The trainer in wordpiece.cpp."""
+    """Trainer with the methods of `PythonMergeTrainer`, in wordpiece.cpp."""
 
     def __init__(self, words: Mapping[str, int], criterion: Criterion, library: ctypes.CDLL) -> None:
         _declare(library)
