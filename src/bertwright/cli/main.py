@@ -32,6 +32,7 @@ runs save all settings as settings.toml, which --config can read again.
 
 PACKAGE = Path(__file__).parents[1]
 show_python_warning = warnings.showwarning
+print_message_once = cache(print_message)  # files are read twice, to check them first
 
 EXIT_SIGPIPE = 141  # what a shell reports for a program that SIGPIPE ended: 128 + 13
 OUT_OF_MEMORY = (
@@ -96,12 +97,6 @@ def run(arguments: list[str]) -> int:
         if not type(error).__module__.startswith("bertwright."):  # a defect: show its traceback
             raise
         return print_failure(f"error: {error}", 1)
-
-
-@cache
-def print_message_once(message: str) -> None:
-    """Print a message, unless this process has printed it before: files are read twice, to check them first."""
-    print_message(message)
 
 
 def print_failure(message: str, code: int) -> int:

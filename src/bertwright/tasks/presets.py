@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,7 +51,7 @@ class Preset(NamedTuple):
 
 def _pair(
     first: str, second: str, label: str = "label", metric: str = "accuracy", pos_label: str | None = None
-) -> AnyTask:
+) -> Classification:
     return Classification(text=first, text_pair=second, label=label, metric=metric, pos_label=pos_label)
 
 
@@ -70,15 +70,7 @@ PRESETS: dict[str, Preset] = {
     "mrpc": Preset(_pair("#1 String", "#2 String", "Quality", metric="f1", pos_label="1"), paper=_GLUE),
     "stsb": Preset(Regression(text="sentence1", text_pair="sentence2", label="score"), paper=_GLUE),
     "qqp": Preset(
-        Classification(
-            text="question1",
-            text_pair="question2",
-            label="is_duplicate",
-            metric="f1",
-            pos_label="1",
-            max_short_rows=_QQP_SHORT_ROWS,
-        ),
-        paper=_GLUE,
+        replace(_pair("question1", "question2", "is_duplicate", "f1", "1"), max_short_rows=_QQP_SHORT_ROWS), paper=_GLUE
     ),
     "mnli": Preset(_MNLI, dev="dev_matched.tsv", paper=_GLUE),
     "mnli_mismatched": Preset(_MNLI, dev="dev_mismatched.tsv", paper=_GLUE),

@@ -54,9 +54,8 @@ class PythonChunkCounter:
 
     def take(self) -> Iterator[tuple[str, int]]:
         """Yield each chunk with its count, in order of first occurrence, and clear the counter."""
-        taken, self._counts, self._bytes = self._counts, Counter(), 0
-        for chunk, count in taken.items():
-            yield chunk.decode(), count
+        table = self.take_table()
+        yield from zip(table.text.decode().split("\n")[:-1], table.counts.tolist(), strict=True)
 
     def take_table(self) -> ChunkTable:
         """Return all chunks with their counts, in order of first occurrence, and clear the counter."""
