@@ -20,8 +20,11 @@ from bertwright.models.encoder import TextEncoder
 from bertwright.models.heads import EncoderModel
 from bertwright.models.initialization import initialize
 from bertwright.models.packing import TokenBatch
-from bertwright.objectives.language_model import language_model_columns
-from bertwright.objectives.language_model_objective import LanguageModelBatch, LanguageModelObjective
+from bertwright.objectives.language_model_objective import (
+    LanguageModelBatch,
+    LanguageModelObjective,
+    language_model_columns,
+)
 from bertwright.systems.registry import SYSTEMS, System
 from bertwright.training.loop import LossOutput
 from bertwright.training.metrics_log import read_metrics

@@ -1,10 +1,10 @@
-"""The base of objectives whose model predicts tokens at positions of packed text: BERT's and GPT's."""
+"""Objectives of language models: the base of BERT's and GPT's, and what the recurrent ones share with it."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,14 +14,15 @@ import numpy as np
 
 from bertwright.objectives import masking
 from bertwright.objectives.data import StepTexts
-from bertwright.objectives.language_model import load_first_model
-from bertwright.objectives.objective import M, ShownExample
+from bertwright.objectives.objective import LOSS, Column, M, ShownExample
 from bertwright.objectives.store_objective import StoreObjective
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from bertwright.interop.huggingface import LoadResult
+    from bertwright.models.heads import EncoderModel
     from bertwright.models.packing import Packing, TokenBatch
     from bertwright.objectives.data_settings import DataSettings
     from bertwright.pretraining.settings import ModelSettings
@@ -167,3 +168,44 @@ class LanguageModelObjective(StoreObjective[LanguageModelBatch, M]):
                 targets += "; B is random" if answers[number] else "; B follows A"
             shown.append(ShownExample(" ".join(tokens), targets))
         return shown
+
+
+def language_model_columns(label: str) -> tuple[Column, ...]:
+    """Return the columns of a language model; `label`: its name for people."""
+    return (
+        Column(LOSS, f"{label} loss (nats)", "{:.3f}", f"{label} loss {{:.3f}}", "loss {:.3f}", True),
+        Column("perplexity", f"{label} perplexity", "{:,.1f}"),  # the figure of the paper's table 6
+        Column("mlm_accuracy", f"{label} accuracy", "{:.1%}", "accuracy {:.1%}", is_plotted=True),
+    )
+
+
+def load_first_model(
+    folder: Path,
+    kind: type[M],
+    name: str,
+    settings: ModelSettings,
+    tokenizer: TextTokenizer,
+    heads: Literal["required", "optional"],
+) -> tuple[M, LoadResult[EncoderModel]]:
+    """Load the model of a checkpoint or of --init, with the dropouts of the settings.
+
+    `name`: of `kind`, for people. Raises ValueError for another kind of model, and for another vocabulary.
+    """
+    from bertwright.interop.huggingface import check_vocabulary
+
+    model, loaded = load_kind(folder, kind, name, heads, settings.dropouts)
+    check_vocabulary(tokenizer, model.config, folder)
+    return model, loaded
+
+
+def load_kind(
+    folder: Path, kind: type[M], name: str, heads: Literal["required", "optional"], changes: Mapping[str, float]
+) -> tuple[M, LoadResult[EncoderModel]]:
+    """Load a model of one kind, with `changes` of its configuration. Raises ValueError for another kind of model."""
+    from bertwright.interop.huggingface import load_model
+
+    loaded = load_model(folder, heads, kind, **changes)
+    if not isinstance(loaded.model, kind):
+        model_type = loaded.model.encoder.model_type
+        raise ValueError(f"{folder}: expected {name}, got model_type {model_type}; give another --init")
+    return loaded.model, loaded

@@ -9,7 +9,7 @@ import numpy as np
 from bertwright.base.example_order import uniform
 from bertwright.base.seeding import derive_key
 from bertwright.objectives import masking
-from bertwright.objectives.language_model import language_model_columns
+from bertwright.objectives.language_model_objective import language_model_columns
 from bertwright.objectives.objective import LOSS, Column
 from bertwright.systems.bert.bert_base import BertObjective
 

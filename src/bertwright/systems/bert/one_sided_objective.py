@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from bertwright.objectives.language_model import language_model_columns
+from bertwright.objectives.language_model_objective import language_model_columns
 from bertwright.systems.bert.bert_base import BertObjective
 
 

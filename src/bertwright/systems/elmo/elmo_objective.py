@@ -16,7 +16,7 @@ import numpy as np
 
 from bertwright.base.example_order import uniform
 from bertwright.objectives.data import StepTexts, StoreExamples
-from bertwright.objectives.language_model import (
+from bertwright.objectives.language_model_objective import (
     language_model_columns,
     load_first_model,
 )

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertwright.objectives.language_model import language_model_columns
-from bertwright.objectives.language_model_objective import LanguageModelBatch, LanguageModelObjective
+from bertwright.objectives.language_model_objective import (
+    LanguageModelBatch,
+    LanguageModelObjective,
+    language_model_columns,
+)
 from bertwright.systems.bert.bert_base import check_memory
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bertwright.objectives.language_model import (
+from bertwright.objectives.language_model_objective import (
     language_model_columns,
     load_kind,
 )
