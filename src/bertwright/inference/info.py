@@ -13,7 +13,7 @@ from bertwright.base.files import read_json
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import SILENT, Fields, Heading, Reporter
 from bertwright.base.settings import read_toml
-from bertwright.inference.feature_cache import HEADER, cache_info
+from bertwright.inference.feature_cache import HEADER, open_features
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.checksums import read_checksums
 from bertwright.interop.huggingface import LoadResult, load_config, load_model
@@ -94,8 +94,9 @@ def _describe(folder: Path, verify: bool) -> Description:
 def _describe_features(folder: Path, splits: list[str]) -> Description:
     fields = {}
     for split in splits:
-        header, (states, size) = cache_info(folder / split)
-        layers = ", ".join(map(str, header.layers))
+        features = open_features(folder / split)
+        states, size = features.stored[0].shape
+        layers = ", ".join(map(str, features.header.layers))
         fields[split] = f"{states:,} states of {size} numbers, of layer {layers}"
     fields["checked"] = "sizes (a probe that reads them compares every byte)"
     return Description("states of a frozen encoder", fields)
@@ -205,7 +206,7 @@ def _describe_series(folder: Path) -> Description | None:
     cache = Path(settings.get("features", folder / "features")) / SPLITS[0]
     is_known = kind == GRID or "each-layer" not in values[0]
     if not is_known and (cache / HEADER).is_file():  # the number of heads depends on the model's layers
-        values[0], is_known = list(expand_representations(values[0], max(cache_info(cache)[0].layers))), True
+        values[0], is_known = list(expand_representations(values[0], max(open_features(cache).header.layers))), True
     planned = prod(len(value) if isinstance(value, list) else int(value) for value in values) if is_known else None
     results, path = folder / "results.jsonl", folder / "report.json"
     heads = len(results.read_bytes().splitlines()) if results.is_file() else 0

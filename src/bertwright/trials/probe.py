@@ -28,6 +28,7 @@ from bertwright.finetuning.pooling_choice import PoolingChoice, choose_pooling
 from bertwright.finetuning.settings import TuningSettings
 from bertwright.inference.feature_cache import (
     Features,
+    LayerStates,
     check_cache_key,
     encoder_digest,
     input_digest,
@@ -316,10 +317,8 @@ class ProbeRun:
         """Return the states of one split; compute them if they are not cached."""
         layers = {layer for name in self.representations for layer in self.layers(name)}
         with self.reporter.progress(f"features of {split.name}", split.encoded.num_items) as advance:
-            folder, pooled = self.features_folder(split), self.task.head.reads_sequence_state
-            return load_or_compute_features(
-                self.encoder, split.encoded, sorted(layers), folder, advance, pooled, self.pooling.modes
-            )
+            states = LayerStates(self.encoder, sorted(layers), self.task.head.reads_sequence_state, self.pooling.modes)
+            return load_or_compute_features(states, split.encoded, self.features_folder(split), advance)
 
     def features_folder(self, split: SplitData) -> Path:
         """Return the cache folder of a split."""
