@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bertwright.base.description import Description
 from bertwright.base.files import (
     atomic_folder,
     attach_filename,
@@ -38,6 +39,7 @@ from bertwright.models.encoder import TextEncoder
 from bertwright.models.heads import BatchPredictor, TaskBatch
 from bertwright.models.pooling import pool_states
 from bertwright.tasks.prediction import predict_logits, prediction_batches
+from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task import Encoded, Ints
 from bertwright.training.loop import check_finite_outputs
 
@@ -250,3 +252,18 @@ def _layer_file(folder: Path, layer: int) -> Path:
 
 def _damaged(folder: Path) -> str:
     return f"{folder}: the features were damaged after they were written; delete the folder to compute them again"
+
+
+def describe(folder: Path, verify: bool) -> Description | None:
+    """Describe the caches of a task's splits; None for another folder."""
+    fields = {}
+    for split in SPLITS:
+        if (folder / split / HEADER).is_file():
+            features = open_features(folder / split)
+            states, size = features.stored[0].shape
+            layers = ", ".join(map(str, features.header.layers))
+            fields[split] = f"{states:,} states of {size} numbers, of layer {layers}"
+    if not fields:
+        return None
+    fields["checked"] = "sizes (a probe that reads them compares every byte)"
+    return Description("states of a frozen encoder", fields)
