@@ -200,19 +200,22 @@ class BertEstimator(BertOnDevice):
             seed = check_random_state(seed).randint(2**31 - 1)
         overrides = {"max_length": self.max_length, "text_pair": "pair" if pairs else None}
         general, tuning = (_table({name: getattr(self, name) for name in names}) for names in BOUND.values())
-        return general | {
-            "seed": int(seed),
-            "run": run,
-            "model": str(self.model),
-            "task": {"task": kind, "overrides": _table(overrides)},
-            "tuning": tuning | _table({"class_weights": self._class_weights(run)}),
-            "optimizer": _table({"learning_rate": self.learning_rate}),
-            "device": self._device,
-        }
+        return (
+            general
+            | _table({"seed": seed})
+            | {
+                "run": run,
+                "model": str(self.model),
+                "task": {"task": kind, "overrides": _table(overrides)},
+                "tuning": tuning | _table({"class_weights": self._class_weights(run)}),
+                "optimizer": _table({"learning_rate": self.learning_rate}),
+                "device": self._device,
+            }
+        )
 
-    def _class_weights(self, folder: str) -> str | None:
+    def _class_weights(self, folder: str) -> Any:
         """Return `class_weight` as a setting; a dictionary is written into the folder."""
-        if self.class_weight is None or isinstance(self.class_weight, str):
+        if not isinstance(self.class_weight, Mapping):
             return self.class_weight
         names = _class_names(np.array(list(self.class_weight), dtype=object))
         path = Path(folder) / "class_weight.json"
