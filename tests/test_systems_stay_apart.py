@@ -22,7 +22,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "inference.attention_weights": {"bert.bert_encoder"},
     "inference.generation": {"gpt.gpt"},
     "inference.convert": {"bert.google", "elmo.allennlp"},
-    "inference.info": {"bert.bert_config"},  # the direction of a BERT
+    "tasks.task_folder": {"bert.bert_config"},  # the direction of a BERT
     "finetuning.run": {"bert.bert_config"},  # the dropout of attention weights
     "pretraining.settings": {"bert.bert_config"},  # the sizes of a new BERT are settings of their own
     "trials.compose": {"bert.bert_encoder", "bert.composite"},  # the composed models of table 5

@@ -24,7 +24,7 @@ import torch
 from bertwright.base.files import write_json
 from bertwright.base.optional import needs
 from bertwright.base.reporter import SILENT
-from bertwright.base.settings import from_table
+from bertwright.base.settings import field_docs, from_table
 from bertwright.cli.render.terminal import terminal_reporter
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
@@ -50,13 +50,25 @@ with needs("sklearn", "scikit-learn's interface"):
     from sklearn.utils.validation import check_is_fitted
 
 
+# Parameters of the estimators that are fields of these settings, with the same names and defaults.
+BOUND: dict[type[Any], tuple[str, ...]] = {
+    FinetuneSettings: ("epochs", "batch_size"),
+    TuningSettings: (
+        "pooling", "head_init", "dropout", "freeze_layers", "layerwise_lr_decay", "validation_fraction",
+    ),
+}  # fmt: skip
+
+
 class BertOnDevice(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """The base of all estimators: a fitted `Bert`, its device, and saving as a model folder."""
 
-    device: str
-    dtype: str
     threads: int | None = None
     model_: Bert
+
+    def _store(self, given: Mapping[str, Any]) -> None:
+        """Store the constructor's parameters, unchanged; `fit` checks them, as `clone` and `set_params` need it."""
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
 
     def save(self, folder: str | Path) -> None:
         """Write a new Hugging Face folder, atomically. Raises ValueError if the path already exists."""
@@ -107,15 +119,6 @@ class BertOnDevice(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
 class BertEstimator(BertOnDevice):
     """The base of the estimators that fine-tune: their parameters, and the call of `finetune`.
 
-    - `model`: the pre-trained BERT to start from: a model folder, a run's folder, or a hub name.
-    - `max_length`: maximum tokens per sequence; by default 128, or the model's positions if they are fewer.
-    - `random_state`: as in scikit-learn; an integer is the seed of `bertwright finetune`.
-    - `threads`: threads of `fit`; by default torch's number, which joblib limits to its share of the cores.
-    - `verbose`: print what `bertwright finetune` prints.
-    - `learning_rate`: None chooses it by the hidden size of the model, as `bertwright finetune` does.
-    - `class_weight` (`BertClassifier`, `BertTagger`): None, "balanced", or a dictionary from labels to numbers.
-    - The others are fields of `FinetuneSettings`, `TuningSettings` and `DeviceSettings` with the same defaults.
-
     After `fit`, `model_` is the fine-tuned `Bert`. It computes with the present `device` and `dtype`, and with torch's
     number of threads; an estimator may predict in several threads at once.
     """
@@ -146,24 +149,17 @@ class BertEstimator(BertOnDevice):
         threads: int | None = None,
         verbose: bool = False,
     ) -> None:
-        # Stored unchanged and checked in `fit`: `clone` and `set_params` rely on it.
-        self.model = model
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_length = max_length
-        self.pooling = pooling
-        self.head_init = head_init
-        self.class_weight = class_weight
-        self.dropout = dropout
-        self.freeze_layers = freeze_layers
-        self.layerwise_lr_decay = layerwise_lr_decay
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.device = device
-        self.dtype = dtype
-        self.threads = threads
-        self.verbose = verbose
+        """Store the parameters; `fit` checks them.
+
+        - `model`: the pre-trained BERT to start from: a model folder, a run's folder, or a hub name.
+        - `max_length`: maximum tokens per sequence; by default 128, or the model's positions if they are fewer.
+        - `random_state`: as in scikit-learn; an integer is the seed of `bertwright finetune`.
+        - `threads`: threads of `fit`; by default torch's number, which joblib limits to its share of the cores.
+        - `verbose`: print what `bertwright finetune` prints.
+        - `learning_rate`: None chooses it by the hidden size of the model, as `bertwright finetune` does.
+        - `class_weight` (`BertClassifier`, `BertTagger`): None, "balanced", or a dictionary from labels to numbers.
+        """
+        self._store(locals())
 
     @classmethod
     def from_folder(cls, folder: str | Path, **parameters: Any) -> Self:
@@ -199,25 +195,25 @@ class BertEstimator(BertOnDevice):
 
     def _settings(self, run: str, pairs: bool, kind: str) -> dict[str, Any]:
         """Return the parameters as a table of `FinetuneSettings`."""
-        names = ("pooling", "head_init", "dropout", "freeze_layers", "layerwise_lr_decay", "validation_fraction")
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        return _table({"epochs": self.epochs, "batch_size": self.batch_size, "seed": seed}) | {
-            "run": run,
-            "model": str(self.model),
-            "task": {
-                "task": kind,
-                "overrides": _table({"max_length": self.max_length, "text_pair": "pair" if pairs else None}),
-            },
-            "tuning": _table(
-                {"class_weights": self._class_weights(run)} | {name: getattr(self, name) for name in names}
-            ),
-            "optimizer": _table({"learning_rate": self.learning_rate}),
-            "device": self._device,
-        }
+        overrides = {"max_length": self.max_length, "text_pair": "pair" if pairs else None}
+        general, tuning = (_table({name: getattr(self, name) for name in names}) for names in BOUND.values())
+        return (
+            general
+            | _table({"seed": seed})
+            | {
+                "run": run,
+                "model": str(self.model),
+                "task": {"task": kind, "overrides": _table(overrides)},
+                "tuning": tuning | _table({"class_weights": self._class_weights(run)}),
+                "optimizer": _table({"learning_rate": self.learning_rate}),
+                "device": self._device,
+            }
+        )
 
-    def _class_weights(self, folder: str) -> str | None:
+    def _class_weights(self, folder: str) -> Any:
         """Return `class_weight` as a setting; a dictionary is written into the folder."""
         if not isinstance(self.class_weight, Mapping):
             return self.class_weight
@@ -225,6 +221,15 @@ class BertEstimator(BertOnDevice):
         path = Path(folder) / "class_weight.json"
         write_json(path, _table(dict(zip(names, self.class_weight.values(), strict=True))))
         return str(path)
+
+
+# `help` shows the text of the constructor for every estimator.
+BertEstimator.__init__.__doc__ = f"{BertEstimator.__init__.__doc__}" + "".join(
+    f"- `{name}`: {docs[name]}\n        "
+    for settings, names in (BOUND | {DeviceSettings: ("device", "dtype")}).items()
+    for docs in [field_docs(settings)]
+    for name in names
+)
 
 
 class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
@@ -245,29 +250,23 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune `model` on texts and their labels. Raises ValueError for invalid parameters, X or y."""
         examples = _check_texts(X)
+        labels: list[Any]
         if (several := _label_sets(_check_y(y, examples))) is not None:
-            return self._fit_label_sets(examples, several)
-        classes, indices = np.unique(_check_labels(_check_y(y, examples)), return_inverse=True)
-        if len(classes) < 2:
-            raise ValueError(f"y: expected at least two classes, got one, {abbreviate(classes.tolist()[0])}")
-        names = _class_names(classes)
-        pairs = zip(examples, indices, strict=True)
-        self.model_ = self._finetune([example._replace(label=names[index]) for example, index in pairs])
-        assert self.model_.task_model is not None
-        saved_classes = {"classes": classes.tolist(), "dtype": classes.dtype.char}
-        self.model_.task_model = self.model_.task_model._replace(classes=saved_classes)
-        self.classes_ = classes
-        return self
-
-    def _fit_label_sets(self, examples: Sequence[TextExample[Any]], several: LabelSets) -> Self:
-        names = _class_names(several.classes)
-        pairs = zip(examples, several.indicators, strict=True)
-        labeled = [example._replace(label=tuple(names[n] for n in np.flatnonzero(row))) for example, row in pairs]
-        self.model_ = self._finetune(labeled, self.multi_label_kind)
-        assert self.model_.task_model is not None
-        classes = {"classes": several.classes.tolist(), "dtype": several.classes.dtype.char, "form": several.form}
-        self.model_.task_model = self.model_.task_model._replace(classes=classes)
-        self.classes_ = several.classes
+            classes, kind, form = several.classes, self.multi_label_kind, {"form": several.form}
+            names = _class_names(classes)
+            labels = [tuple(names[n] for n in np.flatnonzero(row)) for row in several.indicators]
+        else:
+            classes, indices = np.unique(_check_labels(y), return_inverse=True)
+            if len(classes) < 2:
+                raise ValueError(f"y: expected at least two classes, got one, {abbreviate(classes.tolist()[0])}")
+            kind, form, names = self.kind, dict[str, str](), _class_names(classes)
+            labels = [names[index] for index in indices]
+        pairs = zip(examples, labels, strict=True)
+        model = self._finetune([example._replace(label=label) for example, label in pairs], kind)
+        assert model.task_model is not None
+        saved = {"classes": classes.tolist(), "dtype": classes.dtype.char} | form
+        model.task_model = model.task_model._replace(classes=saved)
+        self.model_, self.classes_ = model, classes
         return self
 
     @property
@@ -285,12 +284,10 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
         Multi-label classification: N × C of 0 and 1, or N tuples of labels, whichever form y had in `fit`.
         """
         probabilities = self.predict_proba(X)
-        if self._form is not None:
-            chosen = probabilities > self.model_.task.threshold  # type: ignore[union-attr]
-            return chosen.astype(np.int64) if self._form == "matrix" else _to_tuples(self.classes_, chosen)
-        indices = probabilities.argmax(1)
-        labels: npt.NDArray[Any] = self.classes_[indices]
-        return labels
+        if self._form is None:
+            return self.classes_[probabilities.argmax(1)]
+        chosen = probabilities > self.model_.task.threshold  # type: ignore[union-attr]
+        return chosen.astype(np.int64) if self._form == "matrix" else _to_tuples(self.classes_, chosen)
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Predict the probability of each label, N × C, in the order of `classes_`.
@@ -393,13 +390,7 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BertOnDevi
         device: str = DeviceSettings.device,
         dtype: str = DeviceSettings.dtype,
     ) -> None:
-        self.model = model
-        self.pooling = pooling
-        self.normalize = normalize
-        self.max_length = max_length
-        self.prompt_name = prompt_name
-        self.device = device
-        self.dtype = dtype
+        self._store(locals())
 
     def fit(self, X: Any = None, y: Any = None) -> Self:
         """Load the model. Raises ValueError for a folder that `load` rejects."""

@@ -59,7 +59,6 @@ COMMANDS = [
     "tokenize X the_bear_Xx",
     "tokenize X the_bear --pair a_wolf",
     f"embed X the_bear_sees a_wolf {DEVICE}",
-    f"embed X the_bear_sees a_bear --word bear --output OUT.png {DEVICE}",
     f"embed X --inputs text.txt --output OUT.npy {DEVICE}",
     f"fill-mask X the_[MASK]_sees {DEVICE}",
     f"next-sentence X the_bear a_wolf {DEVICE}",

@@ -323,7 +323,9 @@ def test_resume_with_changed_files_is_rejected(make: Make, tmp_path: Path) -> No
 def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = make(run=tmp_path / "one", features=tmp_path / "states", seeds=(0,), epochs=1)
     run_probe(first)
-    monkeypatch.setattr("bertwright.inference.feature_cache.predict_logits", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(
+        "bertwright.inference.feature_cache.prediction_batches", lambda *_: pytest.fail("computed again")
+    )
     run_probe(replace(first, run=tmp_path / "two"))
     assert read_untimed_results(tmp_path / "one") == read_untimed_results(tmp_path / "two")
     assert not (tmp_path / "two/features").exists()

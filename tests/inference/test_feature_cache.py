@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bertwright.inference import feature_cache
 from bertwright.inference.feature_cache import (
     Features,
+    LayerStates,
     compute_word_features,
     example_state_starts,
     load_or_compute_features,
@@ -25,6 +24,7 @@ from bertwright.models.initialization import initialize
 from bertwright.models.packing import from_flat
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.tasks import prediction
 from bertwright.tasks.task import Encoded
 
 InterruptedIn = Callable[..., AbstractContextManager[list[Any]]]
@@ -83,21 +83,21 @@ def random_input() -> Encoded:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_cache, "BLOCK_STATES", 4)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prediction, "BATCH_TOKENS", {"cpu": 12})
 
 
 @pytest.fixture(name="computed")
-def count_computed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Record the number of sequences that the encoder reads, block by block."""
+def count_computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the number of sequences that the encoder reads in each call."""
     counts: list[int] = []
-    original = feature_cache.predict_logits
+    original = feature_cache.prediction_batches
 
-    def count(model: feature_cache.EncoderForTask, chunk: Encoded, advance: Callable[[int], None] | None) -> np.ndarray:
-        counts.append(len(chunk.lengths))
-        return original(model, chunk, advance)
+    def count(model: LayerStates, config: BertConfig, encoded: Encoded) -> Iterator[Any]:
+        counts.append(len(encoded.lengths))
+        return original(model, config, encoded)
 
-    monkeypatch.setattr(feature_cache, "predict_logits", count)
+    monkeypatch.setattr(feature_cache, "prediction_batches", count)
     return counts
 
 
@@ -115,15 +115,21 @@ def test_features_are_the_encoders_hidden_states(encoder: BertEncoder, encoded: 
 
 
 def test_features_on_disk_are_equal_to_eleven_bits(
-    encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_blocks
+    encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_batches
 ):
     expected = all_states(encoder, encoded)
-    found = load_or_compute_features(encoder, encoded, (0, 2, 4), tmp_path / "train")
+    found = load_or_compute_features(LayerStates(encoder, (0, 2, 4)), encoded, tmp_path / "train")
     np.testing.assert_allclose(content(found), expected[:, (0, 2, 4)], rtol=2**-11, atol=1e-5)
     chosen = np.array([9, 0, 5])
     taken = found.take(chosen, (4, 0))
     assert taken.dtype == torch.float32
     np.testing.assert_allclose(taken.numpy(), expected[chosen][:, (4, 0)], rtol=2**-11, atol=1e-5)
+
+
+def test_items_of_two_sequences_are_written_in_their_places(encoder: BertEncoder, tmp_path: Path, small_batches):
+    encoded = make_encoded(([2, 3], [6, 0], [0, 1], [2, 2]), sequences_per_item=2)
+    found = load_or_compute_features(LayerStates(encoder, (4,)), encoded, tmp_path / "train")
+    np.testing.assert_allclose(content(found), all_states(encoder, encoded)[:, (4,)], rtol=2**-11, atol=1e-5)
 
 
 def test_layers_above_the_last_one_asked_for_are_not_computed(encoder: BertEncoder, encoded: Encoded):
@@ -145,22 +151,22 @@ def test_states_of_an_example_are_contiguous(encoded: Encoded):
 
 
 def test_second_call_computes_nothing(encoder: BertEncoder, encoded: Encoded, tmp_path: Path, computed: list[int]):
-    first = content(load_or_compute_features(encoder, encoded, (1, 4), tmp_path / "train"))
+    first = content(load_or_compute_features(LayerStates(encoder, (1, 4)), encoded, tmp_path / "train"))
     times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()}
     assert computed == [6]
     relabeled = replace(encoded, labels=encoded.labels + 1)
-    again = load_or_compute_features(make_encoder(), relabeled, (4,), tmp_path / "train")
+    again = load_or_compute_features(LayerStates(make_encoder(), (4,)), relabeled, tmp_path / "train")
     assert computed == [6]
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()} == times
     assert np.array_equal(content(again), first)
 
 
 def test_more_layers_are_added_to_a_cache(encoder: BertEncoder, encoded: Encoded, tmp_path: Path, computed: list[int]):
-    load_or_compute_features(encoder, encoded, (1, 4), tmp_path / "train")
-    found = load_or_compute_features(encoder, encoded, (0, 1), tmp_path / "train")
+    load_or_compute_features(LayerStates(encoder, (1, 4)), encoded, tmp_path / "train")
+    found = load_or_compute_features(LayerStates(encoder, (0, 1)), encoded, tmp_path / "train")
     assert found.header.layers == (0, 1, 4)
     np.testing.assert_allclose(content(found), all_states(encoder, encoded)[:, (0, 1, 4)], rtol=2**-11, atol=1e-5)
-    load_or_compute_features(encoder, encoded, (0, 4), tmp_path / "train")
+    load_or_compute_features(LayerStates(encoder, (0, 4)), encoded, tmp_path / "train")
     assert computed == [6, 6]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "train"]
 
@@ -173,44 +179,29 @@ def change(encoded: Encoded, name: str) -> Encoded:
 
 
 def test_features_of_another_model_or_other_data_are_rejected(encoder: BertEncoder, encoded: Encoded, tmp_path: Path):
-    load_or_compute_features(encoder, encoded, (4,), tmp_path / "train")
+    load_or_compute_features(LayerStates(encoder, (4,)), encoded, tmp_path / "train")
     for name in ("input_ids", "token_type_ids", "positions"):
         with pytest.raises(ValueError, match=r"train: holds features of other data, .*; delete it, or choose"):
-            load_or_compute_features(encoder, change(encoded, name), (4,), tmp_path / "train")
+            load_or_compute_features(LayerStates(encoder, (4,)), change(encoded, name), tmp_path / "train")
     cut_elsewhere = replace(encoded, lengths=encoded.lengths + np.array([1, -1, 0, 0, 0, 0]))
     with pytest.raises(ValueError, match="of other data"):
-        load_or_compute_features(encoder, cut_elsewhere, (4,), tmp_path / "train")
+        load_or_compute_features(LayerStates(encoder, (4,)), cut_elsewhere, tmp_path / "train")
     rounded = make_encoder()
     rounded.compute_dtype = torch.bfloat16
     for other in (make_encoder(seed=2), rounded):
         with pytest.raises(ValueError, match="features of another model"):
-            load_or_compute_features(other, encoded, (4,), tmp_path / "train")
+            load_or_compute_features(LayerStates(other, (4,)), encoded, tmp_path / "train")
 
 
 def test_interrupted_computation_leaves_nothing_behind(
-    encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_blocks, interrupted_in: InterruptedIn
+    encoder: BertEncoder, encoded: Encoded, tmp_path: Path, small_batches, interrupted_in: InterruptedIn
 ):
-    with interrupted_in(feature_cache, "predict_logits", 3):
-        load_or_compute_features(encoder, encoded, (2, 4), tmp_path / "train")
+    with interrupted_in(LayerStates, "predict_batch", 3):
+        load_or_compute_features(LayerStates(encoder, (2, 4)), encoded, tmp_path / "train")
     assert [path.name for path in tmp_path.iterdir()] in ([], [".lock"])
     done: list[int] = []
-    load_or_compute_features(encoder, encoded, (2, 4), tmp_path / "train", done.append)
+    load_or_compute_features(LayerStates(encoder, (2, 4)), encoded, tmp_path / "train", done.append)
     assert sum(done) == 6
-
-
-@given(st.lists(st.lists(st.integers(0, 6), min_size=2, max_size=2), min_size=1, max_size=8), st.integers(1, 9))
-def test_blocks_split_no_item(counts: list[list[int]], rows: int):
-    """Two sequences per item, some without states: blocks have whole items and about the right size."""
-    if not any(map(sum, counts)):
-        counts.append([1, 0])
-    encoded = make_encoded(tuple(counts), sequences_per_item=2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feature_cache, "BLOCK_STATES", rows)
-        blocks = list(feature_cache._split_into_blocks(encoded))
-    for name in ("input_ids", "token_type_ids", "lengths", "positions", "position_counts", "example_ids"):
-        assert np.array_equal(np.concatenate([getattr(block, name) for block in blocks]), getattr(encoded, name))
-    assert sum(block.num_items for block in blocks) == encoded.num_items
-    assert all(len(block.positions) < rows + 12 for block in blocks)
 
 
 @pytest.mark.parametrize(
@@ -229,10 +220,10 @@ def test_blocks_split_no_item(counts: list[list[int]], rows: int):
 def test_damaged_states_are_rejected(
     encoder: BertEncoder, encoded: Encoded, tmp_path: Path, damage: Callable[[Path], object]
 ):
-    load_or_compute_features(encoder, encoded, (2, 4), tmp_path / "train")
+    load_or_compute_features(LayerStates(encoder, (2, 4)), encoded, tmp_path / "train")
     damage(tmp_path / "train" / "layer-02.npy")
     with pytest.raises(ValueError, match=r"train: .*damaged.*; delete the folder"):
-        load_or_compute_features(encoder, encoded, (4,), tmp_path / "train")
+        load_or_compute_features(LayerStates(encoder, (4,)), encoded, tmp_path / "train")
 
 
 @pytest.mark.parametrize(
@@ -253,14 +244,14 @@ def test_folder_without_a_header_is_left_alone(
     if header is not None:
         (tmp_path / "mine" / "features.json").write_text(header)
     with pytest.raises(ValueError, match=r"mine: not a folder of features \(features\.json .*; delete it, or choose"):
-        load_or_compute_features(encoder, encoded, (4,), tmp_path / "mine")
+        load_or_compute_features(LayerStates(encoder, (4,)), encoded, tmp_path / "mine")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
 def test_full_disk_is_one_clear_error(encoder: BertEncoder, encoded: Encoded, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(feature_cache, "_layer_file", lambda *_: Path("/dev/full"))
     with pytest.raises(OSError, match=r"No space left on device: .*train"):
-        load_or_compute_features(encoder, encoded, (2, 4), tmp_path / "train")
+        load_or_compute_features(LayerStates(encoder, (2, 4)), encoded, tmp_path / "train")
     assert [path.name for path in tmp_path.iterdir()] in ([], [".lock"])
 
 
@@ -268,11 +259,11 @@ def test_states_beyond_float16_are_rejected(encoder: BertEncoder, encoded: Encod
     with torch.no_grad():
         encoder.layers[1].output_norm.bias[3] = 1e6
     with pytest.raises(ValueError, match="exceed float16's range; are its weights damaged"):
-        load_or_compute_features(encoder, encoded, (2,), tmp_path / "train")
+        load_or_compute_features(LayerStates(encoder, (2,)), encoded, tmp_path / "train")
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_unknown_layers_are_rejected(encoder: BertEncoder, encoded: Encoded, tmp_path: Path):
     for layers in ((), (5,), (-1,), (2, 1), (3, 3)):
         with pytest.raises(ValueError, match=r"layers: expected ascending numbers from 0 \(embeddings\) to 4"):
-            load_or_compute_features(encoder, encoded, layers, tmp_path / "train")
+            load_or_compute_features(LayerStates(encoder, layers), encoded, tmp_path / "train")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bertwright.base import optional
 from bertwright.base.reporter import SILENT
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, check_inputs
@@ -78,8 +79,8 @@ def test_error_of_a_tracker_is_a_warning_and_training_goes_on(
 def test_missing_package_is_an_error_before_the_run(
     make_tuning: Callable[..., FinetuneSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'track: expected an installed mlflow.*"bertwright\[tracking\]"'):
+    monkeypatch.setattr(optional, "is_installed", lambda name: False)
+    with pytest.raises(ValueError, match=r"track = 'mlflow': .*'bertwright\[tracking\]'"):
         check_inputs(make_tuning(tmp_path / "run", track="mlflow"))
     check_inputs(make_tuning(tmp_path / "run"))
 

@@ -12,6 +12,8 @@ import pytest
 from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE, Reporter
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.inference.info import info
+from bertwright.inference.info_settings import InfoSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
@@ -58,6 +60,9 @@ def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSetti
     table = (settings.run / "ladder.md").read_text(encoding="utf-8").splitlines()
     assert sum(line.startswith(tuple(f"| {row} |" for row in rows)) for line in table) == len(rows) + len(steps)
     assert not list(settings.run.rglob("*.safetensors"))
+    described = " ".join(run_and_capture(info, InfoSettings(settings.run)).split())
+    assert "ladder of systems state finished runs done 11 table Ladder of classification" in described
+    assert f"BERT, fine-tuned dev {100 * sum(scores['BERT, fine-tuned', 'dev']) / 2:.2f}, test" in described
 
 
 def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(

@@ -1,8 +1,9 @@
-"""The header of a .npy file, and files of unknown length, written in constant memory."""
+"""Files in NumPy's format .npy, written in constant memory."""
 
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,18 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
     return header.getvalue()
+
+
+def allocate_npy(path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
+    """Create a file of known length and map it into memory, to be written in any order.
+
+    Its space on the disk is taken first, because writing to a map on a full disk kills the process (SIGBUS).
+    """
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype).newbyteorder("<"), shape=shape)
+    if hasattr(os, "posix_fallocate"):  # absent on macOS and Windows
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 class NpyWriter:

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any
 
+from bertwright.base.optional import missing_package
+
 READ_AHEAD = 8 << 20  # bytes per request of a stream
 SCHEMES = "file://, s3:// and gs://"
 URL = re.compile(r"(?!hf:)([a-z][a-z0-9+.-]+):/+(?=[^/])", re.IGNORECASE)  # hf:// is the hub; one letter, a drive
@@ -45,10 +47,8 @@ def explain(url: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ValueError(
-            f"{url}: expected a package for this scheme, which is not installed ({error}); "
-            "pip install 'bertwright[scale]'"
-        ) from None
+        cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error  # fsspec chains its own
+        raise missing_package(cause.name or f"of this scheme ({error})", "scale", url) from None
     except FileNotFoundError as error:
         raise ValueError(f"{url}: no such bucket, folder or file ({_reason(error)}); check the name") from None
     except PermissionError as error:

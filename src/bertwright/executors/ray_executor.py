@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertwright.base.optional import needs
 from bertwright.executors.executor import SINGLE_THREADED, R, S, T
 from bertwright.executors.worker import make_portable
 from bertwright.kernels.cpu import available_cpus
@@ -40,12 +41,8 @@ def open_ray(address: str | None, workers: int | None, call: CallResources) -> I
     cluster answers at the address.
     """
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
-    try:
+    with needs("scale", "--executor ray"):
         import ray
-    except ImportError:
-        raise ValueError(
-            "--executor ray: expected the package ray, which is not installed; pip install 'bertwright[scale]'"
-        ) from None
     is_ours = not ray.is_initialized()
     if is_ours:
         _connect(ray, address or os.environ.get("RAY_ADDRESS"), workers)

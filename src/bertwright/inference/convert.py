@@ -89,9 +89,20 @@ def convert(settings: ConvertSettings, reporter: Reporter = SILENT) -> None:
             reporter.note(f"{settings.source}: Google's format has no place for its modules ({modules.description})")
         flags = [f"--do_lower_case={tokenizer.lowercase}", *(task.task.google_flags() if task else ())]
         reporter.record(Line(f"for Google's scripts: {' '.join(flags)}"))
+    _report_differences(settings, checkpoint, loaded, task, reporter)
+
+
+def _report_differences(
+    settings: ConvertSettings,
+    checkpoint: GoogleCheckpoint | None,
+    loaded: LoadResult[EncoderModel],
+    task: TaskModel | None,
+    reporter: Reporter,
+) -> None:
+    """Name what the source has and the output lacks, or lacks as the source does."""
     if checkpoint and checkpoint.ignored:
         reporter.record(
-            Line(f"{source}: {len(checkpoint.ignored)} variables of its training are not part of the model")
+            Line(f"{settings.source}: {len(checkpoint.ignored)} variables of its training are not part of the model")
         )
     for head in loaded.missing_heads:
         reporter.note(f"{settings.source}: no {head} head, so {settings.output} has none, either")

@@ -15,7 +15,6 @@ from bertwright.base.npy import NpyWriter
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_not_str
 from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
-from bertwright.inference.picture_fonts import PICTURES, write_picture
 from bertwright.interop.model_files import model_folder
 from bertwright.models.pooling import PoolingName, check_pooling
 from bertwright.text.decoding import FIX_CORPUS, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
@@ -39,9 +38,6 @@ class EmbedSettings:
     texts: Positional[tuple[str, ...]] = ()
     """Texts to compare, at least two; one is enough with --output. - reads them from standard input, one per line, and
     skips blank lines. For files use --inputs."""
-    word: str | None = None
-    """Compare this word in the texts instead of the texts: its nearest words in each context, and the neighbours of its
-    static vector in the vocabulary. With --output FILE.png (.svg, .pdf) also a picture."""
     inputs: tuple[str, ...] = ()
     """Files with texts: .txt (one per line, blank lines are skipped), .jsonl, .csv, .tsv, .parquet, also compressed; or
     - alone for standard input, one text per line."""
@@ -72,12 +68,6 @@ class EmbedSettings:
         check_not_str(self, "texts", "inputs")
         if bool(self.texts) == bool(self.inputs):
             raise ValueError("give either texts, or files with --inputs")
-        if self.word is not None and self.inputs:
-            raise ValueError("--word compares a word in a few texts; omit --inputs")
-        if self.word is not None and self.output is not None and self.output.suffix not in PICTURES:
-            raise ValueError(f"{self.output}: with --word, expected a picture, {', '.join(PICTURES)}")
-        if self.word is not None and not self.word.strip():
-            raise ValueError("--word: expected a word of the texts, got an empty text")
         if self.inputs and self.output is None:
             raise ValueError("--inputs needs a file for the vectors: add --output vectors.npy")
         check_pooling(self.pooling)
@@ -106,7 +96,7 @@ class EmbedSettings:
 
     def check_number_of_texts(self, number: int) -> None:
         """Raise ValueError for one text without an output; piped texts are counted when they have been read."""
-        if number == 1 and self.output is None and self.word is None:
+        if number == 1 and self.output is None:
             raise ValueError("one text has nothing to compare with: give another, or add --output vectors.npy")
 
 
@@ -114,7 +104,7 @@ def embed(settings: EmbedSettings, reporter: Reporter = SILENT) -> None:
     """Write the vectors of texts or files to a file, in constant memory, or print the cosines between some texts."""
     if settings.output is not None:
         check_absent(settings.output)
-        if settings.word is None and settings.output.suffix not in ("", ".npy"):
+        if settings.output.suffix not in ("", ".npy"):
             raise ValueError(
                 f"{settings.output}: vectors are written as .npy, not as {settings.output.suffix}; name it "
                 f"{settings.output.with_suffix('.npy')} (numpy.load reads it, numpy.savetxt makes text of it)"
@@ -131,9 +121,7 @@ def embed(settings: EmbedSettings, reporter: Reporter = SILENT) -> None:
     with execution_context(settings.device) as context:
         counts = InputCounts()
         model = load(folder, context.device, context.dtype)
-        if settings.word is not None:
-            _print_neighbours(reporter, model, settings, texts)
-        elif settings.output is None:
+        if settings.output is None:
             _print_cosines(reporter, texts, _embed(model, texts, settings, counts))
         else:
             size = model.vector_size(settings.pooling)
@@ -174,27 +162,6 @@ def _write_npy(path: Path, blocks: Iterable[NDArray[np.float32]], num_columns: i
         for block in blocks:
             array.append(block)
     return array.length
-
-
-def _print_neighbours(reporter: Reporter, model: Bert, settings: EmbedSettings, texts: Sequence[str]) -> None:
-    """Print the nearest words of a word in each text, beside the neighbours of its static vector; draw a picture."""
-    from bertwright.inference.word_neighbours import find_neighbours
-    from bertwright.inference.word_plot import draw_contexts
-
-    word = settings.word or ""
-    contexts = find_neighbours(model, word, texts)
-    reporter.record(Heading(f"Nearest to {word!r}: cosine, and the number of the neighbour's text"))
-    rows = []
-    for occurrence in contexts.occurrences:
-        near = ", ".join(f"{one.word} {one.cosine:.2f} ({(one.text or 0) + 1})" for one in occurrence.neighbours)
-        cosine = contexts.cosines[0, occurrence.place]
-        rows.append((str(occurrence.text + 1), texts[occurrence.text], near, f"{cosine:.3f}"))
-    static = ", ".join(f"{one.word} {one.cosine:.2f}" for one in contexts.static)
-    rows.append(("", "static vector, in the vocabulary", static or "none", ""))
-    reporter.record(Rows(("", "text", "nearest words of the texts", "to the first"), rows, texts=(1, 2)))
-    if settings.output is not None:
-        write_picture(draw_contexts(contexts, word, texts), settings.output, reporter)
-        reporter.record(Line(str(settings.output)))
 
 
 def _print_cosines(reporter: Reporter, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:

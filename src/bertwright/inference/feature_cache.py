@@ -12,10 +12,8 @@ the digest of the states, which shows damage. The folder appears when all states
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bertwright.base.description import Description
 from bertwright.base.files import (
     atomic_folder,
     attach_filename,
@@ -34,17 +33,18 @@ from bertwright.base.files import (
     remove_stale_parts,
     write_json,
 )
-from bertwright.base.npy import NpyWriter
+from bertwright.base.npy import allocate_npy
 from bertwright.base.ragged import offsets_from_lengths
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.heads import BatchPredictor, TaskBatch
 from bertwright.models.pooling import pool_states
-from bertwright.tasks.prediction import predict_logits
+from bertwright.tasks.prediction import predict_logits, prediction_batches
+from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task import Encoded, Ints
+from bertwright.training.loop import check_finite_outputs
 
 Vectors = npt.NDArray[np.float32]
 
-BLOCK_STATES = 8_192  # states per write; bounds memory
 HEADER = "features.json"
 
 
@@ -118,7 +118,7 @@ class Header:
     data: str
     """Digest of the encoder's input: token ids, lengths of sequences, and positions of the states."""
     layers: tuple[int, ...]
-    states: str = ""
+    states: str
     """Digest of the layers' files."""
 
 
@@ -137,43 +137,63 @@ class Features:
 
 
 def load_or_compute_features(
-    encoder: TextEncoder,
-    encoded: Encoded,
-    layers: Sequence[int],
-    folder: Path,
-    advance: Callable[[int], None] | None = None,
-    pooled: bool = False,
-    modes: Sequence[str] = (),
+    states: LayerStates, encoded: Encoded, folder: Path, advance: Callable[[int], None] | None = None
 ) -> Features:
-    """Open the features in `folder`; compute them first if the folder is absent or lacks one of these layers.
+    """Open the features in `folder`; compute them first if the folder is absent or lacks one of the layers.
 
     float16 rounds each number by at most 0.05 %, which changes a head's score far less than another seed does.
     `advance` is called with a number of items when they are done. Raises ValueError if the folder has features of
-    another model or other data, if they are damaged, or if the encoder lacks a layer; OSError if the disk is full.
+    another model or other data, or if they are damaged; OSError if the disk is full.
     """
-    states = LayerStates(encoder, layers, pooled, modes)
-    model, data = encoder_digest(encoder, states.modes), input_digest(encoded)
+    model, data = encoder_digest(states.encoder, states.modes), input_digest(encoded)
     with lock_folder(folder.parent):
         remove_stale_parts(folder.parent)
         header = check_cache_key(folder, model, data)
-        if header is None or not {*layers} <= {*header.layers}:
-            cached = header.layers if header else ()
-            states = LayerStates(encoder, sorted({*layers, *cached}), pooled, modes)
-            header = _compute(folder, Header(model, data, states.layers), states, encoded, advance)
-    stored = _map_layers(folder, header.layers)
-    if _digest_layers(folder, header.layers) != header.states:
+        cached = header.layers if header else ()
+        if not {*states.layers} <= {*cached}:
+            states = LayerStates(states.encoder, sorted({*states.layers, *cached}), states.pooled, states.modes)
+            with atomic_folder(folder) as temporary, attach_filename(folder):
+                _write_states(temporary, states, encoded, advance)
+                digest = _digest_layers(temporary, states.layers)
+                write_json(temporary / HEADER, asdict(Header(model, data, states.layers, digest)))
+                shutil.rmtree(folder, ignore_errors=True)
+    features = open_features(folder)
+    if _digest_layers(folder, features.header.layers) != features.header.states:
         raise ValueError(_damaged(folder))
-    return Features(header, stored)
+    return features
 
 
-def cache_info(folder: Path) -> tuple[Header, tuple[int, int]]:
-    """Read the header of a cache, and (R, H). The states are not compared with their digest.
+@torch.inference_mode()
+def _write_states(folder: Path, states: LayerStates, encoded: Encoded, advance: Callable[[int], None] | None) -> None:
+    """Compute all states, batch by batch, and write them into the files of their layers."""
+    shape = len(encoded.positions), states.state_size
+    files = [allocate_npy(_layer_file(folder, layer), np.float16, shape) for layer in states.layers]
+    for items, batch in prediction_batches(states, states.config, encoded):
+        computed = states.predict_batch(batch).cpu().numpy()
+        check_finite_outputs(bool(np.isfinite(computed).all()))
+        if np.abs(computed).max(initial=0) > np.finfo(np.float16).max:
+            raise ValueError("the encoder's states exceed float16's range; are its weights damaged?")
+        for file, layer in zip(files, np.split(computed, len(files), axis=1), strict=True):
+            file[encoded.rows(items)] = layer
+        if advance is not None:
+            advance(len(items))
+    for file in files:
+        file.flush()
 
-    Raises ValueError for a folder that is not a cache, and for missing or truncated files.
+
+def open_features(folder: Path) -> Features:
+    """Map a cache into memory. The states are not compared with their digest.
+
+    Raises ValueError for a folder that is not a cache, and for files that are missing, truncated or of another shape.
     """
     header = _read_header(folder)
-    states, size = _map_layers(folder, header.layers)[0].shape
-    return header, (states, size)
+    try:
+        stored = tuple([np.load(_layer_file(folder, layer), mmap_mode="r") for layer in header.layers])
+    except (OSError, EOFError, ValueError):
+        raise ValueError(_damaged(folder)) from None
+    if any(array.ndim != 2 or array.shape != stored[0].shape or array.dtype != np.float16 for array in stored):
+        raise ValueError(_damaged(folder))
+    return Features(header, stored)
 
 
 def check_cache_key(folder: Path, model: str, data: str) -> Header | None:
@@ -210,75 +230,20 @@ def _digest(array: npt.NDArray[Any]) -> str:
     return digest_bytes(f"{array.dtype} {array.shape}".encode(), array.tobytes())
 
 
-def _compute(
-    folder: Path, header: Header, states: LayerStates, encoded: Encoded, advance: Callable[[int], None] | None
-) -> Header:
-    """Write a cache with the layers of the header, in place of an older one; return the header with its digest."""
-    with atomic_folder(folder) as temporary, attach_filename(folder):
-        with ExitStack() as stack:
-            paths = [_layer_file(temporary, layer) for layer in header.layers]
-            files = [stack.enter_context(NpyWriter(path, np.float16, (states.state_size,))) for path in paths]
-            for block in _split_into_blocks(encoded):
-                computed = predict_logits(states, block, advance)
-                if np.abs(computed).max(initial=0) > np.finfo(np.float16).max:
-                    raise ValueError(f"{folder}: the encoder's states exceed float16's range; are its weights damaged?")
-                for file, layer in zip(files, np.split(computed, len(files), axis=1), strict=True):
-                    file.append(layer)
-        header = replace(header, states=_digest_layers(temporary, header.layers))
-        write_json(temporary / HEADER, asdict(header))
-        shutil.rmtree(folder, ignore_errors=True)
-    return header
-
-
-def _split_into_blocks(encoded: Encoded) -> Iterator[Encoded]:
-    """Yield consecutive items with about BLOCK_STATES states, without labels."""
-    per_item = encoded.sequences_per_item
-    states_before = encoded.position_starts[::per_item]  # items + 1
-    cuts = np.searchsorted(states_before, np.arange(BLOCK_STATES, len(encoded.positions), BLOCK_STATES))
-    for first, last in pairwise(np.unique([0, *cuts, encoded.num_items]).tolist()):
-        sequences = slice(first * per_item, last * per_item)
-        tokens = slice(encoded.starts[sequences.start], encoded.starts[sequences.stop])
-        states = slice(encoded.position_starts[sequences.start], encoded.position_starts[sequences.stop])
-        yield replace(
-            encoded,
-            input_ids=encoded.input_ids[tokens],
-            token_type_ids=None if encoded.token_type_ids is None else encoded.token_type_ids[tokens],
-            lengths=encoded.lengths[sequences],
-            example_ids=encoded.example_ids[sequences],
-            positions=encoded.positions[states],
-            position_counts=encoded.position_counts[sequences],
-            labels=encoded.labels[:0],
-            label_counts=np.zeros(last - first, dtype=np.int64),
-        )
+def _digest_layers(folder: Path, layers: Sequence[int]) -> str:
+    return digest_bytes(*(digest_file(_layer_file(folder, layer)).encode() for layer in layers))
 
 
 def _read_header(folder: Path) -> Header:
-    """Read the header of a cache. Raises ValueError if it is missing or damaged."""
     try:
-        fields: dict[str, Any] = read_json(folder / HEADER)
-        layers = tuple(map(int, fields["layers"]))
-        if not layers:
+        header = Header(**read_json(folder / HEADER))
+        if not header.layers:
             raise ValueError("no layers")
-        return Header(str(fields["model"]), str(fields["data"]), layers, str(fields["states"]))
-    except (FileNotFoundError, LookupError, TypeError, ValueError):
+        return replace(header, layers=tuple(map(int, header.layers)))
+    except (FileNotFoundError, TypeError, ValueError):
         raise ValueError(
             f"{folder}: not a folder of features ({HEADER} is missing or damaged); delete it, or choose another folder"
         ) from None
-
-
-def _map_layers(folder: Path, layers: Sequence[int]) -> tuple[npt.NDArray[np.float16], ...]:
-    """Map the files of the layers into memory. Raises ValueError if one is missing, truncated or of another shape."""
-    try:
-        stored = tuple([np.load(_layer_file(folder, layer), mmap_mode="r") for layer in layers])
-    except (OSError, EOFError, ValueError):
-        raise ValueError(_damaged(folder)) from None
-    if any(array.ndim != 2 or array.shape != stored[0].shape or array.dtype != np.float16 for array in stored):
-        raise ValueError(_damaged(folder))
-    return stored
-
-
-def _digest_layers(folder: Path, layers: Sequence[int]) -> str:
-    return digest_bytes(*(digest_file(_layer_file(folder, layer)).encode() for layer in layers))
 
 
 def _layer_file(folder: Path, layer: int) -> Path:
@@ -287,3 +252,18 @@ def _layer_file(folder: Path, layer: int) -> Path:
 
 def _damaged(folder: Path) -> str:
     return f"{folder}: the features were damaged after they were written; delete the folder to compute them again"
+
+
+def describe(folder: Path, verify: bool) -> Description | None:
+    """Describe the caches of a task's splits; None for another folder."""
+    fields = {}
+    for split in SPLITS:
+        if (folder / split / HEADER).is_file():
+            features = open_features(folder / split)
+            states, size = features.stored[0].shape
+            layers = ", ".join(map(str, features.header.layers))
+            fields[split] = f"{states:,} states of {size} numbers, of layer {layers}"
+    if not fields:
+        return None
+    fields["checked"] = "sizes (a probe that reads them compares every byte)"
+    return Description("states of a frozen encoder", fields)

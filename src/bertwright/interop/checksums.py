@@ -8,6 +8,7 @@ other programs write none, and an owner may delete it after changing another fil
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -81,3 +82,17 @@ def compute_checksum(path: Path) -> str:
         while block := file.read(READ_SIZE):
             checksum = google_crc32c.extend(checksum, block)
     return f"{checksum:08x}"
+
+
+class Check(NamedTuple):
+    """What loading a folder has compared."""
+
+    text: str
+    by_checksums: bool
+
+
+def describe_check(folder: Path) -> Check:
+    """Return what loading a model folder compares, for people."""
+    if read_checksums(folder):
+        return Check(f"every byte, by {CHECKSUMS}", True)
+    return Check(f"shapes and formats only (no {CHECKSUMS})", False)

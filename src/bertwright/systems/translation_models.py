@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertwright.base.description import Description
 from bertwright.base.files import read_json
+from bertwright.interop.checksums import describe_check
 from bertwright.interop.model_files import CONFIG, locate_config
 from bertwright.kernels.fused_ops import linear_cross_entropy
 from bertwright.models.beam_search import StepDecoder
@@ -134,3 +136,15 @@ def load_translation_system(folder: Path) -> TranslationSystem:
         raise ValueError(f"{path}: model_type: expected {' or '.join(by_type)}, got {model_type!r}; {ADVICE}")
     system: TranslationSystem = resolve(by_type[model_type].load)(folder)
     return system
+
+
+def describe(folder: Path, verify: bool) -> Description | None:
+    """Load and describe a translation model; None for another folder. Loading compares all files with checksums."""
+    if not is_translation_model(folder):
+        return None
+    system, checked = load_translation_system(folder), describe_check(folder)
+    fields = {"shape": str(system.model.config), "parameters": f"{system.model.num_parameters:,}"}
+    if system.source is not system.target:
+        fields["words of the source"] = f"{system.source.vocab_size:,}"
+    fields["vocabulary"] = f"{system.target.vocab_size:,} tokens"
+    return Description("translation model", fields | {"checked": checked.text}, checked.by_checksums)

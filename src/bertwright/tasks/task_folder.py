@@ -9,17 +9,33 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bertwright.base.description import Description
 from bertwright.base.files import read_json, write_json
 from bertwright.base.settings import did_you_mean
-from bertwright.interop.checksums import write_checksums
+from bertwright.interop.checksums import describe_check, write_checksums
 from bertwright.interop.head_config import HeadRecord
-from bertwright.interop.huggingface import Head, load_head, load_task_model, read_config, write_task_model
-from bertwright.interop.model_files import CLASSES, new_folder
+from bertwright.interop.huggingface import (
+    Head,
+    LoadResult,
+    load_config,
+    load_head,
+    load_model,
+    load_task_model,
+    read_config,
+    write_task_model,
+)
+from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, model_folder, new_folder
+from bertwright.interop.sentence_modules import read_sentence_modules
+from bertwright.models.encoder import EncoderConfig
 from bertwright.models.heads import EncoderForTask
+from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tasks.classification import format_labels
 from bertwright.tasks.task import TASK_FILE, AnyTask, from_fields, write_task
 from bertwright.tasks.task_types import TASK_TYPES
+from bertwright.vocabulary.open_tokenizer import describe_tokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
+
+MAX_LABELS = 12  # listed labels
 
 
 def read_task(folder: Path) -> AnyTask | None:
@@ -158,3 +174,39 @@ def _scale_classifier(model: EncoderForTask, factor: float) -> None:
     if factor != 1:
         for parameter in model.head.get_submodule("classifier").parameters():
             parameter.mul_(factor)
+
+
+def describe(folder: Path, verify: bool) -> Description | None:
+    """Load and describe a model; None for another folder. Loading compares all files with their checksums."""
+    if not ((folder / CONFIG).is_file() or (folder / MODULES).is_file()):
+        return None
+    folder = model_folder(folder)
+    config, trained = load_config(folder), load_task(folder)
+    loaded = trained or load_model(folder, heads="optional")
+    fields = {"shape": describe_shape(config), "positions": f"{config.max_positions:,}"}
+    fields["parameters"] = f"{loaded.model.num_parameters:,}"
+    if isinstance(loaded, LoadResult):
+        if modules := read_sentence_modules(folder):
+            fields["text vectors"] = modules.description
+        fields["missing heads"] = ", ".join(loaded.missing_heads) or "none"
+    else:
+        fields |= describe_task(loaded.task)
+    checked = describe_check(folder)
+    fields |= describe_tokenizer(folder) | {"checked": checked.text}
+    return Description(f"model for {trained.task.kind}" if trained else "model", fields, checked.by_checksums)
+
+
+def describe_shape(config: EncoderConfig) -> str:
+    """Return the sizes of an encoder and, if it reads in one direction only, that direction."""
+    return f"{config}, {config.direction}" if isinstance(config, BertConfig) and config.is_causal else str(config)
+
+
+def describe_task(task: AnyTask) -> dict[str, str]:
+    """Return the properties of a task, for people."""
+    fields = {"task": task.kind}
+    if task.label_names:
+        names = ", ".join(task.label_names[:MAX_LABELS]) + (" …" if len(task.label_names) > MAX_LABELS else "")
+        fields["labels"] = f"{len(task.label_names)}: {names}"
+    fields |= {"head": f"{task.head.kind}, {task.head.outputs} outputs", "metric": task.metric}
+    fields["longest sequence"] = f"{task.max_length} tokens"
+    return fields | task.describe()

@@ -1,4 +1,4 @@
-"""The task types by name, and the union of their options: add yours, with its options, here.
+"""The task types by name, and the union of their options: add yours here.
 
 A method of its own for Python users is in `inference/bert.py`.
 """
@@ -6,11 +6,10 @@ A method of its own for Python users is in `inference/bert.py`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import field, fields, make_dataclass, replace
+from typing import Any, get_type_hints
 
 from bertwright.base.settings import check_not_str, field_docs
-from bertwright.tables.tagged_sentences import Unit
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
@@ -25,43 +24,24 @@ TASK_TYPES: dict[str, type[AnyTask]] = {
 NATIVE_SUFFIXES = {cls.native_suffix: cls for cls in TASK_TYPES.values() if cls.native_suffix}
 
 
-@dataclass(frozen=True)
-class TaskOptions:
+def _option_fields() -> list[tuple[str, Any, Any]]:
+    """Return name, type and default of each option of some task type; unset, an option is None."""
+    types = dict[str, Any]()
+    for cls in TASK_TYPES.values():
+        hints = get_type_hints(cls)
+        types |= {option.name: hints[option.name] | None for option in options_of(cls)}
+    return [(name, hint, field(default=None)) for name, hint in types.items()]
+
+
+def _check_options(options: TaskOptions) -> None:
+    check_not_str(options, "endings", "label_columns")
+
+
+_Options = make_dataclass("_Options", _option_fields(), frozen=True, namespace={"__post_init__": _check_options})
+
+
+class TaskOptions(_Options):  # type: ignore[misc, valid-type]  # a class that is made at run time
     """Columns, lengths and metric of the task. Unset options keep the preset's value, or the default in brackets."""
-
-    text: str | None = None
-    text_pair: str | None = None
-    label: str | None = None
-    header: bool | None = None
-    quotes: bool | None = None
-    encoding: str | None = None
-    format: str | None = None
-    max_length: int | None = None
-    both_orders: bool | None = None
-    metric: str | None = None
-    pos_label: str | None = None
-    label_separator: str | None = None
-    label_columns: tuple[str, ...] | None = None
-    prompt: str | None = None
-    start: str | None = None
-    endings: tuple[str, ...] | None = None
-    first_label: int | None = None
-    words: str | None = None
-    tags: str | None = None
-    scheme: str | None = None
-    unit: Unit | None = None
-    context: bool | None = None
-    tag_head: str | None = None
-    comment_prefix: str | None = None
-    doc_stride: int | None = None
-    max_query_length: int | None = None
-    n_best_size: int | None = None
-    max_answer_length: int | None = None
-    allow_no_answer: bool | None = None
-    scoring: str | None = None
-
-    def __post_init__(self) -> None:
-        check_not_str(self, "endings", "label_columns")
 
     @classmethod
     def field_docs(cls) -> dict[str, str]:
@@ -76,7 +56,7 @@ class TaskOptions:
         return {name: _compose_help(by_text) for name, by_text in helps.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {option.name: getattr(self, option.name) for option in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
     def apply_to(self, task: AnyTask) -> AnyTask:
@@ -86,11 +66,6 @@ class TaskOptions:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in odd)
             raise ValueError(f"{flags}: not an option of {task.kind} tasks")
         return replace(task, **self.to_dict())  # type: ignore[type-var]
-
-
-for _cls in TASK_TYPES.values():
-    if _missing := {option.name for option in options_of(_cls)} - {field.name for field in fields(TaskOptions)}:
-        raise TypeError(f"TaskOptions: {', '.join(sorted(_missing))} of {_cls.__name__} is missing")
 
 
 def _format_default(default: Any) -> str:

@@ -33,6 +33,7 @@ from bertwright.text.sources import (
 
 BLOCK = 1 << 20  # bytes per read; large enough that Python's overhead is negligible
 ZSTD_WINDOW = 1 << 31  # bytes, as in public dumps made with `zstd --long=31`; smaller windows take less memory
+ZSTD_READ = 1 << 13  # bytes per call of the decompressor; each 4 of them may hold 128 KiB, so memory stays below 300 MB
 STDIN_NAME = "standard input"  # the name in messages
 BINARY_HEAD = 1 << 13  # bytes; a file with a NUL among the first ones is binary
 
@@ -261,47 +262,19 @@ def _decompress(file: InputFile, plain: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
 
 
 def _read_zstd_blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the content of all frames of a .zst file; a few bytes can hold gigabytes, so the output is bounded.
-
-    zstandard's reader does not report a truncated file, so the frames are checked separately.
-    """
+    """Yield the content of all frames of a .zst file. Raises EOFError if the last one is truncated."""
     with needs("fast", "a .zst file"):
         import zstandard
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+    frame = decompressor.decompressobj()
     try:
-        with decompressor.stream_reader(file, read_across_frames=True, closefd=False) as stream:
-            while block := stream.read(BLOCK):
-                yield block
-        _check_zstd_frames(file)
+        while data := frame.unused_data or file.read(ZSTD_READ):
+            frame = decompressor.decompressobj() if frame.eof else frame
+            plain = frame.decompress(data)
+            yield from (plain[start : start + BLOCK] for start in range(0, len(plain), BLOCK))
     except zstandard.ZstdError as error:
         raise zlib.error(str(error)) from None  # as the other formats report damage
-
-
-def _check_zstd_frames(file: IO[bytes]) -> None:
-    """Raise EOFError unless the file ends with a whole frame. Reads headers only (RFC 8878, section 3.1)."""
-    import zstandard
-
-    size = file.seek(0, 2)
-    position = 0
-    while position < size:
-        file.seek(position)
-        head = file.read(18)  # the longest frame header
-        if len(head) < 8:
-            raise EOFError
-        if 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F:  # a skippable frame
-            position += 8 + int.from_bytes(head[4:8], "little")
-            continue
-        position += zstandard.frame_header_size(head)
-        is_last = False
-        while not is_last:
-            file.seek(position)
-            block = int.from_bytes(file.read(3), "little")
-            is_last, kind, length = bool(block & 1), block >> 1 & 3, block >> 3
-            position += 3 + (1 if kind == 1 else length)  # a run-length block holds one byte
-            if position > size:
-                raise EOFError
-        position += 4 * zstandard.get_frame_parameters(head).has_checksum
-    if position > size:
+    if not frame.eof:
         raise EOFError
 
 

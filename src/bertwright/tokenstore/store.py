@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar, get_origin, get_type_hints
 import numpy as np
 
 from bertwright.base import files, object_storage
+from bertwright.base.description import Description
 from bertwright.base.object_storage import as_url, display
 from bertwright.base.reporter import Line, Reporter
 
@@ -290,3 +291,21 @@ def open_held_out(store: Path, tokenizer_digest: str) -> TokenStore:
     if held_out.num_sentences < 2:
         raise ValueError(f"{store}: one held-out sentence; prepare the text again with a larger --held-out")
     return held_out
+
+
+def describe(folder: Path, verify: bool) -> Description | None:
+    """Describe a finished token store, with its held-out part; None for another folder."""
+    if not (folder / "train" / HEADER).is_file():
+        return None
+    fields = {}
+    for name in ("train", "held_out"):
+        if (folder / name).is_dir():
+            store = TokenStore.open(folder / name, verify=verify)
+            fields[name.replace("_", " ")] = (
+                f"{store.num_documents:,} documents, {store.num_sentences:,} sentences, {store.num_tokens:,} tokens"
+            )
+    provenance = store.header.provenance
+    fields["vocabulary"] = f"{provenance.vocab_size:,} tokens, digest {provenance.vocabulary_digest}"
+    fields["sentence splitter"] = provenance.sentence_splitter
+    fields["checked"] = "every byte" if verify else "sizes and sampled blocks (--verify: every byte)"
+    return Description("token store", fields, has_digests=True)

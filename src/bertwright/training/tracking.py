@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from bertwright.base.files import read_json, write_json
+from bertwright.base.optional import check_installed
 from bertwright.base.settings import read_toml
 
 TrackerName = Literal["wandb", "mlflow"]
@@ -20,17 +21,10 @@ PROJECT = "bertwright"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names a
 MAX_PARAMS = 100  # per request to MLflow
 
 
-class Tracker(Protocol):
-    """A run in the program that shows it."""
-
-    def log(self, values: Mapping[str, float], step: int) -> None: ...
-    def close(self, finished: bool) -> None: ...
-
-
 def check_tracker(name: TrackerName | None) -> None:
     """Raise ValueError if the tracker's package is not installed."""
-    if name is not None and importlib.util.find_spec(name) is None:
-        raise ValueError(f'track: expected an installed {name}, got none; run pip install "bertwright[tracking]"')
+    if name is not None:
+        check_installed(name, "tracking", f"track = {name!r}")
 
 
 class WandbTracker:
@@ -83,10 +77,7 @@ class MlflowTracker:
         self.client.set_terminated(self.identifier, "FINISHED" if finished else "KILLED")
 
 
-TRACKERS: dict[TrackerName, Callable[[Path, str | None, Mapping[str, Any]], WandbTracker | MlflowTracker]] = {
-    "wandb": WandbTracker,
-    "mlflow": MlflowTracker,
-}
+TRACKERS: dict[TrackerName, type[WandbTracker | MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
 
 
 class Tracking:
@@ -94,40 +85,37 @@ class Tracking:
 
     def __init__(self, name: TrackerName | None, run: Path) -> None:
         """Start the tracker's run with the settings of settings.toml, or continue it; None: track nothing."""
-        self.name = name
-        self.tracker: Tracker | None = None if name is None else self._attempt(lambda: self._open(name, run))
-
-    @staticmethod
-    def _open(name: TrackerName, run: Path) -> Tracker:
-        path = run / TRACKING_FILE
-        identifiers = read_json(path) if path.is_file() else {}
-        settings = read_toml(run / "settings.toml") if (run / "settings.toml").is_file() else {}
-        tracker = TRACKERS[name](run, identifiers.get(name), flatten(settings))
-        write_json(path, identifiers | {name: tracker.identifier})
-        return tracker
+        self.name, self.tracker = name, None
+        if name is None:
+            return
+        with self._warn_of_errors():
+            path, settings = run / TRACKING_FILE, run / "settings.toml"
+            identifiers = read_json(path) if path.is_file() else {}
+            table = flatten(read_toml(settings)) if settings.is_file() else {}
+            self.tracker = TRACKERS[name](run, identifiers.get(name), table)
+            write_json(path, identifiers | {name: self.tracker.identifier})
 
     def log(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """Forward a record: its metrics are named `kind/name`, as in TensorBoard."""
-        named = {f"{kind}/{name}": value for name, value in values.items()}
         if self.tracker is not None:
-            tracker = self.tracker
-            self._attempt(lambda: tracker.log(named, step))
+            with self._warn_of_errors():
+                self.tracker.log({f"{kind}/{name}": value for name, value in values.items()}, step)
 
     def close(self, finished: bool) -> None:
         """End the tracker's run; `finished`: training has reached its last step."""
         if self.tracker is not None:
-            tracker = self.tracker
-            self._attempt(lambda: tracker.close(finished))
+            with self._warn_of_errors():
+                self.tracker.close(finished)
 
-    def _attempt(self, act: Callable[[], Any]) -> Any:
+    @contextmanager
+    def _warn_of_errors(self) -> Iterator[None]:
         try:
-            return act()
+            yield
         except Exception as error:  # the trackers' own errors, of the network above all
             reason = str(error).strip().split("\n")[0] or type(error).__name__
             text = f"{self.name}: {reason}; this run is no longer tracked; metrics.jsonl stays complete"
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(text, stacklevel=4)
             self.tracker = None
-            return None
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

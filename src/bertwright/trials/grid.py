@@ -13,13 +13,15 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertwright.base.description import Description, describe_progress, name_damaged_file
 from bertwright.base.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
-from bertwright.base.settings import write_settings
+from bertwright.base.settings import read_toml, write_settings
 from bertwright.finetuning.finetune_cost import CostEstimator, open_timed
 from bertwright.finetuning.run import FinetuneRun
 from bertwright.interop.model_files import digest_model
@@ -32,7 +34,7 @@ from bertwright.training.distributed import check_single_process
 from bertwright.training.loop import DivergedError
 from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, check_run_directory, delete_weights
 from bertwright.trials.grid_settings import RESUME_OVERRIDES, GridSettings
-from bertwright.trials.runner import Result, Runner
+from bertwright.trials.runner import Result, Runner, count_results
 from bertwright.trials.table import Score, Table, read_cells
 from bertwright.trials.trial import Finetune, digest_task_inputs
 
@@ -269,3 +271,19 @@ def live_candidates(outcomes: Sequence[Outcome], seeds: int) -> set[tuple[str, i
     complete = [row for row in ranked if counts[row] == seeds]
     incomplete = [row for row in ranked if counts[row] < seeds]
     return {(row, best_seed(outcomes, row)) for row in [*complete[:1], *incomplete]}
+
+
+def describe(folder: Path, verify: bool) -> Description | None:
+    """Describe the finished runs of a grid and its choice; None for another folder."""
+    path, report = folder / "settings.toml", folder / "report.json"
+    settings = read_toml(path) if path.is_file() else {}
+    if not settings.keys() >= {"learning_rates", "batch_sizes", "epochs", "seeds"}:
+        return None
+    points = prod(len(settings[name]) for name in ("learning_rates", "batch_sizes", "epochs"))
+    fields = describe_progress(folder, count_results(folder), points * int(settings["seeds"]))
+    if fields["state"] == "finished":
+        with name_damaged_file(report):
+            record = read_json(report)
+            metric, chosen = record["metric"], record["chosen"]
+            fields |= {"chosen": str(chosen["run"]), "best on dev": f"{metric} {chosen['scores']['dev'][metric]:.4f}"}
+    return Description("grid of fine-tuning runs", fields)

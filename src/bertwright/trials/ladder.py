@@ -14,13 +14,14 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from bertwright.base.files import lock_folder, write_json, write_text
+from bertwright.base.description import Description, describe_progress, name_damaged_file
+from bertwright.base.files import lock_folder, read_json, write_json, write_text
 from bertwright.base.reporter import SILENT, Heading, Outputs, Reporter
-from bertwright.base.settings import write_settings
+from bertwright.base.settings import read_toml, write_settings
 from bertwright.training.run_folder import check_run_directory
 from bertwright.trials.floors import FrequentAnswer
 from bertwright.trials.ladder_settings import FLOOR, RESUME_OVERRIDES, LadderSettings, slug
-from bertwright.trials.runner import Result, Runner
+from bertwright.trials.runner import Result, Runner, count_results
 from bertwright.trials.table import Score, Table, contrast_rows, estimate_cells, read_cells
 from bertwright.trials.trial import Finetune, Trial
 from bertwright.trials.work_spent import Work, pretraining_work
@@ -122,3 +123,19 @@ def format_tokens(work: Work | None) -> str:
 def format_minutes(work: Work | None) -> str:
     """Format the minutes of all pre-training; "" without one, "?" if unknown."""
     return "?" if work is None else f"{work.seconds / 60:,.1f}" if work.tokens else ""
+
+
+def describe(folder: Path, verify: bool) -> Description | None:
+    """Describe the finished runs of a ladder and, when all are finished, its table; None for another folder."""
+    path, report = folder / "settings.toml", folder / "report.json"
+    if not path.is_file() or not read_toml(path).keys() >= {"word_epochs", "seeds"}:
+        return None
+    fields = describe_progress(folder, count_results(folder))
+    if report.is_file():
+        with name_damaged_file(report):
+            table = read_json(report)
+            fields["table"] = str(table["title"])
+            for cell in table["cells"]:
+                score = f"{cell['column']} {100 * cell['mean']:.2f}"
+                fields[cell["row"]] = ", ".join([*filter(None, [fields.get(cell["row"])]), score])
+    return Description("ladder of systems", fields)

@@ -15,23 +15,28 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from bertwright.base.description import Description, describe_progress
 from bertwright.base.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.optional import is_installed
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
-from bertwright.base.settings import write_settings
+from bertwright.base.settings import read_toml, write_settings
 from bertwright.finetuning.pooling_choice import PoolingChoice, choose_pooling
 from bertwright.finetuning.settings import TuningSettings
 from bertwright.inference.feature_cache import (
+    HEADER,
     Features,
+    LayerStates,
     check_cache_key,
     encoder_digest,
     input_digest,
     load_or_compute_features,
+    open_features,
 )
 from bertwright.interop.huggingface import check_vocabulary, load_model
 from bertwright.interop.model_files import model_folder
@@ -48,6 +53,7 @@ from bertwright.models.representations import (
     single_layers,
 )
 from bertwright.tables.tag_schemes import split_tag
+from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, data_warnings, read_splits, within_positions
 from bertwright.training.context import ExecutionContext, execution_context
@@ -316,10 +322,8 @@ class ProbeRun:
         """Return the states of one split; compute them if they are not cached."""
         layers = {layer for name in self.representations for layer in self.layers(name)}
         with self.reporter.progress(f"features of {split.name}", split.encoded.num_items) as advance:
-            folder, pooled = self.features_folder(split), self.task.head.reads_sequence_state
-            return load_or_compute_features(
-                self.encoder, split.encoded, sorted(layers), folder, advance, pooled, self.pooling.modes
-            )
+            states = LayerStates(self.encoder, sorted(layers), self.task.head.reads_sequence_state, self.pooling.modes)
+            return load_or_compute_features(states, split.encoded, self.features_folder(split), advance)
 
     def features_folder(self, split: SplitData) -> Path:
         """Return the cache folder of a split."""
@@ -439,3 +443,19 @@ def parse_result(record: Any, metric: str) -> ProbeResult:
         if not isinstance(scores, dict) or not isinstance(scores.get(metric), float):
             raise ValueError(f"{metric} of {result.trial} is {scores!r}")
     return result
+
+
+def describe(folder: Path, verify: bool) -> Description | None:
+    """Describe the finished heads of a probe; None for another folder."""
+    path, results = folder / "settings.toml", folder / RESULTS_FILE
+    settings = read_toml(path) if path.is_file() else {}
+    if not settings.keys() >= {"representations", "learning_rates", "seeds"}:
+        return None
+    names, planned = settings["representations"], None
+    cache = Path(settings.get("features", folder / "features")) / SPLITS[0]
+    if "each-layer" in names and (cache / HEADER).is_file():  # the number of heads depends on the model's layers
+        names = [*expand_representations(names, max(open_features(cache).header.layers))]
+    if "each-layer" not in names:
+        planned = prod(map(len, (names, settings["learning_rates"], settings["seeds"])))
+    done = len(results.read_bytes().splitlines()) if results.is_file() else 0
+    return Description("probe of frozen features", describe_progress(folder, done, planned))

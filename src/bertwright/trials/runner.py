@@ -261,3 +261,8 @@ def describe_environment(device: DeviceSettings) -> dict[str, str]:
         "threads": str(select_threads(device)),
         "dtype": device.dtype,
     }
+
+
+def count_results(folder: Path) -> int:
+    """Count the finished runs of a series that has its folder for itself."""
+    return sum(1 for _ in folder.glob(f"runs/*/{RESULT}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from bertwright.base.description import Description
 from bertwright.base.files import local_folder, read_json
 from bertwright.systems.registry import resolve, system_of_folder
 from bertwright.vocabulary.byte_pair_tokenizer import TOKENIZER_CLASS, BytePairTokenizer
@@ -38,3 +39,19 @@ def open_tokenizer(folder_or_file: Path | str, lowercase: bool | None = None) ->
         tokenizer: TextTokenizer = resolve(system.tokenizer)(path)
         return tokenizer
     return Tokenizer.load(path, lowercase)
+
+
+def describe_tokenizer(folder: Path) -> dict[str, str]:
+    """Return the size and the digest of the tokenizer of a folder, for people."""
+    tokenizer = open_tokenizer(folder)
+    return {
+        "vocabulary": f"{tokenizer.vocab_size:,} tokens, {'uncased' if tokenizer.lowercase else 'cased'}",
+        "digest of its ids": tokenizer.digest,
+    }
+
+
+def describe(folder: Path, verify: bool) -> Description | None:
+    """Describe a vocabulary; None for a folder without one."""
+    if not any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
+        return None
+    return Description("vocabulary", describe_tokenizer(folder))

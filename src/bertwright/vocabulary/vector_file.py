@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertwright.base.description import Description, format_work, name_damaged_file
 from bertwright.base.files import atomic_folder, digest_bytes, read_json, remove_folder, user_cache, write_json
 from bertwright.base.npy import NpyWriter
-from bertwright.base.settings import did_you_mean
+from bertwright.base.settings import did_you_mean, read_toml
 from bertwright.vocabulary.fasttext_file import FastTextFile, compose_vectors, read_fasttext
 from bertwright.vocabulary.vector_formats import (
     WORDS_PER_BLOCK,
@@ -316,3 +317,17 @@ def _compose_blocks(path: Path) -> Iterator[VectorBlock]:
         block = VectorBlock(words, [f"word {row + 1}" for row in rows], compose_vectors(model, words, rows))
         check_block(path, block)
         yield block
+
+
+def describe(folder: Path, verify: bool) -> Description | None:
+    """Describe the folder of `bertwright word-vectors`, or another folder with its files; None for any other one."""
+    if not any((folder / name).is_file() for name in RUN_FILES):
+        return None
+    vectors, report = load_vectors(folder), folder / "report.json"
+    fields = {"file": vectors.path.name, "vectors": f"{len(vectors):,} words, {vectors.width} numbers each"}
+    if (folder / "settings.toml").is_file():
+        fields["model"] = str(read_toml(folder / "settings.toml").get("model", "unknown"))
+    if report.is_file():
+        with name_damaged_file(report):
+            fields["trained on"] = format_work(read_json(report))
+    return Description("word vectors", fields)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bertwright.base.files import atomic_file, read_json, write_json
+from bertwright.base.optional import needs
 from bertwright.base.settings import convert
 from bertwright.interop.model_files import new_folder
 from bertwright.models.heads import EncoderModel
@@ -268,8 +269,6 @@ def _export_weights(encoder: ElmoEncoder) -> Iterator[tuple[str, Array]]:
 
 
 def _h5py() -> Any:
-    try:
+    with needs("elmo", "weights.hdf5"):
         import h5py
-    except ImportError:
-        raise ValueError("h5py: needed for ELMo's weights in hdf5, and not installed; pip install h5py") from None
     return h5py

@@ -148,8 +148,9 @@ def _read_pairs(
     has_names = not is_rating(first, column, separator) and len(first) > column
     name = f" ({first[column]!r} in line {number}, which names the columns)" if has_names else ""
     data = rows[1:] if has_names else rows
-    if column > 2 or len(first) > 3 or has_names:
-        warnings.warn(f"{path}: the ratings are column {column + 1}{name}", stacklevel=1)
+    marks = "" if separator in (None, "\t") else f", separated by {separator!r}"
+    if column > 2 or len(first) > 3 or has_names or marks:
+        warnings.warn(f"{path}: the ratings are column {column + 1}{name}{marks}", stacklevel=1)
     if any(_is_common([is_rating(fields, side, separator) for _, fields in data]) for side in (0, 1)):
         raise ValueError(
             f"{path}, line {number}: expected two words and a rating, got numbers for words; fix the columns"
