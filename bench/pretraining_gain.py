@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import save_model
@@ -34,7 +33,19 @@ from bertwright.tasks.task_data import read_examples
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from environment import load_bert_config
 from finetuning_scores import WORKS as SCORE_WORKS
-from finetuning_scores import Run, Scores, System, Work, make_parser, ours, percent, run_missing, settings_of, so_far
+from finetuning_scores import (
+    Run,
+    Scores,
+    System,
+    Work,
+    find_records,
+    make_score_parser,
+    ours,
+    percent,
+    run_missing,
+    settings_of,
+)
+from study import print_heading, print_row
 
 WORKS = {
     "sst2": Work("glue/SST-2"),
@@ -82,29 +93,24 @@ def evaluate_majority(run: Run, data: Path) -> dict[str, float]:
 
 def table(chosen: argparse.Namespace) -> None:
     """Print mean ± standard deviation of both networks, from the results so far."""
-    asked = so_far(runs(chosen), chosen)
-    print("| task | examples | split, score | most frequent answer | untrained | pre-trained | gain |")
-    print("|---|---:|---|---:|---:|---:|---:|")
+    found = find_records(runs(chosen), chosen)
+    print_heading(["task", "examples", "split, score", "most frequent answer", "untrained", "pre-trained", "gain"])
     for task, about in WORKS.items():
-        found: dict[str, list[dict[str, Any]]] = {system: [] for system in SYSTEMS}
-        of_task = {run: record for run, record in asked.items() if run.task == task}
-        for run, record in of_task.items():
-            found[run.system].append(record["scores"])
-        if not all(found.values()):
+        records = [record for record in found if record["task"] == task]
+        sides = [[record["scores"] for record in records if record["system"] == system] for system in SYSTEMS]
+        if not all(sides):
             continue
         split, name = "test" if about.test else "dev", about.shown[0]
-        before, after = (summarize_seeds([scores[split][name] for scores in found[system]]) for system in SYSTEMS)
-        run = next(iter(of_task))
+        before, after = (summarize_seeds([scores[split][name] for scores in side]) for side in sides)
+        run = Run(**{field: records[0][field] for field in Run._fields})
         number = "all" if run.examples is None else f"{run.examples:,}"
-        guess = 100 * evaluate_majority(run, chosen.data)[name]
-        print(
-            f"| {task} | {number} | {split}, {name} | {guess:.2f} | {percent(before)} | {percent(after)} | "
-            f"{100 * (after.mean - before.mean):+.2f} |"
-        )
+        guess = f"{100 * evaluate_majority(run, chosen.data)[name]:.2f}"
+        gain = f"{100 * (after.mean - before.mean):+.2f}"
+        print_row([task, number, f"{split}, {name}", guess, percent(before), percent(after), gain])
 
 
 def main() -> None:
-    parser = make_parser(__doc__, WORKS, seeds=3, rate=1e-4)
+    parser = make_score_parser(__doc__, WORKS, seeds=3, rate=1e-4)
     parser.add_argument("--english", help="pre-trained run or model folder")
     parser.add_argument("--korean", help="pre-trained run or model folder")
     parser.add_argument("--examples", type=int, default=20_000, help="training examples of SST-2 and NSMC")
