@@ -22,7 +22,7 @@ from bertwright.kernels.cpu import processor_name
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.training.context import supports_bfloat16
 
-DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))
+DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 PACKAGES = ("torch", "numpy", "transformers", "sentence-transformers", "tokenizers", "nanotoken", "bertwright")
 
 
@@ -42,6 +42,31 @@ def take_turns(
             contender()
             seconds[name].append(clock() - started)
     return seconds
+
+
+def choose_fastest(name: str, by_size: Mapping[int, Callable[[], object]], num_texts: int) -> int:
+    """Return the batch size with which these texts take least time; print the speed of each."""
+    seconds = {}
+    for size, run in by_size.items():
+        started = time.perf_counter()
+        run()
+        seconds[size] = time.perf_counter() - started
+    speeds = ", ".join(f"{size}: {num_texts / taken:.0f}" for size, taken in seconds.items())
+    print(f"{name}, texts/s by batch size: {speeds}", flush=True)
+    return min(seconds, key=seconds.__getitem__)
+
+
+def open_report(path: Path) -> Callable[[str], None]:
+    """Create a file; return a function that prints a text and appends it to the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("", encoding="utf-8")
+
+    def report(text: str) -> None:
+        print(text, flush=True)
+        with path.open("a", encoding="utf-8") as file:
+            print(text, file=file)
+
+    return report
 
 
 def format_range(values: Sequence[float], form: str = ".2f") -> str:
