@@ -17,11 +17,9 @@ from statistics import mean
 from typing import Any
 
 from bertwright.base.files import read_json
-from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.splits import sample_examples
-from bertwright.tasks.task_data import read_examples
 from environment import make_parser, use_threads
-from study import by_seed, compare, finetune_table, format_mean, print_heading, print_row, run_missing
+from study import by_seed, compare, finetune_table, format_mean, print_heading, print_row, read_splits, run_missing
 
 BASE = "BiLSTM-CNN-CRF"
 TAGGERS: dict[str, tuple[str, dict[str, Any], str]] = {  # architecture, settings, option with the language model
@@ -48,9 +46,7 @@ def train(run: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Train one tagger; return its scores in percent."""
     architecture, words, model = TAGGERS[run["tagger"]]
     source = {"task": "conll2003", "data": str(options.data)}
-    settings = TaskSettings(**source)
-    task = settings.build_task()
-    examples = {split: read_examples(task, settings, split) for split in ("train", "dev", "test")}
+    examples = read_splits(source, ("train", "dev", "test"))
     for split, limit in (("train", run["limit"]), ("dev", run["limit_dev"])):
         if limit is not None:
             examples[split] = list(sample_examples(examples[split], limit))

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.metrics.seed_summary import summarize_seeds
-from bertwright.tasks.presets import PRESETS, TaskSettings
-from bertwright.tasks.task_data import read_examples
+from bertwright.tasks.presets import PRESETS
 from environment import make_parser, use_threads
-from study import CPU, by_seed, finetune_table, print_heading, print_row, run_missing
+from study import CPU, by_seed, finetune_table, print_heading, print_row, read_splits, run_missing
 
 FOLDERS = {"sst2": "glue/SST-2", "mrpc": "glue/MRPC", "cola": "glue/CoLA", "codah": "codah"}
 WAYS: dict[str, dict[str, Any]] = {
@@ -37,8 +36,7 @@ def make_task(task: str, data: Path) -> dict[str, str]:
 
 def read(task: dict[str, str], limit: int) -> dict[str, list[Any]]:
     """Read the examples of both splits; the first `limit` of the training examples in a fixed random order."""
-    settings = TaskSettings(**task)  # type: ignore[arg-type]
-    examples = {split: list(read_examples(settings.build_task(), settings, split)) for split in ("train", "dev")}
+    examples = read_splits(task, ("train", "dev"))
     random.Random(0).shuffle(examples["train"])
     return examples | {"train": examples["train"][:limit]}
 

@@ -25,6 +25,8 @@ from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.task_data import read_examples
 from environment import describe_machine, make_parser
 
 CPU = {"device": "cpu", "dtype": "float32", "threads": 1}
@@ -38,6 +40,12 @@ def finetune_table(table: Mapping[str, Any], examples: Mapping[str, Sequence[Any
         finetune(settings, SILENT, examples, temporary=True)
         report: Record = read_json(settings.run / "report.json")
         return report
+
+
+def read_splits(task: Mapping[str, Any], splits: Sequence[str]) -> dict[str, list[Any]]:
+    """Read the examples of splits; `task`: the table of a task's settings."""
+    settings = from_table(TaskSettings, dict(task), "task")
+    return {split: read_examples(settings.build_task(), settings, split) for split in splits}
 
 
 def read_records(path: Path) -> list[Record]:

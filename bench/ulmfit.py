@@ -41,8 +41,6 @@ from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
 from bertwright.systems.ulmfit.ulmfit_objective import RecurrentLanguageModel, StreamBatch
-from bertwright.tasks.presets import TaskSettings
-from bertwright.tasks.task_data import read_examples
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training.loop import train_steps
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
@@ -50,7 +48,7 @@ from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vo
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from environment import make_parser, use_threads
-from study import CPU, finetune_table, print_heading, print_row, read_trec, run_missing
+from study import CPU, finetune_table, print_heading, print_row, read_splits, read_trec, run_missing
 
 OBJECTIVE = RecurrentLanguageModel()
 LM_RATE, EVALUATED = 0.012, 300
@@ -221,8 +219,7 @@ def classify(run: dict[str, Any], chosen: argparse.Namespace, model: Path) -> di
     """Train a classifier; return its error in percent."""
     number, batch_size, _ = LABELS[run["labels"]]
     task = {"task": "classification"} | {split: [str(chosen.work / f"{split}.tsv")] for split in ("train", "test")}
-    settings = from_table(TaskSettings, task, "task")
-    examples = {split: list(read_examples(settings.build_task(), settings, split)) for split in ("train", "test")}
+    examples = read_splits(task, ("train", "test"))
     if chosen.validate:
         random.Random(VALIDATED).shuffle(examples["train"])
         examples |= {"test": examples["train"][:VALIDATED], "train": examples["train"][VALIDATED:]}
