@@ -212,6 +212,9 @@ def tune_language_model(chosen: argparse.Namespace) -> Path:
         "device": CPU,
     }
     pretrain(from_table(PretrainSettings, table, "target"), MUTE)
+    report = read_json(run / "report.json")
+    perplexities = [report[name]["perplexity"] for name in ("held_out_before", "held_out_after")]
+    run_missing(chosen.results, [{"kind": "target", "perplexity": perplexities}], lambda _: {})  # appends the figures
     return run
 
 
