@@ -654,8 +654,15 @@ def start_command(command: str, **options: object) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("moment", [".unfinished-*", ".unfinished-*/*"], ids=["workers start", "a part is there"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        pytest.param(signal.SIGINT, ".unfinished-*", id="Ctrl-C, workers start"),
+        pytest.param(signal.SIGTERM, ".unfinished-*/*", id="SIGTERM, a part is there"),
+        pytest.param(signal.SIGINT, ".unfinished-*/*", id="Ctrl-C, a part is there", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, ".unfinished-*", id="SIGTERM, workers start", marks=pytest.mark.slow),
+    ],
+)
 def test_interrupted_prepare_resumes_to_the_same_store(at: Path, number: signal.Signals, moment: str) -> None:
     (at / "long.txt").write_text("\n\n".join(f"{number} {TEXT}" for number in range(1_200)))
     command = "prepare long.txt --vocabulary vocabulary --workers 1 --held-out 0.1 --store"

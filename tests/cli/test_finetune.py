@@ -264,8 +264,8 @@ def test_number_of_steps_has_no_rounding_error(
 # Resuming
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_run_killed_several_times_ends_with_the_same_bits(tmp_path: Path, make_tuning: Make, kills: int) -> None:
+@pytest.mark.slow
+def test_run_killed_several_times_ends_with_the_same_bits(tmp_path: Path, make_tuning: Make) -> None:
     settings = make_tuning(tmp_path / "unbroken", epochs=3.0, eval_every=8, save_every=3, log_every=2)
     run_finetune(settings)
     chance = random.Random(1)
@@ -276,7 +276,7 @@ def test_run_killed_several_times_ends_with_the_same_bits(tmp_path: Path, make_t
         while process.is_alive() and len(read_metrics(run)) < enough:
             process.join(0.005)
 
-    check_killed_runs(finetune, settings, wait, kills)
+    check_killed_runs(finetune, settings, wait, kills=20)
 
 
 def test_run_killed_before_it_deleted_its_checkpoints_deletes_them_on_resume(tmp_path: Path, make_tuning: Make) -> None:
