@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import bertwright
 from bertwright.base.reporter import SILENT
 from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.device_settings import DeviceSettings
 from environment import (
@@ -94,7 +94,8 @@ def fine_tuned(data: Path, work: Path, threads: int) -> Path:
     train = sample(data / "glue" / "SST-2" / "train.tsv", 3_200, work)
     task = TaskSettings("sst2", train=(str(train),))
     device = DeviceSettings("cpu", threads=threads)
-    settings = FinetuneSettings(work / "run", task, str(minilm()), epochs=1, device=device)
+    tuning = TuningSettings(pooling="cls")  # with mean pooling, the folder would have code of its own
+    settings = FinetuneSettings(work / "run", task, str(minilm()), tuning=tuning, epochs=1, device=device)
     return finetune(settings, SILENT)
 
 
