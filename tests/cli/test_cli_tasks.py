@@ -392,7 +392,6 @@ MISUSE: dict[str, tuple[str, str]] = {
         "predict classification --inputs dev.tsv --output nowhere.tsv",
         "nowhere.tsv: already exists",
     ),
-    # numbers, choices
     # tags
     "ragged columns": (f"{TAG} ragged.conll",
         "ragged.conll, line 4: expected 2 columns, as in the other lines of the sentence, got 4: 'the bear X O'"),
