@@ -383,6 +383,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "unknown label, evaluate": ("evaluate classification unknown.tsv",
         "unknown.tsv, line 2: label 'ugly' is not one of the training data: 'dry', 'very wet"),
     "label spaces": (f"{CLASSIFY} spaced.tsv", "spaced.tsv, line 4: labels 'dry ' and 'dry' differ in white space"),
+    "no such file": (f"{CLASSIFY} gone.tsv", "gone.tsv: no such file or folder"),
     "an unset variable": (f"{CLASSIFY} train.tsv --run ''", "--run has an empty value; is a variable"),
     "named twice to evaluate": ("evaluate sentences one.tsv one.tsv", "one.tsv: named twice; its examples would"),
     "a file and its glob to evaluate": ("evaluate sentences one.tsv on?.tsv", "on?.tsv: named twice; its examples"),

@@ -496,6 +496,15 @@ def test_result_depends_only_on_the_seed(tmp_path: Path, make_tuning: Make) -> N
     assert not same_weights(runs[0].run / "model", runs[2].run / "model")
 
 
+def test_validation_fraction_splits_the_training_examples(
+    tmp_path: Path, make_tuning: Make, review_files: Path
+) -> None:
+    task = TaskSettings("classification", train=(str(review_files / "train.tsv"),))
+    printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.25))
+    assert "240 examples" in printed
+    assert "80 examples" in printed
+
+
 def test_dev_split_that_cannot_select_is_rejected_or_reported(tmp_path: Path, make_tuning: Make) -> None:
     path = tmp_path / "few.tsv"
     path.write_text("text\tlabel\n" + "".join(f"the bear sees {number}\t{number}\n" for number in range(12)))

@@ -251,6 +251,16 @@ def test_micro_batches_change_the_result_only_by_rounding(tmp_path: Path, make_s
         torch.testing.assert_close(split[name], tensor, rtol=2e-3, atol=2e-4)
 
 
+def test_padded_batches_change_the_result_only_by_rounding(tmp_path: Path, make_settings: Make) -> None:
+    for name, pads in (("packed", False), ("padded", True)):
+        run_pretrain(make_settings(tmp_path / name, micro_batch_size=3, pad_batches=pads))
+    packed, padded = load_weights(tmp_path / "packed" / "model"), load_weights(tmp_path / "padded" / "model")
+    for name, tensor in packed.items():
+        torch.testing.assert_close(padded[name], tensor, rtol=2e-3, atol=2e-4)
+    for one, other in zip(read_metrics(tmp_path / "packed"), read_metrics(tmp_path / "padded"), strict=True):
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+
+
 def test_last_phase_is_evaluated_at_both_lengths(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", eval_every=3)
     assert [(phase.first, phase.end, phase.data.max_length) for phase in settings.phases] == [(0, 9, 32), (9, 12, 64)]
