@@ -292,6 +292,7 @@ def test_required_values_come_from_file_or_arguments(at: Path) -> None:
 
 MISUSE = {
     "unknown command": ("survei text.txt", 'no command "survei"; did you mean "survey"?'),
+    "empty file": ("survey empty.txt", "empty.txt: empty file (0 bytes)"),
     "empty corpus, vocabulary": ("vocabulary blank.txt --output new", "no documents in blank.txt"),
     "no input": ("survey", "no input given: name at least one file"),
     "named twice": ("survey text.txt text.txt", "named twice"),
@@ -333,6 +334,7 @@ MISUSE = {
 @pytest.fixture
 def bad(at: Path) -> Path:
     """Return the working directory with invalid files of many kinds."""
+    (at / "empty.txt").write_text("")
     (at / "blank.txt").write_text(" \n\n \n")
     (at / "a.toml").write_text("stepz = 3\n")
     (at / "b.toml").write_text("[data]\nmax_lenght = 3\n")

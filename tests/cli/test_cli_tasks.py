@@ -438,6 +438,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     "task without labels": ("predict unfitted a", "unfitted/task.json: labels is empty"),
     "values given twice": ("predict classification --inputs one.tsv --inputs=bare.tsv --output found.tsv",
         "--inputs: given twice; give all values after one --inputs"),
+    "hidden numbers": ("evaluate regression secret.csv", "secret.csv, line 2: this number is -1"),
     # grid, probe, submission
     "rate for rates": ("grid --task classification --run new --learning-rate 1", "--learning-rates 1"),
     "too few layers": ("probe --task tagging --train all-o.conll --dev all-o.conll --model bert --run new",
@@ -446,6 +447,7 @@ MISUSE: dict[str, tuple[str, str]] = {
 
 ROW = "the bear\tdry\nthe wolf\twet\n"
 BAD = {
+    "secret.csv": "first,alike,second\nthe bear,-1,a\nthe wolf,-1.0,b\n",
     "few.tsv": f"text\tlabel\n{ROW}the bear\n",
     "unknown.tsv": "text\tlabel\nthe bear\tugly\n",
     "one.tsv": "text\tlabel\nthe bear\tdry\nthe wolf\tdry\n",
