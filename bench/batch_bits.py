@@ -23,7 +23,7 @@ import torch
 
 import bertwright
 from bertwright.base.files import write_json
-from environment import describe_machine, minilm, use_threads
+from environment import describe_machine, make_parser, minilm, use_threads
 
 ROOT = Path(__file__).parents[1]
 THREADS = (1, 2)
@@ -57,7 +57,7 @@ def embed_in_process(arguments: argparse.Namespace, threads: int, folder: Path) 
 
 def main() -> None:
     """Embed the texts, compare, and write and print the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--number", type=int, default=300)
     parser.add_argument("--results", type=Path, default=ROOT / "bench/results/batch_bits.json")

@@ -12,22 +12,14 @@ are compared by paired t-tests over the seeds that both have.
 from __future__ import annotations
 
 import argparse
-import json
-import time
 from pathlib import Path
-from statistics import mean, stdev
-from tempfile import TemporaryDirectory
+from statistics import mean
 from typing import Any
 
-from scipy.stats import ttest_rel
-
-from bertwright.base.reporter import MUTE
-from bertwright.base.settings import from_table
-from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.base.files import read_json
 from bertwright.tasks.splits import sample_examples
-from bertwright.tasks.task_data import read_examples
-from environment import describe_machine, use_threads
+from environment import make_parser, use_threads
+from study import by_seed, compare, finetune_table, format_mean, print_heading, print_row, read_splits, run_missing
 
 BASE = "BiLSTM-CNN-CRF"
 TAGGERS: dict[str, tuple[str, dict[str, Any], str]] = {  # architecture, settings, option with the language model
@@ -35,98 +27,61 @@ TAGGERS: dict[str, tuple[str, dict[str, Any], str]] = {  # architecture, setting
     "TagLM": ("taglm", {}, "language_model"),
     "ELMo, top layer": ("elmo", {"lm_layers": "top"}, "language_model"),
     "ELMo, mix": ("elmo", {}, "language_model"),
-}
-FINDINGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "TagLM, forward direction alone": ("taglm", {"lm_directions": "forward"}, "language_model"),
     "TagLM, states after layer 2": ("taglm", {"lm_places": [2]}, "language_model"),
     "TagLM, language model with fewer steps": ("taglm", {}, "shorter"),
     "TagLM, language model on the task's text": ("taglm", {}, "task_model"),
 }
+NUM_TAGGERS = 4  # the others are the findings
+RULE = ("limit", "limit_dev", "epochs", "batch_size", "rate")
+COLUMNS = ("tagger", "perplexity", "dev F1", "test F1", "test by seed", "step up", "p", "over the first", "p", "CPU s")
 
 
 def read_perplexity(run: str) -> float:
     """Return the held-out perplexity at the end of a pre-training."""
-    report = json.loads(Path(run, "report.json").read_text(encoding="utf-8"))
-    return round(float(report["held_out_after"]["perplexity"]), 1)
+    return round(float(read_json(Path(run, "report.json"))["held_out_after"]["perplexity"]), 1)
 
 
-def train(tagger: tuple[str, dict[str, Any], str], seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Train one tagger; return its scores."""
-    architecture, words, model = tagger
-    if model:
-        words = words | {"language_model": getattr(options, model)}
-    started = time.process_time()
-    with TemporaryDirectory() as folder:
-        table = {
-            "run": f"{folder}/run",
-            "task": {"task": "conll2003", "data": str(options.data)},
-            "architecture": architecture,
-            "words": words,
-            "epochs": options.epochs,
-            "batch_size": options.batch_size,
-            "seed": seed,
-            "optimizer": {"learning_rate": options.rate},
-            "device": {"dtype": "float32", "threads": 1},
-        }
-        settings = from_table(FinetuneSettings, table, "table")
-        task = settings.task.build_task()
-        examples = {split: read_examples(task, settings.task, split) for split in ("train", "dev", "test")}
-        for split, limit in (("train", options.limit), ("dev", options.limit_dev)):
-            if limit is not None:
-                examples[split] = list(sample_examples(examples[split], limit))
-        run = finetune(settings, MUTE, examples).parent
-        report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+def train(run: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Train one tagger; return its scores in percent."""
+    architecture, words, model = TAGGERS[run["tagger"]]
+    source = {"task": "conll2003", "data": str(options.data)}
+    examples = read_splits(source, ("train", "dev", "test"))
+    for split, limit in (("train", run["limit"]), ("dev", run["limit_dev"])):
+        if limit is not None:
+            examples[split] = list(sample_examples(examples[split], limit))
+    table = {
+        "task": source,
+        "architecture": architecture,
+        "words": words | ({"language_model": getattr(options, model)} if model else {}),
+        "epochs": run["epochs"],
+        "batch_size": run["batch_size"],
+        "seed": run["seed"],
+        "optimizer": {"learning_rate": run["rate"]},
+    }
+    report = finetune_table(table, examples)
     scores = {split: 100 * report["scores"][split]["f1"] for split in ("dev", "test")}
-    cost = {"best_step": report["best_step"], "cpu_seconds": round(time.process_time() - started, 1)}
-    return {"seed": seed, **scores, **cost}
+    return scores | {"best_step": report["best_step"]}
 
 
 def print_table(names: list[str], results: list[dict[str, Any]]) -> None:
     """Print a row per tagger; differences are paired by seed."""
-    own = {name: {r["seed"]: r for r in results if r["tagger"] == name} for name in names}
-    columns = (
-        "tagger",
-        "perplexity",
-        "dev F1",
-        "test F1",
-        "test by seed",
-        "step up",
-        "p",
-        "over the first",
-        "p",
-        "CPU s",
-    )
-    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    above = ""
-    for name, rows in own.items():
-        if not rows:
+    print_heading(COLUMNS)
+    base, above = by_seed(results, "test", tagger=BASE), dict[int, float]()
+    for name in names:
+        dev, test, cpu = (by_seed(results, field, tagger=name) for field in ("dev", "test", "cpu_seconds"))
+        if not test:
             continue
-        dev, test = ([row[split] for row in rows.values()] for split in ("dev", "test"))
-        cells = [format_mean(dev), format_mean(test), ", ".join(f"{value:.2f}" for value in test)]
-        cells += [cell for before in (above, BASE) for cell in compare(own.get(before, {}), rows, before != name)]
-        perplexity = next(iter(rows.values()))["perplexity"]
-        cells.append(f"{mean(row['cpu_seconds'] for row in rows.values()):.0f}")
-        print(f"| {' | '.join([name, f'{perplexity:.1f}' if perplexity else '', *cells])} |")
-        above = name
-
-
-def format_mean(values: list[float]) -> str:
-    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
-
-
-def compare(before: dict[int, Any], after: dict[int, Any], differ: bool) -> tuple[str, str]:
-    """Return the mean difference on test over the seeds that both have, and its p-value."""
-    seeds = sorted(before.keys() & after.keys()) if differ else []
-    if not seeds:
-        return "", ""
-    lower, higher = ([rows[seed]["test"] for seed in seeds] for rows in (before, after))
-    p = f"{ttest_rel(higher, lower).pvalue:.3f}" if len(seeds) > 1 else ""
-    return f"{mean(higher) - mean(lower):+.2f}", p
+        perplexity = next(record["perplexity"] for record in results if record["tagger"] == name)
+        cells = [name, perplexity or "", format_mean([*dev.values()]), format_mean([*test.values()])]
+        cells.append(", ".join(f"{value:.2f}" for value in test.values()))
+        cells += [*compare(above, test), *(("", "") if name == BASE else compare(base, test))]
+        print_row([*cells, f"{mean(cpu.values()):.0f}"])
+        above = test
 
 
 def main() -> None:
-    """Train what the results lack, then print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--language-model", required=True)
     parser.add_argument("--shorter", help="run of the same model with fewer steps")
@@ -140,29 +95,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     use_threads(1)
-    given = {"": True} | {name: getattr(options, name) for name in ("language_model", "shorter", "task_model")}
-    findings = FINDINGS if options.shorter or options.task_model else {}
-    taggers = {name: tagger for name, tagger in (TAGGERS | findings).items() if given[tagger[2]]}
-    rule = {name: getattr(options, name) for name in ("limit", "limit_dev", "epochs", "batch_size", "rate")}
-    rules = {
-        name: {"tagger": name} | rule | {"perplexity": read_perplexity(getattr(options, model)) if model else None}
-        for name, (_, _, model) in taggers.items()
-    }
-    lines = options.results.read_text(encoding="utf-8").splitlines() if options.results.exists() else []
-    records = [json.loads(line) for line in lines]
-    results = [record for record in records if rules.get(record["tagger"], {"": ""}).items() <= record.items()]
-    done = {(result["tagger"], result["seed"]) for result in results}
-    for seed in range(options.seeds):
-        for name, tagger in taggers.items():
-            if (name, seed) in done:
-                continue
-            result = rules[name] | train(tagger, seed, options) | {"machine": describe_machine(1)}
-            with options.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(result, ensure_ascii=False) + "\n")
-            results.append(result)
-            print(f"{name}, seed {seed}: dev {result['dev']:.2f}, test {result['test']:.2f}", flush=True)
-    print(describe_machine(1))
-    print_table([*taggers], results)
+    listed = [*TAGGERS] if options.shorter or options.task_model else [*TAGGERS][:NUM_TAGGERS]
+    models = {name: getattr(options, option) if option else None for name, (_, _, option) in TAGGERS.items()}
+    listed = [name for name in listed if models[name] or name == BASE]
+    rule = {name: getattr(options, name) for name in RULE}
+    perplexities = {name: read_perplexity(model) if (model := models[name]) else None for name in listed}
+    runs = [
+        {"tagger": name, "seed": seed, "perplexity": perplexities[name]} | rule
+        for seed in range(options.seeds)
+        for name in listed
+    ]
+    print_table(listed, run_missing(options.results, runs, lambda run: train(run, options)))
 
 
 if __name__ == "__main__":

@@ -11,91 +11,72 @@ not repeated.
 from __future__ import annotations
 
 import argparse
-import json
-import time
 from collections import Counter
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from scipy.stats import ttest_rel
-
-from bertwright.base.reporter import SILENT
-from bertwright.base.settings import from_table
-from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import FinetuneSettings
-from environment import describe_machine
+from environment import make_parser
+from study import by_seed, compare, finetune_table, format_mean, print_heading, print_row, read_trec, run_missing
 
 SYSTEMS = ("BCN, vectors", "BCN, vectors + CoVe")
 TASKS = ("trec", "sst2")
-Rows = list[tuple[str, str]]  # labels and texts
+RULE = ("limit", "epochs", "batch_size", "rate", "lstm_size")
 
 
-def read_task(data: Path, task: str) -> dict[str, Rows]:
-    """Read the training and the test examples of a task."""
-    if task == "sst2":
-        files = {"train": data / "glue/SST-2/train.tsv", "test": data / "glue/SST-2/dev.tsv"}
-        lines = {split: path.read_text(encoding="utf-8").splitlines()[1:] for split, path in files.items()}
-        return {split: [(*line.split("\t")[::-1],) for line in rows] for split, rows in lines.items()}  # type: ignore[misc]
-    files = {split: next((data / "trec").glob(f"*{split}*")) for split in ("train", "test")}
-    questions = {split: path.read_text(encoding="utf-8").splitlines() for split, path in files.items()}
-    return {split: [(line.split(":")[0], line.split(" ", 1)[1]) for line in rows] for split, rows in questions.items()}
+def read_task(data: Path, task: str) -> dict[str, list[tuple[str, str]]]:
+    """Read the texts and labels of the training and the test examples of a task."""
+    if task == "trec":
+        splits = {split: read_trec(next((data / "trec").glob(f"*{split}*"))) for split in ("train", "test")}
+        return {split: [(text, label.split(":")[0]) for text, label in rows] for split, rows in splits.items()}
+    files = {"train": data / "glue/SST-2/train.tsv", "test": data / "glue/SST-2/dev.tsv"}
+    lines = {split: path.read_text(encoding="utf-8").splitlines()[1:] for split, path in files.items()}
+    return {split: [line.split("\t") for line in rows] for split, rows in lines.items()}  # type: ignore[misc]
 
 
-def train(task: str, system: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Train one system; return its scores."""
-    words = {"vectors": options.vectors, "lstm_size": options.lstm_size}
-    if system.endswith("CoVe"):
+def train(run: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Train one system; return its scores in percent."""
+    words = {"vectors": options.vectors, "lstm_size": run["lstm_size"]}
+    if run["system"].endswith("CoVe"):
         words["translation_model"] = options.translation_model
-    started = time.process_time()
     with TemporaryDirectory() as folder:
-        for split, rows in read_task(options.data, task).items():
-            text = "".join(f"{label}\t{text}\n" for label, text in [("label", "text"), *rows])
+        for split, rows in read_task(options.data, run["task"]).items():
+            text = "".join(f"{text}\t{label}\n" for text, label in [("text", "label"), *rows])
             Path(folder, f"{split}.tsv").write_text(text, encoding="utf-8")
-        files = {split: [f"{folder}/{split}.tsv"] for split in ("train", "test")}
         table = {
-            "run": f"{folder}/run",
-            "task": {"task": "classification", **files},
+            "task": {"task": "classification"} | {split: [f"{folder}/{split}.tsv"] for split in ("train", "test")},
             "architecture": "bcn",
             "words": words,
-            "epochs": options.epochs,
-            "batch_size": options.batch_size,
-            "seed": seed,
-            "tuning": {"validation_fraction": 0.1, "limit": options.limit},
-            "optimizer": {"learning_rate": options.rate},
-            "device": {"dtype": "float32", "threads": 1},
+            "epochs": run["epochs"],
+            "batch_size": run["batch_size"],
+            "seed": run["seed"],
+            "tuning": {"validation_fraction": 0.1, "limit": run["limit"]},
+            "optimizer": {"learning_rate": run["rate"]},
         }
-        run = finetune(from_table(FinetuneSettings, table, "table"), SILENT).parent
-        report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+        report = finetune_table(table)
     scores = {split: 100 * report["scores"][split]["accuracy"] for split in ("dev", "test")}
-    cost = {"best_step": report["best_step"], "cpu_seconds": time.process_time() - started}
-    return {"task": task, "system": system, "seed": seed, **scores, **cost}
+    return scores | {"best_step": report["best_step"]}
 
 
 def print_table(data: Path, task: str, results: list[dict[str, Any]]) -> None:
     """Print the floor and a row per system; differences are paired by seed."""
     splits = read_task(data, task)
-    frequent = Counter(label for label, _ in splits["train"]).most_common(1)[0][0]
-    floor = 100 * mean(label == frequent for label, _ in splits["test"])
-    print(f"\n{task}\n| system | dev | test | test by seed | difference | p |\n|---|---:|---:|---|---:|---:|")
-    print(f"| most frequent label | | {floor:.2f} | | | |")
-    own = {system: {r["seed"]: r for r in results if (r["task"], r["system"]) == (task, system)} for system in SYSTEMS}
-    seeds = sorted(set.intersection(*(set(rows) for rows in own.values())))
-    for system, rows in own.items():
-        values = {split: [rows[seed][split] for seed in seeds] for split in ("dev", "test")}
-        spread = [f"{mean(v):.2f}" + (f" ± {stdev(v):.2f}" if len(v) > 1 else "") for v in values.values() if v]
-        by_seed, compared = ", ".join(f"{value:.2f}" for value in values["test"]), ["", ""]
-        base = [own[SYSTEMS[0]][seed]["test"] for seed in seeds]
-        if system != SYSTEMS[0] and seeds:
-            compared[0] = f"{mean(values['test']) - mean(base):+.2f}"
-            compared[1] = f"{ttest_rel(values['test'], base).pvalue:.3f}" if len(seeds) > 1 else ""
-        print(f"| {' | '.join([system, *spread, by_seed, *compared])} |")
+    frequent = Counter(label for _, label in splits["train"]).most_common(1)[0][0]
+    floor = 100 * mean(label == frequent for _, label in splits["test"])
+    print()
+    print_heading([task, "dev", "test", "test by seed", "difference", "p"])
+    print_row(["most frequent label", "", f"{floor:.2f}", "", "", ""])
+    base = by_seed(results, "test", task=task, system=SYSTEMS[0])
+    for system in SYSTEMS:
+        dev, test = (by_seed(results, split, task=task, system=system) for split in ("dev", "test"))
+        values = ", ".join(f"{score:.2f}" for score in test.values())
+        compared = ("", "") if system == SYSTEMS[0] else compare(base, test)
+        print_row([system, format_mean([*dev.values()]), format_mean([*test.values()]), values, *compared])
 
 
 def main() -> None:
-    """Train what the results lack, then print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--vectors", required=True)
     parser.add_argument("--translation-model", required=True)
@@ -108,21 +89,14 @@ def main() -> None:
     parser.add_argument("--lstm-size", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
-    rule = {name: getattr(options, name) for name in ("limit", "epochs", "batch_size", "rate", "lstm_size")}
-    lines = options.results.read_text(encoding="utf-8").splitlines() if options.results.exists() else []
-    results = [result for result in map(json.loads, lines) if rule.items() <= result.items()]
-    done = {(result["task"], result["system"], result["seed"]) for result in results}
-    for seed in range(options.seeds):
-        for task in options.tasks:
-            for system in SYSTEMS:
-                if (task, system, seed) in done:
-                    continue
-                result = train(task, system, seed, options) | rule | {"machine": describe_machine(1)}
-                with options.results.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(result, ensure_ascii=False) + "\n")
-                results.append(result)
-                print(f"{task}, {system}, seed {seed}: dev {result['dev']:.2f}, test {result['test']:.2f}", flush=True)
-    print(describe_machine(1))
+    rule = {name: getattr(options, name) for name in RULE}
+    runs = [
+        {"task": task, "system": system, "seed": seed} | rule
+        for seed in range(options.seeds)
+        for task in options.tasks
+        for system in SYSTEMS
+    ]
+    results = run_missing(options.results, runs, lambda run: train(run, options))
     for task in options.tasks:
         print_table(options.data, task, results)
 

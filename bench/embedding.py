@@ -13,26 +13,26 @@ Afterwards both embed the pairs of the STS-B test set: Spearman's correlation of
 
 from __future__ import annotations
 
-import argparse
 import csv
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import transformers
 from scipy.stats import spearmanr
-from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 import bertwright
 from bertwright.training.context import supports_bfloat16
-from environment import describe_machine, minilm, use_threads
+from environment import choose_fastest, describe_machine, format_ratio, make_parser, minilm, take_turns, use_threads
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 TRIED, DEFAULT = 512, 32  # texts for choosing a batch size; the default batch size of sentence-transformers
 
@@ -105,20 +105,15 @@ class OpenVino:
 def best_size(model: SentenceTransformer, sizes: Sequence[int], texts: Sequence[str]) -> int:
     """Return the batch size with which `encode` is fastest on these texts; print the speed of each."""
     encode(model, DEFAULT, texts[:DEFAULT])
-    seconds = {size: measure(partial(encode, model, size), texts) for size in sizes}
-    speeds = ", ".join(f"{size}: {len(texts) / took:.0f}" for size, took in seconds.items())
-    print(f"sentence-transformers, texts/s by batch size: {speeds}", flush=True)
-    return min(seconds, key=seconds.__getitem__)
-
-
-def measure(contender: Contender, texts: Sequence[str]) -> float:
-    started = time.perf_counter()
-    contender(texts)
-    return time.perf_counter() - started
+    return choose_fastest(
+        "sentence-transformers", {size: partial(encode, model, size, texts) for size in sizes}, len(texts)
+    )
 
 
 def contenders(sizes: Sequence[int], texts: Sequence[str], bfloat16: bool) -> dict[str, Contender]:
     """List the contenders; the others are compared with the first."""
+    from sentence_transformers import SentenceTransformer
+
     peer = SentenceTransformer(str(minilm()), device="cpu")
     best = best_size(peer, sizes, texts)
     listed: dict[str, Contender] = {
@@ -151,7 +146,7 @@ def spearman(contender: Contender, test: Sequence[tuple[str, str, float]]) -> fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--texts", type=int, default=4_000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -164,10 +159,7 @@ def main() -> None:
     folder = chosen.data / "glue" / "STS-B"
     texts = [text for *both, _ in pairs(folder / "train.tsv") for text in both][: chosen.texts]
     selected = contenders(chosen.batch_sizes, texts[:TRIED], supports_bfloat16(torch.device("cpu")))
-    seconds: dict[str, list[float]] = {name: [] for name in selected}
-    for _ in range(chosen.rounds):
-        for name, contender in selected.items():
-            seconds[name].append(measure(contender, texts))
+    seconds = take_turns({name: partial(contender, texts) for name, contender in selected.items()}, chosen.rounds)
     characters = statistics.fmean(map(len, texts))
     print(f"\n{len(texts):,} texts of {characters:.0f} characters, {chosen.rounds} interleaved rounds\n")
     print("| | texts/s | bertwright, times as fast (min to max) | minimum cosine | STS-B test, Spearman |")
@@ -175,8 +167,7 @@ def main() -> None:
     test, first = pairs(folder / "test.tsv"), next(iter(selected))
     reference = selected[first](texts)
     for name, contender in selected.items():
-        ratios = [one / own for one, own in zip(seconds[name], seconds[first], strict=True)]
-        ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f}) "
+        ratio = f"{format_ratio(seconds[name], seconds[first])} "
         cosine = f" {(contender(texts) * reference).sum(1).min():.7f} "
         compared = "| | " if name == first else f"| {ratio}|{cosine}"
         speed = len(texts) / statistics.median(seconds[name])

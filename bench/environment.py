@@ -1,12 +1,15 @@
-"""Common ground of all contenders: weights, examples, and a description of the machine."""
+"""Common ground of all contenders: weights, examples, timing in turn, and a description of the machine."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import random
-from collections.abc import Sequence
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -19,7 +22,62 @@ from bertwright.kernels.cpu import processor_name
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.training.context import supports_bfloat16
 
+DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 PACKAGES = ("torch", "numpy", "transformers", "sentence-transformers", "tokenizers", "nanotoken", "bertwright")
+
+
+def make_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help is the docstring of a script."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def take_turns(
+    contenders: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Measure the seconds of each contender, one after the other in each round: the speed of shared machines drifts."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            started = clock()
+            contender()
+            seconds[name].append(clock() - started)
+    return seconds
+
+
+def choose_fastest(name: str, by_size: Mapping[int, Callable[[], object]], num_texts: int) -> int:
+    """Return the batch size with which these texts take least time; print the speed of each."""
+    seconds = {}
+    for size, run in by_size.items():
+        started = time.perf_counter()
+        run()
+        seconds[size] = time.perf_counter() - started
+    speeds = ", ".join(f"{size}: {num_texts / taken:.0f}" for size, taken in seconds.items())
+    print(f"{name}, texts/s by batch size: {speeds}", flush=True)
+    return min(seconds, key=seconds.__getitem__)
+
+
+def open_report(path: Path) -> Callable[[str], None]:
+    """Create a file; return a function that prints a text and appends it to the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("", encoding="utf-8")
+
+    def report(text: str) -> None:
+        print(text, flush=True)
+        with path.open("a", encoding="utf-8") as file:
+            print(text, file=file)
+
+    return report
+
+
+def format_range(values: Sequence[float], form: str = ".2f") -> str:
+    """Format the median, the lowest and the highest value."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def format_ratio(theirs: Sequence[float], ours: Sequence[float]) -> str:
+    """Format how many times as fast ours is, by the ratios within the rounds."""
+    ratios = [one / own for one, own in zip(theirs, ours, strict=True)]
+    return f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def minilm() -> Path:

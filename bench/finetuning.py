@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import sys
 import time
@@ -42,8 +41,8 @@ from bertwright.tasks.task import AnyTask, Encoded
 from bertwright.training.context import supports_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from environment import describe_machine, load_bert_config, minilm, use_threads
-from pretraining import MEMORY, Child
+from environment import describe_machine, format_range, format_ratio, load_bert_config, make_parser, minilm, use_threads
+from pretraining import MEMORY, Child, peak_memory
 
 BATCH, GROUPED = 32, 50  # examples per step; batches within which transformers groups by length
 FILES = {"sst2": Path("glue", "SST-2", "train.tsv"), "mrpc": Path("glue", "MRPC", "train.tsv")}
@@ -214,8 +213,7 @@ def serve(chosen: argparse.Namespace) -> None:
         started = clock()
         loss = block(number)
         seconds = clock() - started
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"seconds": seconds, "result": loss, "peak": peak}), flush=True)
+        print(json.dumps({"seconds": seconds, "result": loss, "peak": peak_memory()}), flush=True)
 
 
 class Contender(Child):
@@ -248,9 +246,8 @@ def compare(chosen: argparse.Namespace, bfloat16: bool) -> None:
     products = children.pop(CEILING, None)
     for name, child in children.items():
         speeds = [BATCH * chosen.steps / seconds for seconds in child.seconds]
-        ratios = [seconds / ours for seconds, ours in zip(child.seconds, fastest, strict=True)]
-        ratio = "" if name in own else f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
-        speed = f"{statistics.median(speeds):.1f} ({min(speeds):.1f} to {max(speeds):.1f})"
+        ratio = "" if name in own else format_ratio(child.seconds, fastest)
+        speed = format_range(speeds, ".1f")
         loss = statistics.fmean(child.results)
         print(f"| {name} | {speed} | {ratio} | {child.peak / 1e9:.2f} | {loss:.3f} |", flush=True)
     if products:
@@ -260,7 +257,7 @@ def compare(chosen: argparse.Namespace, bfloat16: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--models", nargs="+", default=["minilm", "base"], choices=("minilm", "base"))
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)

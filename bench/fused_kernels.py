@@ -11,7 +11,6 @@ The last rows set one encoder layer against the matrix products in it: what is l
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -32,7 +31,7 @@ from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.context import supports_bfloat16
-from environment import describe_machine
+from environment import describe_machine, make_parser
 
 TOKENS, LENGTH, VOCABULARY, MASKED, HEAD_SIZE = 4096, 128, 30522, 614, 64
 DROPOUT = Dropout(0.1, seed=1)
@@ -242,7 +241,9 @@ def at_once(hidden: int, length: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else torch.get_num_threads())
+    parser = make_parser(__doc__)
+    parser.add_argument("threads", type=int, nargs="?", default=torch.get_num_threads())
+    torch.set_num_threads(parser.parse_args().threads)
     configure_malloc()
     print(f"{describe_machine()}\n")
     print("| H | forward + backward, ms | ours | torch | ratio |\n|---|---|---|---|---|")

@@ -34,7 +34,7 @@ from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.reference import AdamStep
 from bertwright.kernels.triton import adamw_kernels, flash, gelu, layer_norm, ops
-from environment import describe_machine
+from environment import describe_machine, make_parser
 
 B, S, H, A, V, M = (256, 128, 768, 12, 30_522, 4_864) if ON_GPU else (2, 16, 32, 2, 100, 5)
 T, F_SIZE, HALF = B * S, 4 * H, torch.bfloat16
@@ -82,11 +82,9 @@ def try_passes(function: Callable[..., Tensor], *operands: Any) -> tuple[float, 
 
 
 def report(file: TextIO, *cells: object) -> None:
-    shown = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in cells)
-    print("| " + " | ".join(shown) + " |", file=file, flush=True)
-    print(
-        "| " + " | ".join(f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |", flush=True
-    )
+    row = " | ".join(f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in cells)
+    for target in (file, sys.stdout):
+        print(f"| {row} |", file=target, flush=True)
 
 
 def header(file: TextIO, *names: str) -> None:
@@ -301,7 +299,7 @@ def profile_step(file: TextIO) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parts = {"operations": measure_operations, "tiles": measure_tiles, "profile": profile_step}
     parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts))
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results")))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 
-from environment import describe_machine
+from environment import describe_machine, format_range, make_parser, open_report
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -47,7 +46,7 @@ def pretrain(run: Path, cache: Path, chosen: argparse.Namespace, steps: int, log
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("--size", default="base")
     parser.add_argument("--batch-size", type=int, default=256)
@@ -55,13 +54,8 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results")))
     chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    with (chosen.out / "gpu-pretrain.md").open("w", encoding="utf-8") as file, tempfile.TemporaryDirectory() as folder:
-
-        def say(text: str) -> None:
-            print(text)
-            print(text, file=file, flush=True)
-
+    say = open_report(chosen.out / "gpu-pretrain.md")
+    with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         say(describe_machine(device="cuda" if torch.cuda.is_available() else "cpu"))
         first, _ = pretrain(work / "cold", work / "cache", chosen, steps=3, log_every=1)
@@ -73,9 +67,7 @@ def main() -> None:
         for name, chosen_records in (("128", records[2 : int(0.9 * len(records))]), ("512", records[-1:])):
             speeds = [record["tokens_per_second"] for record in chosen_records]
             if speeds:
-                spread = f"{min(speeds):,.0f} to {max(speeds):,.0f}"
-                median = f"{statistics.median(speeds):,.0f} tokens/s ({spread})"
-                say(f"length {name}: {median}, {len(speeds)} records of 10 steps")
+                say(f"length {name}, tokens/s: {format_range(speeds, ',.0f')}, {len(speeds)} records of 10 steps")
         say(f"{chosen.steps} steps with everything: {whole:.1f} s; last loss {records[-1]['loss']:.3f}")
         log = (chosen.out / "gpu-real.log").read_text(encoding="utf-8", errors="replace")
         say(f"lines with warnings: {sum('warn' in line.lower() for line in log.splitlines())}")

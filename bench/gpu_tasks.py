@@ -9,7 +9,6 @@ Vectors: texts in the order of the file, tokenization included, for several batc
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -18,23 +17,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from environment import describe_machine
+from environment import describe_machine, make_parser, open_report, take_turns
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 SIZE = "base" if ON_GPU else "tiny"
 WARMUP, STEPS = (40, 100) if ON_GPU else (1, 2)
-
-
-def report(file: TextIO, text: str) -> None:
-    print(text, flush=True)
-    print(text, file=file, flush=True)
 
 
 def read_texts(path: Path) -> tuple[list[str], list[int]]:
@@ -120,14 +114,14 @@ def theirs(
     return step
 
 
-def finetune(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, file: TextIO) -> None:
+def finetune(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, report: Callable[[str], None]) -> None:
     from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(vocabulary)
     ids = [np.array([2, *row, 3], dtype=np.int64) for row in tokenizer.encode_raw(list(texts))]
     rng, needed = np.random.default_rng(0), 1 + WARMUP + STEPS
-    report(file, "| batch | contender | examples/s | ms per step | first step, s | peak memory, GB |")
-    report(file, "|---:|---|---:|---:|---:|---:|")
+    report("| batch | contender | examples/s | ms per step | first step, s | peak memory, GB |")
+    report("|---:|---|---:|---:|---:|---:|")
     for size in (32, 256) if ON_GPU else (4,):
         random = [rng.choice(len(ids), size, replace=False) for _ in range(needed)]
         by_length = rng.permutation(len(ids))[: 50 * size]
@@ -147,10 +141,10 @@ def finetune(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, file
             first, seconds = time_steps(make_step())
             peak = torch.cuda.max_memory_allocated() / 1e9 if ON_GPU else 0.0
             speed = f"{size * STEPS / seconds:,.0f} | {1000 * seconds / STEPS:.1f} | {first:.1f} | {peak:.1f}"
-            report(file, f"| {size} | {name} | {speed} |")
+            report(f"| {size} | {name} | {speed} |")
 
 
-def embed(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, file: TextIO) -> None:
+def embed(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, report: Callable[[str], None]) -> None:
     from sentence_transformers import SentenceTransformer, models  # type: ignore[attr-defined]
 
     import bertwright
@@ -177,28 +171,23 @@ def embed(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, file: T
             )
             for size in (32, 128, 512)
         }
-        report(file, f"{len(texts):,} texts\n\n| contender | texts/s | first call, s |\n|---|---:|---:|")
+        report(f"{len(texts):,} texts\n\n| contender | texts/s | first call, s |\n|---|---:|---:|")
         for name, encode in contenders.items():
-            times = []
-            for _ in range(3):
-                started = time.perf_counter()
-                encode()
-                times.append(time.perf_counter() - started)
-            report(file, f"| {name} | {len(texts) / statistics.median(times[1:]):,.0f} | {times[0]:.1f} |")
+            times = take_turns({name: encode}, 3)[name]
+            report(f"| {name} | {len(texts) / statistics.median(times[1:]):,.0f} | {times[0]:.1f} |")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     stages = {"finetune": finetune, "embed": embed}
     parser.add_argument("stage", choices=stages)
     parser.add_argument("--examples", type=Path, default=Path(".gpu/sst2.tsv"))
     parser.add_argument("--vocabulary", type=Path, default=Path(".gpu/vocabulary"))
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results")))
     chosen = parser.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    with (chosen.out / f"gpu-{chosen.stage}.md").open("w", encoding="utf-8") as file:
-        report(file, f"{describe_machine(device=DEVICE)}\n")
-        stages[chosen.stage](*read_texts(chosen.examples), chosen.vocabulary, file)
+    report = open_report(chosen.out / f"gpu-{chosen.stage}.md")
+    report(f"{describe_machine(device=DEVICE)}\n")
+    stages[chosen.stage](*read_texts(chosen.examples), chosen.vocabulary, report)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,11 @@ The outcome and the default are in docs/decisions/26-start-of-the-head.md.
 from __future__ import annotations
 
 import argparse
-import json
-import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,11 +36,7 @@ import bertwright
 from bertwright.base.reporter import SILENT
 from bertwright.base.seeding import make_rng
 from bertwright.finetuning.finetune_state import make_spec, open_run
-from bertwright.finetuning.settings import (
-    FinetuneSettings,
-    TuningSettings,
-    paper_optimizer,
-)
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.systems.finetune_request import default_learning_rate
 from bertwright.tasks.classification import Classification, TextExample
@@ -54,7 +47,8 @@ from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.context import execution_context
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.loop import train_steps
-from environment import describe_machine, minilm, use_threads
+from environment import make_parser, minilm, use_threads
+from study import Record, by_seed, print_heading, print_row, read_records, read_trec, run_missing
 
 RATE = f"{default_learning_rate(3e-5, 384):g}"
 CONTENDERS = ("logistic", f"random:{RATE}", f"fit:{RATE}", f"transformers:{RATE}")
@@ -85,22 +79,12 @@ WORKS = {
 }
 
 
-class Run(NamedTuple):
-    """The key of one run; it is unique among the lines of results."""
-
-    task: str
-    contender: str
-    """random, fit or transformers, and the peak rate after a colon; or logistic."""
-    seed: int
-
-
 @cache
 def read_split(path: Path, name: str) -> list[Any]:
     """Read the labeled examples of a task's file; in a file of TREC a line has the label first."""
     if name != "trec":
         return list(WORKS[name].task.build_task().read(str(path)))
-    parts = (line.partition(" ") for line in path.read_text(encoding="utf-8").splitlines())
-    return [TextExample(text, None, label, f"{path}, line {n}") for n, (label, _, text) in enumerate(parts, 1)]
+    return [TextExample(text, None, label, f"{path}, line {n}") for n, (text, label) in enumerate(read_trec(path), 1)]
 
 
 def choose(examples: Sequence[Any], number: int, seed: int) -> list[Any]:
@@ -123,27 +107,28 @@ def splits_of(name: str, data: Path, seed: int) -> dict[str, list[Any]]:
     return {"train": train, "test": test}
 
 
-def execute(run: Run, data: Path, folder: Path) -> float:
-    """Execute a run and return its score on test."""
-    about, (system, _, rate) = WORKS[run.task], run.contender.partition(":")
-    examples = splits_of(run.task, data, run.seed)
+def execute(run: Record, data: Path) -> Record:
+    """Execute a run and return its score on test. A contender: its name, and the peak rate after a colon."""
+    about, (system, _, rate) = WORKS[run["task"]], run["contender"].partition(":")
+    examples = splits_of(run["task"], data, run["seed"])
     if system == "logistic":
-        return score_vectors(examples)
+        return {"score": score_vectors(examples)}
     settings = FinetuneSettings(
-        run=folder / "run", task=about.task, model=str(minilm()), seed=run.seed,
+        run=Path("not-written"), task=about.task, model=str(minilm()), seed=run["seed"],
         tuning=TuningSettings(head_init="fit" if system == "fit" else "random", dropout=0.1),
         optimizer=replace(paper_optimizer(), learning_rate=float(rate)),
         device=DeviceSettings("cpu", "bfloat16", 1),
     )  # fmt: skip
     if system == "transformers":
-        return score_transformers(settings, examples)[about.metric]
+        return {"score": score_transformers(settings, examples)[about.metric]}
     with execution_context(settings.device) as context:
         state = open_run(settings, context, SILENT, examples)
         spec = make_spec(state, settings, context)
         for _ in train_steps(spec.loss, spec.batches(0), state.optimizer, spec.schedule):
             pass
         assert state.test is not None
-        return evaluate_examples(state.model, state.task, state.test.examples, state.test.encoded).scores[about.metric]
+        scores = evaluate_examples(state.model, state.task, state.test.examples, state.test.encoded).scores
+        return {"score": scores[about.metric]}
 
 
 def score_vectors(examples: dict[str, list[Any]]) -> float:
@@ -170,71 +155,35 @@ def score_transformers(settings: FinetuneSettings, examples: dict[str, list[Any]
     return peer.scores(examples["test"], items["test"], peer.outputs(model, items["test"], "bfloat16"))
 
 
-def read_results(path: Path) -> dict[Run, float]:
-    """Map each finished run to its score."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    records = [json.loads(line) for line in lines]
-    return {Run(record["task"], record["contender"], record["seed"]): record["score"] for record in records}
-
-
-def run_missing(options: argparse.Namespace) -> None:
-    """Execute every run that has no line yet, seed by seed, so that an early table compares all contenders."""
-    use_threads(1)
-    configure_malloc()
-    machine = describe_machine(1)
-    print(machine, flush=True)
-    done = read_results(options.results)
-    for seed in range(options.seeds):
-        for task in options.tasks:
-            for contender in options.contenders:
-                run = Run(task, contender, seed)
-                if run in done or (contender == "logistic" and task not in ("trec", "sst2")):
-                    continue
-                started = time.perf_counter()
-                with tempfile.TemporaryDirectory() as folder:
-                    score = execute(run, options.data, Path(folder))
-                seconds = round(time.perf_counter() - started, 1)
-                record = run._asdict() | {"score": score, "seconds": seconds, "machine": machine}
-                with options.results.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(record) + "\n")
-                print(f"{task}, {contender}, seed {seed}: {100 * score:.1f}; {seconds:.0f} s", flush=True)
-
-
 def print_tables(options: argparse.Namespace) -> None:
     """Print the mean score of each contender per task, and paired differences with 95 % intervals (Student's t)."""
-    lines = options.results.read_text(encoding="utf-8").splitlines()
-    for machine in sorted({json.loads(line)["machine"] for line in lines}):
-        print(machine)
-    done = read_results(options.results)
-    shown = list(dict.fromkeys(run.contender for run in done))
-    print(f"\n| start : peak rate | {' | '.join(options.tasks)} |\n|---|{'---:|' * len(options.tasks)}")
-    for contender in shown:
-        cells = []
-        for task in options.tasks:
-            scores = [score for run, score in done.items() if (run.task, run.contender) == (task, contender)]
-            cells.append(f"{100 * np.mean(scores):.1f} ({len(scores)})" if scores else "")
-        print(f"| {contender} | {' | '.join(cells)} |")
-    print(
-        f"\n| difference | {' | '.join(options.tasks)} | mean of the tasks |\n|---|{'---:|' * (len(options.tasks) + 1)}"
-    )
+    records = read_records(options.results)
+    print("\n".join(sorted({record["machine"] for record in records})))
+    shown = list(dict.fromkeys(record["contender"] for record in records))
+    scores = {
+        (name, task): by_seed(records, "score", contender=name, task=task) for name in shown for task in options.tasks
+    }
+    print_heading(["start : peak rate", *options.tasks])
+    for name in shown:
+        found = [[*scores[name, task].values()] for task in options.tasks]
+        print_row([name, *(f"{100 * np.mean(values):.1f} ({len(values)})" if values else "" for values in found)])
+    print()
+    print_heading(["difference", *options.tasks, "mean of the tasks"])
     trained = [name for name in shown if name != "logistic"]
     pairs = [(first, second) for n, second in enumerate(trained) for first in trained[n + 1 :]]
     for first, second in [*pairs, *((name, "logistic") for name in trained)]:
-        gaps = [paired_gaps(done, first, second, task) for task in options.tasks]
+        gaps = [paired_gaps(scores[first, task], scores[second, task]) for task in options.tasks]
         seeds = set.intersection(*map(set, gaps))
         means = [float(np.mean([gap[seed] for gap in gaps])) for seed in sorted(seeds)]
-        cells = [format_mean([*gap.values()]) for gap in gaps] + [format_mean(means)]
-        print(f"| {first} − {second} | {' | '.join(cells)} |")
+        print_row([f"{first} − {second}", *(format_interval([*gap.values()]) for gap in gaps), format_interval(means)])
 
 
-def paired_gaps(done: dict[Run, float], first: str, second: str, task: str) -> dict[int, float]:
-    """Map each seed that both contenders have to the difference of their scores on a task, in points."""
-    runs = {run.seed: run for run in done if (run.task, run.contender) == (task, first)}
-    peers = {seed: run._replace(contender=second) for seed, run in runs.items()}
-    return {seed: 100 * (done[runs[seed]] - done[peer]) for seed, peer in peers.items() if peer in done}
+def paired_gaps(first: Mapping[int, float], second: Mapping[int, float]) -> dict[int, float]:
+    """Map each seed that both contenders have to the difference of their scores, in points."""
+    return {seed: 100 * (score - second[seed]) for seed, score in first.items() if seed in second}
 
 
-def format_mean(values: Sequence[float]) -> str:
+def format_interval(values: Sequence[float]) -> str:
     """Format the mean over seeds, its 95 % interval by Student's t, and the number of seeds."""
     if len(values) < 2:
         return f"{values[0]:+.1f} (1)" if values else ""
@@ -243,7 +192,7 @@ def format_mean(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--results", type=Path, required=True, help="file of JSON lines, appended to")
     parser.add_argument("--table", action="store_true", help="print the tables of the results so far; run nothing")
@@ -255,10 +204,18 @@ def main() -> None:
     if options.examples:
         cut = {"examples": options.examples, "test_examples": options.examples}
         WORKS.update({name: replace(about, **cut) for name, about in WORKS.items()})
-    if options.table:
-        print_tables(options)
-    else:
-        run_missing(options)
+    if not options.table:
+        use_threads(1)
+        configure_malloc()
+        runs = [
+            {"task": task, "contender": contender, "seed": seed}
+            for seed in range(options.seeds)
+            for task in options.tasks
+            for contender in options.contenders
+            if contender != "logistic" or task in ("trec", "sst2")
+        ]
+        run_missing(options.results, runs, lambda run: execute(run, options.data))
+    print_tables(options)
 
 
 if __name__ == "__main__":

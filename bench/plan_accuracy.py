@@ -10,7 +10,6 @@ finished runs stay in WORK and are not repeated.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training.context import execution_context
 from bertwright.training.cost import peak_memory
-from environment import describe_machine
+from environment import describe_machine, make_parser
 from scaling_law import DEVICE, TEXTS, prepare_store
 
 
@@ -107,7 +106,7 @@ def format_row(name: str, size: str, longest: float, planned: dict[str, Any], re
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=["books", "korean"])

@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,10 +26,19 @@ from typing import Any, NamedTuple
 import bertwright
 from bertwright.base.reporter import SILENT
 from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.training.device_settings import DeviceSettings
-from environment import describe_machine, minilm, sample, use_threads
+from environment import (
+    choose_fastest,
+    describe_machine,
+    format_ratio,
+    make_parser,
+    minilm,
+    sample,
+    take_turns,
+    use_threads,
+)
 
 TRIED = 512  # texts on which batch sizes are tried
 
@@ -86,25 +94,17 @@ def fine_tuned(data: Path, work: Path, threads: int) -> Path:
     train = sample(data / "glue" / "SST-2" / "train.tsv", 3_200, work)
     task = TaskSettings("sst2", train=(str(train),))
     device = DeviceSettings("cpu", threads=threads)
-    settings = FinetuneSettings(work / "run", task, str(minilm()), epochs=1, device=device)
+    tuning = TuningSettings(pooling="cls")  # with mean pooling, the folder would have code of its own
+    settings = FinetuneSettings(work / "run", task, str(minilm()), tuning=tuning, epochs=1, device=device)
     return finetune(settings, SILENT)
-
-
-def measure(contender: Contender, source: Path, target: Path) -> float:
-    started = time.perf_counter()
-    contender(source, target)
-    return time.perf_counter() - started
 
 
 def best_size(pipeline: Any, sizes: Sequence[int], by_length: bool, source: Path, target: Path) -> int:
     """Return the batch size with which the pipeline is fastest on these texts; print the speed of each."""
     pipeline(["warm up"] * 8, batch_size=8)
-    seconds = {size: measure(partial(theirs, pipeline, size, by_length), source, target) for size in sizes}
-    texts = len(read(target))
-    speeds = ", ".join(f"{size}: {texts / took:.0f}" for size, took in seconds.items())
     order = "sorted by length" if by_length else "arrival order"
-    print(f"pipeline, {order}, texts/s by batch size: {speeds}", flush=True)
-    return min(seconds, key=seconds.__getitem__)
+    runs = {size: partial(theirs, pipeline, size, by_length, source, target) for size in sizes}
+    return choose_fastest(f"pipeline, {order}", runs, TRIED)
 
 
 def contenders(chosen: argparse.Namespace, folder: Path, few: Path, target: Path) -> dict[str, Contender]:
@@ -124,7 +124,7 @@ def contenders(chosen: argparse.Namespace, folder: Path, few: Path, target: Path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", type=Path, help="fine-tuned folder for single texts")
     parser.add_argument("--texts", type=int, default=4_000)
@@ -142,12 +142,10 @@ def main() -> None:
         for path, lines in ((source, texts), (few, texts[:TRIED])):
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         selected = contenders(chosen, chosen.model or fine_tuned(chosen.data, work, chosen.threads), few, target)
-        seconds: dict[str, list[float]] = {name: [] for name in selected}
-        said: dict[str, list[Labeled]] = {}
-        for _ in range(chosen.rounds):
-            for name, contender in selected.items():
-                seconds[name].append(measure(contender, source, target))
-                said[name] = read(target)
+        outputs = {name: work / f"labels-{number}.tsv" for number, name in enumerate(selected)}
+        runs = {name: partial(contender, source, outputs[name]) for name, contender in selected.items()}
+        seconds = take_turns(runs, chosen.rounds)
+        said = {name: read(path) for name, path in outputs.items()}
     show(seconds, said, texts)
 
 
@@ -159,13 +157,11 @@ def show(seconds: dict[str, list[float]], said: dict[str, list[Labeled]], texts:
     print("| | texts/s | bertwright is, × as fast (least to most) | labels that agree | greatest difference, p |")
     print("|---|---:|---:|---:|---:|")
     for name, taken in seconds.items():
-        ratios = [one / own for one, own in zip(taken, seconds[first], strict=True)]
-        ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+        ratio = "" if name.startswith("bertwright") else format_ratio(taken, seconds[first])
         pairs = list(zip(said[name], said[first], strict=True))
         agree = sum(one.label == own.label for one, own in pairs) / len(pairs)
         apart = max((abs(one.probability - own.probability) for one, own in pairs if one.label == own.label), default=0)
         speed = len(texts) / statistics.median(taken)
-        ratio = "" if name.startswith("bertwright") else ratio
         print(f"| {name} | {speed:,.0f} | {ratio} | {agree:.2%} | {apart:.1e} |")
 
 

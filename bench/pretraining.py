@@ -192,6 +192,11 @@ def ceiling(chosen: argparse.Namespace) -> Step:
     return lambda seconds: partial(measure_peak_flops, context, size, max(seconds, 0.3))
 
 
+def peak_memory() -> int:
+    """Return the peak memory of this process so far, in bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def serve(arguments: argparse.Namespace) -> None:
     """Run one turn per number read; print the seconds of a step, the last result, and peak memory."""
     import torch
@@ -206,9 +211,7 @@ def serve(arguments: argparse.Namespace) -> None:
         result = read()
         seconds = (time.perf_counter() - started) / arguments.steps
         on_gpu = arguments.device == "cuda"
-        peak = (
-            torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        )
+        peak = torch.cuda.max_memory_allocated() if on_gpu else peak_memory()
         print(json.dumps({"seconds": seconds, "result": result, "peak": peak}), flush=True)
 
 
@@ -266,6 +269,7 @@ class Child:
 def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> dict[str, Any]:
     """Print one table; return its numbers, with the seconds of every step."""
     from bertwright.systems.bert.bert_config import BertConfig
+    from environment import format_range, format_ratio
 
     sequences = chosen.sequences
     listed = contenders(bfloat16, chosen.device == "cuda").items()
@@ -303,15 +307,10 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> dict[str, 
     fastest = min(own, key=statistics.median)
     for name, child in children.items():
         median = statistics.median(child.seconds)
-        speed, spread = (
-            LENGTH * sequences / median,
-            f"{median:.2f} ({min(child.seconds):.2f} to {max(child.seconds):.2f})",
-        )
-        ratios = [theirs / ours for theirs, ours in zip(child.seconds, fastest, strict=True)]
-        ratio = f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
-        times = "" if name.startswith("bertwright") else ratio
-        share = useful / median / top
-        print(f"| {name} | {speed:,.0f} | {spread} | {times} | {share:.0%} | {child.peak / 1e9:.1f} |", flush=True)
+        speed, share = LENGTH * sequences / median, useful / median / top
+        times = "" if name.startswith("bertwright") else format_ratio(child.seconds, fastest)
+        cells = f"{format_range(child.seconds)} | {times} | {share:.0%} | {child.peak / 1e9:.1f}"
+        print(f"| {name} | {speed:,.0f} | {cells} |", flush=True)
     measured = {name: {"seconds": child.seconds, "peak_bytes": child.peak} for name, child in children.items()}
     return {"size": size, "flop_per_step": useful, "ceiling_flops": top, "contenders": measured}
 

@@ -34,7 +34,7 @@ from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import train_steps
 from bertwright.translation.run import open_run as open_translation
 from bertwright.translation.settings import TrainTranslationSettings
-from environment import describe_machine, use_threads
+from environment import describe_machine, make_parser, use_threads
 
 LAYERS = {  # directions, sequences, words of each, inputs, cells, states
     "ELMo tiny": (2, 128, 32, 64, 256, 64),
@@ -127,7 +127,7 @@ def format_scores(scores: Mapping[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--systems", nargs="*", choices=SYSTEMS, default=[*SYSTEMS])

@@ -20,7 +20,6 @@ earlier commit are saved and reused the next time. Data: ../shared/data (environ
 
 from __future__ import annotations
 
-import argparse
 import io
 import itertools
 import json
@@ -42,12 +41,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from environment import describe_machine, sample
+from environment import DATA, describe_machine, make_parser, sample
 
 BASE_COMMIT = "ab34771"
 ROOT = Path(__file__).resolve().parents[1]
-DATA = Path(os.environ.get("BERTWRIGHT_DATA", ROOT.parent / "shared" / "data"))
-
 CLOCK_FIELDS = ("tokens_per_second", "sequences_per_second", "utilization", "seconds")
 RENAMED = {"mlm_loss": "loss", "long_mlm_loss": "long_loss"}  # metrics of the earlier commit
 NUM_STEPS = 20
@@ -317,7 +314,7 @@ def measure_speed(trees: Sequence[Tree], names: Sequence[str], data: Path, round
 
 def main() -> None:
     """Print the table; exit with status 1 if anything differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--base", type=Path, help=f"checkout of the earlier commit (default: extract {BASE_COMMIT})")
     parser.add_argument("--tree", type=Path, default=ROOT, help="checkout to compare with it (default: this one)")
     parser.add_argument("--work", type=Path, help="folder for the runs, to be reused (default: a temporary one)")

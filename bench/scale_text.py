@@ -33,7 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
-from environment import describe_machine
+from environment import describe_machine, make_parser
 
 MB = 1_000_000
 FILE_MB = 500
@@ -206,7 +206,7 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--megabytes", type=int, nargs="+", default=[256])
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=COMMANDS)
     parser.add_argument("--workers", nargs="+", choices=WORKERS, default=list(WORKERS)[1:])

@@ -9,7 +9,6 @@ the runs that bench/results/scaling_law.jsonl lacks: DATA is a folder with the c
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from bertwright.tokenstore.build import BuildSettings
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
+from environment import make_parser
 
 RESULTS = Path(__file__).parent / "results" / "scaling_law.jsonl"
 VOCABULARY = 8_000
@@ -161,7 +161,7 @@ def predict(constants: dict[str, float], point: Point) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--run", nargs=2, type=Path, metavar=("DATA", "WORK"))
     chosen = parser.parse_args()
     if chosen.run:

@@ -9,16 +9,16 @@ model is all-MiniLM-L6-v2 without a masked-token head for `load`, and a model of
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
-from environment import describe_machine, minilm
+from environment import describe_machine, make_parser, minilm, take_turns
 
 FILLABLE = """
 import sys, transformers
@@ -28,16 +28,19 @@ transformers.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv
 """
 
 
-def cpu_seconds(command: list[str]) -> float:
-    """Run a command; return the CPU time that it took."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def children_time() -> float:
+    """Return the CPU seconds of all finished child processes."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def run_python(arguments: list[str]) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=environment)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args()
     print(f"{describe_machine(1)}\n\n| | CPU seconds |\n|---|---:|")
@@ -56,10 +59,8 @@ def main() -> None:
             "load(MiniLM)": ["-c", f"import bertwright; bertwright.load({str(minilm())!r})"],
             "bertwright fill-mask": [*command_line, "fill-mask", fillable, "Paris is the [MASK] of France."],
         }
-        times: dict[str, list[float]] = {name: [] for name in cases}
-        for _ in range(chosen.rounds):
-            for name, arguments in cases.items():
-                times[name].append(cpu_seconds([sys.executable, *arguments]))
+        runs = {name: partial(run_python, arguments) for name, arguments in cases.items()}
+        times = take_turns(runs, chosen.rounds, children_time)
     for name, seconds in times.items():
         print(f"| {name} | {statistics.median(seconds):.2f} |")
 

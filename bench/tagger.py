@@ -11,7 +11,7 @@ the ratio is the median over rounds, printed with its smallest and largest value
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from bertwright.tasks.task import Encoded
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
-from environment import describe_machine, use_threads
+from environment import describe_machine, format_ratio, make_parser, take_turns, use_threads
 
 RATE, DROPOUT, CLIP = 1e-3, 0.5, 5.0
 Step = Callable[[int], float]  # trains on the batch of a step and returns its loss per word
@@ -119,16 +119,21 @@ def make_padded(task: Tagging, encoded: Encoded, tokenizer: WordTokenizer, batch
     return step
 
 
-def measure(step: Step, first: int, steps: int) -> float:
-    """Return the CPU seconds per step."""
-    started = time.process_time()
-    for number in range(first, first + steps):
-        step(number)
-    return (time.process_time() - started) / steps
+class Steps:
+    """The next steps of a contender at each call; three are made before."""
+
+    def __init__(self, step: Step, count: int) -> None:
+        self.step, self.count, self.numbers = step, count, itertools.count()
+        for number in itertools.islice(self.numbers, 3):
+            step(number)
+
+    def __call__(self) -> None:
+        for number in itertools.islice(self.numbers, self.count):
+            self.step(number)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[10, 32])
     parser.add_argument("--steps", type=int, default=25)
@@ -146,16 +151,11 @@ def main() -> None:
     for size in arguments.batch_sizes:
         contenders = {"padded": make_padded, "packed": make_packed}
         steps = {name: make(task, encoded, tokenizer, size) for name, make in contenders.items()}
-        times: dict[str, list[float]] = {name: [] for name in steps}
-        for step in steps.values():
-            measure(step, 0, 3)
-        for number in range(arguments.rounds):
-            for name, step in steps.items():
-                times[name].append(measure(step, 3 + number * arguments.steps, arguments.steps))
-        ratios = [a / b for a, b in zip(times["padded"], times["packed"], strict=True)]
-        ratio = f"{statistics.median(ratios):7.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        runs = {name: Steps(step, arguments.steps) for name, step in steps.items()}
+        times = take_turns(runs, arguments.rounds, time.process_time)
+        ratio = format_ratio(times["padded"], times["packed"])
         for name, seconds in times.items():
-            typical = statistics.median(seconds)
+            typical = statistics.median(seconds) / arguments.steps
             epoch = typical * len(examples) / size
             last = ratio if name == "packed" else ""
             print(f"{size:>16}  {name:8}{1e3 * typical:10.1f}{words / epoch:10,.0f}{epoch:12.1f}{last}", flush=True)

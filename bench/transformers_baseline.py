@@ -414,8 +414,6 @@ def finetune(settings: FinetuneSettings) -> dict[str, Scores]:
     task = settings.task.build_task()
     read = {split: read_examples(task, settings.task, split) for split in ("train", "dev", "test")}
     peer, dtype = PEERS[type(task)](settings.model, task, read["train"]), settings.device.dtype
-    if peer.labels and settings.tuning.keep_head:  # its rows have the order of the folder's labels
-        peer.labels = [*transformers.AutoConfig.from_pretrained(peer.folder).id2label.values()]
     if isinstance(task, QuestionAnswering):  # for training: the others have no answer at the given offset
         read["train"] = [example for example in read["train"] if example.learnable]
     items = {split: peer.items(examples) for split, examples in read.items() if examples}

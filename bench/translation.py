@@ -10,10 +10,9 @@ tokenization included. `generate` has early stopping and at most 50 more tokens 
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 from transformers import AutoTokenizer, MarianMTModel
 
 from bertwright.translation.translator import load_translator
-from environment import describe_machine, use_threads
+from environment import describe_machine, format_ratio, make_parser, take_turns, use_threads
 
 Translate = Callable[[Sequence[str]], list[str]]
 
@@ -53,7 +52,7 @@ def load_generate(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("--sentences", type=int, default=256)
@@ -72,21 +71,20 @@ def main() -> None:
         "bertwright": ours.translate,
         "transformers": load_generate(options.model, options.beam_size, options.batch_size, dtype),
     }
-    results = {name: translate(texts[: options.batch_size]) for name, translate in contenders.items()}  # fills caches
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(options.rounds):
-        for name, translate in contenders.items():
-            started = time.process_time()
-            results[name] = translate(texts)
-            seconds[name].append(time.process_time() - started)
+    for translate in contenders.values():
+        translate(texts[: options.batch_size])  # fills caches
+    results: dict[str, list[str]] = {}
+
+    def run(name: str) -> None:
+        results[name] = contenders[name](texts)
+
+    seconds = take_turns({name: partial(run, name) for name in contenders}, options.rounds, time.process_time)
     print(describe_machine(options.threads))
     print(f"{len(texts)} sentences, batch size {options.batch_size}, beam {options.beam_size}, {options.dtype}")
     for name, measured in seconds.items():
         words = sum(len(text.split()) for text in results[name]) / len(texts)
         print(f"{name:<14}{len(texts) / min(measured):8.1f} sentences per core second, {words:.1f} words each")
-    pairs = zip(seconds["transformers"], seconds["bertwright"], strict=True)
-    print(f"ratio by round: {', '.join(f'{theirs / own:.2f}' for theirs, own in pairs)}")
-    print(f"median ratio {statistics.median(t / o for t, o in zip(*list(seconds.values())[::-1], strict=True)):.2f}")
+    print(f"bertwright is {format_ratio(seconds['transformers'], seconds['bertwright'])} times as fast")
     same = sum(a.split() == b.split() for a, b in zip(results["bertwright"], results["transformers"], strict=True))
     print(f"equal translations: {same} of {len(texts)}")
 

@@ -17,7 +17,6 @@ other, so that an early stop leaves whole rows. WORK is for one general model an
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import time
@@ -31,11 +30,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE
 from bertwright.base.settings import from_table
 from bertwright.corpus.documents import CorpusSettings
-from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.evaluation import evaluate
@@ -49,10 +47,10 @@ from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from environment import describe_machine, use_threads
+from environment import make_parser, use_threads
+from study import CPU, finetune_table, print_heading, print_row, read_splits, read_trec, run_missing
 
 OBJECTIVE = RecurrentLanguageModel()
-CPU = {"device": "cpu", "dtype": "float32", "threads": 1}
 LM_RATE, EVALUATED = 0.012, 300
 TARGET_RATE, VALIDATED = 0.004, 500
 LABELS: dict[str, tuple[int, int, float]] = {  # labels, batch size, epochs
@@ -65,10 +63,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "no pre-training": {"from_scratch": True, "unfreeze": "all", "layerwise_lr_decay": 1.0},
     "pre-trained, last layer only": {"freeze_layers": 2, "unfreeze": "all", "layerwise_lr_decay": 1.0},
     "pre-trained, all tricks": {},
-    "pre-trained, all layers at one rate": {
-        "unfreeze": "all",
-        "layerwise_lr_decay": 1.0,
-    },  # added after seed 0's results
+    # added after seed 0's results
+    "pre-trained, all layers at one rate": {"unfreeze": "all", "layerwise_lr_decay": 1.0},
 }
 
 
@@ -144,7 +140,13 @@ def evaluate_plain(model: PlainAwdLstm, batches: Iterator[StreamBatch]) -> float
 
 
 def compare_perplexities(chosen: argparse.Namespace) -> None:
-    """Train both models and print their perplexities."""
+    """Train both models, unless the file of results has them."""
+    run = {"kind": "perplexity"} | {name: getattr(chosen, name) for name in ("size", "steps", "dropout")}
+    print(*run_missing(chosen.results, [run], lambda _: train_both(chosen)))
+
+
+def train_both(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Train both models; return their perplexities on held-out text."""
     tokenizer = open_tokenizer(chosen.store / "tokenizer")
     settings = DataSettings(max_length=70, batch_size=32, objective="recurrent")
     train, held_out = (
@@ -170,37 +172,20 @@ def compare_perplexities(chosen: argparse.Namespace) -> None:
         pass
     middle = time.process_time()
     train_plain(plain, optimizer, steps(), chosen.steps)
-    ended = time.process_time()
+    seconds = [round(middle - started, 1), round(time.process_time() - middle, 1)]
     perplexity = evaluate(OBJECTIVE, own, held_out.validation_batches(EVALUATED))["perplexity"]
     expected = evaluate_plain(plain, held_out.validation_batches(EVALUATED))
-    record = {
-        "kind": "perplexity",
-        "size": chosen.size,
-        "steps": chosen.steps,
-        "dropout": chosen.dropout,
-        "bertwright": perplexity,
-        "plain": expected,
-        "ratio": perplexity / expected,
-        "cpu_seconds": [round(middle - started, 1), round(ended - middle, 1)],
-    }
-    append(chosen, record)
-    print(json.dumps(record, indent=1))
-
-
-def append(chosen: argparse.Namespace, record: dict[str, Any]) -> None:
-    with chosen.results.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record | {"machine": describe_machine(1)}) + "\n")
+    return {"bertwright": perplexity, "plain": expected, "ratio": perplexity / expected, "training_seconds": seconds}
 
 
 def prepare_texts(data: Path, work: Path) -> None:
     """Write TREC as tables of texts and coarse labels, and the training questions as text, one document each."""
     work.mkdir(parents=True, exist_ok=True)
     for split in ("train", "test"):
-        lines = (data / f"TREC.{split}").read_text(encoding="utf-8").splitlines()
-        rows = [line.split(" ", 1) for line in lines]
-        table = [f"{text}\t{label.split(':')[0]}" for label, text in rows]
+        rows = read_trec(data / f"TREC.{split}")
+        table = [f"{text}\t{label.split(':')[0]}" for text, label in rows]
         (work / f"{split}.tsv").write_text("\n".join(["text\tlabel", *table]) + "\n", encoding="utf-8")
-        (work / f"{split}.txt").write_text("\n\n".join(text for _, text in rows) + "\n", encoding="utf-8")
+        (work / f"{split}.txt").write_text("\n\n".join(text for text, _ in rows) + "\n", encoding="utf-8")
 
 
 def tune_language_model(chosen: argparse.Namespace) -> Path:
@@ -227,56 +212,37 @@ def tune_language_model(chosen: argparse.Namespace) -> Path:
         "device": CPU,
     }
     pretrain(from_table(PretrainSettings, table, "target"), MUTE)
-    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    report = read_json(run / "report.json")
     perplexities = [report[name]["perplexity"] for name in ("held_out_before", "held_out_after")]
-    append(chosen, {"kind": "target", "perplexity": perplexities})
+    run_missing(chosen.results, [{"kind": "target", "perplexity": perplexities}], lambda _: {})  # appends the figures
     return run
 
 
-def classify(chosen: argparse.Namespace, model: Path, way: str, labels: str, seed: int) -> dict[str, Any]:
-    """Train a classifier; return its record."""
-    number, batch_size, epochs = LABELS[labels]
-    epochs = chosen.epochs or epochs
-    run = chosen.work / "runs" / f"{[*WAYS].index(way)}-{labels}-{epochs:g}-{seed}{'-val' * chosen.validate}"
-    table = {
-        "run": str(run),
-        "model": str(model),
-        "task": {
-            "task": "classification",
-            "train": [str(chosen.work / "train.tsv")],
-            "test": [str(chosen.work / "test.tsv")],
-        },
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "seed": seed,
-        "tuning": WAYS[way],
-        "device": CPU,
-    }
-    settings = from_table(FinetuneSettings, table, way)
-    task = settings.task.build_task()
-    examples = {
-        split: [example for path in settings.task.files(split) for example in task.read(path)]
-        for split in ("train", "test")
-    }
+def classify(run: dict[str, Any], chosen: argparse.Namespace, model: Path) -> dict[str, Any]:
+    """Train a classifier; return its error in percent."""
+    number, batch_size, _ = LABELS[run["labels"]]
+    task = {"task": "classification"} | {split: [str(chosen.work / f"{split}.tsv")] for split in ("train", "test")}
+    examples = read_splits(task, ("train", "test"))
     if chosen.validate:
         random.Random(VALIDATED).shuffle(examples["train"])
         examples |= {"test": examples["train"][:VALIDATED], "train": examples["train"][VALIDATED:]}
-    random.Random(seed).shuffle(examples["train"])
+    random.Random(run["seed"]).shuffle(examples["train"])
     examples["train"] = with_all_labels(examples["train"], number)
-    started = time.process_time()
-    finetune(settings, MUTE, examples, temporary=True)
-    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    error = 100 * (1 - report["scores"]["test"]["accuracy"])
-    return {"kind": "trec", "way": way, "labels": labels, "seed": seed, "error": error} | {
-        "rate": settings.optimizer.learning_rate,
-        "epochs": epochs,
-        "cpu_seconds": round(time.process_time() - started, 1),
+    table = {
+        "model": str(model),
+        "task": task,
+        "epochs": run["epochs"],
+        "batch_size": batch_size,
+        "seed": run["seed"],
+        "tuning": WAYS[run["way"]],
     }
+    report = finetune_table(table, examples)
+    return {"error": 100 * (1 - report["scores"]["test"]["accuracy"])}
 
 
 def describe_rule(chosen: argparse.Namespace) -> dict[str, Any]:
     """Return what all rows of a table share: the perplexity of the general model, and what is scored."""
-    report = json.loads((chosen.general / "report.json").read_text(encoding="utf-8"))
+    report = read_json(chosen.general / "report.json")
     return {
         "general_perplexity": round(report["held_out_after"]["perplexity"], 1),
         "target_epochs": chosen.target_epochs,
@@ -297,40 +263,31 @@ def compare_classifiers(chosen: argparse.Namespace) -> None:
     """Run what the results lack, then print the errors."""
     model = tune_language_model(chosen)
     rule = describe_rule(chosen)
-    records = [record for record in read(chosen) if record["kind"] == "trec" and rule.items() <= record.items()]
-    records = [r for r in records if r["epochs"] == (chosen.epochs or LABELS[r["labels"]][2])]
-    done = {(record["way"], record["labels"], record["seed"]) for record in records}
-    for seed in range(chosen.seeds):
-        for labels in chosen.labels:
-            for way in chosen.ways:
-                if (way, labels, seed) not in done:
-                    records.append(record := classify(chosen, model, way, labels, seed) | rule)
-                    append(chosen, record)
-                    print(f"seed {seed}, {labels} labels, {way}: error {record['error']:.1f} %", flush=True)
+    runs = [
+        {"kind": "trec", "way": way, "labels": labels, "seed": seed, "epochs": chosen.epochs or LABELS[labels][2]}
+        | rule
+        for seed in range(chosen.seeds)
+        for labels in chosen.labels
+        for way in chosen.ways
+    ]
+    records = run_missing(chosen.results, runs, lambda run: classify(run, chosen, model))
     print(rule)
     answers = Counter(
         line.split("\t")[1] for line in (chosen.work / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
     )
-    print(describe_machine(1))
-    print(f"| TREC-6, error on test (%) | {' | '.join(f'{labels} labels' for labels in chosen.labels)} |")
-    print("|---|" + "---:|" * len(chosen.labels))
+    print_heading(["TREC-6, error on test (%)", *(f"{labels} labels" for labels in chosen.labels)])
     floor = 100 * (1 - answers.most_common(1)[0][1] / answers.total())
-    print(f"| floor: the most frequent answer of the test set | {' | '.join([f'{floor:.1f}'] * len(chosen.labels))} |")
+    print_row(["floor: the most frequent answer of the test set", *[f"{floor:.1f}"] * len(chosen.labels)])
     for way in WAYS:
         cells = []
         for labels in chosen.labels:
             errors = [record["error"] for record in records if (record["way"], record["labels"]) == (way, labels)]
             cells.append(str(summarize_seeds([error / 100 for error in errors])) if errors else "")
-        print(f"| {way} | {' | '.join(cells)} |")
-
-
-def read(chosen: argparse.Namespace) -> list[dict[str, Any]]:
-    lines = chosen.results.read_text(encoding="utf-8").splitlines() if chosen.results.exists() else []
-    return [json.loads(line) for line in lines]
+        print_row([way, *cells])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     kinds = parser.add_subparsers(required=True)
     perplexity, trec = kinds.add_parser("perplexity"), kinds.add_parser("trec")
     perplexity.add_argument("store", type=Path)

@@ -20,8 +20,6 @@ import time
 from pathlib import Path
 
 import tokenizers
-from rich.console import Console
-from rich.table import Table
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertwright.vocabulary.learn.wordpiece_trainer import (
@@ -45,6 +43,7 @@ TRAINERS = {
     "tokenizers BpeTrainer": (models.BPE, trainers.BpeTrainer, {"continuing_subword_prefix": "##"}),
 }
 TIMED = [*list(OURS)[:2], *TRAINERS]
+KEYS = ("seconds", "counted", "peak")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -148,30 +147,16 @@ def main(settings: argparse.Namespace) -> None:
     for name in OURS:
         if name not in vocabularies:
             vocabularies[name] = tuple(learn(counts, vocabulary_settings(name, settings)))
-    heading = f"{settings.size:,} tokens from {settings.input.name}, {megabytes:.1f} MB, {counts.total:,} words"
-    table = Table(title=heading, title_justify="left")
-    for column in ("", "seconds", "of it counting", "peak MB", "tokens", "tokens/word", "[UNK] words", "unused"):
-        table.add_column(column, justify="left" if not column else "right")
+    print(f"{settings.size:,} tokens from {settings.input.name}, {megabytes:.1f} MB, {counts.total:,} words\n")
+    print("| | seconds | of it counting | peak MB | tokens | tokens/word | [UNK] words | unused |\n|---|" + "---:|" * 7)
     for name, tokens in vocabularies.items():
         figures = vocabulary_stats(Tokenizer.from_tokens(tokens, lowercase=settings.lowercase), counts)
-        timed = runs.get(name)
-        seconds, counting, memory = (
-            [f"{statistics.median(run[key] for run in timed):,.1f}" for key in ("seconds", "counted", "peak")]
-            if timed
-            else ["", "", ""]
-        )
-        table.add_row(
-            name, seconds, counting if name in OURS else "", memory.partition(".")[0], f"{figures.tokens:,}",
-            f"{figures.fertility:.4f}", f"{figures.unknown:.4%}", f"{figures.unused:,}",
-        )  # fmt: skip
-    console = Console(width=max(120, Console().width))
-    console.print(table)
-    console.print(
-        f"{describe_machine()}; medians of {settings.rounds} runs in turn; "
-        f"{runs[TIMED[0]][0]['texts']:.0f} MB of the peak are there, texts among them, before learning begins"
-    )
-    for name in TIMED:
-        console.print(f"{name}, last learned: {' '.join(vocabularies[name][-12:])}", markup=False)
+        measured = [statistics.median(run[key] for run in runs[name]) for key in KEYS if name in runs]
+        cells = [f"{value:,.1f}" for value in measured] or [""] * len(KEYS)
+        cells += [f"{figures.tokens:,}", f"{figures.fertility:.4f}", f"{figures.unknown:.4%}", f"{figures.unused:,}"]
+        print(f"| {name} | {' | '.join(cells)} |")
+    print(f"\n{describe_machine()}; medians of {settings.rounds} runs in turn;")
+    print(f"{runs[TIMED[0]][0]['texts']:.0f} MB of the peak are there, texts among them, before learning begins")
 
 
 if __name__ == "__main__":

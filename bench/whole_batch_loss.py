@@ -30,7 +30,7 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.loop import LossOutput
 from bertwright.training.whole_batch_loss import RowOutput, WholeBatchLoss, backward
-from environment import describe_machine, use_threads
+from environment import describe_machine, make_parser, take_turns, use_threads
 
 MICRO_BATCHES = (1, 4, 8)
 SPLIT = (-4, -8)  # as many micro-batches, each with a single pass and a loss of its own: the price of small batches
@@ -63,20 +63,10 @@ def make_micro_batches(pairs: int, length: int, number: int) -> list[TokenBatch]
     return [pack([*part]).with_dropout(1, first) for part, first in zip(parts, firsts, strict=True)]
 
 
-def cpu_seconds(work: Callable[[], object], encoder: BertEncoder) -> float:
-    """Return the CPU seconds of a step's gradients, after a step of the same kind, which has left its memory."""
-    work()
-    encoder.zero_grad()
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
 def measure(options: argparse.Namespace) -> dict[int, dict[str, float]]:
     """Return medians of seconds and ratios for each number of micro-batches."""
     encoder = BertEncoder(BertConfig(1000, 256, 4, 4, 1024, options.length))
     loss = make_loss(encoder)
-    seconds: dict[int, list[float]] = {number: [] for number in (0, *MICRO_BATCHES, *SPLIT)}  # 0: one graph
     batches = {number: make_micro_batches(options.pairs, options.length, number) for number in MICRO_BATCHES}
 
     def compute_singly(micro_batches: list[TokenBatch]) -> None:
@@ -84,10 +74,19 @@ def measure(options: argparse.Namespace) -> dict[int, dict[str, float]]:
             output = loss.vectors(batch)
             loss.loss(output.vectors, output.rows).loss.backward()  # type: ignore[no-untyped-call]
 
-    for _ in range(options.rounds):
-        for number in seconds:
-            passes = partial(backward, loss) if number > 0 else compute_singly
-            seconds[number].append(cpu_seconds(partial(passes, batches[abs(number) or 1]), encoder))
+    def make_step(number: int) -> Callable[[], None]:
+        passes = partial(backward, loss) if number > 0 else compute_singly
+
+        def run() -> None:
+            encoder.zero_grad()
+            passes(batches[abs(number) or 1])
+
+        return run
+
+    steps = {str(number): make_step(number) for number in (0, *MICRO_BATCHES, *SPLIT)}  # 0: one graph
+    turns = {f"{name}, {when}": step for name, step in steps.items() for when in ("before", "timed")}
+    timed = take_turns(turns, options.rounds, time.process_time)
+    seconds = {int(name): timed[f"{name}, timed"] for name in steps}
     results = {}
     for number in MICRO_BATCHES:
         ratios = [two / one for two, one in zip(seconds[number], seconds[0], strict=True)]
@@ -108,7 +107,7 @@ def measure(options: argparse.Namespace) -> dict[int, dict[str, float]]:
 
 def main() -> None:
     """Print the ratio for each number of micro-batches, and write all figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--pairs", type=int, default=64, help="pairs of texts per step, a multiple of 8")
     parser.add_argument("--length", type=int, default=32, help="tokens per text")
     parser.add_argument("--rounds", type=int, default=7)

@@ -29,7 +29,7 @@ from bertwright.corpus.sentences import split_sentences
 from bertwright.systems.word_vectors.vector_evaluation import read_examples, score_examples
 from bertwright.vocabulary.vector_file import load_vectors
 from bertwright.vocabulary.word_tokenizer import WORD
-from environment import describe_machine
+from environment import describe_machine, make_parser
 
 SIMILARITY = ("EN-MEN-TR-3k", "EN-MTurk-771", "EN-WS-353-ALL", "EN-SIMLEX-999")
 RESULTS = Path(__file__).parent / "results" / "word_vectors.jsonl"
@@ -73,7 +73,7 @@ for path in sys.argv[1:]:
 
 def main() -> None:
     """Parse the arguments, then train, score and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with corpora and word_similarity")
     parser.add_argument("--peer", type=Path, required=True, help="Python with gensim")
     parser.add_argument("--words", type=int, default=2_000_000, help="words of text: half Wikipedia, half books")

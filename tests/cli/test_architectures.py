@@ -173,17 +173,6 @@ def convert_reviews(source: Path, folder: Path, convert: Callable[[str, str], st
     return files
 
 
-def test_causal_encoder_is_fine_tuned_on_a_regression(
-    make_tuning: Any, causal_folder: Path, review_files: Path, tmp_path: Path
-) -> None:
-    files = convert_reviews(review_files, tmp_path, lambda text, label: f"{text}\t{float(label == 'bad')}")
-    task = TaskSettings("regression", **files, overrides=TaskOptions(text="1", label="2", header=False))
-    run_and_capture(finetune, make_tuning(tmp_path / "run", model=str(causal_folder), task=task, epochs=12.0))
-    assert json.loads((tmp_path / "run/report.json").read_text())["scores"]["dev"]["pearson"] > 0.8
-    first, second = bertwright.load(tmp_path / "run/model").classify(TEXTS)
-    assert first > 0.5 > second
-
-
 def test_causal_encoder_is_fine_tuned_on_a_choice(
     make_tuning: Any, causal_folder: Path, review_files: Path, tmp_path: Path
 ) -> None:

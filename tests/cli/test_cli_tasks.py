@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,8 +29,6 @@ from bertwright.finetuning.run import FinetuneRun
 from bertwright.interop.huggingface import load_model, save_model
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.tables.schema import TableSchema
-from bertwright.tables.tables import read_rows
 from bertwright.tables.tagged_sentences import read_sentences
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
@@ -58,12 +55,10 @@ KINDS = {
     "tagging": ("", ".conll", "tags", lambda animal, location: "O B-ANIMAL O B-LOC I-LOC".split()),
     "question-answering": (WINDOW, ".json", "answer", lambda animal, location: ANIMALS[animal]),
 }
-CLASSIFY, REGRESS, CHOOSE, TAG, ANSWER = (
-    f"finetune --task {kind} {flags} --model bert --run new {QUICK} --train" for kind, (flags, *_) in KINDS.items()
+CLASSIFY, TAG, ANSWER = (
+    f"finetune --task {kind} {KINDS[kind][0]} --model bert --run new {QUICK} --train"
+    for kind in ("classification", "tagging", "question-answering")
 )
-
-
-CHOOSE = CHOOSE.replace("--endings a b c", "--endings all")  # a list, as published files have them
 
 
 def sentences(count: int, seed: int) -> Iterator[tuple[str, int, int]]:
@@ -339,32 +334,6 @@ def test_grid_resumes_after_ctrl_c_and_its_folder_is_a_model(at: Path, monkeypat
     assert run_successfully(f"evaluate new dev.tsv {HERE}").startswith("new on 12 examples")
 
 
-def test_passed_columns_in_csv_can_be_read_again(at: Path) -> None:
-    odd = ["a\rb", "end\r", 'a "q", b', "a\r\nb", "plain"]
-    (at / "odd.jsonl").write_text("".join(json.dumps({"text": "the bear", "odd": text}) + "\n" for text in odd))
-    run_successfully(f"predict classification --inputs odd.jsonl --output found.csv --keep-columns odd {HERE}")
-    assert [values[0] for _, values in read_rows("found.csv", TableSchema(("odd",)))] == odd
-
-
-def test_label_may_be_called_none(at: Path) -> None:
-    rows = "".join(f"{text}\t{('Some', 'None')[location]}\n" for text, _, location in sentences(16, 5))
-    (at / "named.tsv").write_text("text\tlabel\n" + rows)
-    run_successfully(
-        f"finetune --task classification --train named.tsv --model bert --run new {QUICK} --metric f1 --pos-label None"
-    )
-    assert json.loads((at / "new/model/task.json").read_text())["pos_label"] == "None"
-
-
-def test_resumed_probe_uses_its_features_for_more_seeds(at: Path) -> None:
-    command = f"--representations last sum-all --lstm-size 8 --epochs 1 --seeds 0 {HERE}"
-    run_successfully(f"probe --task tagging --train train.conll --dev dev.conll --model bert --run new {command}")
-    features = files(at / "new/features")
-    shown = run_successfully("probe --run new --resume --seeds 0 1")
-    assert "2 of 4 heads are already finished" in shown
-    assert len(lines(at / "new/results.jsonl")) == 4
-    assert files(at / "new/features") == features
-
-
 def test_help_of_a_list_of_choices_names_the_choices() -> None:
     shown = " ".join(run_successfully("probe --help").split())
     names = "embeddings, second-to-last, last, sum-last-four, concat-last-four, sum-all, each-layer"
@@ -386,59 +355,7 @@ def test_published_task_prints_the_settings_of_the_paper(at: Path) -> None:
     assert "--batch-sizes INT ... (default: 32)" in grid
 
 
-def test_submission_is_packed(at: Path) -> None:
-    (at / "binary.tsv").write_text("text\tlabel\nthe bear\t0\nthe wolf\t1\n")
-    run_successfully(f"{CLASSIFY} binary.tsv")
-    (at / "GLUE/SST-2").mkdir(parents=True)
-    (at / "GLUE/SST-2/test.tsv").write_text("index\tsentence\n" + "".join(f"{n}\tthe bear\n" for n in range(3)))
-    command = f"glue-submission sst2=new --data GLUE --output glue.zip {HERE}"
-    assert "GLUE/SST-2/test.tsv: expected 1,821 rows, got 3" in run_failing(command)
-    assert not (at / "glue.zip").exists()
-    assert "missing: CoLA, MRPC" in " ".join(run_successfully(f"{command} --ignore-row-count").split())
-    with zipfile.ZipFile("glue.zip") as archive:
-        assert archive.namelist() == ["SST-2.tsv"]
-        assert len(archive.read("SST-2.tsv").splitlines()) == 4
-
-
 # --- odd, but right: reported, not rejected
-
-
-ROWS = format_examples("classification", 5, seed=3)
-EQUAL_TABLES = {
-    "windows.tsv": ROWS.replace("\n", "\r\n").encode(),
-    "bom.tsv": b"\xef\xbb\xbf" + ROWS.encode(),
-    "no-end.tsv": ROWS.rstrip("\n").encode(),
-    "quoted.csv": "".join(f'"{row}"\n'.replace("\t", '","') for row in ROWS.splitlines()).encode(),
-    "swapped.tsv": "".join("\t".join(row.split("\t")[::-1]) + "\n" for row in ROWS.splitlines()).encode(),
-}
-
-
-@pytest.mark.parametrize("name", EQUAL_TABLES)
-def test_equal_tables_in_other_layouts_have_the_same_predictions(at: Path, name: str) -> None:
-    (at / "plain.tsv").write_text(ROWS, encoding="utf-8")
-    (at / name).write_bytes(EQUAL_TABLES[name])
-    run_successfully(f"predict classification --inputs plain.tsv {name} --output found.jsonl {HERE}")
-    found = lines(at / "found.jsonl")
-    assert found[:5] == found[5:]
-    assert len(found) == 10
-
-
-def test_quotes_and_tabs_inside_fields_are_read(at: Path) -> None:
-    (at / "a.csv").write_text('text,label\n"the ""bear"",\tsees\nthe forest",dry\n')
-    (at / "a.tsv").write_text('text\tlabel\nthe "bear", sees the forest\tdry\n"the wolf\tdry\n')
-    run_successfully(f"predict classification --inputs a.csv a.tsv --output found.jsonl {HERE}")
-    first, second, _ = lines(at / "found.jsonl")
-    assert first == second  # they differ only in white space
-
-
-def test_answers_found_elsewhere_are_moved_or_reported(at: Path) -> None:
-    answers = (("bear", 0), ("the", 2), ("hare", 4), ("wolf", 18))  # elsewhere, twice, nowhere, right
-    (at / "odd.json").write_text(squad(*(("the bear sees the wolf", *answer) for answer in answers)))
-    shown = " ".join(run_successfully(f"{ANSWER} odd.json").split())
-    assert "1 questions whose answer is not at the given start, but occurs once elsewhere" in shown
-    assert "(odd.json, article 1 (Animals), question q0)" in shown
-    assert "2 questions whose answer is not at the given start, nor once elsewhere: not trained on" in shown
-    assert "(odd.json, article 1 (Animals), question q1; odd.json, article 1 (Animals), question q2)" in shown
 
 
 def test_long_and_empty_contexts_are_answered(at: Path) -> None:
@@ -463,51 +380,28 @@ def test_empty_texts_are_reported(at: Path) -> None:
 
 MISUSE: dict[str, tuple[str, str]] = {
     # tables
-    "missing column": (f"{CLASSIFY} few.tsv", "few.tsv, line 4: expected 2 columns (text, label), got 1"),
-    "NaN label": (f"{CLASSIFY} number.parquet", "number.parquet, row 2: no value in 'label'"),
     "unknown label, evaluate": ("evaluate classification unknown.tsv",
         "unknown.tsv, line 2: label 'ugly' is not one of the training data: 'dry', 'very wet"),
     "label spaces": (f"{CLASSIFY} spaced.tsv", "spaced.tsv, line 4: labels 'dry ' and 'dry' differ in white space"),
-    "header only": (f"{CLASSIFY} header.tsv", "header.tsv: no rows; is it the right file?"),
-    "empty": (f"{CLASSIFY} empty.tsv", "empty.tsv: empty file (0 bytes)"),
-    "old line ends": (f"{CLASSIFY} returns.tsv", "a carriage return alone? End lines with \\n"),
-    "semicolons": (f"{CLASSIFY} semicolons.csv", "semicolons.csv, line 1: no column 'text'; did you mean \"texts\"?"),
     "no such file": (f"{CLASSIFY} gone.tsv", "gone.tsv: no such file or folder"),
     "an unset variable": (f"{CLASSIFY} train.tsv --run ''", "--run has an empty value; is a variable"),
     "named twice to evaluate": ("evaluate sentences one.tsv one.tsv", "one.tsv: named twice; its examples would"),
     "a file and its glob to evaluate": ("evaluate sentences one.tsv on?.tsv", "on?.tsv: named twice; its examples"),
     "below every seed": (f"{CLASSIFY} train.tsv --seed -1", "seed: expected 0 to 4,294,967,295, got -1"),
     "a pipe": ("predict classification --inputs pipe.tsv --output found.tsv", "pipe.tsv: a pipe or a device, which"),
-    "a pipe of words": ("predict tagging --inputs pipe.conll --output found.tsv", "pipe.conll: a pipe or a device"),
     "a link to nothing": (
         "predict classification --inputs dev.tsv --output nowhere.tsv",
         "nowhere.tsv: already exists",
     ),
-    "not UTF-8, a name": ("predict classification --inputs caf\udce9.tsv --output new.tsv", "not UTF-8; rename"),
-    # numbers, choices
-    "NaN target": (f"{REGRESS} nan.csv", "nan.csv, line 3: expected a finite number in 'alike', got 'nan'"),
-    "uneven choices": (f"{CHOOSE} uneven.jsonl",
-        "uneven.jsonl, line 2: expected 2 endings, as in uneven.jsonl, line 1, got 3"),
     # tags
     "ragged columns": (f"{TAG} ragged.conll",
-        "ragged.conll, line 19: expected 2 columns, as in the other lines of the sentence, got 4: 'the bear X O'"),
+        "ragged.conll, line 4: expected 2 columns, as in the other lines of the sentence, got 4: 'the bear X O'"),
     "one line of text": ("predict tagging --inputs line.txt --output found.tsv", "line.txt, line 1: running text?"),
     "running text": ("predict tagging --inputs text.txt --output found.tsv", "text.txt, line 3: running text?"),
-    "running text and a mark": ("predict tagging --inputs mark.txt --output found.tsv",
-        "mark.txt, line 3: running text?"),
-    "unknown tag": (f"{TAG} train.conll --dev other-tag.conll",
-        "other-tag.conll, line 1: tag 'B-PLANT' of 'bear': it is unknown; the tags of the training data are O, B-"),
     # questions
-    "no answer found": (f"{ANSWER} nowhere.json", "none of 1 questions has an answer"),
-    "start in words": (f"{ANSWER} word-start.json", '"answer_start": expected a whole number, got "4"'),
     "no questions": (f"{ANSWER} no-data.json", "no-data.json: no questions"),
-    "no answers": (f"{ANSWER} unanswered.jsonl", "use --allow-no-answer True"),
     "no room": (f"{ANSWER} train.json --max-query-length 40", "leave no token for the context"),
-    "ids of two files": (
-        "predict question-answering --inputs dev.json nowhere.json --output found.json",
-        'the id "q0" belongs to'),
     # settings, models
-    "no such metric": (f"{CLASSIFY} one.tsv --metric bleu", "metric = 'bleu': known: accuracy, f1, macro_f1, matthews"),
     "no such task": ("finetune --task clasification --run new", 'no task "clasification"; did you mean "classif'),
     "no published file": ("finetune --task mrpc --data vocabulary --model bert --run new", "vocabulary: no train.tsv"),
     "no model": ("finetune --task classification --run new --train one.tsv", "no model given: --model FOLDER"),
@@ -515,11 +409,8 @@ MISUSE: dict[str, tuple[str, str]] = {
     "wrong key in TOML": ("finetune --config a.toml --run new", 'a.toml: task: unknown setting "taks"; did you mean'),
     # evaluate, predict
     "not fine-tuned": ("evaluate bert dev.tsv", "bert: not fine-tuned on a task yet; bertwright finetune"),
-    "not fine-tuned, predict": ("predict bert 'the bear'", "bert: not fine-tuned on a task yet"),
     "no files": ("evaluate classification", "no file given; for example: bertwright evaluate MODEL dev.tsv"),
     "files of another kind": ("evaluate question-answering dev.tsv", "expected .json"),
-    "columns of another kind": ("evaluate regression dev.tsv", "no column 'first'; the columns are text, label"),
-    "tags of another kind": ("evaluate tagging dev.tsv", "tag 'label' of 'text': it is unknown"),
     "scores exist": ("evaluate classification header.tsv --output one.tsv", "one.tsv: already exists"),
     "texts and files": ("predict classification a --inputs one.tsv --output found.tsv", "give either texts, or files"),
     "neither": ("predict classification", "give either texts, or files with --inputs"),
@@ -529,12 +420,6 @@ MISUSE: dict[str, tuple[str, str]] = {
     "piped pairs": ("predict regression --inputs - --output found.tsv", "a task that reads single texts"),
     "nothing piped": ("predict classification --inputs - --output found.tsv", "expected at least one text, got none"),
     "columns of texts": ("predict classification a --keep-columns text", "--keep-columns is for tables"),
-    "columns of what is piped": (
-        "predict classification --inputs - --output - --keep-columns text",
-        "--keep-columns is for tables",
-    ),
-    "columns in SQuAD's form": ("predict question-answering --inputs dev.json --output found.json --keep-columns id",
-        "--keep-columns is for tables"),
     "columns of questions": ("predict question-answering --inputs dev.json --output found.jsonl --keep-columns id",
         "--keep-columns: expected a task that reads tables"),
     "unknown column": ("predict classification --inputs one.tsv --output found.tsv --keep-columns txet",
@@ -549,56 +434,32 @@ MISUSE: dict[str, tuple[str, str]] = {
         "--keep-columns label: predictions have a field of that name"),
     "format": ("predict classification --inputs one.tsv --output found.xls", "expected one of the suffixes"),
     "bad row far down": ("predict classification --inputs one.tsv few.tsv --output found.tsv", "few.tsv, line 4: e"),
-    "no file far down": ("predict classification --inputs one.tsv gone.tsv --output found.tsv", "gone.tsv: no such"),
     "task of no kind": ("predict unknown a", 'unknown/task.json: no task type "clasification"; did you'),
     "task without labels": ("predict unfitted a", "unfitted/task.json: labels is empty"),
     "values given twice": ("predict classification --inputs one.tsv --inputs=bare.tsv --output found.tsv",
         "--inputs: given twice; give all values after one --inputs"),
-    "one number to score": ("evaluate regression lonely.csv", "lonely.csv, line 2: this number is 1, and there is no"),
-    "hidden numbers": ("evaluate regression secret.csv",
-        "secret.csv, line 2: this number is -1"),
-    "no room for a context": ("finetune --task question-answering --max-query-length 40 --model bert --run new --train "
-        "dev.json", "max_query_length = 40: the model has 32 positions; lower it"),
-    "a table within a table": ("finetune --config text.toml --run new",
-        'text.toml: task: unknown setting "text"'),
+    "hidden numbers": ("evaluate regression secret.csv", "secret.csv, line 2: this number is -1"),
     # grid, probe, submission
     "rate for rates": ("grid --task classification --run new --learning-rate 1", "--learning-rates 1"),
     "too few layers": ("probe --task tagging --train all-o.conll --dev all-o.conll --model bert --run new",
         "--representations: sum-last-four needs 4 layers, got a model with 2; omit it"),
-    "other labels": ("glue-submission sst2=classification --data . --output glue.zip", "sst2 expects the labels"),
-    "no such GLUE task": ("glue-submission sst3=classification --data . --output glue.zip", 'did you mean "sst2"?'),
-    "no zip": ("glue-submission sst2=classification --data . --output glue.tsv", "expected a .zip"),
 }  # fmt: skip
 
 ROW = "the bear\tdry\nthe wolf\twet\n"
-TAGGED = format_examples("tagging", 3, seed=4)
-BAD: dict[str, str | bytes] = {
-    "lonely.csv": "first,alike,second\nthe bear,1,a\n",
+BAD = {
     "secret.csv": "first,alike,second\nthe bear,-1,a\nthe wolf,-1.0,b\n",
-    "text.toml": '[task]\ntask = "classification"\ntext = "sentence"\n',
     "few.tsv": f"text\tlabel\n{ROW}the bear\n",
     "unknown.tsv": "text\tlabel\nthe bear\tugly\n",
     "one.tsv": "text\tlabel\nthe bear\tdry\nthe wolf\tdry\n",
     "spaced.tsv": f"text\tlabel\n{ROW}the bear\tdry \n",
     "header.tsv": "text\tlabel\n",
     "bare.tsv": ROW,
-    "empty.tsv": "",
-    "binary.tsv": bytes(range(256)) * 40,
-    "returns.tsv": f"text\tlabel\n{ROW}".replace("\n", "\r"),
-    "semicolons.csv": "texts;label\nthe bear;dry\n",
-    "nan.csv": "first,second,alike\na,b,1.5\na,b,nan\n",
-    "uneven.jsonl": '{"prompt": "p", "right": 0, "all": ["a", "b"]}\n'
-    '{"prompt": "p", "right": 0, "all": ["a", "b", "c"]}\n',
-    "ragged.conll": f"{TAGGED}\nthe bear X O\nsees O\nthe O\n",
-    "other-tag.conll": "bear B-PLANT\n",
+    "ragged.conll": "the O\nbear B-ANIMAL\n\nthe bear X O\nsees O\nthe O\n",
     "all-o.conll": "the O\nbear O\n",
     "line.txt": "The bear sees the wolf.\n",
-    "mark.txt": "The bear sees\n\nThe wolf sees\n\n-DOCSTART- -X-\n\n",
     "text.txt": "The bear sees the wolf.\n\nThe wolf sees.\n",
     "nowhere.json": squad(("the bear", "hare", 0)),
-    "word-start.json": squad(("the bear", "bear", 4)).replace(": 4", ': "4"'),
     "no-data.json": "[]",
-    "unanswered.jsonl": '{"question": "who", "context": "the bear", "answers": []}\n',
     "a.toml": '[task]\ntask = "classification"\ntaks = 1\n',
 }
 
@@ -607,12 +468,9 @@ BAD: dict[str, str | bytes] = {
 def bad(at: Path) -> Path:
     """Return the working directory with files that are wrong in ways that occur in practice."""
     for name, content in BAD.items():
-        (at / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    numbers = {"text": ["the bear", "the wolf"], "label": [1.0, float("nan")]}
-    polars.DataFrame(numbers).write_parquet(at / "number.parquet")
+        (at / name).write_text(content)
     polars.DataFrame({"text": ["the bear"], "raw": [b"a"]}).write_parquet(at / "bytes.parquet")
     os.mkfifo(at / "pipe.tsv")
-    os.mkfifo(at / "pipe.conll")
     (at / "nowhere.tsv").symlink_to("gone")
     for name, kind in {"unfitted": "tagging", "unknown": "classification"}.items():
         (at / name).mkdir()
@@ -638,8 +496,7 @@ def test_misuse_is_one_line_and_writes_nothing(
     assert [path for path in after if path not in before and path not in ("new", "new/.lock")] == []
 
 
-@pytest.mark.parametrize("command", [f"{CLASSIFY} hf://datasets/a/b.csv", f"{TAG} hf://datasets/a/b.conll"])
-def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failure = type("ConnectError", (Exception,), {"__module__": "httpx"})
 
     class Hub:
@@ -647,7 +504,7 @@ def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch, 
             raise failure("Name or service not known\nand a long trace")
 
     monkeypatch.setattr("bertwright.text.sources._hub", Hub)
-    assert "Hugging Face hub (Name or service not known)" in run_failing(command)
+    assert "Hugging Face hub (Name or service not known)" in run_failing(f"{CLASSIFY} hf://datasets/a/b.csv")
 
 
 # --- interrupted runs
@@ -696,15 +553,6 @@ def test_run_resumed_after_ctrl_c_has_the_same_bits(at: Path, monkeypatch: pytes
     run_successfully(f"{CLASSIFY} {data} --run whole")
     assert files(at / "new/model") == files(at / "whole/model")
     assert run_successfully("finetune --run new --resume").startswith("new: finished already")
-
-
-def test_resume_with_changed_files_is_rejected(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (at / "mine.tsv").write_text(format_examples("classification", 24, seed=5), encoding="utf-8")
-    with interrupt_evaluation(monkeypatch, after=1):
-        assert run_command(f"{CLASSIFY} mine.tsv --dev dev.tsv --eval-every 1").code == 130
-    (at / "mine.tsv").write_text(format_examples("classification", 24, seed=6), encoding="utf-8")
-    error = run_failing("finetune --run new --resume")
-    assert "mine.tsv: changed since the run started; restore its content, or start again" in error
 
 
 def test_passed_columns_are_valid_json(at: Path) -> None:
@@ -758,15 +606,6 @@ def test_full_disk_leaves_no_files(at: Path, command: str) -> None:
     with full_disk(50):
         run_failing(command, code=1)
     assert files(at) == before
-
-
-def test_run_on_a_full_disk_can_be_resumed(at: Path) -> None:
-    with full_disk(5_000):
-        error = run_failing(f"{CLASSIFY} train.tsv --dev dev.tsv", code=1)
-    assert "model.safetensors: could not be written" in error
-    assert list(at.rglob("new/*/step-*")) == []
-    run_successfully("finetune --run new --resume")
-    assert files(at / "new/model").keys() == files(at / "classification/model").keys()
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,6 @@ def test_evaluate_scores_an_answer_that_is_not_in_its_context(
     assert "2 examples" in read_output(reporter)
 
 
-def test_evaluate_rejects_an_unknown_label(tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter) -> None:
-    _, model = save_random_model(vocabulary_folder, CLASSES, tmp_path / "model")
-    (tmp_path / "a.tsv").write_text("text\tlabel\nthe bear\tgood\nthe wolf\tugly\n")
-    with pytest.raises(ValueError, match=r"a\.tsv, line 3: label 'ugly'"):
-        evaluate(EvaluateSettings(model, (str(tmp_path / "a.tsv"),), device=CPU), reporter)
-
-
 def test_evaluate_checks_the_output_path_before_it_loads_the_model(
     tmp_path: Path, vocabulary_folder: Path, monkeypatch: pytest.MonkeyPatch, reporter: TerminalReporter
 ) -> None:

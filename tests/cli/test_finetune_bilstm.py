@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ from bertwright.systems.word_settings import WordModelSettings
 from bertwright.tables.tag_schemes import find_spans, spell
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.trials.probe_settings import ProbeSettings
-from harness import check_killed_runs, run_and_capture
+from harness import run_and_capture
 from helpers import CPU
 
 SMALL = WordModelSettings(word_size=16, lstm_size=12)
@@ -92,18 +90,6 @@ def test_commands_take_a_folder_of_words(tagger: Path, tagging: TaskSettings, tm
     described = run_and_capture(info, InfoSettings(tagger / "model"))
     assert "model for tagging" in described
     assert "B-LOC, B-PER, E-LOC" in described
-
-
-def test_a_killed_tagger_ends_with_the_same_bits(tagging: TaskSettings, tmp_path: Path) -> None:
-    settings = tagger_settings(tmp_path / "unbroken", tagging, epochs=3.0, save_every=4, log_every=2)
-    run_and_capture(finetune, settings)
-
-    def wait(process: BaseProcess, run: Path) -> None:
-        enough = len(read_metrics(run)) + 3
-        while process.is_alive() and len(read_metrics(run)) < enough:
-            process.join(0.005)
-
-    check_killed_runs(finetune, settings, wait, kills=1)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.learn.joint_vocabulary import learn_joint_vocabulary
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
-from harness import check_interrupted_run, load_weights, run_and_capture
+from harness import load_weights, run_and_capture
 from helpers import CPU
 
 GOOD, BAD, FILLERS = "fine great good".split(), "bad poor dull".split(), "the film was a 2nd".split()
@@ -109,12 +109,6 @@ def test_a_bcn_is_trained_beside_fixed_vectors_and_a_fixed_context(
     text = "the film was superb"  # a word that no example has, but the vectors have it
     [prediction] = model.classify([(text, "was")] if pairs else [text])
     assert prediction.label == "yes"
-
-
-def test_an_interrupted_run_ends_with_the_same_bits(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_interrupted_run(run_finetune, make_settings(tmp_path / "whole", folder, True), 7, monkeypatch)
 
 
 def test_the_context_in_a_task_is_the_translation_models(folder: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.word_bytes import word_byte_rows
 from bertwright.vocabulary.word_tokenizer import ELMO_RULES, WordTokenizer
-from harness import check_interrupted_run, load_weights, run_and_capture
+from harness import load_weights, run_and_capture
 from helpers import CPU
 
 LM = ElmoConfig(vocab_size=5, filters=((1, 4), (2, 4)), num_highway=1, projection_size=6, cell_size=8)
@@ -83,13 +83,6 @@ def test_a_tagger_is_trained_on_a_language_model_that_does_not_change(
     assert all(tensor.abs().sum() > 0 for tensor in mixes)
     model = bertwright.load(tmp_path / "run")
     assert model.tag(("saw", "Dr", "Smith3", "in")).tags == ("O", "B-PER", "I-PER", "O")
-
-
-def test_an_interrupted_run_ends_with_the_same_bits(
-    language_model: Path, tagging: TaskSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = make_settings(tmp_path / "whole", tagging, "elmo", language_model)
-    check_interrupted_run(run_finetune, settings, 7, monkeypatch)
 
 
 @torch.no_grad()

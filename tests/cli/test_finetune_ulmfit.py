@@ -21,7 +21,7 @@ from bertwright.training.layer_rates import layerwise_lr_scales, unfreeze_gradua
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings, Unfreezing
 from bertwright.vocabulary.word_tokenizer import LOWERCASE_RULES, WordTokenizer
-from harness import check_interrupted_run, load_weights, run_and_capture
+from harness import load_weights, run_and_capture
 
 run_finetune = partial(run_and_capture, finetune)
 WORDS = ["good", "bad", "film", "the", "was"]
@@ -105,13 +105,6 @@ def test_each_unfreezing_begins_a_new_slanted_triangle(language_model: Path, rev
         stages[0] == stages[1] == stages[2] == [settings.optimizer.make_schedule(epoch)(step) for step in range(epoch)]
     )
     assert stages[3] == [settings.optimizer.make_schedule(3 * epoch)(step) for step in range(3 * epoch)]
-
-
-def test_an_interrupted_run_ends_with_the_same_bits(
-    language_model: Path, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = make_settings(tmp_path / "whole", language_model, reviews, epochs=3.0)
-    check_interrupted_run(run_finetune, settings, 6, monkeypatch)
 
 
 def test_bert_is_unfrozen_from_the_top(tiny_bert: Path, reviews: Path, tmp_path: Path) -> None:

@@ -307,21 +307,6 @@ def test_safe_csv_writes_formulas_as_texts(
         assert all(abs(float(score)) < 10 for score in scores)  # numbers are not changed, negative ones included
 
 
-def test_invalid_row_is_reported_before_the_first_prediction(
-    tmp_path: Path, vocabulary_folder: Path, reporter: TerminalReporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def predict_nothing(*_: object) -> None:
-        pytest.fail("predicted before the files were checked")
-
-    _, model = save_random_model(vocabulary_folder, Regression(), tmp_path / "model")
-    (tmp_path / "a.jsonl").write_text('{"id": 1, "text": "the bear"}\n{"id": 2}\n')
-    inputs, output = (str(tmp_path / "a.jsonl"),), tmp_path / "o.jsonl"
-    monkeypatch.setattr(prediction, "predict_logits", predict_nothing)
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 2: no column 'text'"):
-        predict(PredictSettings(model, inputs=inputs, output=output, keep_columns=("id",), device=CPU), reporter)
-    assert not output.exists()
-
-
 def test_safe_csv_is_for_tables() -> None:
     with pytest.raises(ValueError, match=r"--safe-csv is for \.csv and \.tsv output"):
         PredictSettings("model", inputs=("a.tsv",), output=Path("o.jsonl"), safe_csv=True)

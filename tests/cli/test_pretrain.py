@@ -243,19 +243,6 @@ def test_only_the_main_process_watches_for_a_plateau(
     assert run.spec().diagnose is None
 
 
-def test_transformers_computes_the_same_with_the_result(finished_run: Path) -> None:
-    from transformers import AutoTokenizer, BertForPreTraining
-
-    theirs = BertForPreTraining.from_pretrained(finished_run / "model").eval()
-    text = "the fish sees the [MASK] in the river ."
-    encoded = AutoTokenizer.from_pretrained(finished_run / "model")(text, return_tensors="pt")
-    position = encoded["input_ids"][0].tolist().index(bertwright.load(finished_run / "model").tokenizer.mask_id)
-    with torch.no_grad():
-        expected = theirs(**encoded).prediction_logits[0, position].softmax(-1).topk(5)
-    ours = bertwright.load(finished_run / "model").fill_mask(text).masks[0]
-    assert [candidate.probability for candidate in ours] == pytest.approx(expected.values.tolist(), rel=1e-4)
-
-
 def test_micro_batches_change_the_result_only_by_rounding(tmp_path: Path, make_settings: Make) -> None:
     for name, size in (("whole", 8), ("split", 3)):
         run_pretrain(make_settings(tmp_path / name, micro_batch_size=size))
@@ -452,20 +439,6 @@ def test_run_killed_several_times_ends_with_the_same_bits(tmp_path: Path, make_s
     assert process.exitcode == 0
     chance = random.Random(4)  # kills from the start, before anything is written, to the middle of a later save
     check_killed_runs(pretrain, settings, lambda process, _: process.join(chance.uniform(0.05, 0.5) * whole), kills)
-
-
-def test_ctrl_c_saves_and_prints_the_resume_command(tmp_path: Path, make_settings: Make) -> None:
-    settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, eval_every=100_000, log_every=1)
-    write_settings(tmp_path / "recipe.toml", settings, "test")
-    command = [sys.executable, "-m", "bertwright", "pretrain", "--config", str(tmp_path / "recipe.toml")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        wait_for(lambda: len(read_metrics(settings.run)) > 5)
-        process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    step = int(re.search(r"interrupted: step ([\d,]+) is saved", printed)[1].replace(",", ""))  # type: ignore[index]
-    assert f"bertwright pretrain --run {settings.run} --resume" in printed
-    assert [path.name for path in (settings.run / "checkpoints").iterdir()] == [f"step-{step:08d}"]
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:

@@ -274,6 +274,7 @@ def test_many_small_files_are_sharded_in_one_pass() -> None:
     assert sum(share.size for share in shares) == 40_000 * 24
 
 
+@pytest.mark.slow
 def test_line_and_document_of_100_mb_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with path.open("w") as file:

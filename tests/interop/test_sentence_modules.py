@@ -164,16 +164,6 @@ def test_old_layouts_are_read_and_saved_in_the_new_one(base: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        (
-            "modules.json",
-            lambda all: [*all[:2], all[2] | {"type": "sentence_transformers.models.LSTM"}],
-            "module 2 is .*LSTM",
-        ),
-        (
-            "modules.json",
-            lambda all: [*all[:1], all[1] | {"type": "custom_st.Pooling"}],
-            "module 1 is custom_st.Pooling",
-        ),
         ("modules.json", lambda old: [*old[:2], old[2] | {"type": f"{MODELS}.LSTM"}], "module 2 is .*LSTM"),
         ("modules.json", lambda old: [old[0], old[1] | {"type": "custom_st.Pooling"}], "module 1 is custom_st.Pooling"),
         ("modules.json", lambda old: old[:1], "expected a Pooling module"),

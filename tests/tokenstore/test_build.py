@@ -402,6 +402,7 @@ for size in ("160k", "2m"):
 """
 
 
+@pytest.mark.slow
 def test_full_file_system_preserves_finished_shards(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
 ) -> None:
