@@ -1,8 +1,8 @@
-"""Run the tour of a README and replace the printed results in it by the real ones.
+"""Run the commands of a README or tour and replace the printed results in it by the real ones.
 
-    python tests/readme/update.py [README.md | README.ko.md]
+    python tests/readme/update.py [PAGE, such as docs/tour.md]
 
-Takes some minutes. The machine that the README names must be the machine that this runs on; correct that by hand.
+Takes some minutes. The machine that the page names must be the machine that this runs on; correct that by hand.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from test_readme import BLOCK, READMES, ROOT, execute, read_readme, read_tour, shown_commands
+from test_readme import BLOCK, READMES, ROOT, TOURS, execute, read_page, shown_commands
 
 
 def main(name: str) -> None:
-    tour = read_tour(name)
-    updated = tour
+    page = read_page(name)
+    updated = page
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "demo").symlink_to(ROOT / "demo")
-        for language, block in BLOCK.findall(tour):
+        for language, block in BLOCK.findall(page):
             if language == "console":
                 commands = re.findall(r"^\$ (?:.*\\\n)*.*\n", block, re.M)
                 outputs = [execute(command, Path(folder)) for command, _ in shown_commands(block)]
@@ -30,9 +30,9 @@ def main(name: str) -> None:
                     for command, output in zip(commands, outputs, strict=True)
                 )
                 updated = updated.replace(block, printed)
-    (ROOT / name).write_text(read_readme(name).replace(tour, updated), encoding="utf-8")
+    (ROOT / name).write_text(updated, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    for readme in sys.argv[1:] or READMES:
-        main(readme)
+    for page in sys.argv[1:] or (*READMES, *TOURS):
+        main(page)
