@@ -1,4 +1,4 @@
-"""A configuration whose sizes are not those of its weights is refused at once, without memory for these sizes."""
+"""A configuration whose sizes its weights do not have is refused at once, without memory for these sizes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def stop(*_: object) -> None:
     raise TimeoutError(f"more than {SECONDS} s")
 
 
-def open_or_refuse(load: Callable[[Path], Any], folder: Path) -> str:
-    """Open a model for use, and return the message if it is refused, else nothing."""
+def read_refusal(load: Callable[[Path], Any], folder: Path) -> str:
+    """Open a model for use; return the message of a refusal, or an empty one."""
     signal.alarm(SECONDS)
     try:
         load(folder)
@@ -75,7 +75,7 @@ def test_sizes_beyond_the_weights_are_refused(name: str, models: Path) -> None:
                     target = target[key]
                 target[place[-1]] = size
                 config.write_text(json.dumps(changed))
-                message = open_or_refuse(load, config.parent)
+                message = read_refusal(load, config.parent)
                 assert str(config.parent) in message or not message, (place, size, message)
     finally:
         signal.signal(signal.SIGALRM, former)

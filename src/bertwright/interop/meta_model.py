@@ -26,7 +26,9 @@ def build_on_meta(build: Callable[[], M], num_tensors: int, path: Path) -> M:
             return build()
     except (RuntimeError, OverflowError, MemoryError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{path}: the sizes in the configuration are not those of its weights ({reason})") from None
+        raise ValueError(
+            f"{path}: the sizes in config.json do not fit the weights ({reason}); copy both again"
+        ) from None
 
 
 @contextmanager

@@ -123,7 +123,7 @@ def load_translation_model(folder: Path) -> tuple[Transformer, TextTokenizer]:
 
 
 def _check_sizes(config: TransformerConfig, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise ValueError if the configuration's sizes are not those of the weights, before a model is built of them."""
+    """Raise ValueError for sizes that the weights do not have, before a model of these sizes is built."""
     raise_if_any(path, "missing", sorted({WORDS, INNER} - tensors.keys()))
     words, inner = ((*tensors[name].shape, 0, 0) for name in (WORDS, INNER))
     layers = {name.split(".")[3] for name in tensors if name.startswith("model.encoder.layers.")}
