@@ -44,7 +44,7 @@ def stop(*_: object) -> None:
     raise TimeoutError(f"more than {SECONDS} s")
 
 
-def read_refusal(load: Callable[[Path], Any], folder: Path) -> str:
+def open_model(load: Callable[[Path], Any], folder: Path) -> str:
     """Open a model for use; return the message of a refusal, or an empty one."""
     signal.alarm(SECONDS)
     try:
@@ -75,7 +75,7 @@ def test_sizes_beyond_the_weights_are_refused(name: str, models: Path) -> None:
                     target = target[key]
                 target[place[-1]] = size
                 config.write_text(json.dumps(changed))
-                message = read_refusal(load, config.parent)
+                message = open_model(load, config.parent)
                 assert str(config.parent) in message or not message, (place, size, message)
     finally:
         signal.signal(signal.SIGALRM, former)
