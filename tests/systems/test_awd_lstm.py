@@ -175,7 +175,7 @@ def test_new_words_start_at_the_mean_of_the_known_vectors() -> None:
 
 def test_the_paper_s_sizes_and_its_dropouts_scale_together() -> None:
     config = AwdLstmConfig(60_000)
-    assert config.layer_sizes() == [(400, 1150), (1150, 1150), (1150, 400)]
+    assert [*config.layer_sizes()] == [(400, 1150), (1150, 1150), (1150, 400)]
     layers = [4 * state * (size + state + 2) for size, state in config.layer_sizes()]
     assert config.num_parameters == 60_000 * 401 + sum(layers) == 44_271_600
     half = config.with_dropout(0.15)

@@ -13,11 +13,11 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from bertwright.base.files import read_json, write_json, write_text
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
+from bertwright.interop.meta_model import build_on_meta
 from bertwright.interop.model_files import CONFIG, OWN_HEAD, WEIGHTS, locate_config, new_folder
 from bertwright.interop.model_format import Architecture, architecture_of, find_architecture
 from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
@@ -231,18 +231,7 @@ def meta_model(build: Callable[[Any], M], source: ModelSource) -> M:
     Raises ValueError, naming the field, if the configuration's sizes differ from the weights'.
     """
     source.architecture.check_sizes(source.tensors, source.config, source.path)
-    with torch.device("meta"), _NoInit():
-        return build(source.config)
-
-
-class _NoInit(TorchFunctionMode):
-    """Skip torch.nn's initialization of weights: on the meta device it imports torch._refs and sympy, for seconds."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return func(*args, **kwargs)
+    return build_on_meta(lambda: build(source.config), len(source.tensors), source.path)
 
 
 def load_weights(

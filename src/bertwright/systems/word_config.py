@@ -46,6 +46,7 @@ class WordConfig:
     def __post_init__(self) -> None:
         check_minimum(self, 1, "vocab_size", "word_size", "texts", "classifier_size")
         check_minimum(self, 1, "char_size", "char_features", "max_positions")
+        check_minimum(self, 0, "num_characters")
         check_choice(self, "char_model")
         check_limit(self, "from 0 to below 1", "hidden_dropout")
         check_limit(self, "above 0", "initializer_range")

@@ -67,7 +67,7 @@ class BiLSTMConfig(WordConfig):
         super().__post_init__()
         check_minimum(self, 1, "lstm_size", "num_layers")
         check_choice(self, "lm_layers", "lm_directions")
-        if not {*self.lm_places} <= {*range(self.num_layers + 1)}:
+        if not all(0 <= place <= self.num_layers for place in self.lm_places):
             raise ValueError(f"lm_places = {self.lm_places}: expected numbers from 0 to {self.num_layers}, the layers")
 
     def __str__(self) -> str:
@@ -213,8 +213,10 @@ class BiLSTMEncoder(TextEncoder):
     def __init__(self, config: BiLSTMConfig, seed: int = 0) -> None:
         super().__init__(config)
         self.embeddings = WordEmbeddings(config, reads_bytes=isinstance(config.language_model, ElmoConfig))
-        sizes = [config.state_size(number) for number in range(config.num_layers)]
-        self.layers = nn.ModuleList(nn.LSTM(size, config.lstm_size, bidirectional=True) for size in sizes)
+        self.layers = nn.ModuleList(
+            nn.LSTM(config.state_size(number), config.lstm_size, bidirectional=True)
+            for number in range(config.num_layers)
+        )
         self.language_model = (
             LanguageModelStates(config.language_model, config.lm_layers, config.lm_places, config.lm_directions)
             if config.language_model

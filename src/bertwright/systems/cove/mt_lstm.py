@@ -92,8 +92,10 @@ class CoveEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.words = nn.Embedding(config.vocab_size, config.word_size)
-        sizes = [config.word_size, *[config.hidden_size] * (config.num_layers - 1)]
-        self.layers = nn.ModuleList(nn.LSTM(size, config.hidden_size // 2, bidirectional=True) for size in sizes)
+        self.layers = nn.ModuleList(
+            nn.LSTM(config.hidden_size if number else config.word_size, config.hidden_size // 2, bidirectional=True)
+            for number in range(config.num_layers)
+        )
 
     def forward(
         self, ids: Tensor, lengths: Ints, drop: Dropout | None = None, dtype: torch.dtype = torch.float32

@@ -11,6 +11,7 @@ import torch
 from bertwright.base.files import read_json, write_json, write_text
 from bertwright.base.settings import from_table
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
+from bertwright.interop.meta_model import build_on_meta
 from bertwright.interop.model_files import CONFIG, SOURCE_WORDS, WEIGHTS, locate_config
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, write_weights
 from bertwright.systems.cove.defaults import SIZES
@@ -68,8 +69,7 @@ def load_system(folder: Path) -> TranslationSystem:
             "the folder again"
         )
     path, tensors = read_weights(folder)
-    with torch.device("meta"):
-        model = MtLstm(config)
+    model = build_on_meta(lambda: MtLstm(config), len(tensors), path)
     parameters = dict(model.named_parameters())
     raise_if_any(path, "missing", sorted(parameters.keys() - tensors.keys()))
     raise_if_any(path, "unexpected", sorted(tensors.keys() - parameters.keys()))

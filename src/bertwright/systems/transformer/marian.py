@@ -6,6 +6,7 @@ dimensions is arbitrary everywhere else, so the files hold all weights in Marian
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from bertwright.base.files import read_json, write_json
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.model_files import CONFIG, WEIGHTS, locate_config
-from bertwright.interop.weights import read_weights, write_weights
+from bertwright.interop.weights import raise_if_any, read_weights, write_weights
 from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
 from bertwright.systems.translation_models import ADVICE, TranslationRequest, TranslationSystem
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
@@ -53,6 +54,7 @@ MODULES = {
     "feed_forward.norm": ("final_layer_norm",),
 }
 WORDS = "model.shared.weight"
+INNER = "model.encoder.layers.0.fc1.weight"
 
 
 def new_system(request: TranslationRequest) -> TranslationSystem:
@@ -92,6 +94,7 @@ def load_system(folder: Path) -> TranslationSystem:
     config = read_config(locate_config(folder))
     check_weights(folder)
     path, tensors = read_weights(folder)
+    _check_sizes(config, tensors, path)
     model = Transformer(config)
     state = {}
     for name, parameter in model.named_parameters():
@@ -107,6 +110,22 @@ def load_system(folder: Path) -> TranslationSystem:
     model.load_state_dict(state)
     tokenizer = open_tokenizer(folder)
     return TranslationSystem(model.eval(), tokenizer, tokenizer)
+
+
+def _check_sizes(config: TransformerConfig, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise ValueError for sizes that the weights do not have, before a model of these sizes is built."""
+    raise_if_any(path, "missing", sorted({WORDS, INNER} - tensors.keys()))
+    words, inner = ((*tensors[name].shape, 0, 0) for name in (WORDS, INNER))
+    layers = {name.split(".")[3] for name in tensors if name.startswith("model.encoder.layers.")}
+    sizes = {
+        "vocab_size": words[0],
+        "hidden_size": words[1],
+        "intermediate_size": inner[0],
+        "num_layers": len(layers),
+    }
+    for name, size in sizes.items():
+        if getattr(config, name) != size:
+            raise ValueError(f"{path}: {FIELDS[name][0]}: expected {getattr(config, name)} as in {CONFIG}, got {size}")
 
 
 def read_config(path: Path) -> TransformerConfig:

@@ -11,9 +11,8 @@ C cells of a layer, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -103,10 +102,14 @@ class AwdLstmConfig:
     def num_parameters(self) -> int:
         return count_parameters(lambda: AwdLstmLanguageModel(self))
 
-    def layer_sizes(self) -> list[tuple[int, int]]:
-        """Return the sizes of each layer's input and state."""
-        sizes = [self.embedding_size, *[self.lstm_size] * (self.num_layers - 1), self.embedding_size]
-        return [*pairwise(sizes)]
+    def layer_sizes(self) -> Iterator[tuple[int, int]]:
+        """Yield the sizes of each layer's input and state."""
+        for number in range(self.num_layers):
+            is_last = number == self.num_layers - 1
+            yield (
+                (self.lstm_size if number else self.embedding_size),
+                (self.embedding_size if is_last else self.lstm_size),
+            )
 
     def with_dropout(self, rate: float) -> AwdLstmConfig:
         """Return a copy with a `hidden_dropout` of `rate`, and all other rates in the paper's ratio to it."""

@@ -1,0 +1,59 @@
+"""Building of a model whose configuration comes from somebody else's file, without memory for its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
+
+M = TypeVar("M")
+NEW_PARAMETERS = 1_000  # more than a new head has, beside the parameters that a file has
+
+
+def build_on_meta(build: Callable[[], M], num_tensors: int, path: Path) -> M:
+    """Build a model on the meta device: its parameters have shapes, but no numbers and no memory.
+
+    `num_tensors`: of the file at `path` that holds the weights. Raises ValueError for a configuration with far more
+    parameters than that, which may name any number of layers, and for sizes beyond what torch can count.
+    """
+    try:
+        with torch.device("meta"), _NoInit(), _limited_parameters(num_tensors + NEW_PARAMETERS):
+            return build()
+    except (RuntimeError, OverflowError, MemoryError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(
+            f"{path}: the sizes in config.json do not fit the weights ({reason}); copy both again"
+        ) from None
+
+
+@contextmanager
+def _limited_parameters(limit: int) -> Iterator[None]:
+    """Raise OverflowError when modules have registered more parameters than `limit`."""
+    count = 0
+
+    def hook(module: Any, name: str, parameter: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > limit:
+            raise OverflowError(f"more than {limit:,} parameters")
+
+    handle = register_module_parameter_registration_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()  # type: ignore[no-untyped-call]
+
+
+class _NoInit(TorchFunctionMode):
+    """Skip torch.nn's initialization of weights: on the meta device it imports torch._refs and sympy, for seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
