@@ -8,15 +8,6 @@ from typing import Any, NamedTuple
 
 from bertwright.tables.tag_schemes import OUTSIDE
 
-# Columns with words or text, and with their tags or spans, in the order in which they are looked for.
-COLUMNS = (
-    ("words", "tags"),
-    ("tokens", "ner_tags"),
-    *(("text", spans) for spans in ("spans", "entities", "ents", "labels", "label", "annotations")),
-    ("data.text", "annotations"),
-    ("tokens", "tags"),
-    ("tokens", "labels"),
-)
 INSIDE = ("result", "value", "entities", "spans", "ents")  # members that hold spans
 STARTS = ("start", "start_offset", "begin")
 ENDS = ("end", "end_offset")

@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from bertwright.base.settings import check_not_str, field_docs
-from bertwright.tables.tagged_sentences import Unit
+from bertwright.base.settings import check_not_str, written_docs
+from bertwright.tables.dialects import dialects_of
+from bertwright.tables.tag_example import Unit
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
@@ -36,6 +37,7 @@ class TaskOptions:
     quotes: bool | None = None
     encoding: str | None = None
     format: str | None = None
+    dialect: str | None = None
     max_length: int | None = None
     both_orders: bool | None = None
     metric: str | None = None
@@ -68,7 +70,7 @@ class TaskOptions:
         """Build the help of each option from the fields of the task classes that have it, with their defaults."""
         helps: dict[str, dict[str, list[tuple[str, str]]]] = {}  # by option, then by text: task types and defaults
         for task_type, task in TASK_TYPES.items():
-            texts = field_docs(task)
+            texts = written_docs(task, dialects=", ".join(dialects_of(task.dialect_parts)))
             for option in options_of(task):
                 text = texts[option.name]
                 default = "" if "unset:" in text.lower() else _format_default(option.default)
