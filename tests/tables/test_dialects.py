@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bertwright.tables.dialects import DIALECTS, Dialect
 from bertwright.tables.label_dialects import UnlabeledFile
@@ -107,6 +110,28 @@ def test_links_are_no_language_code(tmp_path: Path) -> None:
     path = str(write(tmp_path / "a.conll", "http://a.b\tO\nhttp://c.d\tB-X\n\n"))
     (sentence,) = Tagging().read(path)
     assert sentence.words == ("http://a.b", "http://c.d")
+
+
+NAMES = ["a.csv", "b.txt", "a_labels.txt", "a.labels", "text.txt", "label.txt", "x/1.txt", "y/2.txt", "unsup/3.txt"]
+CONTENTS = ["text,label\na mill,x\n", "text\tlabel\na mill\tx\n", "x a\nx b\ny c\ny d\n", "a mill\n", "x\n", ""]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(CONTENTS), min_size=1, max_size=4))
+def test_no_file_of_a_folder_is_left_out_in_silence(contents: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name, content in contents.items():
+            write(Path(folder) / name, content)
+        try:
+            read = {example.location.rpartition(", ")[0] for example in Classification().read(folder)}
+        except ValueError:
+            return
+        messages = "\n".join(str(warning.message) for warning in caught)
+        for name in contents:
+            path = str(Path(folder) / name)
+            counted = "more" in messages and "left out" in messages
+            assert path in read or path in messages or counted
 
 
 def test_splits_and_questions_that_are_left_out_are_named(tmp_path: Path) -> None:

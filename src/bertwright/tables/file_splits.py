@@ -97,8 +97,9 @@ def _members(content: bytes) -> dict[str, str]:
         return {}
     texts = root["data"] if isinstance(root.get("data"), list) else []
     types = {text.get("type") for text in texts if isinstance(text, dict) and "questions" in text}
-    present = [name for name in every if isinstance(root.get(name), list | dict) or name in types]
-    return {split_of(name): name for name in reversed(present)}  # of several names of a split, the first
+    present = {name for name in every if isinstance(root.get(name), list | dict) or name in types}
+    found = {split: [name for name in names if name in present] for split, names in SPLIT_NAMES.items()}
+    return {split: names[0] for split, names in found.items() if names}
 
 
 def _values_of_column(path: str, form: str | None, encoding: str) -> dict[str, str]:
