@@ -145,3 +145,21 @@ def test_splits_and_questions_that_are_left_out_are_named(tmp_path: Path) -> Non
     path = str(write(tmp_path / "newsqa.json", json.dumps({"data": [{"text": "A mill.", "questions": questions}]})))
     with pytest.warns(UserWarning, match="1 questions left out, .*question 2"):
         assert len(list(QuestionAnswering().read(path))) == 1
+
+
+def test_a_list_with_one_label_is_the_label_and_others_are_refused(tmp_path: Path) -> None:
+    rows = [{"id": 1, "text": "a mill", "label": ["good"], "Comments": []}, {"id": 2, "text": "b", "label": ["bad"]}]
+    path = write(tmp_path / "doccano.jsonl", "\n".join(map(json.dumps, rows)))
+    assert [one.label for one in Classification().read(str(path))] == ["good", "bad"]
+    for labels in ([], ["good", "bad"]):
+        write(path, json.dumps({"text": "a", "label": labels}))
+        with pytest.raises(ValueError, match=rf"line 1: .*got a list of {len(labels)}; .*multi-label"):
+            list(Classification().read(str(path)))
+
+
+@pytest.mark.filterwarnings("ignore:.*read as char-spans")
+@pytest.mark.parametrize("span", [{"span": [0, 3]}, {"offset": 0, "length": 3}, {"start": 0, "end": 3}])
+def test_spans_may_be_pairs_or_have_a_length(tmp_path: Path, span: dict[str, object]) -> None:
+    row = {"text": "Ada came", "entities": [span | {"type": "PER"}]}
+    (example,) = Tagging().read(str(write(tmp_path / "a.jsonl", json.dumps(row))))
+    assert example.tags == ("B-PER", "O")

@@ -310,10 +310,12 @@ class Classification(TextTask[str, LabelPrediction]):
         return cls(max_length=max_positions, labels=record.labels)
 
     def parse_label(self, value: Any, location: str) -> str:
+        if isinstance(value, list) and len(value) == 1:  # as doccano writes the label of a text
+            value = value[0]
         if isinstance(value, list):
             raise ValueError(
-                f"{location}: expected a string or a number in {self.label!r}, got list; if a text has several labels, "
-                "use --task multi-label"
+                f"{location}: expected a string or a number in {self.label!r}, got a list of {len(value)}; if a text "
+                "has several labels or none, use --task multi-label"
             )
         return format_label(value, self.label, location)
 
