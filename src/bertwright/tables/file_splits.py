@@ -64,7 +64,7 @@ class Splits(NamedTuple):
     names: dict[str, str]
     """Their names in the file by their usual name."""
     are_members: bool = False
-    """Whether they are members of a .json file, of which one must be chosen; else a column tells the rows apart."""
+    """Whether they are members of a .json file, which must be chosen one by one; else a column tells the rows apart."""
 
 
 def splits_in(path: str, form: str | None, encoding: str, has_columns: bool) -> Splits:

@@ -149,7 +149,7 @@ def skip_blanks(text: str, position: int) -> int:
 
 
 def _member_error(path: str, root: dict[str, Any]) -> ValueError:
-    """Return the error for an object of which no member, or more than one, may be the rows."""
+    """Return the error for an object with no member, or more than one, that may be the rows."""
     names = array_members(root)
     hint = f"; name one, as in {split_member(path)[0]}#{names[0]}" if names else ""
     found = list_names([*root]) or "nothing"
