@@ -2,10 +2,10 @@
 
     python demo/corpus.py OUT.txt
 
-Documents are the language manual's topics (`pydoc_data.topics`), the modules of the standard library except every fifth
-one, from which `labels.py` makes the dev set, and the installers bundled with it: their docstrings and comment blocks
-in the order of the source. The file has prose only (no code, doctests, tables, argument lists): one
-paragraph per line, a blank line between documents, no paragraph twice. The same installation gives the same file.
+Documents are the language manual's topics (`pydoc_data.topics`) and the modules of the standard library and of the
+installers bundled with it: their docstrings and comment blocks in the order of the source. The file has prose only (no
+code, doctests, tables, argument lists): one paragraph per line, a blank line between documents, no paragraph twice. The
+same installation gives the same file.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ def sources() -> Iterator[list[str]]:
     for name in sorted(topics):
         yield paragraphs_of(topics[name])
     root = Path(sysconfig.get_path("stdlib"))
-    files = [path for path in sorted(root.rglob("*.py")) if SKIPPED.isdisjoint(path.relative_to(root).parts)]
-    for number, path in enumerate(files):
-        if number % 5:  # the others are the dev set of labels.py
+    for path in sorted(root.rglob("*.py")):
+        if SKIPPED.isdisjoint(path.relative_to(root).parts):
             yield module_paragraphs(path.read_bytes())
     for wheel in sorted(root.glob("ensurepip/_bundled/*.whl")):  # pip, setuptools; some distributions leave them out
         with zipfile.ZipFile(wheel) as archive:

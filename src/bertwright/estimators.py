@@ -32,7 +32,7 @@ from bertwright.inference.bert import Bert, Text, load
 from bertwright.inference.python_inputs import abbreviate, check_text, check_words, text_example, to_list
 from bertwright.interop.model_files import CLASSES, model_folder
 from bertwright.tables.tables import format_label
-from bertwright.tables.tagged_sentences import TagExample
+from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.classification import TextExample
 from bertwright.training.context import select_device, select_dtype
 from bertwright.training.device_settings import DeviceSettings

@@ -21,7 +21,7 @@ from bertwright.models.heads import EncoderForTask, TaskBatch, TaskHead
 from bertwright.models.packing import TokenBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.tables.tagged_sentences import TagExample
+from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import sum_cross_entropy

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.tables.char_spans import CharSpan, parse_spans, tags_of_spans
-from bertwright.tables.tagged_sentences import TagExample, read_sentences
+from bertwright.tables.tag_example import TagExample
+from bertwright.tables.tagged_sentences import read_sentences
 from bertwright.tasks.tagging import Tagging
 
 TEXT = "Anna Weber lives in Graz."
@@ -67,7 +68,7 @@ def test_columns_are_chosen_by_the_user_or_said(tmp_path: Path) -> None:
     (example,) = Tagging(words="body", tags="marks").read(path)
     assert example.tags is not None
     assert "B-LOC" in example.tags
-    with pytest.warns(UserWarning, match=r"a\.jsonl: read from 'text' and 'labels'"):
+    with pytest.warns(UserWarning, match=r"a\.jsonl: read as char-spans .*'text' and 'labels'"):
         assert [example.tags for example in Tagging().read(path)] == [("O",)]
 
 

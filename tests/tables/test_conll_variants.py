@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bertwright.tables.tagged_sentences import ColumnFormat, TagExample, read_sentences
+from bertwright.tables.tag_example import TagExample
+from bertwright.tables.tagged_sentences import ColumnFormat, read_sentences
 from bertwright.tasks.tagging import Tagging
 
 
@@ -61,7 +62,7 @@ def test_numbered_words_are_read_from_the_second_column_and_a_warning_names_it(t
     rows = f"#\thttp://de.wikipedia.org/wiki/Ada [2009-10-17]\n1\tAda\tB-PER{end}\n2\tkam\tO{end}\n\n"
     (tmp_path / "train.tsv").write_text(rows * 2)
 
-    with pytest.warns(UserWarning, match=r"train\.tsv: column 1 numbers the words: .* tags from column 3; .*--words"):
+    with pytest.warns(UserWarning, match=r"train\.tsv: read as numbered-words .*--dialect plain"):
         first, _ = read_sentences(str(tmp_path / "train.tsv"), labeled=True)
 
     assert (first.words, first.tags) == (("Ada", "kam"), ("B-PER", "O"))
@@ -71,7 +72,7 @@ def test_numbered_words_are_read_from_the_second_column_and_a_warning_names_it(t
 def test_tags_before_their_words_are_recognized(tmp_path):
     (tmp_path / "engtrain.bio").write_text("O\tshow\nB-ACTOR\tAda\n\n" * 2)  # the MIT movie corpus
 
-    with pytest.warns(UserWarning, match=r"engtrain\.bio: column 1 has the tags"):
+    with pytest.warns(UserWarning, match=r"engtrain\.bio: read as tags-first"):
         first, _ = read_sentences(str(tmp_path / "engtrain.bio"), labeled=True)
 
     assert (first.words, first.tags) == (("show", "Ada"), ("O", "B-ACTOR"))

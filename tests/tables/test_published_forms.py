@@ -47,10 +47,10 @@ def rows_of(path: Path | str, labeled: bool = True, **options: Any) -> list[tupl
         ("dev.csv", "text,id\na mill,1\nthe river,2\n", "dev.labels"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*the labels are the lines")
+@pytest.mark.filterwarnings("ignore:.*read as label-file")
 def test_labels_are_read_from_the_file_beside_the_table(tmp_path: Path, data: str, content: str, labels: str) -> None:
     path, beside = write(tmp_path / data, content), write(tmp_path / labels, "x\ny\n")
-    with pytest.warns(UserWarning, match=f"labels are the lines of .*{labels}"):
+    with pytest.warns(UserWarning, match=f"read as label-file .*{labels}.*--dialect label-file"):
         assert rows_of(path) == ROWS
     assert [text for text, _ in rows_of(path, labeled=False)] == [text for text, _ in ROWS]
     write(beside, "x\ny\nx\n")
@@ -113,7 +113,7 @@ def test_a_file_or_folder_may_be_a_class(tmp_path: Path, names: tuple[str, str])
     header = "text\n" if names[0].endswith("csv") else ""
     for name, (text, _) in zip(names, ROWS, strict=True):
         write(tmp_path / "d" / name, f"{header}{text}\n")
-    with pytest.warns(UserWarning, match="a (file|folder) per class: x, y"):
+    with pytest.warns(UserWarning, match=r"read as class-(file|folder)s \(a (file|folder) per class, .*: x, y;"):
         assert rows_of(tmp_path / "d", format="txt" if names[0].startswith("rt") else None) == ROWS
 
 
@@ -139,7 +139,7 @@ def test_files_with_another_column_that_may_be_the_label_are_no_classes(tmp_path
 )
 def test_json_of_several_forms_is_read_and_the_form_is_said(tmp_path: Path, content: Any) -> None:
     path = write(tmp_path / "a.json", content)
-    with pytest.warns(UserWarning, match=r"a\.json: (its|read as)"):
+    with pytest.warns(UserWarning, match=r"a\.json: read as json-"):
         assert rows_of(path) == ROWS
 
 
@@ -155,7 +155,7 @@ def test_json_of_several_forms_is_read_and_the_form_is_said(tmp_path: Path, cont
         (["text", "label"], [OBJECTS[0], ROWS[1]], r"a\.json, line 1: .* got list"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*a.json. (its|read as)")
+@pytest.mark.filterwarnings("ignore:.*a.json. read as")
 def test_columns_beside_data_of_another_form_name_the_place(
     tmp_path: Path, columns: Any, data: Any, place: str
 ) -> None:
@@ -177,7 +177,7 @@ def test_splits_in_one_json_file_are_read_by_their_names(tmp_path: Path) -> None
     assert (settings.files("train"), settings.files("dev")) == ((f"{path}#train",), (f"{path}#val",))
     assert settings.files_by_split("train", "dev")
     assert len(digest_files(settings)) == 2
-    with pytest.warns(UserWarning, match="rows are lists, read as text, label"):
+    with pytest.warns(UserWarning, match="read as json-lists"):
         assert rows_of(f"{path}#val") == ROWS[:1]
     with pytest.raises(ValueError, match=r"train, val, n; name one, as in .*data\.json#train"):
         rows_of(path)
@@ -279,7 +279,7 @@ def test_archive_that_names_a_place_before_its_start_is_damaged(tmp_path: Path) 
         rows_of(path)
 
 
-@pytest.mark.filterwarnings("ignore:.*its member 'data'")
+@pytest.mark.filterwarnings("ignore:.*read as json-member")
 def test_objects_beside_a_list_of_columns_are_rows_as_they_are(tmp_path: Path) -> None:
     assert rows_of(write(tmp_path / "a.json", {"columns": ["text", "label"], "data": OBJECTS})) == ROWS
 

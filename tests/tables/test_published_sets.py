@@ -32,7 +32,7 @@ def rows_of(path: Path | str, **options: Any) -> list[tuple[str, str | None]]:
 def test_folders_of_texts_without_suffix_are_classes(tmp_path: Path) -> None:
     write(tmp_path / "alt.atheism" / "49960", "From: a\n\nno \tgods\n")  # 20 Newsgroups
     write(tmp_path / "sci.space" / "60150", 'orbit "x\r\n')
-    with pytest.warns(UserWarning, match=r"a folder per class: alt\.atheism, sci\.space"):
+    with pytest.warns(UserWarning, match=r"read as class-folders .*: alt\.atheism, sci\.space;"):
         rows = rows_of(tmp_path)
     assert [label for _, label in rows] == ["alt.atheism", "sci.space"]
     assert rows[0][0].startswith("From: a")
@@ -50,7 +50,7 @@ def test_files_beside_folders_of_classes_and_texts_without_class_are_left_out(tm
 def test_numbered_texts_of_one_folder_have_its_name_as_their_class(tmp_path: Path) -> None:
     for name in ("0_3.txt", "1_2.txt"):
         write(tmp_path / "neg" / name, "bad\nfilm")
-    with pytest.warns(UserWarning, match="a folder per class: neg"):
+    with pytest.warns(UserWarning, match="read as class-folders .*: neg;"):
         assert rows_of(tmp_path / "neg") == [("bad\nfilm", "neg")] * 2
 
 
@@ -58,7 +58,7 @@ def test_numbered_texts_of_one_folder_have_its_name_as_their_class(tmp_path: Pat
 def test_a_file_per_class_may_have_any_suffix(tmp_path: Path, names: tuple[str, str]) -> None:
     for name in names:
         write(tmp_path / name, "a film\na mill\n")
-    with pytest.warns(UserWarning, match="a file per class: neg, pos"):
+    with pytest.warns(UserWarning, match="read as class-files .*: neg, pos;"):
         assert [label for _, label in rows_of(tmp_path)] == ["neg", "neg", "pos", "pos"]
 
 
@@ -71,13 +71,13 @@ def test_files_of_other_formats_among_tables_remain_an_error(tmp_path: Path) -> 
 
 def test_trees_are_read_as_their_words_and_the_label_of_their_root(tmp_path: Path) -> None:
     path = write(tmp_path / "train.txt", "(3 (2 The) (3 (2 old\\/new) (2 mill)))\n(0 (2 -LRB-) (1 bad))\n")
-    with pytest.warns(UserWarning, match=r"train\.txt: each line is a tree; .* as '3'"):
+    with pytest.warns(UserWarning, match=r"train\.txt: read as trees"):
         assert rows_of(path) == [("The old/new mill", "3"), ("( bad", "0")]
 
 
 def test_labels_after_the_last_mark_of_each_line_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "Sales rose .@positive\nmail x@y .@neutral\nUp .@positive\nSame .@neutral\n")
-    with pytest.warns(UserWarning, match=r"the last @ .* as 'positive'"):
+    with pytest.warns(UserWarning, match=r"a\.txt: read as label-last"):
         assert rows_of(path)[1] == ("mail x@y .", "neutral")
     write(path, "mail a@b.com\nmail b@c.com\nmail d@e.com\n")  # no label repeats
     with pytest.raises(ValueError, match="no column 'text'"):
@@ -87,7 +87,7 @@ def test_labels_after_the_last_mark_of_each_line_are_read(tmp_path: Path) -> Non
 def test_intents_beside_a_file_of_sentences_are_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "seq.in", "play a song\nbook a table\n")
     write(tmp_path / "label", "Play\nBook\n")
-    with pytest.warns(UserWarning, match=r"seq\.in: the labels .*label"):
+    with pytest.warns(UserWarning, match=r"seq\.in: read as label-file .*label;"):
         assert rows_of(path, format="txt") == [("play a song", "Play"), ("book a table", "Book")]
 
 

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.tables import conll_lines
+from bertwright.tables.tag_example import TagExample
 from bertwright.tables.tag_schemes import detect_scheme, find_spans
-from bertwright.tables.tagged_sentences import ColumnFormat, TagExample, read_sentences, to_conll, with_document_context
+from bertwright.tables.tagged_sentences import ColumnFormat, read_sentences, to_conll, with_document_context
 from bertwright.tasks.tagging import Tagging
 from helpers import PUBLISHED, SAMPLES, needs_data, write_file, write_hub_file
 
@@ -455,7 +456,7 @@ def test_endless_sentence_is_an_error_with_its_line(tmp_path: Path, monkeypatch:
 def test_language_code_before_each_word_is_removed(tmp_path: Path) -> None:
     text = "en:Paris\tB-LOC\nen:is\tO\nen::\tO\n\nen:Rome\tB-LOC\n\nen:a\tO\nb\tO\n"
     (tmp_path / "train").write_text(text, encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"train: 'en:' before each word is removed"):
+    with pytest.warns(UserWarning, match=r"train: read as language-prefix"):
         sentences = list(read_sentences(str(tmp_path / "train"), True, ColumnFormat(suffix="conll")))
     assert [sentence.words for sentence in sentences] == [("Paris", "is", ":"), ("Rome",), ("en:a", "b")]
     (tmp_path / "times").write_text("at:noon\tO\nnow\tO\n", encoding="utf-8")

@@ -20,7 +20,7 @@ from bertwright.estimators import BertClassifier, BertRegressor
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.models.heads import TaskBatch
-from bertwright.tables.tagged_sentences import TagExample
+from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.multi_label import MultiLabel

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertwright.tables.question_files import GoldAnswer, QaExample
-from bertwright.tables.tagged_sentences import TagExample
+from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.classification import Classification, TextExample
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice

@@ -109,8 +109,8 @@ def test_notices_name_the_other_type() -> None:
     assert not any("multi-label" in note for note in Classification().warnings(plain))
     single = [TextExample("a", None, (label,), "") for label in "xy"]
     assert any("--task classification" in note for note in MultiLabel(labels=("x", "y")).warnings(single))
-    with pytest.raises(ValueError, match=r"line 1: .*'intents'.* list; .*--task multi-label"):
-        Classification(label="intents").parse_label(["change"], "line 1")
+    with pytest.raises(ValueError, match=r"line 1: .*'intents'.* list of 2; .*--task multi-label"):
+        Classification(label="intents").parse_label(["change", "price"], "line 1")
 
 
 def test_scores_equal_scikit_learn() -> None:

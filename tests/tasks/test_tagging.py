@@ -22,8 +22,9 @@ from bertwright.models.heads import EncoderForTask, TaskBatch
 from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.tables.tag_example import TagExample
 from bertwright.tables.tag_schemes import find_invalid_tag, find_spans, spell, to_canonical_scheme
-from bertwright.tables.tagged_sentences import TagExample, with_document_context
+from bertwright.tables.tagged_sentences import with_document_context
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks, predict_logits
 from bertwright.tasks.tagging import TAG_HEADS, Entity, Tagging, TagPrediction

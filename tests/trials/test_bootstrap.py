@@ -12,7 +12,7 @@ from scipy.stats import norm, sem, t
 
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.tables.question_files import GoldAnswer, QaExample
-from bertwright.tables.tagged_sentences import TagExample
+from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.classification import Classification, LabelPrediction, TextExample
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
 from bertwright.tasks.question_answering import Answer, QuestionAnswering

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bertwright.tables.question_files import QaExample
-from bertwright.tables.tagged_sentences import TagExample
+from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.multiple_choice import ChoiceExample
 from bertwright.text.decoding import SURROGATE

@@ -8,17 +8,8 @@ from typing import Any, NamedTuple
 
 from bertwright.tables.tag_schemes import OUTSIDE
 
-# Columns with words or text, and with their tags or spans, in the order in which they are looked for.
-COLUMNS = (
-    ("words", "tags"),
-    ("tokens", "ner_tags"),
-    *(("text", spans) for spans in ("spans", "entities", "ents", "labels", "label", "annotations")),
-    ("data.text", "annotations"),
-    ("tokens", "tags"),
-    ("tokens", "labels"),
-)
 INSIDE = ("result", "value", "entities", "spans", "ents")  # members that hold spans
-STARTS = ("start", "start_offset", "begin")
+STARTS = ("start", "start_offset", "begin", "offset")
 ENDS = ("end", "end_offset")
 MAX_DEPTH = 20  # lists and objects around a span; Label Studio has six
 SHOWN = 60  # characters of a span in messages
@@ -55,6 +46,10 @@ def parse_spans(value: Any, location: str, depth: int = 0) -> list[CharSpan]:
         start, end, label = (
             next((value[key] for key in keys if key in value), None) for keys in (STARTS, ENDS, LABELS)
         )
+        if isinstance(value.get("span"), list) and len(value["span"]) == 2:
+            start, end = value["span"]
+        if type(start) is int and end is None and type(value.get("length")) is int:
+            end = start + value["length"]
         label = label[0] if isinstance(label, list) and len(label) == 1 else label
         if type(start) is int and type(end) is int and isinstance(label, str):
             return [CharSpan(start, end, label)]

@@ -4,8 +4,7 @@ JSON is a tree of data, paragraphs and qas, from any of its levels on, or a list
 tree, too, usually a question: {"question": …, "context": …, "answers": [{"text": …, "start": …}]}. Answers may also be
 texts, or an object of lists; `start` counts characters, is optional, and may be called `answer_start`. The list of
 answers may be empty. An id may have another name, such as guid; without one, questions are numbered (in .jsonl, by
-line). A .parquet has the columns question, context, answers and an id. MRQA's detected answers and NewsQA's texts with
-questions are read as well.
+line). A .parquet has the columns question, context, answers and an id. Other trees are in the table of dialects.
 """
 
 from __future__ import annotations
@@ -15,9 +14,12 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from bertwright.tables.json_rows import make_decoder
+from bertwright.tables.dialects import Dialect, recognize
+from bertwright.tables.json_documents import make_decoder
+from bertwright.tables.json_values import as_object, member, text_member
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, read_rows
@@ -112,18 +114,29 @@ def align_answers(examples: Iterable[QaExample]) -> AnswerAlignment:
     return AnswerAlignment(tuple(moved), tuple(left_out), tuple(unanswered))
 
 
-def read_questions(
-    path: str, labeled: bool = True, encoding: str = "utf-8", suffix: str | None = None
-) -> Iterator[QaExample]:
+class QuestionFormat(NamedTuple):
+    """The form of a file with questions."""
+
+    encoding: str = "utf-8"
+    suffix: str | None = None
+    """The format, such as json, whatever the file's suffix."""
+    dialect: str | None = None
+    """Name of the layout; None: recognized."""
+
+
+DEFAULT_FORM = QuestionFormat()
+
+
+def read_questions(path: str, labeled: bool = True, form: QuestionFormat = DEFAULT_FORM) -> Iterator[QaExample]:
     """Read the questions of one file, in order; without `labeled`, answers are ignored.
 
-    `suffix`: the format, such as json, whatever the file's suffix. Raises ValueError with file, line or article and
+    Raises ValueError with file, line or article and
     question for invalid JSON or another structure, and, if `labeled`, for a question without a list of answers and for
     an empty question or context. To predict, both may be empty, but ids must differ.
     """
     seen: set[str] = set()
     repeated: list[str] = []
-    for record in _records(path, labeled, encoding, suffix):
+    for record in _records(path, labeled, form):
         example = _example(record, labeled)
         if example.id in seen:
             repeated.append(example.location)
@@ -157,7 +170,7 @@ def _example(record: _Record, labeled: bool) -> QaExample:
     values, context, location, number = record
     name = _id_name(values)
     identity = _id(values, name, location) if name else number
-    example = QaExample(identity, _text(values, "question", location), context, location=location)
+    example = QaExample(identity, text_member(values, "question", location), context, location=location)
     if not labeled:
         return example
     for what, text in (("question", example.question), ("context", context)):
@@ -168,12 +181,10 @@ def _example(record: _Record, labeled: bool) -> QaExample:
 
 def _with_answers(example: QaExample, values: dict[str, Any]) -> QaExample:
     location = example.location
-    if "detected_answers" in values:
-        values = values | {"answers": _detected_answers(values, location)}
     key = "answer" if "answer" in values and "answers" not in values else "answers"
-    is_impossible = _member({"is_impossible": False} | values, "is_impossible", bool, location)
+    is_impossible = member({"is_impossible": False} | values, "is_impossible", bool, location)
     values = {key: []} | values if is_impossible else values
-    given = _answer_list(_member(values, key, (list, dict, str), location), location)
+    given = _answer_list(member(values, key, (list, dict, str), location), location)
     if is_impossible and all(isinstance(answer, dict) and answer.get("text") == "" for answer in given):
         given = []
     answers = tuple(_gold(answer, example.context, location) for answer in given)
@@ -191,8 +202,8 @@ def _answer_list(given: Any, location: str) -> list[Any]:
         return [{"text": answer} if isinstance(answer, str) else answer for answer in listed]
     if isinstance(given.get("text"), str):
         return [given]
-    texts = _member(given, "text", list, location)
-    starts = _member(given, "answer_start", list, location)
+    texts = member(given, "text", list, location)
+    starts = member(given, "answer_start", list, location)
     if len(texts) != len(starts):
         raise ValueError(
             f'{location}: {len(texts)} in "text" but {len(starts)} in "answer_start"; each answer needs both'
@@ -200,25 +211,12 @@ def _answer_list(given: Any, location: str) -> list[Any]:
     return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
 
 
-def _detected_answers(values: dict[str, Any], location: str) -> list[Any]:
-    """Return the answers of a question of MRQA: those that its authors found, with their start, and the others."""
-    found = _member(values, "detected_answers", list, location)
-    placed = []
-    for answer in found:
-        spans = _member({"char_spans": []} | _object(answer, location), "char_spans", list, location)
-        start = spans[0][0] if spans and isinstance(spans[0], list) and spans[0] else None
-        placed.append({"text": answer.get("text"), "start": start})
-    texts = {answer["text"] for answer in placed}
-    given = values.get("answers")
-    return placed + [text for text in (given if isinstance(given, list) else []) if text not in texts]
-
-
 def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
-    text = _text(answer, "text", f"{location}, answers")
+    text = text_member(answer, "text", f"{location}, answers")
     if not text.strip():
         raise ValueError(f'{location}: an answer is empty; a question without answer has "answers": []')
     key = "answer_start" if "answer_start" in answer else "start"
-    start = _member({"start": None} | answer, key, (int, type(None)), f"{location}, answers")
+    start = member({"start": None} | answer, key, (int, type(None)), f"{location}, answers")
     # Case may differ: the authors of TriviaQA search their lower-cased answers in lower-cased contexts.
     if start is not None and start >= 0 and context[start : start + len(text)].lower() == text.lower():
         return GoldAnswer(text, start)
@@ -231,17 +229,40 @@ def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
 # Files to records
 
 
-def _records(path: str, labeled: bool, encoding: str, suffix: str | None) -> Iterator[_Record]:
-    form = format_of(path, suffix)
-    if form not in LIST_FORMATS:
+class _Root(NamedTuple):
+    """An object of a file with questions below it: the whole of a .json file, or a line."""
+
+    value: Any
+    location: str
+    missing: str
+    """The member that an error names if the object has no questions."""
+    number: int | None = None
+    """Number of the line, which numbers its question; None: questions are counted."""
+
+
+def _records(path: str, labeled: bool, form: QuestionFormat) -> Iterator[_Record]:
+    suffix = format_of(path, form.suffix)
+    if suffix not in LIST_FORMATS:
         raise ValueError(f"{path}: expected {' or '.join(sorted(LIST_FORMATS))}; or name the --format")
-    if form == ".json":
-        return _tree(path, encoding)
-    return _lines(path, encoding) if form == ".jsonl" else _rows(path, labeled, encoding, suffix)
+    if suffix not in (".json", ".jsonl"):
+        yield from _rows(path, labeled, form)
+        return
+    roots = _whole(path, form.encoding) if suffix == ".json" else _lines(path, form.encoding)
+    first = list(islice(roots, 1))
+    dialect = recognize("questions", [*_first_objects(first)], path, form.dialect)
+    left_out, context, count = list[str](), "", 0
+    for root in chain(first, roots):
+        for record in _walk(root, dialect, left_out):
+            count += 1
+            context = context if context == record.context else record.context  # questions share one context
+            yield record._replace(context=context, number=str(root.number or count))
+    if left_out:
+        text = f"{len(left_out):,} questions left out, on which its annotators did not agree ({_first(left_out)})"
+        warnings.warn(f"{path}: {text}", stacklevel=1)
 
 
-def _tree(path: str, encoding: str) -> Iterator[_Record]:
-    """Yield the questions of a .json file; one object per line is read as .jsonl."""
+def _whole(path: str, encoding: str) -> Iterator[_Root]:
+    """Yield the root of a .json file; one object per line is read as .jsonl."""
     text = "".join(read_text(path, encoding))
     try:
         root = _parse_json(text, path)
@@ -251,29 +272,47 @@ def _tree(path: str, encoding: str) -> Iterator[_Record]:
             raise
         yield from _lines(path, encoding)
         return
-    if member := split_member(path)[1]:
-        parts = root.get("data") if isinstance(root, dict) and member not in root else None
-        of_split = [part for part in parts or [] if isinstance(part, dict) and part.get("type") == member]  # NewsQA
-        root = of_split or _member(root, member, (list, dict), path)
-    for number, record in enumerate(_walk(root if isinstance(root, dict) else {"data": root}, path, "data"), 1):
-        yield record._replace(number=str(number))
+    if split := split_member(path)[1]:
+        parts = root.get("data") if isinstance(root, dict) and split not in root else None
+        of_split = [part for part in parts or [] if isinstance(part, dict) and part.get("type") == split]  # NewsQA
+        root = of_split or member(root, split, (list, dict), path)
+    yield _Root(root if isinstance(root, dict) else {"data": root}, path, "data")
 
 
-def _walk(values: Any, location: str, missing: str, context: str | None = None) -> Iterator[_Record]:
-    """Yield the questions below an object of the tree, or the object itself if it is a question.
+def _lines(path: str, encoding: str) -> Iterator[_Root]:
+    for number, line in split_lines(path, read_text(path, encoding)):
+        if line and not line.isspace():
+            location = f"{path}, line {number}"
+            values = _parse_json(line, location)
+            if not isinstance(values, dict) or values.keys() != {"header"}:  # the first line of MRQA's files
+                yield _Root(values, location, "context", number)
 
-    `missing`: the member that the error names if the object is neither.
-    """
-    members = _usual_members(_object(values, location), location)
+
+def _first_objects(roots: Sequence[_Root]) -> Iterator[dict[str, Any]]:
+    """Yield the first object of each level of a tree."""
+    node = roots[0].value if roots else None
+    while isinstance(node, dict):
+        yield node
+        below: list[Any] = next((node[key] for key in TREE if isinstance(node.get(key), list)), [])
+        node = below[0] if below else None
+
+
+def _walk(root: _Root, dialect: Dialect | None, left_out: list[str], context: str | None = None) -> Iterator[_Record]:
+    """Yield the questions below an object of the tree, or the object itself if it is a question."""
+    location = root.location
+    members = as_object(root.value, location)
+    if dialect:
+        members = dialect.rows(members, location, left_out)
+    _check_kind(members, location)
     if "context" in members:
-        context = _text(members, "context", location)
+        context = text_member(members, "context", location)
     key = next((key for key in TREE if key in members), None)
     if key is None and context is not None:
         yield _Record(members, context, location, "")
         return
     if key is None or (key == "qas" and context is None):
-        key = "context" if key or "question" in members else missing
-    for number, item in enumerate(_member(members, key, list, location), 1):
+        key = "context" if key or "question" in members else root.missing
+    for number, item in enumerate(member(members, key, list, location), 1):
         level, name = TREE[key], f"{number}"
         if isinstance(item, dict):
             level = next((above for above, below in BELOW.items() if below in item), level)
@@ -282,58 +321,25 @@ def _walk(values: Any, location: str, missing: str, context: str | None = None) 
                 location = location.partition(", paragraph ")[0]
             elif level == "article" and isinstance(title := item.get("title"), str):
                 name += f" ({' '.join(title.split())})"
-        yield from _walk(item, f"{location}, {level} {name}", BELOW[level], context)
+        yield from _walk(_Root(item, f"{location}, {level} {name}", BELOW[level]), dialect, left_out, context)
 
 
-def _usual_members(members: dict[str, Any], location: str) -> dict[str, Any]:
-    """Return an object of NewsQA with the names of SQuAD. Raises ValueError for one of CoQA or HotpotQA.
-
-    An answer of NewsQA is what most annotators chose; a question that they found bad, or split on, is left out.
-    """
+def _check_kind(members: dict[str, Any], location: str) -> None:
+    """Raise ValueError for an object of a data set whose answers are no spans of one text."""
+    reason = ""
     if isinstance(members.get("story"), str) and isinstance(members.get("questions"), list):
-        raise ValueError(
-            f"{location}: CoQA's questions follow from the dialogue before, and its answers are free text; expected "
-            "answers that are spans of a context, as in SQuAD"
-        )
+        reason = "CoQA's questions follow from the dialogue before, and its answers are free text"
     if isinstance(members.get("context"), list) and "supporting_facts" in members:
-        raise ValueError(
-            f"{location}: HotpotQA's contexts are lists of paragraphs, and some answers are yes or no; expected "
-            "answers that are spans of a context, as in SQuAD"
-        )
-    if not isinstance(text := members.get("text"), str) or not isinstance(questions := members.get("questions"), list):
-        return members
-    qas = []
-    for number, question in enumerate(questions):
-        consensus = question.get("consensus") if isinstance(question, dict) else None
-        if not isinstance(consensus, dict) or "q" not in question or consensus.get("badQuestion"):
-            continue
-        start, end = consensus.get("s"), consensus.get("e")
-        has_answer = type(start) is int and type(end) is int
-        answers = [{"text": text[start:end].rstrip(), "start": start}] if has_answer else []
-        identity = f"{members.get('storyId', location)}#{number}"
-        qas.append({"id": identity, "question": question["q"], "answers": answers, "is_impossible": not has_answer})
-    return {"context": text, "qas": qas}
+        reason = "HotpotQA's contexts are lists of paragraphs, and some answers are yes or no"
+    if reason:
+        raise ValueError(f"{location}: {reason}; expected answers that are spans of a context, as in SQuAD")
 
 
-def _lines(path: str, encoding: str) -> Iterator[_Record]:
-    """Yield the questions of the lines; consecutive questions share one context."""
-    context = ""
-    for number, line in split_lines(path, read_text(path, encoding)):
-        if line and not line.isspace():
-            location = f"{path}, line {number}"
-            values = _parse_json(line, location)
-            if isinstance(values, dict) and values.keys() == {"header"}:  # of MRQA's files
-                continue
-            for record in _walk(values, location, "context"):
-                context = context if context == record.context else record.context
-                yield record._replace(context=context, number=str(number))
-
-
-def _rows(path: str, labeled: bool, encoding: str, suffix: str | None) -> Iterator[_Record]:
+def _rows(path: str, labeled: bool, form: QuestionFormat) -> Iterator[_Record]:
     """Yield the questions of rows with columns, as in SQuAD's Parquet of the hub."""
-    id_name = next(filter(ID_NAME.fullmatch, column_names(path, suffix, encoding)), None)
+    id_name = next(filter(ID_NAME.fullmatch, column_names(path, form.suffix, form.encoding)), None)
     fields = (*(("answers",) * labeled), *((id_name,) if id_name else ()))
-    columns = TableSchema(("question", "context"), fields, encoding=encoding, suffix=suffix)
+    columns = TableSchema(("question", "context"), fields, encoding=form.encoding, suffix=form.suffix)
     context = ""
     for number, (location, row) in enumerate(read_rows(path, columns), 1):
         values = dict(zip(columns.names, row, strict=True))
@@ -357,55 +363,9 @@ def _parse_json(text: str, location: str) -> Any:
         raise ValueError(f"{location}: not readable as JSON ({error})") from None
 
 
-# Values with their types
-
-
-def _object(value: Any, location: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{location}: expected a JSON object, got {_quote(value)}")
-    return value
-
-
-def _member(value: Any, key: str, kind: type | tuple[type, ...], location: str) -> Any:
-    """Return a member of an object. Raises ValueError if it is missing or of another type; a bool is no number."""
-    members = _object(value, location)
-    if key not in members:
-        raise ValueError(f'{location}: "{key}" is missing; found are {", ".join(members) or "none"}')
-    found = members[key]
-    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
-        raise ValueError(f'{location}: "{key}": expected {_EXPECTED[kind]}, got {_quote(found)}')
-    return found
-
-
-_EXPECTED = {
-    str: "a text",
-    bool: "true or false",
-    list: "a list",
-    (list, dict): "a list",
-    (list, dict, str): "a list",
-    (str, int): "a text or a whole number",
-    (int, type(None)): "a whole number",
-}
-
-
 def _id(values: Any, key: str, location: str) -> str:
-    name = _member(values, key, (str, int), location)
-    return _text(values, key, location) if isinstance(name, str) else str(name)
-
-
-def _text(value: Any, key: str, location: str) -> str:
-    text: str = _member(value, key, str, location)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair, which UTF-8 cannot encode
-        half = f"\\u{ord(text[error.start]):04x}"
-        raise ValueError(f'{location}: {half} in "{key}" is half a surrogate pair; fix the file') from None
-    return text
-
-
-def _quote(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 40 else f"{text[:40]}…"
+    name = member(values, key, (str, int), location)
+    return text_member(values, key, location) if isinstance(name, str) else str(name)
 
 
 def _first(locations: Sequence[str]) -> str:

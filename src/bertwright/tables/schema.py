@@ -52,7 +52,9 @@ class TableSchema:
     suffix: str | None = None
     """Format of the files, such as tsv, if their suffixes do not name it."""
     in_parallel: bool = False
-    """An object whose text is a list has several rows, one per item of its lists (.jsonl, .json)."""
+    """An object whose text is a list may have several rows, one per item of its lists (.jsonl, .json)."""
+    dialect: str | None = None
+    """Name of the layout; unset: recognized where the file lacks columns."""
     max_short_rows: int = 0
     """Number of rows with too few columns that may be skipped, because a published file is known to have them."""
 
@@ -60,6 +62,11 @@ class TableSchema:
     def names(self) -> tuple[str, ...]:
         """All columns that are read, in the order of their values."""
         return self.texts + self.values
+
+    @property
+    def asks_for_names(self) -> bool:
+        """Whether no column is read, so that the error about the missing one lists the others."""
+        return self.names == ("",)
 
 
 def list_names(names: Sequence[str]) -> str:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from bertwright.tables.dialects import DIALECTS, PLAIN, recognize
+from bertwright.tables.file_splits import is_part, read_part
 from bertwright.tables.json_rows import describe_type
-from bertwright.tables.label_places import (
-    LabelPlaces,
-    find_labels,
-    join_labels,
-    list_labeled_inputs,
-    read_lines,
-)
-from bertwright.tables.line_labels import read_labels_of_lines
+from bertwright.tables.label_dialects import UnlabeledFile
+from bertwright.tables.neighbours import Neighbours, list_labeled_inputs, list_neighbours
 from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS, read_file_rows
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema
-from bertwright.tables.split_columns import is_part, read_part
 from bertwright.text.decoding import ReadStats, TextCodec
 from bertwright.text.sources import InputFile, list_inputs
 
@@ -33,23 +28,29 @@ def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) ->
     """
     stats = stats or ReadStats()
     number = 0
-    find = list_labeled_inputs if schema.label else list_inputs
-    files: Sequence[InputFile] = find([path], formats=TABLE_FORMATS, suffix=schema.suffix)
-    places = find_labels(files, partial(_has_all_columns, schema=schema)) if schema.label else None
-    for name in sorted(places.left_out - {*places.label_files.values()}) if places else ():
-        warnings.warn(f"{name}: left out, a file with labels of no table by its name", stacklevel=1)
-    for file in places.tables if places else files:
+    neighbours = None
+    if not schema.label or schema.dialect == PLAIN:
+        files: Sequence[InputFile] = list_inputs([path], formats=TABLE_FORMATS, suffix=schema.suffix)
+    else:
+        listed = list_labeled_inputs([path], formats=TABLE_FORMATS, suffix=schema.suffix)
+        neighbours = list_neighbours(listed, partial(_has_all_columns, schema=schema))
+        files = neighbours.tables
+    for file in files:
         unit = ROW_FORMATS[file.format].unit
         codec = TextCodec(schema.encoding)
         if is_part(file):
             rows = read_part(file, schema, codec, stats)
+        elif unlabeled := _find_unlabeled(file, schema, stats, neighbours):
+            rows = _rows_with_labels(unlabeled, path)
         else:
-            rows = _labeled_rows(file, schema, stats, places) if places else read_file_rows(file, schema, codec, stats)
+            rows = read_file_rows(file, schema, codec, stats)
         for number, values in rows:
             location = f"{file.path}, {unit} {number}"
             if None in values and not schema.allow_nulls:
                 raise ValueError(f"{location}: no value (null) in {schema.names[values.index(None)]!r}; fill it in")
             yield location, values
+    for name in sorted(neighbours.left_out - neighbours.labels_read) if neighbours else ():
+        warnings.warn(f"{name}: left out, by its name a file with labels, which no table here lacks", stacklevel=1)
     if not number:
         raise ValueError(f"{path}: no rows; is it the right file?")
 
@@ -81,52 +82,50 @@ def leave_out_rows(
         warnings.warn(f"{path}: rows left out because their {field!r} is {described}: {left_out:,}", stacklevel=1)
 
 
-def column_names(path: str, suffix: str | None, encoding: str) -> Sequence[str]:
+def column_names(path: str, suffix: str | None, encoding: str, dialect: str | None = None) -> Sequence[str]:
     """Return the names of the columns in the first row of a path's files; none if its rows are lists."""
     try:
-        next(read_rows(path, TableSchema((), ("",), encoding=encoding, suffix=suffix)), None)
+        next(read_rows(path, TableSchema((), ("",), encoding=encoding, suffix=suffix, dialect=dialect)), None)
     except MissingColumnError as error:
         return error.columns
     return ()
 
 
-def _labeled_rows(file: InputFile, schema: TableSchema, stats: ReadStats, places: LabelPlaces) -> Iterator[Row]:
-    """Return the rows of a file; a label that is no column is read from its place, and a warning names that."""
+def _find_unlabeled(
+    file: InputFile, schema: TableSchema, stats: ReadStats, neighbours: Neighbours | None
+) -> UnlabeledFile | None:
+    """Return a file whose labels are no column; None for one with all columns, about which nothing is guessed."""
+    if neighbours is None:
+        return None
     codec = TextCodec(schema.encoding)
+    is_named = schema.dialect in DIALECTS and DIALECTS[schema.dialect].part == "labels"
+    missing = MissingColumnError(f"{file.path}: --dialect {schema.dialect}")
     try:
         next(read_file_rows(file, schema, codec, ReadStats()), None)
-        if (label_file := places.label_files.get(file.path)) in places.left_out:
-            warnings.warn(f"{label_file}: left out, since {file.path} has all columns", stacklevel=1)
-        return read_file_rows(file, schema, codec, stats)
+        if not is_named:
+            return None
     except MissingColumnError as error:
         missing = error
     except ValueError as error:
-        if not places.in_folders or file.format != ".txt":
+        if not is_named and not (neighbours.in_folders and file.format == ".txt"):
             raise
-        missing = MissingColumnError(str(error), ())  # the lines of a text are no rows
-    given = read_lines(file, codec) if file.format in (".txt", ".tsv") and len(schema.texts) == 1 else []
-    has_tabs = any("\t" in line for _, line in given) and not places.in_folders
-    lines = [] if has_tabs else given  # without tabs, each line is a text
+        missing = MissingColumnError(str(error))  # the lines of a text are no rows
     unlabeled = replace(schema, values=tuple(name for name in schema.values if name != schema.label))
-    rows: Iterable[Row] = [(number, (line,)) for number, line in lines]
-    if not lines:
-        rows = read_file_rows(file, unlabeled, codec, stats)
-    elif places.in_folders:
-        rows = [(1, ("\n".join([line for _, line in lines]),))]
-    if label_file := places.label_files.get(file.path):
-        warnings.warn(f"{file.path}: the labels are the lines of {label_file}", stacklevel=1)
-        rows = join_labels(rows, label_file, codec, file.path) if schema.values else rows
-    elif places.classes and (lines or {*missing.columns} <= {*schema.texts, "id"}):  # no column may be the label
-        unit = "folder" if places.in_folders else "file"
-        warnings.warn(f"a {unit} per class: {places.class_names}", stacklevel=1)
-        label = (places.classes[file.path],) if schema.values else ()
-        rows = ((number, (*values, *label)) for number, values in rows)
-    elif labeled := read_labels_of_lines(given):
-        warnings.warn(f"{file.path}: {labeled.how}, as {labeled.rows[0][1][1]!r}", stacklevel=1)
-        rows = ((number, values if schema.values else values[:1]) for number, values in labeled.rows)
-    else:
-        raise missing
-    return iter(rows)
+    return UnlabeledFile(file, schema, neighbours, missing, lambda: read_file_rows(file, unlabeled, codec, stats))
+
+
+def _rows_with_labels(file: UnlabeledFile, path: str) -> Iterator[Row]:
+    """Return the rows of a file whose labels are no column.
+
+    `path`: the files that are read together, which a warning about classes names. Raises the error about the missing
+    column if the labels are nowhere.
+    """
+    schema = file.schema
+    dialect = recognize("labels", file, path if file.class_name else file.file.path, schema.dialect)
+    if dialect is None:
+        raise file.missing
+    rows: Iterator[Row] = dialect.rows(file)
+    return rows if schema.label in schema.values else ((number, values[:-1]) for number, values in rows)
 
 
 def count_skipped_rows(path: str, schema: TableSchema) -> ReadStats:

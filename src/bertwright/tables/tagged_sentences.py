@@ -1,4 +1,4 @@
-"""Sentences of tagged words: read from CoNLL, CoNLL-U and rows of lists, or split from raw text."""
+"""Sentences of tagged words, read from columns as in CoNLL, from CoNLL-U, and from rows of lists or texts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from pathlib import Path
 from statistics import mode
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from tokenizers import Regex, pre_tokenizers
-
-from bertwright.tables.char_spans import COLUMNS, CharSpan, parse_spans, tags_of_spans
+from bertwright.tables.char_spans import parse_spans
 from bertwright.tables.conll_lines import (
     COMMENT,
     DOCUMENT_LINE,
@@ -24,17 +22,13 @@ from bertwright.tables.conll_lines import (
     split_cells,
     starts_document,
 )
-from bertwright.tables.conll_variants import (
-    are_brackets,
-    iob2_of_brackets,
-    read_parallel,
-    recognize_columns,
-    tag_file_of,
-)
 from bertwright.tables.delimited import without_blank_end
+from bertwright.tables.dialects import recognize
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, leave_out_rows, read_rows
+from bertwright.tables.tag_example import TagExample
+from bertwright.tables.word_dialects import PLAIN_LISTS, RowColumns, WordFile
 from bertwright.text.decoding import read_text
 from bertwright.text.lines import split_lines
 from bertwright.text.sources import expand_files, format_of, is_remote
@@ -42,99 +36,8 @@ from bertwright.text.sources import expand_files, format_of, is_remote
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
 SHOWN = 60  # characters of a line in a message
-SENTENCES_SHOWN = 20  # sentences that show which columns hold words and tags
+HEAD_SENTENCES = 20  # sentences that show which columns hold words and tags
 ANSWER, REJECTED = "answer", ("reject", "ignore")  # what an annotator of Prodigy said of an example
-LANGUAGE = re.compile(r"[a-z]{2,}(?:-[a-z]+)*:")  # before each word in WikiANN's files, as in en:Paris
-
-# Words as in CoNLL data: U.N., 22-year-old, 2,000.50, Germany + 's, is + n't; other punctuation is a word of its own.
-# Marks (\p{M}) and joiners belong to their letters, which Hindi needs.
-_W = r"[\p{L}\p{M}\p{N}_\x{200C}\x{200D}]"
-WORD = "|".join(
-    [
-        rf"(?<!{_W})(?:\p{{L}}\.){{2,}}",
-        rf"\p{{L}}+?(?=n['’]t(?!{_W}))",
-        rf"(?<={_W})n['’]t(?!{_W})",
-        rf"{_W}+(?:(?:-|(?<=\p{{N}})[.,:/](?=\p{{N}})){_W}+)*",
-        rf"(?<={_W})['’](?i:s|re|ve|ll|d|m)(?!{_W})",
-        r"\.{2,}",
-        r"-{2,}",
-        r"\S(?:[\p{M}\x{FE0F}]|\x{200D}\S?)*",
-    ]
-)
-Unit = Literal["word", "character", "character or blank"]
-# What raw text is split into. A corpus of tagged characters has either no blanks or, as KLUE-NER, all of them.
-_UNITS = {
-    unit: pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
-    for unit, pattern in {"word": WORD, "character": r"\S", "character or blank": r"[\S ]"}.items()
-}
-
-
-@dataclass(frozen=True, slots=True)
-class TagExample:
-    """A sentence: words, tags if known, location and context."""
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...] | None = None
-    source: str = "words"
-    """The file, or another name for messages."""
-    lines: Sequence[int] = ()
-    """Line number of each word, from 1."""
-    document: int = 0
-    """Number of the document; its sentences are consecutive."""
-    before: tuple[tuple[str, ...], ...] = ()
-    """Words of preceding sentences of the document, as far as they fit a window; the nearest sentence is last."""
-    after: tuple[tuple[str, ...], ...] = ()
-    """Words of following sentences; the nearest is first."""
-    text: str | None = None
-    """The raw text that was split into words; None if words were given."""
-    offsets: tuple[tuple[int, int], ...] = ()
-    """Start and end of each word in `text`, in characters."""
-    spans: tuple[CharSpan, ...] | None = None
-    """The entities as spans of `text`, if the file has these instead of tags."""
-    changed_spans: tuple[str, ...] = ()
-    """Texts of the spans that are not exactly words, or overlap a longer span."""
-
-    def __post_init__(self) -> None:
-        if self.tags is not None and len(self.tags) != len(self.words):
-            raise ValueError(f"{self.location}: {len(self.words)} words, but {len(self.tags)} tags")
-
-    @classmethod
-    def from_text(cls, text: str, source: str = "text", unit: Unit = "word") -> Self:
-        """Split raw text into words as in CoNLL data, or into characters; only white space is dropped.
-
-        Raises ValueError for a lone surrogate, which is not valid Unicode.
-
-        >>> TagExample.from_text("Merkel's visit, 2.5 hours").words
-        ('Merkel', "'s", 'visit', ',', '2.5', 'hours')
-        >>> TagExample.from_text("서울은 넓다", unit="character or blank").words
-        ('서', '울', '은', ' ', '넓', '다')
-        """
-        try:
-            found = _UNITS[unit].pre_tokenize_str(text)
-        except UnicodeEncodeError as error:
-            raise ValueError(f"{source}: lone surrogate U+{ord(text[error.start]):04X} at {error.start}") from None
-        return cls(
-            tuple([word for word, _ in found]), source=source, text=text, offsets=tuple([span for _, span in found])
-        )
-
-    def split_into(self, unit: Unit) -> Self:
-        """Return the example with its raw text split into this unit; an example given as words is unchanged."""
-        if self.text is None:
-            return self
-        split = self if unit == "word" else self.from_text(self.text, self.source, unit)
-        tags, changed = self.tags, self.changed_spans
-        if self.spans is not None:
-            tags, changed = tags_of_spans(self.text, split.offsets, self.spans)
-        return replace(self, words=split.words, offsets=split.offsets, tags=tags, changed_spans=changed)
-
-    @property
-    def location(self) -> str:
-        """File and line, for messages."""
-        return self.location_of(0)
-
-    def location_of(self, word: int) -> str:
-        """Return file and line of a word, for messages."""
-        return f"{self.source}, line {self.lines[word]}" if self.lines else self.source
 
 
 @dataclass(frozen=True)
@@ -150,6 +53,8 @@ class ColumnFormat:
     encoding: str = "utf-8"
     suffix: str | None = None
     """The format, such as conllu, whatever the file's suffix."""
+    dialect: str | None = None
+    """Name of the layout; None: recognized, unless the columns are named."""
 
 
 def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnFormat()) -> Iterator[TagExample]:
@@ -162,10 +67,11 @@ def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnForma
       several such files. Numbers in a .parquet of the hub become the tags that its metadata names.
     - any other suffix but .csv, in one or several files: columns separated by tabs, or else by spaces, by number from 1
       or, negative, from the last (1, -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Between tabs
-      a space is a word. Tags in brackets, as in CoNLL-2012, become IOB2. Columns that the user has not named may be
-      recognized, and so is a file with a sentence per line beside one with its tags (see `column_forms`). Comments are
-      `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that starts with # and white space and
-      has another number of columns than its sentence's last line; else # is a word, as in CoNLL-2000.
+      a space is a word. Comments are `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that
+      starts with # and white space and has another number of columns than its sentence's last line; else # is a word,
+      as in CoNLL-2000.
+
+    Files of rows and of columns may be in one of the layouts of the table of dialects.
 
     Every format except .parquet may be compressed, or hf://datasets/….
     Raises ValueError with file and line for invalid input: missing columns or values, lists of unequal length, bytes
@@ -183,53 +89,45 @@ def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnForma
         return _from_rows(path, labeled, columns)
     if len(files) > 1:
         return _of_several(files, labeled, columns)
-    path = files[0]
-    if tag_file := tag_file_of(path):
-        return _from_two_files(path, tag_file, labeled, columns.encoding)
-    conllu = form == ".conllu"
-    names = CONLLU_COLUMNS if conllu else ()
-    read = [Column.of(columns.words or ("form" if conllu else "1"), names, path)._replace(spaces=not conllu)]
-    if labeled:
-        read.append(Column.of(columns.tags or ("upos" if conllu else "-1"), names, path, UNSPECIFIED if conllu else ""))
-    split = _conllu_rows if conllu else _column_rows
-    sentences = _rows_by_sentence(_blocks(path, columns.encoding), split, columns.comment_prefix)
-    if conllu:
-        return _from_columns(path, sentences, read)
-    return _from_recognized_columns(path, sentences, read, columns)
+    if form == ".conllu":
+        return _read_conllu(files[0], labeled, columns)
+    file = _open_columns(files[0], labeled, columns)
+    dialect = recognize("words", file, file.path, columns.dialect)
+    return dialect.rows(file) if dialect else file.read(None, None)
 
 
-def _from_recognized_columns(
-    path: str, sentences: Iterator[tuple[int, list[Row]]], columns: list[Column], given: ColumnFormat
-) -> Iterator[TagExample]:
-    """Read sentences of columns; the first ones show which columns are words and tags, and whether tags are brackets.
+def _read_conllu(path: str, labeled: bool, given: ColumnFormat) -> Iterator[TagExample]:
+    columns = [Column.of(given.words or "form", CONLLU_COLUMNS, path)]
+    columns += [Column.of(given.tags or "upos", CONLLU_COLUMNS, path, UNSPECIFIED)] * labeled
+    blocks = _blocks(path, given.encoding)
+    return _from_columns(path, _rows_by_sentence(blocks, _conllu_rows, given.comment_prefix), columns)
 
-    `given`: the columns that the user named.
-    """
-    first = list(islice(sentences, SENTENCES_SHOWN))
-    labeled = len(columns) > 1
-    form = (
-        recognize_columns([[row.cells for row in rows] for _, rows in first], labeled) if given.words is None else None
+
+def _open_columns(path: str, labeled: bool, given: ColumnFormat) -> WordFile:
+    """Open a file of columns; it is read once, so that its first sentences are kept."""
+    words = Column.of(given.words or "1", (), path)._replace(spaces=True)
+    tags = Column.of(given.tags or "-1", (), path)
+    sentences = _rows_by_sentence(_blocks(path, given.encoding), _column_rows, given.comment_prefix)
+    first = list[tuple[int, list[Row]]]()
+
+    def read_head() -> list[list[list[str]]]:
+        first.extend(islice(sentences, HEAD_SENTENCES))
+        return [[row.cells for row in rows] for _, rows in first]
+
+    def read(words_number: int | None, tags_number: int | None) -> Iterator[TagExample]:
+        pairs = [(words, given.words, words_number), (tags, given.tags, tags_number)][: 1 + labeled]
+        columns = [column if named or n is None else column._replace(number=n) for column, named, n in pairs]
+        return _from_columns(path, chain(first, sentences), columns)
+
+    return WordFile(
+        path,
+        labeled,
+        words.number if given.words else None,
+        tags.number if given.tags else None,
+        read_head,
+        read,
+        lambda name: _read_lines(name, given.encoding),
     )
-    if form:
-        warnings.warn(f"{path}: {form.note}; choose others with --words and --tags", stacklevel=1)
-        columns[0] = columns[0]._replace(number=form.words - 1)
-        if labeled and given.tags is None:
-            columns[1] = columns[1]._replace(number=form.tags - 1 if form.tags > 0 else form.tags)
-    shown = [row.cells[columns[-1].number] for _, rows in first for row in rows if len(row.cells) > columns[-1].number]
-    examples = _from_columns(path, chain(first, sentences), columns)
-    yield from map(_without_brackets, examples) if labeled and are_brackets(shown) else examples
-
-
-def _without_brackets(example: TagExample) -> TagExample:
-    """Return a sentence with tags in IOB2 in place of brackets. Raises ValueError for another tag."""
-    tags = example.tags or ()
-    odd = next((number for number, tag in enumerate(tags) if not are_brackets([tag])), None)
-    if odd is not None:
-        raise ValueError(
-            f"{example.location_of(odd)}: expected a tag in brackets, such as (PER*, * or *), as before, got "
-            f"{tags[odd]!r}; choose the column with --tags"
-        )
-    return replace(example, tags=iob2_of_brackets(tags))
 
 
 def _of_several(files: Sequence[str], labeled: bool, columns: ColumnFormat) -> Iterator[TagExample]:
@@ -241,17 +139,6 @@ def _of_several(files: Sequence[str], labeled: bool, columns: ColumnFormat) -> I
             document = before + sentence.document
             yield replace(sentence, document=document)
         document += 1
-
-
-def _from_two_files(path: str, tag_file: str, labeled: bool, encoding: str) -> Iterator[TagExample]:
-    """Read a sentence per line, and its tags from the same line of another file."""
-    warnings.warn(f"{path}: a sentence per line; its tags are the lines of {tag_file}", stacklevel=1)
-    empty = True
-    for number, words, tags in read_parallel(path, tag_file, lambda name: _read_lines(name, encoding), labeled):
-        empty = False
-        yield TagExample(words, tags, path, (number,) * len(words))
-    if empty:
-        raise ValueError(f"{path}: no sentence in it; a broken download or export?")
 
 
 def with_document_context(sentences: Iterable[TagExample], words: int) -> Iterator[TagExample]:
@@ -380,17 +267,15 @@ class Column(NamedTuple):
 
 
 def _from_columns(path: str, sentences: Iterable[tuple[int, list[Row]]], columns: list[Column]) -> Iterator[TagExample]:
-    check, rows, num_trailing, prefix = RunningTextCheck(path), list[Row](), 0, ""
+    check, rows, num_trailing = RunningTextCheck(path), list[Row](), 0
     for document, whole_rows in sentences:
         rows = _without_blank_ends(whole_rows, len(columns))
         num_trailing += sum(map(Row.__ne__, rows, whole_rows))
         values = list(zip(*[_values(row, columns, path) for row in rows], strict=True))
         _check_num_columns(rows, path)
         check.add(rows)
-        prefix = prefix or _language_prefix(values[0])
-        whole = prefix and all(word.startswith(prefix) and word != prefix for word in values[0])
         yield TagExample(
-            words=tuple(word[len(prefix) :] for word in values[0]) if whole else values[0],
+            words=values[0],
             tags=values[1] if len(columns) > 1 else None,
             source=path,
             lines=_compact([row.number for row in rows]),
@@ -400,20 +285,8 @@ def _from_columns(path: str, sentences: Iterable[tuple[int, list[Row]]], columns
         raise ValueError(f"{path}: no sentence in it; a broken download or export?")
     if num_trailing:
         warnings.warn(f"{path}: {num_trailing:,} lines end in blank cells, which are ignored", stacklevel=1)
-    if prefix:
-        warnings.warn(f"{path}: {prefix!r} before each word is removed", stacklevel=1)
     if len(columns) == 1:  # without tags, nothing else tells columns from text
         check.finish(rows)
-
-
-def _language_prefix(words: Sequence[str]) -> str:
-    """Return the language code before all words of a sentence; empty if there is none.
-
-    >>> _language_prefix(["en:Paris", "en:."]), _language_prefix(["en:Paris", "."]), _language_prefix(["re:start"])
-    ('en:', '', '')
-    """
-    found = LANGUAGE.match(words[0]) if len(words) > 1 else None
-    return found[0] if found and all(word.startswith(found[0]) and word != found[0] for word in words) else ""
 
 
 def _rows_by_sentence(
@@ -527,14 +400,16 @@ def _compact(numbers: list[int]) -> Sequence[int]:
 
 
 def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagExample]:
-    words, tags, encoding, suffix = columns.words, columns.tags, columns.encoding, columns.suffix
-    names = [] if words and tags else column_names(path, suffix, encoding)
-    present = {*names, *(name.partition(".")[0] for name in names)}  # spans may be the members of an object
-    fitting = [pair for pair in COLUMNS if words in (None, pair[0]) and tags in (None, pair[1]) and pair[0] in present]
-    chosen = next((pair for pair in fitting if pair[1] in present), (fitting or COLUMNS)[0])
-    fields = (words or chosen[0], tags or chosen[1])[: 1 + labeled]
-    schema = TableSchema((), fields, encoding=encoding, hint="choose them with --words and --tags", suffix=suffix)
-    of_prodigy = labeled and {ANSWER, "_input_hash"} <= present
+    words, tags = columns.words, columns.tags
+    form: dict[str, Any] = {"encoding": columns.encoding, "suffix": columns.suffix, "dialect": columns.dialect}
+    names = [] if words and tags else column_names(path, **form)
+    present = frozenset([*names, *(name.partition(".")[0] for name in names)])  # spans may be an object's members
+    given, (pair,) = RowColumns(present, words, tags), PLAIN_LISTS
+    if not given.first(PLAIN_LISTS) and (dialect := recognize("fields", given, path, columns.dialect)):
+        pair = dialect.rows(given)
+    fields = (words or pair[0], tags or pair[1])[: 1 + labeled]
+    schema = TableSchema((), fields, hint="choose them with --words and --tags", **form)
+    of_prodigy = labeled and present >= {ANSWER, "_input_hash"}
     if of_prodigy:
         schema = replace(schema, values=(*fields, ANSWER))
     rows = read_rows(path, schema)
@@ -542,8 +417,6 @@ def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagE
         rows = leave_out_rows(rows, path, ANSWER, REJECTED, " or ".join(REJECTED))
     for document, (location, values) in enumerate(rows):
         yield replace(_row_example(values[: len(fields)], fields, location), document=document)
-    if (words, tags) == (None, None) and fields != COLUMNS[0][: 1 + labeled]:
-        warnings.warn(f"{path}: read from {' and '.join(map(repr, fields))}", stacklevel=1)
 
 
 def _row_example(values: Sequence[Any], fields: Sequence[str], location: str) -> TagExample:

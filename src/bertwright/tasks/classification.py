@@ -21,6 +21,7 @@ from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.pooling import describe_pooling
+from bertwright.tables.dialects import check_dialect
 from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import count_skipped_rows, format_label, leave_out_rows, read_rows
@@ -89,6 +90,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """A task on texts or pairs of texts, which are read from tables."""
 
     inference_call: ClassVar[str] = "classify(texts)"
+    dialect_parts: ClassVar[tuple[str, ...]] = ("labels", "json", "rows")
     leaves_out_missing: ClassVar[bool] = False
     """True if labeled rows whose label is written as missing are left out; else they are an error or a label."""
 
@@ -106,6 +108,9 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """Encoding of text files by its name in Python, such as latin-1 or cp949."""
     format: str | None = None
     """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
+    dialect: str | None = None
+    """Layout of all files: {dialects}, or plain for files as they stand; unset: recognized in a file that lacks
+    columns, with a warning (docs/dialects.md)."""
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
     both_orders: bool = False
@@ -122,6 +127,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             raise ValueError(f"text, text_pair, label: {twice[0]!r} is named twice; name a different column for each")
         check_encoding(self.encoding)
         check_format(self.format, TABLE_FORMATS)
+        check_dialect(self.dialect, self.dialect_parts)
         min_length = 3 if self.text_pair is None else 5
         if self.max_length < min_length:
             raise ValueError(f"max_length = {self.max_length}: at least {min_length}, [CLS] and [SEP] included")
@@ -183,8 +189,9 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         # Without labels no row is skipped: there is one prediction per row.
         label, max_short_rows = (self.label_fields, self.max_short_rows) if labeled else ((), 0)
         elsewhere = self.label if self.label_fields == (self.label,) else ""
-        form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "max_short_rows": max_short_rows}
-        return TableSchema(texts, label, self.header, self.quotes, hint, label=elsewhere, **form)
+        form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "dialect": self.dialect}
+        schema = TableSchema(texts, label, self.header, self.quotes, hint, label=elsewhere, **form)
+        return replace(schema, max_short_rows=max_short_rows)
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
         schema = self._schema(labeled=False)
@@ -303,10 +310,12 @@ class Classification(TextTask[str, LabelPrediction]):
         return cls(max_length=max_positions, labels=record.labels)
 
     def parse_label(self, value: Any, location: str) -> str:
+        if isinstance(value, list) and len(value) == 1:  # as doccano writes the label of a text
+            value = value[0]
         if isinstance(value, list):
             raise ValueError(
-                f"{location}: expected a string or a number in {self.label!r}, got list; if a text has several labels, "
-                "use --task multi-label"
+                f"{location}: expected a string or a number in {self.label!r}, got a list of {len(value)}; if a text "
+                "has several labels or none, use --task multi-label"
             )
         return format_label(value, self.label, location)
 

@@ -20,6 +20,7 @@ from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.pooling import describe_pooling
+from bertwright.tables.dialects import check_dialect
 from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import format_label, read_rows
@@ -83,6 +84,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
 
     kind: ClassVar[str] = "multiple-choice"
     inference_call: ClassVar[str] = "choose(prompt, endings)"
+    dialect_parts: ClassVar[tuple[str, ...]] = ("labels", "json", "rows")
     head: ClassVar[HeadSpec] = HeadSpec("choice", 1)
     num_segments: ClassVar[int] = 2
 
@@ -106,6 +108,9 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     """Encoding of text files by its name in Python, such as latin-1 or cp949."""
     format: str | None = None
     """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
+    dialect: str | None = None
+    """Layout of all files: {dialects}, or plain for files as they stand; unset: recognized in a file that lacks
+    columns, with a warning (docs/dialects.md)."""
     max_length: int = 128
     """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
     metric: str = "accuracy"
@@ -122,6 +127,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             )
         check_encoding(self.encoding)
         check_format(self.format, TABLE_FORMATS)
+        check_dialect(self.dialect, self.dialect_parts)
         if not self.endings:
             raise ValueError("endings is empty: name the columns with the endings, or one that holds a list of them")
         if self.first_label not in (0, 1):
@@ -191,9 +197,10 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         values: tuple[str, ...] = (self.label,) if labeled and not self.label_is_ending else ()
         texts, values = (texts, self.endings + values) if len(self.endings) == 1 else (texts + self.endings, values)
         hint = f"choose columns with --prompt, --start, --endings and --label{WITHOUT_HEADER}"
-        form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "keep_label_ids": True}
+        form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "dialect": self.dialect}
+        form |= {"in_parallel": True, "keep_label_ids": True}
         elsewhere = "" if self.label_is_ending else self.label
-        return TableSchema(texts, values, self.header, self.quotes, hint, label=elsewhere, in_parallel=True, **form)
+        return TableSchema(texts, values, self.header, self.quotes, hint, label=elsewhere, **form)
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
         schema = self._schema(labeled=False)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.base.settings import check_not_str, did_you_mean
-from bertwright.tables.split_columns import SPLIT_NAMES, find_splits
+from bertwright.tables.file_splits import Splits, splits_in
 from bertwright.tasks.classification import Classification, TextTask
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -117,25 +116,6 @@ def paper_settings(table: Mapping[str, Any]) -> PaperSettings | None:
     return preset.paper if preset else None
 
 
-def _split_in_file(path: str, split: str) -> str:
-    """Return the path of a split in a .json file with several, as in data.json#dev; other paths are unchanged."""
-    if not path.endswith(".json") or not Path(path).is_file():
-        return path
-    content = Path(path).read_bytes()
-    if not any(f'"{name}"'.encode() in content for name in SPLIT_NAMES[split]):  # parsing a large file takes seconds
-        return path
-    try:
-        root = json.loads(content)
-    except ValueError:  # reported when the file is read
-        return path
-    if not isinstance(root, dict):
-        return path
-    texts = root["data"] if isinstance(root.get("data"), list) else []
-    types = {text.get("type") for text in texts if isinstance(text, dict) and "questions" in text}  # NewsQA
-    names = [name for name in SPLIT_NAMES[split] if isinstance(root.get(name), list | dict) or name in types]
-    return f"{path}#{names[0]}" if names else path
-
-
 @dataclass(frozen=True)
 class TaskSettings:
     """A task, its files and its options. Unset values come from the preset, else from the task type."""
@@ -171,8 +151,7 @@ class TaskSettings:
         """Return the files of a split; none if neither its flag nor --data has any."""
         given: tuple[str, ...] = getattr(self, split)
         if given or self.data is None:
-            others = {path for name in SPLITS if name != split for path in getattr(self, name)}
-            return tuple(self._split_in_table(path, split, others) or _split_in_file(path, split) for path in given)
+            return tuple(self._path_of_split(path, split) for path in given)
         if self.task not in PRESETS:
             raise ValueError(f"--data is for published tasks, whose file names are known; name files with --{split}")
         name: str = getattr(PRESETS[self.task], split)
@@ -181,27 +160,38 @@ class TaskSettings:
             raise ValueError(f"{self.data}: no {name}, the training file of {self.task}; name it with --train")
         return paths
 
-    def _split_in_table(self, path: str, split: str, others: Collection[str]) -> str | None:
-        """Return the path of a split, as in data.jsonl#dev, of a table that another split names as well."""
-        return f"{path}#{names[split]}" if path in others and split in (names := self._splits_of(path)) else None
+    def _path_of_split(self, path: str, split: str) -> str:
+        """Return the path of a split, as in data.json#dev, of a file with several; the path of another file."""
+        splits = self._splits_in(path)
+        is_chosen = split in splits.names and (splits.are_members or self._splits_reading(path) != {split})
+        return f"{path}#{splits.names[split]}" if is_chosen else path
 
-    def _splits_of(self, path: str) -> dict[str, str]:
-        """Return the names of the splits that a column of a table tells apart; none for another file."""
+    def _splits_reading(self, path: str) -> set[str]:
+        """Return the splits whose option names a file."""
+        return {name for name in SPLITS if path in getattr(self, name)}
+
+    def _splits_in(self, path: str) -> Splits:
         task = self.build_task()
-        if isinstance(task, TextTask | MultipleChoice) and task.header:
-            return find_splits(path, task.format, task.encoding)
-        return {}
+        has_columns = isinstance(task, TextTask | MultipleChoice) and task.header
+        form, encoding = getattr(task, "format", None), getattr(task, "encoding", "utf-8")
+        return splits_in(path, form, encoding, has_columns)
 
     def warn_of_splits(self, split: str) -> None:
-        """Warn of each table with several splits that only this split names, so that all its rows are read."""
-        for path in self.files(split):
-            names = self._splits_of(path)
-            if split in names:
-                warnings.warn(
-                    f"{path}: a column has splits ({', '.join(names.values())}), and all rows are read; name one, as "
-                    f"in {path}#{names[split]}, or give the file with --train and --dev",
-                    stacklevel=1,
-                )
+        """Warn of each file with several splits that only this split names: all its rows are read, or only some."""
+        for path in getattr(self, split):
+            splits = self._splits_in(path)
+            others = [name for usual, name in splits.names.items() if usual != split]
+            if split not in splits.names or not others or self._splits_reading(path) != {split}:
+                continue
+            names = ", ".join(splits.names.values())
+            what = (
+                f"only {splits.names[split]!r} of its splits ({names}) is read; name the others with --train, --dev "
+                "and --test"
+                if splits.are_members
+                else f"a column has splits ({names}), and all rows are read; name one, as in "
+                f"{path}#{splits.names[split]}, or give the file with --train and --dev"
+            )
+            warnings.warn(f"{path}: {what}", stacklevel=1)
 
     def files_by_split(self, *required: str) -> dict[str, tuple[str, ...]]:
         """Return all files. Raises ValueError if a split in `required` has none, or a split names a file twice."""

@@ -23,7 +23,8 @@ from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics.answer_scores import RULES, Threshold, best_threshold, scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.tables.question_files import QaExample, align_answers, read_questions
+from bertwright.tables.dialects import check_dialect
+from bertwright.tables.question_files import QaExample, QuestionFormat, align_answers, read_questions
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import (
@@ -123,6 +124,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
     kind: ClassVar[str] = "question-answering"
     inference_call: ClassVar[str] = "answer(question, context)"
     native_suffix: ClassVar[str] = ".json"
+    dialect_parts: ClassVar[tuple[str, ...]] = ("questions",)
     truncation_option: ClassVar[str] = "max_query_length"  # a longer context has more windows
     head: ClassVar[HeadSpec] = HeadSpec("span", 2)
     num_segments: ClassVar[int] = 2
@@ -145,6 +147,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
     """Encoding of text files by its name in Python, such as latin-1 or cp949."""
     format: str | None = None
     """Format of all files, whatever their suffixes: json, jsonl or parquet; unset: by suffix."""
+    dialect: str | None = None
+    """Layout of all files: {dialects}, or plain for files as they stand; unset: recognized in a file that lacks
+    columns, with a warning (docs/dialects.md)."""
     threshold: float = field(default=0.0, metadata=LEARNED)
     """τ: the best span is the answer if its score exceeds the score of no answer by more; chosen on dev."""
     metric: str = "f1"
@@ -157,6 +162,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         check_minimum(self, 1, "doc_stride", "max_query_length", "n_best_size", "max_answer_length")
         check_encoding(self.encoding)
         check_format(self.format, LIST_FORMATS)
+        check_dialect(self.dialect, self.dialect_parts)
         if self.max_length <= self.max_query_length + NUM_SPECIALS:
             raise ValueError(
                 f"max_length = {self.max_length}: a question of max_query_length = {self.max_query_length} and 3 "
@@ -199,8 +205,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return replace(self, max_length=longest, max_query_length=query)
 
     def read(self, path: str, labeled: bool = True) -> Iterator[QaExample]:
-        """Read the questions of SQuAD .json, .jsonl or .parquet; see `tasks.squad`."""
-        for example in read_questions(path, labeled, self.encoding, self.format):
+        """Read the questions of SQuAD .json, .jsonl or .parquet; see `question_files`."""
+        for example in read_questions(path, labeled, QuestionFormat(self.encoding, self.format, self.dialect)):
             if example.is_impossible and not self.allow_no_answer:
                 raise ValueError(
                     f"{example.location}: the question has no answer; allow that with --allow-no-answer True"

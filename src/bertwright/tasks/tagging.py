@@ -28,8 +28,10 @@ from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.span_f1 import SpanScores, accuracy, span_scores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.tables.dialects import check_dialect
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import list_names
+from bertwright.tables.tag_example import TagExample, Unit
 from bertwright.tables.tag_schemes import (
     BARE,
     OUTSIDE,
@@ -46,8 +48,6 @@ from bertwright.tables.tag_schemes import (
 )
 from bertwright.tables.tagged_sentences import (
     ColumnFormat,
-    TagExample,
-    Unit,
     read_sentences,
     to_conll,
     with_document_context,
@@ -131,6 +131,7 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     kind: ClassVar[str] = "tagging"
     inference_call: ClassVar[str] = "tag(text)"
+    dialect_parts: ClassVar[tuple[str, ...]] = ("words", "fields", "json", "rows")
     native_suffix: ClassVar[str] = ".conll"
     reads_words: ClassVar[bool] = True
     reads_single_texts: ClassVar[bool] = True
@@ -156,6 +157,9 @@ class Tagging(Task[TagExample, TagPrediction]):
     """Encoding of text files by its name in Python, such as latin-1 or cp949."""
     format: str | None = None
     """Format of all files, whatever their suffixes: conll, conllu, jsonl, json or parquet; unset: by suffix."""
+    dialect: str | None = None
+    """Layout of all files: {dialects}, or plain for files as they stand; unset: recognized in a file that lacks
+    columns, with a warning (docs/dialects.md)."""
     unit: Unit = "word"
     """What raw text is split into: word, character, or character or blank. Characters if all words of the training data
     are; choose them for entities as spans of characters in a language without spaces."""
@@ -172,6 +176,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         check_metric(self.metric, ("f1", "accuracy"))
         check_encoding(self.encoding)
         check_format(self.format, FORMATS)
+        check_dialect(self.dialect, self.dialect_parts)
         if self.unit not in get_args(Unit):
             raise ValueError(f"unit = {self.unit!r}: {did_you_mean(self.unit, get_args(Unit))}")
         schemes = (*get_args(Scheme), WITHOUT_PREFIX)
@@ -214,7 +219,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         check_restored("scheme", self.scheme)
 
     def read(self, path: str, labeled: bool = True) -> Iterator[TagExample]:
-        columns = ColumnFormat(self.words, self.tags, self.comment_prefix, self.encoding, self.format)
+        columns = ColumnFormat(self.words, self.tags, self.comment_prefix, self.encoding, self.format, self.dialect)
         found = read_sentences(path, labeled, columns)
         sentences = (sentence.split_into(self.unit) for sentence in found)
         return with_document_context(sentences, self.max_length - NUM_SPECIALS) if self.context else sentences

@@ -119,6 +119,8 @@ class Task(ABC, Generic[E, P]):
     """Name on the command line and in `task.json`."""
     inference_call: ClassVar[str]
     """The method of `bertwright.load(folder)` for this type, with its arguments, for messages."""
+    dialect_parts: ClassVar[tuple[str, ...]] = ()
+    """What may be recognized in its files: parts of the table of dialects."""
     native_suffix: ClassVar[str] = ""
     """Suffix of the type's own file format, which `format_native` writes; empty: none."""
     is_regression: ClassVar[bool] = False

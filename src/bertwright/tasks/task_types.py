@@ -9,7 +9,8 @@ import re
 from dataclasses import field, fields, make_dataclass, replace
 from typing import Any, get_type_hints
 
-from bertwright.base.settings import check_not_str, field_docs
+from bertwright.base.settings import check_not_str, written_docs
+from bertwright.tables.dialects import dialects_of
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
@@ -48,7 +49,7 @@ class TaskOptions(_Options):  # type: ignore[misc, valid-type]  # a class that i
         """Build the help of each option from the fields of the task classes that have it, with their defaults."""
         helps: dict[str, dict[str, list[tuple[str, str]]]] = {}  # by option, then by text: task types and defaults
         for task_type, task in TASK_TYPES.items():
-            texts = field_docs(task)
+            texts = written_docs(task, dialects=", ".join(dialects_of(task.dialect_parts)))
             for option in options_of(task):
                 text = texts[option.name]
                 default = "" if "unset:" in text.lower() else _format_default(option.default)

@@ -1,22 +1,18 @@
-"""Labels that are no column of a table: in a file beside it, or in the names of files and folders."""
+"""The files of one path, and what their names and the names beside them say about labels."""
 
 from __future__ import annotations
 
 import glob
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from bertwright.tables.schema import Row
-from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
-from bertwright.text.lines import split_lines
 from bertwright.text.sources import (
     COMPRESSIONS,
     InputFile,
     expand_files,
-    find_file,
     format_of,
     is_remote,
     list_inputs,
@@ -34,30 +30,30 @@ UNLABELED = frozenset({"unsup", "unlabeled", "unlabelled"})  # folders of texts 
 
 
 @dataclass(frozen=True)
-class LabelPlaces:
-    """The places of labels for the files of one path, by the path of the table."""
+class Neighbours:
+    """The files of a path, sorted by what their names say; made once per path."""
 
     tables: tuple[InputFile, ...]
     """The files without those that hold labels."""
     label_files: dict[str, str]
+    """The file with the labels of a table, by the path of the table."""
     classes: dict[str, str]
     """The class that each of several files is named after: its folder if these differ, or else its own name."""
     in_folders: bool
     """Whether a folder is a class, so that a .txt file is one text."""
-    class_names: str
-    """The classes, for messages."""
     left_out: frozenset[str]
     """The other files, which have the name of a file with labels."""
+    labels_read: set[str] = field(default_factory=set)
+    """Files with labels that a table was read with."""
 
 
-def find_labels(files: Sequence[InputFile], is_table: Callable[[InputFile], bool]) -> LabelPlaces:
-    """Find the places of labels by the names of files.
+def list_neighbours(files: Sequence[InputFile], is_table: Callable[[InputFile], bool]) -> Neighbours:
+    """Sort the files of a path by their names.
 
     `is_table`: whether a file has all columns, so that it is a table whatever its name.
 
     >>> files = [InputFile(f"a/rt.{name}", 1, ".txt", "", "file") for name in ("pos", "neg")]
-    >>> places = find_labels(files, is_table=lambda file: False)
-    >>> places.classes
+    >>> list_neighbours(files, is_table=lambda file: False).classes
     {'a/rt.pos': 'pos', 'a/rt.neg': 'neg'}
     """
     paths = {file: PurePath(file.path) for file in files}
@@ -84,9 +80,8 @@ def find_labels(files: Sequence[InputFile], is_table: Callable[[InputFile], bool
         names = [".".join([part for n, part in enumerate(cells) if n not in common]) for cells in parts]
     is_classes = (len(set(names)) > 1 or is_numbered) and not any(map(SPLIT_NAME.fullmatch, names))
     classes = {file.path: name for file, name in zip(tables, names, strict=True)} if is_classes else {}
-    class_names = ", ".join(dict.fromkeys(classes.values()))
     left_out = frozenset({file.path for file in files} - table_paths)
-    return LabelPlaces(tables, label_files, classes, in_folders, class_names, left_out)
+    return Neighbours(tables, label_files, classes, in_folders, left_out)
 
 
 def list_labeled_inputs(inputs: Sequence[str], formats: Mapping[str, bool], suffix: str | None) -> list[InputFile]:
@@ -117,20 +112,3 @@ def list_labeled_inputs(inputs: Sequence[str], formats: Mapping[str, bool], suff
 
 def _stem(path: PurePath) -> str:
     return SUFFIXES.sub("", path.name)
-
-
-def read_lines(path: str | InputFile, codec: TextCodec) -> list[tuple[int, str]]:
-    """Return number and text of the lines of a file that are not blank."""
-    file = find_file(path) if isinstance(path, str) else path
-    lines = ((n, line.strip()) for n, line in split_lines(file.path, decode_blocks(file, codec, ReadStats())))
-    return [(number, line) for number, line in lines if line]
-
-
-def join_labels(rows: Iterable[Row], label_file: str, codec: TextCodec, table: str) -> Iterator[Row]:
-    """Add the lines of a file with labels to the rows of a table. Raises ValueError unless both have equally many."""
-    labels = read_lines(label_file, codec)
-    count = 0
-    for count, (number, values) in enumerate(rows, 1):
-        yield number, (*values, labels[count - 1][1] if count <= len(labels) else None)
-    if count != len(labels):
-        raise ValueError(f"{label_file}: expected {count:,} labels, one per row of {table}, got {len(labels):,}")

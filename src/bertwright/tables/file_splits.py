@@ -1,12 +1,14 @@
-"""Tables that hold several splits, which a column names: MASSIVE's partition, SICK's SemEval_set."""
+"""Files that hold several splits: members of a .json file, or a column, as MASSIVE's partition, SICK's SemEval_set."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from bertwright.tables.row_formats import read_file_rows
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema
@@ -56,12 +58,52 @@ def read_part(file: InputFile, schema: TableSchema, codec: TextCodec, stats: Rea
         raise ValueError(f"{file.path}: no row of this split; {column!r} has {', '.join(list(seen)[:9])}")
 
 
-@lru_cache(maxsize=32)
-def splits_in(path: str, modified_ns: int, form: str | None, encoding: str) -> dict[str, str]:
-    """Return the names of splits in a table by their usual name, if a column has several; else none.
+class Splits(NamedTuple):
+    """The splits that one file holds."""
 
-    `modified_ns`: the file's time of change, which makes the result of an older state unknown; `form`: its format.
+    names: dict[str, str]
+    """Their names in the file by their usual name."""
+    are_members: bool = False
+    """Whether they are members of a .json file, which must be chosen one by one; else a column tells the rows apart."""
+
+
+def splits_in(path: str, form: str | None, encoding: str, has_columns: bool) -> Splits:
+    """Return the splits in a file of this machine; none in a folder or a glob.
+
+    `form`: the file's format; `has_columns`: whether a column may name the split of a row.
     """
+    if not Path(path).is_file():
+        return Splits({})
+    return _splits_in(path, Path(path).stat().st_mtime_ns, form, encoding, has_columns)
+
+
+@lru_cache(maxsize=32)  # settings are asked for the files of a split several times
+def _splits_in(path: str, modified_ns: int, form: str | None, encoding: str, has_columns: bool) -> Splits:
+    if path.endswith(".json"):
+        return Splits(_members(Path(path).read_bytes()), are_members=True)
+    return Splits(_values_of_column(path, form, encoding) if has_columns else {})
+
+
+def _members(content: bytes) -> dict[str, str]:
+    """Return the names of splits in a JSON object: its members or, in NewsQA, the types of its stories."""
+    every = [name for names in SPLIT_NAMES.values() for name in names]
+    if not any(f'"{name}"'.encode() in content for name in every):  # parsing a large file takes seconds
+        return {}
+    try:
+        root = json.loads(content)
+    except ValueError:  # reported when the file is read
+        return {}
+    if not isinstance(root, dict):
+        return {}
+    texts = root["data"] if isinstance(root.get("data"), list) else []
+    types = {text.get("type") for text in texts if isinstance(text, dict) and "questions" in text}
+    present = {name for name in every if isinstance(root.get(name), list | dict) or name in types}
+    found = {split: [name for name in names if name in present] for split, names in SPLIT_NAMES.items()}
+    return {split: names[0] for split, names in found.items() if names}
+
+
+def _values_of_column(path: str, form: str | None, encoding: str) -> dict[str, str]:
+    """Return the names of splits in a table by their usual name, if a column has several; else none."""
     file = find_file(path, suffix=form)
     if file.format not in FORMATS or file.compression == ".zip":
         return {}
@@ -74,13 +116,6 @@ def splits_in(path: str, modified_ns: int, form: str | None, encoding: str) -> d
     except (ValueError, OSError):  # reported when the file is read as a whole
         return {}
     return names if len(names) > 1 and names.keys() <= SPLIT_NAMES.keys() else {}
-
-
-def find_splits(path: str, form: str | None, encoding: str) -> dict[str, str]:
-    """Return `splits_in` for a path; none for a folder, a glob, and what is not on this machine."""
-    if not Path(path).is_file():
-        return {}
-    return splits_in(path, Path(path).stat().st_mtime_ns, form, encoding)
 
 
 def _split_column(file: InputFile, schema: TableSchema) -> str | None:

@@ -1,0 +1,270 @@
+"""The layouts of published files that differ from what a task reads, in one table.
+
+A file that has all columns of its task is plain, and nothing is guessed about it. Otherwise its reader asks `recognize`
+once, with the first lines and the names beside the file. To add a layout, write its two functions and add its row.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from bertwright.base.settings import did_you_mean
+from bertwright.tables import label_dialects as labels
+from bertwright.tables import question_dialects as questions
+from bertwright.tables import word_dialects as words
+from bertwright.tables.json_documents import JsonDocument, JsonRow
+
+PLAIN = "plain"  # says that nothing may be recognized
+PARTS = {
+    "labels": "Labels that are no column",
+    "words": "Words and tags in lines",
+    "fields": "Columns of words and tags in .jsonl, .json and .parquet",
+    "questions": "Questions",
+    "json": "Files of .json",
+    "rows": "Rows of .jsonl and .json",
+}
+"""What is recognized, each by itself, with a heading for people."""
+
+
+def _nothing(head: Any) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A layout of files."""
+
+    name: str
+    part: str
+    """One of `PARTS`; decides what describes the head of a file, and what `rows` returns."""
+    says: str
+    """Clause for people."""
+    example: str
+    """A data set or a program that writes it, and a line of it."""
+    recognize: Callable[[Any], bool]
+    """A function that says whether the head of a file is in this layout."""
+    rows: Callable[..., Any]
+    """A function that reads the file."""
+    detail: Callable[[Any], str] = _nothing
+    """A function that names what was found in a file, such as the file with the labels."""
+
+
+DIALECTS = {
+    dialect.name: dialect
+    for dialect in (
+        Dialect(
+            "label-file",
+            "labels",
+            "the labels are the lines of the file beside it",
+            "TweetEval, `train_labels.txt` beside `train_text.txt`",
+            labels.has_label_file,
+            labels.join_labels,
+            lambda file: str(file.label_file),
+        ),
+        Dialect(
+            "class-files",
+            "labels",
+            "a file per class, with a text per line",
+            "rt-polarity and SUBJ, `rt-polarity.neg`",
+            labels.is_class_file,
+            labels.add_class,
+            lambda file: file.class_names,
+        ),
+        Dialect(
+            "class-folders",
+            "labels",
+            "a folder per class, with a text per file",
+            "IMDB and 20 Newsgroups, `neg/0_3.txt`",
+            labels.is_in_class_folder,
+            labels.add_class,
+            lambda file: file.class_names,
+        ),
+        Dialect(
+            "label-first",
+            "labels",
+            "the first word of each line is its label",
+            "TREC and fastText, `DESC:manner How did serfdom develop ?`",
+            labels.have_labels_first,
+            labels.split_first,
+        ),
+        Dialect(
+            "label-last",
+            "labels",
+            "what follows the last @ of each line is its label",
+            "Financial PhraseBank, `Sales rose .@positive`",
+            labels.have_labels_last,
+            labels.split_last,
+        ),
+        Dialect(
+            "trees",
+            "labels",
+            "each line is a tree; the label of its root and its words are read",
+            "Stanford Sentiment Treebank, `(3 (2 Good) (4 film))`",
+            labels.are_trees,
+            labels.read_trees,
+        ),
+        Dialect(
+            "conll-2012",
+            "words",
+            "words are read from column 4, entities in brackets from column 11",
+            "OntoNotes, `bc/a 0 0 Bonn NNP (S* - - - Ann (GPE) -`",
+            words.is_conll_2012,
+            words.read_conll_2012,
+        ),
+        Dialect(
+            "numbered-words",
+            "words",
+            "column 1 numbers the words: words are read from column 2, tags from the first column of spans after it",
+            "GermEval 2014 and Universal NER, `1 Ada B-PER O`",
+            words.has_numbered_words,
+            words.read_numbered_words,
+        ),
+        Dialect(
+            "tags-first",
+            "words",
+            "column 1 has the tags and column 2 the words",
+            "the MIT movie corpus, `B-ACTOR Ada`",
+            words.has_tags_first,
+            words.read_tags_first,
+        ),
+        Dialect(
+            "brackets",
+            "words",
+            "brackets of spans become IOB2",
+            "CoNLL-2005, `Ada (A0*` and `King *)`",
+            words.has_brackets,
+            words.read_brackets,
+        ),
+        Dialect(
+            "language-prefix",
+            "words",
+            "the language code before each word is removed",
+            "WikiANN, `en:Paris B-LOC`",
+            words.has_language_prefix,
+            words.read_without_prefix,
+        ),
+        Dialect(
+            "parallel-lines",
+            "words",
+            "a sentence per line; its tags are the lines of the file beside it",
+            "SNIPS and ATIS, `seq.out` beside `seq.in`",
+            words.has_tag_file,
+            words.read_parallel,
+            lambda file: str(file.tag_file),
+        ),
+        Dialect(
+            "token-lists",
+            "fields",
+            "lists of words and tags under other names",
+            'the hub\'s CoNLL-2003, `{"tokens": ["Ada"], "ner_tags": ["B-PER"]}`',
+            words.has_token_lists,
+            words.find_token_lists,
+            lambda columns: " and ".join(map(repr, words.find_token_lists(columns))),
+        ),
+        Dialect(
+            "char-spans",
+            "fields",
+            "texts, and their entities as spans of characters",
+            'doccano, Label Studio, Prodigy, spaCy and CLUENER, `{"text": "Ada", "label": [[0, 3, "PER"]]}`',
+            words.has_spans,
+            words.find_spans,
+            lambda columns: " and ".join(map(repr, words.find_spans(columns))),
+        ),
+        Dialect(
+            "mrqa",
+            "questions",
+            "answers that its authors found have their places, others stand in `answers`",
+            'MRQA, `"detected_answers": [{"text": "1921", "char_spans": [[23, 26]]}]`',
+            questions.is_mrqa,
+            questions.convert_mrqa,
+        ),
+        Dialect(
+            "newsqa",
+            "questions",
+            "the answer is what most annotators chose",
+            'NewsQA, `"questions": [{"q": "Who?", "consensus": {"s": 32, "e": 37}}]`',
+            questions.is_newsqa,
+            questions.convert_newsqa,
+        ),
+        Dialect(
+            "json-lines",
+            "json",
+            "a .json file with an object per line",
+            'CLUE and many programs, `{"text": "a mill", "label": "x"}`',
+            lambda document: document.has_lines,
+            JsonDocument.read_lines,
+        ),
+        Dialect(
+            "json-columns",
+            "json",
+            "an object of columns, each with a value per row",
+            'pandas, `{"text": {"0": "a mill"}, "label": {"0": "x"}}`',
+            lambda document: bool(document.columns),
+            JsonDocument.read_columns,
+        ),
+        Dialect(
+            "json-member",
+            "json",
+            "the rows are a member of the object",
+            'the hub\'s API, `{"version": 1, "data": [{"text": "a mill", "label": "x"}]}`',
+            lambda document: document.has_array,
+            JsonDocument.read_array,
+            lambda document: repr(document.array_name),
+        ),
+        Dialect(
+            "json-lists",
+            "rows",
+            "each row is a list: the values of the task's columns in order, texts first",
+            'CLINC150 and spaCy, `["a mill", "x"]`',
+            lambda row: row.is_list,
+            JsonRow.in_order,
+        ),
+        Dialect(
+            "parallel-lists",
+            "rows",
+            "each row has several questions, in lists of equal length",
+            'RACE, `{"questions": ["Who?", "When?"], "answers": ["B", "A"]}`',
+            lambda row: row.is_parallel,
+            JsonRow.in_parallel,
+        ),
+    )
+}
+"""The layouts by name."""
+
+
+def dialects_of(parts: Collection[str]) -> list[str]:
+    """Return the names of the layouts of some parts."""
+    return [dialect.name for dialect in DIALECTS.values() if dialect.part in parts]
+
+
+def check_dialect(name: str | None, parts: Collection[str]) -> None:
+    """Raise ValueError unless the name is None, plain, or of a layout of these parts."""
+    if name not in (None, PLAIN, *(known := dialects_of(parts))):
+        raise ValueError(f"dialect is {name!r}: {did_you_mean(str(name), [PLAIN, *known])}")
+
+
+def recognize(part: str, head: Any, place: str, given: str | None) -> Dialect | None:
+    """Return the layout of a file as the user names it, or else as its head shows it, with a warning; None if plain.
+
+    `place`: the file, or the set of files, for messages. Raises ValueError if the head fits several layouts.
+    """
+    if given == PLAIN:
+        return None
+    if given and DIALECTS[given].part == part:
+        return DIALECTS[given]
+    found = [dialect for dialect in DIALECTS.values() if dialect.part == part and dialect.recognize(head)]
+    if len(found) > 1:
+        flags = " or ".join(f"--dialect {dialect.name} ({dialect.says})" for dialect in found)
+        raise ValueError(f"{place}: expected one layout, got a file that fits {len(found)}; name one: {flags}")
+    for dialect in found:
+        detail = dialect.detail(head)
+        clause = f"{dialect.says}: {detail}" if detail else dialect.says
+        warnings.warn(
+            f"{place}: read as {dialect.name} ({clause}; as in {dialect.example}); --dialect {dialect.name} says so, "
+            f"--dialect {PLAIN} reads it as it stands",
+            stacklevel=1,
+        )
+    return found[0] if found else None

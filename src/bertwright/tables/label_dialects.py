@@ -1,0 +1,194 @@
+"""Labels that are no column: in a file beside the table, in the names of files, or within the lines of a text file."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+from bertwright.tables.neighbours import Neighbours
+from bertwright.tables.schema import MissingColumnError, Row, TableSchema
+from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
+from bertwright.text.lines import split_lines
+from bertwright.text.sources import InputFile, find_file
+
+HEAD_LINES = 1_000  # lines that show what a file is
+SHOWN = 60  # characters of a line in a message
+FASTTEXT = "__label__"  # before each label in the files of fastText
+LABEL_WORD = re.compile(rf"{FASTTEXT}\S+|[A-Z]{{2,}}[\w:.-]*|[+-]?\d+")
+LABEL_MARK = "@"  # before the label at the end of each line in the Financial PhraseBank
+TREE = re.compile(r"\(([^()\s]+) (\(.*\)|\S+)\)")
+LEAF = re.compile(r"\([^()\s]+ ([^()\s]+)\)")
+ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "\\/": "/", "\\*": "*"}
+Lines = Iterator[tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class UnlabeledFile:
+    """A file that lacks the column with labels, and its neighbours."""
+
+    file: InputFile
+    schema: TableSchema
+    neighbours: Neighbours
+    missing: MissingColumnError
+    """The error about the column, with the columns that it has, if they are known."""
+    read_table: Callable[[], Iterator[Row]]
+    """A function that returns its rows as a table without labels."""
+
+    @property
+    def label_file(self) -> str | None:
+        return self.neighbours.label_files.get(self.file.path)
+
+    @property
+    def class_name(self) -> str | None:
+        """The class that the file or its folder is named after; None if one of its columns may be the label."""
+        has_texts_only = self.holds_texts or {*self.missing.columns} <= {*self.schema.texts, "id"}
+        return self.neighbours.classes.get(self.file.path) if has_texts_only and not self.label_file else None
+
+    @property
+    def class_names(self) -> str:
+        return ", ".join(dict.fromkeys(self.neighbours.classes.values()))
+
+    @cached_property
+    def head(self) -> list[tuple[int, str]]:
+        """The first lines of a file whose lines may be texts."""
+        is_text = self.file.format in (".txt", ".tsv") and len(self.schema.texts) == 1
+        return list(islice(self.lines(), HEAD_LINES)) if is_text else []
+
+    @property
+    def holds_texts(self) -> bool:
+        """Whether the file, or each line, is a text, because no tabs separate columns."""
+        return bool(self.head) and (self.neighbours.in_folders or not any("\t" in line for _, line in self.head))
+
+    @property
+    def labels_in_lines(self) -> list[tuple[int, str]]:
+        """The first lines, if only these can hold the labels: a few texts may begin or end alike by chance."""
+        return [] if self.label_file or self.class_name else self.head
+
+    def lines(self) -> Lines:
+        """Yield number and text of the lines that are not blank."""
+        return _read_lines(self.file, TextCodec(self.schema.encoding))
+
+    def texts(self) -> Iterator[Row]:
+        """Yield the texts of each example: of the whole file if folders are classes, of a line, or of a table's row."""
+        if not self.holds_texts:
+            return self.read_table()
+        if self.neighbours.in_folders:
+            return iter([(1, ("\n".join([line for _, line in self.lines()]),))])
+        return ((number, (line,)) for number, line in self.lines())
+
+    def error(self, number: int, line: str, expected: str) -> ValueError:
+        return ValueError(
+            f"{self.file.path}, line {number}: expected {expected}, as in the lines before, got {line[:SHOWN]!r}; fix "
+            "the line, or read the file as it stands with --dialect plain"
+        )
+
+
+def _read_lines(file: InputFile, codec: TextCodec) -> Lines:
+    lines = ((n, line.strip()) for n, line in split_lines(file.path, decode_blocks(file, codec, ReadStats())))
+    return ((number, line) for number, line in lines if line)
+
+
+# Labels in the names of files, and in files beside the table
+
+
+def has_label_file(file: UnlabeledFile) -> bool:
+    return file.label_file is not None
+
+
+def join_labels(file: UnlabeledFile) -> Iterator[Row]:
+    """Add the lines of the file with labels to the rows. Raises ValueError unless both have equally many."""
+    path, labels, count = file.label_file, list[tuple[int, str]](), 0
+    is_labeled = file.schema.label in file.schema.values
+    if is_labeled:
+        if path is None:
+            raise ValueError(f"{file.file.path}: no file with labels beside it, such as train-labels.txt; add it")
+        labels = list(_read_lines(find_file(path), TextCodec(file.schema.encoding)))
+    file.neighbours.labels_read.add(path or "")
+    for count, (number, values) in enumerate(file.texts(), 1):
+        yield number, (*values, labels[count - 1][1] if count <= len(labels) else None)
+    if is_labeled and count != len(labels):
+        raise ValueError(f"{path}: expected {count:,} labels, one per row of {file.file.path}, got {len(labels):,}")
+
+
+def is_class_file(file: UnlabeledFile) -> bool:
+    return file.class_name is not None and not file.neighbours.in_folders
+
+
+def is_in_class_folder(file: UnlabeledFile) -> bool:
+    return file.class_name is not None and file.neighbours.in_folders
+
+
+def add_class(file: UnlabeledFile) -> Iterator[Row]:
+    """Add the class that a file is named after to its rows."""
+    if (name := file.class_name) is None:
+        raise ValueError(f"{file.file.path}: its name or folder tells no class; name a folder or glob with all classes")
+    return ((number, (*values, name)) for number, values in file.texts())
+
+
+# Labels within lines
+
+
+def are_trees(file: UnlabeledFile) -> bool:
+    lines = file.labels_in_lines
+    return bool(lines) and all(line.count("(") == line.count(")") and TREE.fullmatch(line) for _, line in lines)
+
+
+def read_trees(file: UnlabeledFile) -> Iterator[Row]:
+    """Yield the words and the label at the root of trees."""
+    for number, line in file.lines():
+        tree = TREE.fullmatch(line)
+        if tree is None or line.count("(") != line.count(")"):
+            raise file.error(number, line, "a tree such as (3 (2 Good) (4 film))")
+        text = " ".join(LEAF.findall(line))
+        for escape, character in ESCAPES.items():
+            text = text.replace(escape, character)
+        yield number, (text, tree[1])
+
+
+def have_labels_last(file: UnlabeledFile) -> bool:
+    """Return whether lines end in few different words after @."""
+    parts = [line.rpartition(LABEL_MARK) for _, line in file.labels_in_lines]
+    labels = Counter(label for _, _, label in parts)
+    is_word = all(text and label and not re.search(r"\s", label) for text, _, label in parts)
+    return is_word and 1 < len(labels) <= len(parts) / 2
+
+
+def split_last(file: UnlabeledFile) -> Iterator[Row]:
+    """Split lines at the last @ into text and label."""
+    for number, line in file.lines():
+        text, _, label = line.rpartition(LABEL_MARK)
+        if not text or not label or re.search(r"\s", label):
+            raise file.error(number, line, f"a text, {LABEL_MARK} and its label")
+        yield number, (text.rstrip(), label)
+
+
+def have_labels_first(file: UnlabeledFile) -> bool:
+    """Return whether all first words look like labels, or repeat (also in line 1, a header?) as few words of texts."""
+    parts = [_split_first(line) for _, line in file.labels_in_lines]
+    words = Counter(cells[0] for cells in parts)
+    total, singles = words.total(), sum(count == 1 for count in words.values())
+    repeats = 1 < len(words) <= total / 2 and singles <= total / 10 and words[parts[0][0]] > 1
+    is_labeled = bool(words) and (repeats or all(map(LABEL_WORD.fullmatch, words)))
+    return is_labeled and not are_trees(file) and all(len(cells) == 2 and "\t" not in cells[1] for cells in parts)
+
+
+def split_first(file: UnlabeledFile) -> Iterator[Row]:
+    """Split lines into text and label, which is the first word or what is before a tab; fastText's may be several."""
+    for number, line in file.lines():
+        cells = _split_first(line)
+        if len(cells) < 2 or "\t" in cells[1]:
+            raise file.error(number, line, "a label and a text")
+        label, text = cells
+        labels = [label.removeprefix(FASTTEXT)]
+        while label.startswith(FASTTEXT) and text.startswith(FASTTEXT):
+            following, _, text = text.partition(" ")
+            labels.append(following.removeprefix(FASTTEXT))
+        yield number, (text, labels if len(labels) > 1 else labels[0])
+
+
+def _split_first(line: str) -> list[str]:
+    return line.split("\t" if "\t" in line else None, 1)
