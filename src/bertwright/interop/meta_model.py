@@ -46,7 +46,7 @@ def _limited_parameters(limit: int) -> Iterator[None]:
     try:
         yield
     finally:
-        handle.remove()  # type: ignore[no-untyped-call]
+        handle.remove()
 
 
 class _NoInit(TorchFunctionMode):
