@@ -5,8 +5,9 @@
 
 The model is the packaged all-MiniLM-L6-v2 (H 384, never fine-tuned on these tasks). Every seed draws its own training
 examples, which all contenders share, so that differences are paired; the test examples are the same for all seeds.
-Three epochs, batch 32, linear warm-up over a tenth of the steps and decay, AdamW, dropout 0.1, bfloat16, one thread;
-the weights after the last step are scored. All contenders have one peak rate, `finetune`'s default for this width.
+Three epochs, batch 32, linear warm-up over a tenth of the steps and decay, AdamW, dropout 0.1, one thread, bfloat16
+if the processor has units for it, else float32; the weights after the last step are scored. All contenders have one
+peak rate, `finetune`'s default for this width.
 
 `random` and `fit` are this package with --head-init random and fit, and mean pooling for whole texts, as the folder
 says. `transformers` is a plain loop around the task's class there (`transformers_baseline.py`), with [CLS] and the
@@ -25,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -44,12 +45,13 @@ from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.context import execution_context
+from bertwright.training.context import execution_context, supports_bfloat16
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.loop import train_steps
 from environment import make_parser, minilm, use_threads
 from study import Record, by_seed, print_heading, print_row, read_records, read_trec, run_missing
 
+DTYPE: Literal["bfloat16", "float32"] = "bfloat16" if supports_bfloat16(torch.device("cpu")) else "float32"
 RATE = f"{default_learning_rate(3e-5, 384):g}"
 CONTENDERS = ("logistic", f"random:{RATE}", f"fit:{RATE}", f"transformers:{RATE}")
 MAX_CONTEXT = 600  # characters, of SQuAD's questions that are drawn
@@ -117,7 +119,7 @@ def execute(run: Record, data: Path) -> Record:
         run=Path("not-written"), task=about.task, model=str(minilm()), seed=run["seed"],
         tuning=TuningSettings(head_init="fit" if system == "fit" else "random", dropout=0.1),
         optimizer=replace(paper_optimizer(), learning_rate=float(rate)),
-        device=DeviceSettings("cpu", "bfloat16", 1),
+        device=DeviceSettings("cpu", DTYPE, 1),
     )  # fmt: skip
     if system == "transformers":
         return {"score": score_transformers(settings, examples)[about.metric]}
@@ -152,7 +154,7 @@ def score_transformers(settings: FinetuneSettings, examples: dict[str, list[Any]
     order = shuffle_items(len(items["train"]), settings.batch_size, settings.seed)
     for _ in steps(peer, model, items["train"], settings, order):
         pass
-    return peer.scores(examples["test"], items["test"], peer.outputs(model, items["test"], "bfloat16"))
+    return peer.scores(examples["test"], items["test"], peer.outputs(model, items["test"], DTYPE))
 
 
 def print_tables(options: argparse.Namespace) -> None:
