@@ -26,7 +26,7 @@ from bertwright.models.representations import RepresentationName
 from bertwright.training.context import ExecutionContext, execution_context
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.fit import TrainingSpec, train_until_stopped
-from bertwright.trials.probe import open_probe
+from bertwright.trials.probe_data import open_probe
 from bertwright.trials.probe_settings import ProbeSettings, ProbeTrial
 from bertwright.trials.probe_training import HeadData
 from bertwright.trials.probe_training import make_spec as make_head_spec

@@ -21,10 +21,10 @@ from bertwright.interop.huggingface import save_model
 from bertwright.models.heads import EncoderModel
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.trials.floors import FrequentAnswer
 from bertwright.trials.probe import probe
 from bertwright.trials.probe_settings import ProbeSettings
 from bertwright.trials.task_files import FoundTask, find_task
+from bertwright.trials.task_trials import FrequentAnswer
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from environment import describe_machine, load_bert_config, minilm, use_threads
 

@@ -6,16 +6,19 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE, Reporter
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.inference.info import info
+from bertwright.inference.info_settings import InfoSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.trials import trial as trials
+from bertwright.trials import task_trials
 from bertwright.trials.ladder import ladder, list_trials
 from bertwright.trials.ladder_settings import FLOOR, LadderSettings
 from bertwright.trials.work_spent import pretraining_work
@@ -58,13 +61,17 @@ def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSetti
     table = (settings.run / "ladder.md").read_text(encoding="utf-8").splitlines()
     assert sum(line.startswith(tuple(f"| {row} |" for row in rows)) for line in table) == len(rows) + len(steps)
     assert not list(settings.run.rglob("*.safetensors"))
+    described = " ".join(run_and_capture(info, InfoSettings(settings.run), columns=160).split())
+    means = (f"{column} {100 * fmean(scores['BERT, frozen', column]):.2f}" for column in ("dev", "test"))
+    assert "state finished runs done 11" in described
+    assert f"BERT, frozen {', '.join(means)}" in described
 
 
 def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
     settings: LadderSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = replace(settings, bert=None, seeds=1)
-    train, trained = trials.finetune, list[str]()
+    train, trained = task_trials.finetune, list[str]()
 
     def stop_in_the_second(tuning: FinetuneSettings, reporter: Reporter) -> object:
         if trained:
@@ -72,11 +79,11 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
         trained.append(tuning.run.parent.name)
         return train(tuning, reporter)
 
-    monkeypatch.setattr(trials, "finetune", stop_in_the_second)
+    monkeypatch.setattr(task_trials, "finetune", stop_in_the_second)
     with pytest.raises(KeyboardInterrupt, match=r"2 of 3 runs are finished.*--resume"):
         run_ladder(small)
     assert trained == ["bilstm-random-vectors-seed0"]
-    monkeypatch.setattr(trials, "finetune", train)
+    monkeypatch.setattr(task_trials, "finetune", train)
     assert "3 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
     assert "0 of them pending" in run_ladder(replace(small, resume=True))
     (small.run / "results.jsonl").touch()

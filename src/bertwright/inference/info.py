@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from bertwright.base.files import read_json
@@ -207,9 +206,7 @@ def _describe_series(folder: Path) -> Description | None:
     if not is_known and (cache / HEADER).is_file():  # the number of heads depends on the model's layers
         values[0], is_known = list(expand_representations(values[0], max(cache_info(cache)[0].layers))), True
     planned = prod(len(value) if isinstance(value, list) else int(value) for value in values) if is_known else None
-    results, path = folder / "results.jsonl", folder / "report.json"
-    heads = len(results.read_bytes().splitlines()) if results.is_file() else 0
-    done = len([*folder.glob("runs/*/result.json")]) if kind == GRID else heads
+    done, path = len([*folder.glob("runs/*/result.json")]), folder / "report.json"
     finished = planned is not None and done >= planned and path.is_file()
     total = "" if planned is None else f" of {planned:,}"
     fields = {"state": "finished" if finished else "not finished", "runs done": f"{done:,}{total}"}
@@ -223,17 +220,13 @@ def _describe_series(folder: Path) -> Description | None:
 
 def _describe_ladder(folder: Path) -> Description:
     """Describe the finished runs of a ladder and, when all are finished, the mean scores of its systems."""
-    results, report = folder / "results.jsonl", folder / "report.json"
-    done = len(results.read_bytes().splitlines()) if results.is_file() else 0
+    done, report = len([*folder.glob("runs/*/result.json")]), folder / "report.json"
     fields = {"state": "finished" if report.is_file() else "not finished", "runs done": f"{done:,}"}
     if report.is_file():
         with _name_damaged_file(report):
-            table = read_json(report)
-            fields["metric"] = table["metric"]
-            for row in table["systems"]:
-                scores = {split: [score for score in row[split] if score is not None] for split in SPLITS[1:]}
-                means = [f"{split} {100 * fmean(values):.2f}" for split, values in scores.items() if values]
-                fields[row["system"]] = ", ".join(means)
+            for cell in read_json(report)["cells"]:
+                before = f"{fields[cell['row']]}, " if cell["row"] in fields else ""
+                fields[cell["row"]] = f"{before}{cell['column']} {100 * cell['mean']:.2f}"
     return Description("ladder of systems", fields)
 
 

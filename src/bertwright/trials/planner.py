@@ -19,8 +19,7 @@ from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.trials.compose import Compose, ComposeSettings
-from bertwright.trials.floors import FrequentAnswer, InitialModel
+from bertwright.trials.composed_model import Compose, ComposeSettings
 from bertwright.trials.levels import ExperimentLevel
 from bertwright.trials.paper_table import (
     CURVE_CHECKPOINTS,
@@ -35,19 +34,11 @@ from bertwright.trials.paper_table import (
     Row,
     at,
 )
+from bertwright.trials.pretrain_trials import BestRate, InitialModel, Pretrain, SameRate, with_rate
 from bertwright.trials.probe_settings import ProbeSettings, ProbeTrial
 from bertwright.trials.task_files import FoundTask, add_test_files, find_task
-from bertwright.trials.trial import (
-    BestRate,
-    Digests,
-    LastStepFinetune,
-    Pretrain,
-    Probe,
-    SameRate,
-    Trial,
-    digest_task_inputs,
-    with_rate,
-)
+from bertwright.trials.task_trials import FrequentAnswer, LastStepFinetune, Probe, digest_task_inputs
+from bertwright.trials.trial import Digests, Trial
 
 Starts = Sequence[Trial | Mapping[int, Trial] | None]
 """The models that a row starts from, one per seed of pre-training, or also of fine-tuning; None: the user's model."""
