@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from bertwright.trials.experiment import choose_level, experiment, plan_experiment, report_folder
+from bertwright.trials.experiment_plan import Plan
 from bertwright.trials.experiment_settings import ExperimentSettings
-from bertwright.trials.planner import Plan
 from bertwright.trials.pretrain_trials import Pretrain
 from bertwright.trials.runner import Runner
 from bertwright.trials.trial import Trial, all_trials

@@ -14,9 +14,9 @@ from bertwright.base.files import read_json
 from bertwright.training.loop import DivergedError
 from bertwright.trials import pretrain_trials, report
 from bertwright.trials.cells import Cell, Score, average, read_cells
+from bertwright.trials.experiment_plan import Plan
 from bertwright.trials.experiment_settings import ExperimentSettings
 from bertwright.trials.paper_table import FLOORS, FREQUENT, RANDOM
-from bertwright.trials.planner import Plan
 from bertwright.trials.runner import Result, Runner
 from bertwright.trials.statistics import Estimate
 from bertwright.trials.trial import ENTROPY

@@ -25,9 +25,10 @@ from bertwright.training.context import select_device, select_dtype
 from bertwright.training.distributed import independent_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.trials.budget import estimate_costs, fit_budget
+from bertwright.trials.experiment_plan import ExperimentInputs, Plan
 from bertwright.trials.experiment_settings import BUDGETED, ExperimentSettings
 from bertwright.trials.levels import LEVELS, ExperimentLevel
-from bertwright.trials.planner import ExperimentInputs, Plan, Planner
+from bertwright.trials.planner import Planner
 from bertwright.trials.pretrain_trials import digest_store
 from bertwright.trials.report import Report, make_report
 from bertwright.trials.runner import WAIT_S, Runner

@@ -1,6 +1,7 @@
 """Feature probe: heads are trained on a frozen BERT's states, layer by layer as in table 7.
 
-RUN/settings.toml   all settings            RUN/runs/NAME/result.json  scores of a finished head; log.txt
+RUN/settings.toml   all settings
+RUN/runs/NAME/      result.json: scores of a finished head; log.txt: what its training printed
 RUN/features/       the states, computed once, memory-mapped
 RUN/examples/       numbers per dev example of each head, for intervals over examples (see `metrics.example_scores`)
 RUN/report.json     means and deviations over the seeds
@@ -48,7 +49,7 @@ class Head(Trial):
 
     settings: ProbeSettings
     data: ProbeData | None = None
-    """None: the head is not trained."""
+    """What the head is trained on; None only because the fields above have defaults."""
 
     kind: ClassVar[str] = "head"
     described: ClassVar[str] = "heads on frozen features"
@@ -79,8 +80,8 @@ class ProbeRow(NamedTuple):
 def probe(settings: ProbeSettings, reporter: Reporter = SILENT) -> list[ProbeRow]:
     """Compute the features, train all heads that are missing, and print and return the table; none in a dry run.
 
-    Ctrl-C loses only the current head. Raises ValueError for settings, files and folders that are not usable, and
-    DivergedError for a loss that is not finite.
+    Ctrl-C loses only the current head. A head that diverges is recorded as such, and the others continue. Raises
+    ValueError for settings, files and folders that are not usable, and DivergedError if all heads diverged.
     """
     check_single_process("a probe")
     if settings.dry_run:
@@ -93,7 +94,8 @@ def probe(settings: ProbeSettings, reporter: Reporter = SILENT) -> list[ProbeRow
         write_run_settings(data.settings, "probe")
         remove_stale_parts(settings.run)
         data.print_summary()
-        heads = list_heads(data, (("features", data.digest_source()),))
+        with runner.counted(list_heads(data)):
+            heads = list_heads(data, (("features", data.digest_source()),))
         if finished := len(runner.results(heads)):
             reporter.record(Line(f"{finished} of {len(heads)} heads are already finished"))
         runner.run_all(heads, reporter)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from bertwright.objectives.objective import LOSS
 from bertwright.trials.cells import Cell, Key, Score, average, estimate_cells, read_cells
+from bertwright.trials.experiment_plan import Plan
 from bertwright.trials.paper_table import FLOORS, FREQUENT, PERPLEXITY, Claim
-from bertwright.trials.planner import Plan
 from bertwright.trials.pretrain_trials import BestRate, Pretrain, StoreTrial
 from bertwright.trials.runner import Result, Runner
 from bertwright.trials.statistics import Estimate, difference

@@ -148,7 +148,7 @@ class Runner:
         needed = all_trials(trials) if self.is_shared else trials
         waiting = [*needed]
         with (
-            self._counted(needed),
+            self.counted(needed),
             graceful_shutdown() as stop_signals,
             reporter.progress("runs", len(needed)) as advance,
         ):
@@ -186,7 +186,7 @@ class Runner:
                     started.append(ready)
                 yield ready
 
-        with self._counted(needed), closing(executor.run(complete_trial, self, admit())) as completed:
+        with self.counted(needed), closing(executor.run(complete_trial, self, admit())) as completed:
             for number, is_done in completed:
                 trial = started[number]
                 if not is_done:  # another process has locked it
@@ -215,7 +215,7 @@ class Runner:
             reporter.record(Line(f"{count:>10}  {trial.name}: {result} ({format_duration(result.seconds)})"))
 
     @contextmanager
-    def _counted(self, needed: Sequence[Trial]) -> Iterator[None]:
+    def counted(self, needed: Sequence[Trial]) -> Iterator[None]:
         """Tell at an interruption how many trials are finished, and how to resume."""
         try:
             yield
