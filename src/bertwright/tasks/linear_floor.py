@@ -68,7 +68,7 @@ class Floor:
 
 
 class FloorScores(NamedTuple):
-    """Scores of a floor by split."""
+    """Scores of a floor by split; a split without a name is all that was scored."""
 
     name: str
     """With what the floor reads."""
@@ -80,7 +80,10 @@ class FloorScores(NamedTuple):
         >>> FloorScores("linear model (words and bigrams)", {"dev": {"f1": 0.5}}).describe("f1")
         'linear model (words and bigrams): f1 50.00 on dev'
         """
-        shown = [f"{format_score(scores[metric], metric)} on {split}" for split, scores in self.scores.items()]
+        shown = [
+            format_score(scores[metric], metric) + (f" on {split}" if split else "")
+            for split, scores in self.scores.items()
+        ]
         return f"{self.name}: {metric.replace('_', ' ')} {', '.join(shown)}"
 
 
@@ -91,13 +94,14 @@ def floor_names(task: AnyTask) -> tuple[str, ...]:
     return (LINEAR,) if isinstance(task, TextTask | MultipleChoice) else ()
 
 
-def score_floors(task: AnyTask, examples: Mapping[str, Sequence[Any]]) -> list[FloorScores]:
-    """Train the floors on the examples of "train", and score them on those of the other splits."""
-    others = {split: given for split, given in examples.items() if split != "train"}
+def score_floors(
+    task: AnyTask, examples: Mapping[str, Sequence[Any]], scored: Mapping[str, Sequence[Any]]
+) -> list[FloorScores]:
+    """Train the floors on the examples of "train", and score them on others by split. `examples`: see `train_floor`."""
     found = []
-    for name in floor_names(task) if others else ():
+    for name in floor_names(task) if scored else ():
         floor = train_floor(name, task, examples)
-        scores = {split: floor.task.score(given, floor.predict(given)) for split, given in others.items()}
+        scores = {split: floor.task.score(given, floor.predict(given)) for split, given in scored.items()}
         found.append(FloorScores(f"{name} ({floor.reads})", scores))
     return found
 
