@@ -92,7 +92,7 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
         with reporter.progress("evaluating", encoded.num_items) as advance:
             predictions = task.decode(examples, encoded, predict_ensemble(members, encoded, advance))
         scores = task.score(examples, predictions)
-        floors = _score_floors(settings, task, examples) if settings.linear_floor else []
+        floors = _score_floors(settings, task, examples, reporter) if settings.linear_floor else []
         if temporary is not None:
             report = scores | task.score_details(examples, predictions)
             report |= {"linear_floor": {floor.name: floor.scores[""] for floor in floors}} if floors else {}
@@ -116,15 +116,20 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     return scores
 
 
-def _score_floors(settings: EvaluateSettings, task: AnyTask, examples: Sequence[Any]) -> list[FloorScores]:
+def _score_floors(
+    settings: EvaluateSettings, task: AnyTask, examples: Sequence[Any], reporter: Reporter
+) -> list[FloorScores]:
     """Score the floors that the model's training files give; none if they are not at hand."""
     from bertwright.finetuning.training_examples import read_training_examples
-    from bertwright.tasks.linear_floor import score_floors
+    from bertwright.tasks.linear_floor import floor_names, score_floors
 
     if settings.floor_train:
         train = [example for path in settings.floor_train for example in task.read(path)]
         return score_floors(task, {"train": train}, {"": examples})
     found = read_training_examples(Path(settings.model))
+    if found is None and floor_names(task):
+        text = "no linear floor: the files that the model was trained on are not at hand; name them with --floor-train"
+        reporter.record(Line(text, "minor"))
     return score_floors(task, found, {"": examples}) if found else []
 
 
