@@ -4,7 +4,7 @@ A network earns its keep only above them. Texts are counted words and bigrams, p
 only one has, and a word of a sentence is its spelling and its neighbours'. Question answering has no floor: its answers
 are spans of the text, which no cheap linear model ranks well.
 
-N rows of examples, words or endings; D distinct things that rows refer to; F features; C outputs.
+N rows of examples, words or endings; D distinct words, or texts, of the rows; F features; C outputs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import numpy as np
 
 from bertwright.tables.tag_schemes import Span, find_spans, spell
 from bertwright.tables.tagged_sentences import TagExample
-from bertwright.tasks.classification import Classification, TextExample, TextTask, known_labels
+from bertwright.tasks.classification import Classification, TextExample, known_labels
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
+from bertwright.tasks.regression import Regression
 from bertwright.tasks.score_formats import format_score
 from bertwright.tasks.splits import sample_examples
 from bertwright.tasks.tagging import Tagging
@@ -33,8 +34,9 @@ from bertwright.tasks.task import AnyTask, Encoded, Floats, Ints
 LINEAR, LOOKUP = "linear model", "lookup"
 L2 = 0.5  # factor of half the squared weights, beside the sum of the losses; the same for all tasks
 MAX_STEPS, MEMORY, TOLERANCE = 100, 5, 1e-5  # of L-BFGS
-# Bounds of time and memory: some ten seconds of one core.
-MAX_EXAMPLES, MAX_CHARACTERS, MAX_TAGGED_CHARACTERS, MAX_WEIGHTS = 100_000, 10_000_000, 400_000, 1_000_000
+# Bounds of time and memory: at most half a minute of one core.
+MAX_EXAMPLES, MAX_CHARACTERS, MAX_TAGGED_CHARACTERS = 100_000, 10_000_000, 400_000
+MAX_WEIGHTS, MAX_TARGETS = 1_000_000, 20_000_000
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]")  # kana and Han are written without spaces
 AFFIX = 4  # longest prefix and suffix of a word that is a feature
 NEIGHBOURS = (-2, -1, 1, 2)  # places of the other words that a tag depends on
@@ -62,10 +64,6 @@ class Floor:
         per_item = len(examples[0].endings) if isinstance(self.task, MultipleChoice) else 1
         return self.task.decode(examples, _encode_rows(len(outputs), per_item), outputs)
 
-    def tuned_on(self, dev: Sequence[Any]) -> Floor:
-        """Return the floor with the task's threshold that is best on dev; most tasks have none."""
-        return replace(self, task=self.task.with_threshold_from(dev, self.predict(dev)))
-
 
 class FloorScores(NamedTuple):
     """Scores of a floor by split; a split without a name is all that was scored."""
@@ -91,13 +89,13 @@ def floor_names(task: AnyTask) -> tuple[str, ...]:
     """Return the floors that a task has."""
     if isinstance(task, Tagging):
         return LOOKUP, LINEAR
-    return (LINEAR,) if isinstance(task, TextTask | MultipleChoice) else ()
+    return (LINEAR,) if isinstance(task, Classification | MultiLabel | Regression | MultipleChoice) else ()
 
 
 def score_floors(
     task: AnyTask, examples: Mapping[str, Sequence[Any]], scored: Mapping[str, Sequence[Any]]
 ) -> list[FloorScores]:
-    """Train the floors on the examples of "train", and score them on others by split. `examples`: see `train_floor`."""
+    """Train the floors on the examples of "train", and score them on `scored`, by split."""
     found = []
     for name in floor_names(task) if scored else ():
         floor = train_floor(name, task, examples)
@@ -115,16 +113,17 @@ def train_floor(name: str, task: AnyTask, examples: Mapping[str, Sequence[Any]])
     floor = (_look_up if name == LOOKUP else _fit)(task, train)
     if len(train) < len(whole):
         floor = replace(floor, reads=f"{floor.reads}, {len(train):,} of {len(whole):,} examples")
-    return floor.tuned_on(examples["dev"]) if examples.get("dev") else floor
+    if isinstance(task, MultiLabel) and (dev := examples.get("dev")):
+        return replace(floor, task=task.with_threshold_from(dev, floor.predict(dev)))
+    return floor
 
 
 def _limit(task: AnyTask, train: Sequence[Any]) -> Sequence[Any]:
     """Return a sample of the training examples that bounds the time."""
-    size, limit = sum(map(len, task.texts(train))), MAX_CHARACTERS
-    if isinstance(task, Tagging):
-        limit = MAX_TAGGED_CHARACTERS
-    share = min(1.0, MAX_EXAMPLES / len(train), limit / max(size, 1))
-    return sample_examples(train, max(1, int(share * len(train))))
+    most = min(MAX_EXAMPLES, MAX_TARGETS // max(1, len(task.labels)))
+    characters = sum(map(len, task.texts(train)))
+    share = (MAX_TAGGED_CHARACTERS if isinstance(task, Tagging) else MAX_CHARACTERS) / max(1, characters)
+    return sample_examples(train, max(1, min(most, int(share * len(train)))))
 
 
 def _encode_rows(count: int, per_item: int) -> Encoded:
@@ -141,7 +140,7 @@ class Block(NamedTuple):
     """Features N × F as a product, because the same words occur in many rows."""
 
     rows: Any
-    """Sparse N × D: the thing that each row refers to."""
+    """Sparse N × D: the word that each row refers to."""
     features: Any
     """Sparse D × F."""
 
@@ -157,7 +156,7 @@ class Block(NamedTuple):
 
 
 Described = Sequence[tuple[Any, Sequence[Sequence[str]]]]
-"""Per block, `rows` and the names of the features of each thing; a name may occur several times."""
+"""Per block, `rows` and the names of the features of each word; a name may occur several times."""
 
 
 def _fit(task: AnyTask, train: Sequence[Any]) -> Floor:
@@ -167,7 +166,7 @@ def _fit(task: AnyTask, train: Sequence[Any]) -> Floor:
         reads, describe = "spelling and neighbours", _describe_words
         targets = np.eye(len(task.labels))[task.encode_labels(train)]
     elif isinstance(task, MultipleChoice):  # whether an ending is the right one
-        reads, describe, loss = "words of prompt and ending", _describe_choices, logistic_loss
+        reads, loss = "words of prompt and ending", logistic_loss
         right = zip(train, known_labels(train), strict=True)
         targets = np.concatenate([np.arange(len(one.endings)) == label for one, label in right])[:, None]
     else:
@@ -178,7 +177,7 @@ def _fit(task: AnyTask, train: Sequence[Any]) -> Floor:
             loss = logistic_loss if isinstance(task, MultiLabel) else squared_loss
             targets = targets.reshape(len(train), -1)
         if task.num_segments == 2:
-            reads, describe = "words of both texts", _describe_pairs
+            reads = "words of both texts"
     described, vocabularies = describe(train), list[dict[str, int]]()
     blocks = list[Block]()
     for rows, names in described:
@@ -245,20 +244,19 @@ def squared_loss(outputs: Floats, targets: Floats) -> tuple[float, Floats]:
 
 
 def _learn_features(rows: Any, names: Sequence[Sequence[str]], size: int) -> tuple[Block, dict[str, int]]:
-    """Return the block of training rows, and the numbers of its most frequent features, at most `size`."""
+    """Return the block of training rows, and the numbers of the most frequent features, at most `size`."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(names)))}
     features = _count(names, numbers)
     frequency = features.T @ (rows.T @ np.ones(rows.shape[0]))
-    kept = np.sort(np.argsort(-frequency, kind="stable")[:size])
-    texts = [*numbers]
-    return Block(rows, features[:, kept]), {texts[old]: new for new, old in enumerate(kept.tolist())}
+    chosen, known = np.sort(np.argsort(-frequency, kind="stable")[:size]), [*numbers]
+    return Block(rows, features[:, chosen]), {known[old]: new for new, old in enumerate(chosen.tolist())}
 
 
 def _count(names: Sequence[Sequence[str]], numbers: Mapping[str, int]) -> Any:
-    """Return 1 + log of the counts of D things' features, sparse D × F; names without a number are left out."""
+    """Return 1 + log of the counts of the features of D words, sparse D × F; names without a number are left out."""
     from scipy import sparse
 
-    found = [[number for name in of_thing if (number := numbers.get(name)) is not None] for of_thing in names]
+    found = [[number for name in of_word if (number := numbers.get(name)) is not None] for of_word in names]
     ends = np.cumsum([0, *map(len, found)])
     columns = np.fromiter(chain.from_iterable(found), np.int32, ends[-1])
     matrix = sparse.csr_matrix((np.ones(ends[-1]), columns, ends), shape=(len(names), len(numbers)))
@@ -267,16 +265,23 @@ def _count(names: Sequence[Sequence[str]], numbers: Mapping[str, int]) -> Any:
     return matrix
 
 
-def _refer(things: Ints, count: int) -> Any:
-    """Return the rows of a block, sparse N × D; `things`: the thing of each of N rows, `count`: D."""
+def _refer(ids: Ints, count: int) -> Any:
+    """Return the rows of a block, sparse N × D; `ids`: the word of each of N rows, `count`: D."""
     from scipy import sparse
 
-    return sparse.csr_matrix((np.ones(len(things)), things, np.arange(len(things) + 1)), shape=(len(things), count))
+    return sparse.csr_matrix((np.ones(len(ids)), ids, np.arange(len(ids) + 1)), shape=(len(ids), count))
 
 
-def _describe_texts(examples: Sequence[TextExample[Any]]) -> Described:
-    names = [split_grams(example.text) for example in examples]
+def _describe_texts(examples: Sequence[Any]) -> Described:
+    names = [of_row for example in examples for of_row in _names_of(example)]
     return [(_refer(np.arange(len(names)), len(names)), names)]
+
+
+def _names_of(example: TextExample[Any] | ChoiceExample) -> list[list[str]]:
+    if isinstance(example, ChoiceExample):
+        return [compare_texts(example.prompt, ending) for ending in example.endings]
+    pair = example.text_pair
+    return [split_grams(example.text) if pair is None else compare_texts(example.text, pair)]
 
 
 def split_grams(text: str) -> list[str]:
@@ -289,33 +294,17 @@ def split_grams(text: str) -> list[str]:
     return words + [f"{first} {second}" for first, second in pairwise(("^", *words, "$"))]
 
 
-def _describe_pairs(examples: Sequence[TextExample[Any]]) -> Described:
-    names = [compare_texts(example.text, example.text_pair or "") for example in examples]
-    return [(_refer(np.arange(len(names)), len(names)), names)]
-
-
-def _describe_choices(examples: Sequence[ChoiceExample]) -> Described:
-    names = [compare_texts(example.prompt, ending) for example in examples for ending in example.endings]
-    return [(_refer(np.arange(len(names)), len(names)), names)]
-
-
 def compare_texts(first: str, second: str) -> list[str]:
-    """Return the words that two texts share or only one has, the bigrams of the second, and steps of their overlap.
+    """Return the words that two texts share or only one has, the grams of the second, and the steps of their overlap.
 
     >>> compare_texts("a red cat", "a cat")[:5]
-    ['= a', '= cat', '< red', '2 a', '2 cat']
+    ['= a', '< red', '= cat', '2 a', '2 cat']
     """
-    grams = split_grams(second)
-    one, two = Counter(WORD.findall(first.lower())), Counter(grams[: (len(grams) - 1) // 2])
+    one, two = (Counter(WORD.findall(text.lower())) for text in (first, second))
     names = [f"{'=' if word in two else '<'} {word}" for word in one]
-    names = sorted(names, key=lambda name: name[0] == "<") + [f"> {word}" for word in two if word not in one]
-    names += [f"2 {gram}" for gram in grams]
-    shared = sum((one & two).values())
-    overlaps = {
-        "cosine": shared / max(1.0, (one.total() * two.total()) ** 0.5),
-        "of first": shared / max(1, one.total()),
-        "of second": shared / max(1, two.total()),
-    }
+    names += [f"2 {gram}" for gram in split_grams(second)] + [f"> {word}" for word in two if word not in one]
+    shared, sizes = (one & two).total(), (max(1, one.total()), max(1, two.total()))
+    overlaps = {"both": shared / (sizes[0] * sizes[1]) ** 0.5, "1st": shared / sizes[0], "2nd": shared / sizes[1]}
     return names + [f"{name} {step}" for name, share in overlaps.items() for step in range(round(STEPS * share))]
 
 
@@ -326,10 +315,10 @@ def _describe_words(examples: Sequence[TagExample]) -> Described:
     lengths = np.array([len(example.words) for example in examples])
     places = np.arange(lengths.sum()) + np.repeat(np.arange(1, len(lengths) + 1) * len(edge), lengths)
     numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
-    things = np.array([numbers[word] for word in words])
+    ids = np.array([numbers[word] for word in words])
     spelled, seen = [describe_word(word) for word in numbers], [describe_neighbour(word) for word in numbers]
-    blocks = [(_refer(things[places], len(numbers)), spelled)]
-    return blocks + [(_refer(things[places + offset], len(numbers)), seen) for offset in NEIGHBOURS]
+    blocks = [(_refer(ids[places], len(numbers)), spelled)]
+    return blocks + [(_refer(ids[places + offset], len(numbers)), seen) for offset in NEIGHBOURS]
 
 
 def describe_word(word: str) -> list[str]:

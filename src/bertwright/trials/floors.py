@@ -82,7 +82,7 @@ class FrequentAnswer(TaskTrial):
         return scores
 
     def learn(self, task: AnyTask, examples: Mapping[str, Sequence[Any]]) -> Predict:
-        """Return the function that predicts examples, from those of "train"."""
+        """Return the function that predicts examples; it learns from the ones of "train"."""
         rules = WordRules(split_punctuation=not task.reads_words)
         tokenizer = WordTokenizer.learn(task.texts(examples["train"]), rules, min_count=1)
         train = task.encode(examples["train"], tokenizer)
