@@ -59,7 +59,8 @@ def to_matrix(blocks: list[Block]) -> Floats:
 
 def score_own(task: AnyTask, train: list[Any], dev: list[Any]) -> dict[str, float]:
     """Return the metric of each floor on dev, by its name without what it reads."""
-    floors = score_floors(task.with_labels_of(train), {"train": train}, {"dev": dev})
+    task = task.with_labels_of(train)
+    floors = score_floors(task, {"train": train}, {"dev": dev})
     return {floor.name.partition(" (")[0]: floor.scores["dev"][task.metric] for floor in floors}
 
 
