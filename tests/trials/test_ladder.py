@@ -40,7 +40,8 @@ def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSetti
     report = read_json(settings.run / "report.json")
     scores = {(cell["row"], cell["column"]): cell["scores"] for cell in report["cells"]}
     rows = [
-        FLOOR, LINEAR, "BiLSTM, random vectors", "+ characters", "BERT, random weights", "BERT, frozen", "BERT, fine-tuned",
+        FLOOR, LINEAR, "BiLSTM, random vectors", "+ characters", "BERT, random weights", "BERT, frozen",
+        "BERT, fine-tuned",
     ]  # fmt: skip
     assert {*scores} == {(row, split) for row in rows for split in ("dev", "test")}
     assert all(name in printed for name in rows)
