@@ -18,7 +18,7 @@ from bertwright.interop.model_format import Architecture
 from bertwright.kernels.fused_ops import linear_cross_entropy
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.heads import EncoderModel
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.models.packing import TokenBatch
 from bertwright.objectives.language_model_objective import (
     LanguageModelBatch,
@@ -62,7 +62,7 @@ class BagEncoder(TextEncoder):
         super().__init__(config)
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList([nn.Linear(config.hidden_size, config.hidden_size, bias=False)])
-        initialize(self, config.initializer_range, seed)
+        initialize(self, truncated_normal(config.initializer_range), seed)
 
     def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
         return self.hidden_states(batch, (1,), positions)[0]

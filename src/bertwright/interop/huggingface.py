@@ -25,7 +25,7 @@ from bertwright.interop.weights import check_shapes, raise_if_any, read_weights,
 from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderForTask, EncoderModel, PooledHead, TaskHead
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.systems.registry import DEFAULT_MODEL_TYPE
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -269,7 +269,7 @@ def load_weights(
         setattr(model.get_submodule(owner), leaf, fresh)
     heads = model.head if isinstance(model, EncoderForTask) else model
     only = tuple(name.removeprefix(HEAD_PREFIX) for name in new)
-    initialize(heads, model.config.initializer_range, seed, only=only)
+    initialize(heads, truncated_normal(model.config.initializer_range), seed, only=only)
     return LoadResult(model, tuple(dict.fromkeys(modules[name] for name in new)), unexpected)
 
 
