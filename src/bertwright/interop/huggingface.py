@@ -152,7 +152,7 @@ def build_model(source: ModelSource, model_class: type[EncoderModel] | None = No
     if model_class is not None and isinstance(general, type) and issubclass(model_class, general):
         build = model_class
     model = meta_model(build, source)
-    modules = dict.fromkeys(name.partition(".")[0] for name, _ in model.named_parameters())
+    modules = dict.fromkeys(name.partition(".")[0] for name in model.state_dict())
     loaded = load_weights(model, source, optional=tuple(name for name in modules if name != "encoder"))
     model.eval()
     return loaded
@@ -244,7 +244,7 @@ def load_weights(
     parameters of another shape.
     """
     tensors, path = source.tensors, source.path
-    parameters, names = dict(model.named_parameters()), file_names(model)
+    parameters, names = model.state_dict(keep_vars=True), file_names(model)
     modules = {name: name.removeprefix(HEAD_PREFIX).partition(".")[0] for name in names}
     given = {modules[name] for name, found in names.items() if any(t in tensors for t in found)}
     absent = {module for module in optional if module not in given}
@@ -265,8 +265,10 @@ def load_weights(
     model.load_state_dict(state, strict=False, assign=True)
     for name in new:  # Module.to_empty would import sympy, for a second
         owner, _, leaf = name.rpartition(".")
-        fresh = torch.nn.Parameter(torch.zeros(parameters[name].shape), parameters[name].requires_grad)
-        setattr(model.get_submodule(owner), leaf, fresh)
+        like, fresh = parameters[name], torch.zeros(parameters[name].shape)
+        is_trained = isinstance(like, torch.nn.Parameter)
+        value = torch.nn.Parameter(fresh, like.requires_grad) if is_trained else fresh  # otherwise a buffer
+        setattr(model.get_submodule(owner), leaf, value)
     heads = model.head if isinstance(model, EncoderForTask) else model
     only = tuple(name.removeprefix(HEAD_PREFIX) for name in new)
     initialize(heads, truncated_normal(model.config.initializer_range), seed, only=only)
@@ -274,10 +276,10 @@ def load_weights(
 
 
 def file_names(model: EncoderModel) -> dict[str, tuple[str, ...]]:
-    """Return the names in files of each parameter, in order."""
+    """Return the names in files of each parameter and buffer, in order."""
     architecture = find_architecture(model.encoder.model_type)
     classifier = HEAD_CLASSES[model.head.spec.kind].classifier if isinstance(model, EncoderForTask) else ""
-    names = [(name, name.removeprefix(HEAD_PREFIX)) for name, _ in model.named_parameters()]
+    names = [(name, name.removeprefix(HEAD_PREFIX)) for name in model.state_dict()]
     return {
         name: architecture.file_names(inside, classifier) if inside.startswith(NAMED_IN_FILES) else (name,)
         for name, inside in names
@@ -294,17 +296,15 @@ def concatenate(tensors: list[Tensor]) -> Tensor:
 
 
 def to_hf_weights(model: EncoderModel, missing_heads: Sequence[str] = ()) -> dict[str, Tensor]:
-    """Return all parameters by their names in files, float32 on the CPU, without a copy of the tied decoder.
+    """Return all parameters and buffers by their names in files, float32 on the CPU; a tied decoder is left out.
 
     `missing_heads`: as in `LoadResult`; their parameters are omitted.
     """
     tensors: dict[str, Tensor] = {}
-    parameters = dict(model.named_parameters())
+    parameters = model.state_dict()
     for name, names_in_file in file_names(model).items():
         if name.partition(".")[0] not in missing_heads:
-            tensors |= zip(
-                names_in_file, parameters[name].detach().float().cpu().chunk(len(names_in_file)), strict=True
-            )
+            tensors |= zip(names_in_file, parameters[name].float().cpu().chunk(len(names_in_file)), strict=True)
     return find_architecture(model.encoder.model_type).to_file(tensors)
 
 

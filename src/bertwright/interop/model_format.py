@@ -16,6 +16,8 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import EncoderModel
 from bertwright.systems.registry import DEFAULT_MODEL_TYPE, folder_formats, resolve
 
+LOG_VARIANCE = ".log_variance"
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -60,8 +62,11 @@ class Architecture:
         """Return a file's tensors under the names of `file_names`, whichever program wrote them.
 
         `values`: the fields of `config.json`. Raises ValueError for tensors that cannot be used, naming `path`.
+        Earlier folders have logarithms of the variances of batch normalization.
         """
-        return dict(tensors)
+        logarithms = {name: tensor for name, tensor in tensors.items() if name.endswith(LOG_VARIANCE)}
+        variances = {name.replace(LOG_VARIANCE, ".variance"): tensor.exp() for name, tensor in logarithms.items()}
+        return {name: tensor for name, tensor in tensors.items() if name not in logarithms} | variances
 
     def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return normalized tensors as a file has them, the reverse of `normalize`."""

@@ -52,18 +52,20 @@ def initialize(model: nn.Module, rule: Rule, seed: int, only: tuple[str, ...] = 
 def truncated_normal(std: float) -> Rule:
     """Return Google's rule for BERT: normal numbers truncated at 2 σ; biases are 0, norms 1 and 0.
 
-    Fixed parameters are skipped.
+    Batch normalization has seen no batch. Fixed parameters are skipped.
     """
 
     def draw(weight: Weight) -> None:
-        values, is_norm = weight.values, isinstance(weight.owner, nn.LayerNorm | BatchNorm)
+        owner, values = weight.owner, weight.values
         if not values.requires_grad:
             return
         if values.ndim > 1:
-            drawn = torch.empty(values.shape)  # on the CPU: the same numbers on every device
+            drawn = torch.empty(values.shape)
             values.copy_(nn.init.trunc_normal_(drawn, std=std, a=-2 * std, b=2 * std, generator=weight.rng))
         else:
-            values.fill_(1.0 if is_norm and values is weight.owner.weight else 0.0)
+            values.fill_(1.0 if isinstance(owner, nn.LayerNorm | BatchNorm) and values is owner.weight else 0.0)
+        if isinstance(owner, BatchNorm):
+            owner.reset_statistics()
 
     return draw
 
