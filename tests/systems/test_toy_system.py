@@ -105,9 +105,9 @@ class BagObjective(LanguageModelObjective[BagLanguageModel]):
     def loss(self, model: BagLanguageModel, batch: LanguageModelBatch) -> LossOutput:
         states, words = model.encoder(batch.input, batch.mlm_positions), model.encoder.embeddings.weight
         bias = torch.zeros(len(words))
-        loss, correct = linear_cross_entropy(states, words, bias, batch.mlm_labels, scale=1 / batch.mlm_count)
-        counts = {"mlm_count": batch.num_predictions, "tokens": int(batch.packing.num_tokens), "flops": 0}
-        return LossOutput.of(loss, {"mlm_sum": loss.detach() * batch.mlm_count, "mlm_correct": correct}, counts)
+        loss, correct = linear_cross_entropy(states, words, bias, batch.mlm_labels, scale=1 / batch.lm_count)
+        counts = {"lm_count": batch.num_predictions, "tokens": int(batch.packing.num_tokens), "flops": 0}
+        return LossOutput.of(loss, {"lm_sum": loss.detach() * batch.lm_count, "lm_correct": correct}, counts)
 
 
 FOLDER = Architecture(BagEncoder, BagConfig, "ToyBag", BagLanguageModel)

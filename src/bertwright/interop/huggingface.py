@@ -30,8 +30,6 @@ from bertwright.systems.registry import DEFAULT_MODEL_TYPE
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
-POOLED_CODE = Path(__file__).parents[1] / "systems/bert/modeling_pooled_bert.py"  # copied beside a pooled head
-IN_TRANSFORMERS = (DEFAULT_MODEL_TYPE, "openai-gpt")
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
 NAMED_IN_FILES = ("encoder.", "pooler.", "classifier.", "masked_token.", "next_sentence.")  # by the architecture
 Head = (
@@ -333,26 +331,25 @@ def write_task_model(folder: Path, model: EncoderForTask, tokenizer: TextTokeniz
     values = format_head(head, folder, architecture.class_prefix)
     if not model.head.has_standard_class:
         values["architectures"] = [f"{architecture.class_prefix}With{type(model.head).__name__}"]
-        values |= _describe_own_head(model)
-        if "auto_map" in values:
-            write_text(folder / POOLED_CODE.name, POOLED_CODE.read_text(encoding="utf-8"))
+        values |= _describe_own_head(model, architecture)
+        if "auto_map" in values and (code := architecture.pooled_code):
+            write_text(folder / code.name, code.read_text(encoding="utf-8"))
     _write(folder, model, tokenizer, values)
 
 
-def _describe_own_head(model: EncoderForTask) -> dict[str, Any]:
+def _describe_own_head(model: EncoderForTask, architecture: Architecture) -> dict[str, Any]:
     """Return the fields of `config.json` by which `transformers` opens a head that it lacks, or fails clearly."""
-    model_type, head = model.encoder.model_type, model.head
-    if model_type not in IN_TRANSFORMERS or getattr(model.config, "is_reversed", False):
+    head, code = model.head, architecture.pooled_code
+    if not architecture.in_transformers or getattr(model.config, "is_reversed", False):
         return {}  # it does not know the `model_type` either
-    values = {"model_type": f"{model_type}{OWN_HEAD}"}
-    if model_type != DEFAULT_MODEL_TYPE or not isinstance(head, PooledHead):
+    values = {"model_type": f"{model.encoder.model_type}{OWN_HEAD}"}
+    if code is None or not isinstance(head, PooledHead):
         return values | {"read_with": "bertwright; transformers has no such head"}
-    own_class = HEAD_CLASSES[head.spec.kind].suffix
-    names = {"AutoConfig": "PooledBertConfig", "AutoModel": "PooledBertModel"}
-    names[f"AutoModel{own_class}"] = f"PooledBert{own_class}"
+    prefix, own_class = f"{code.stem}.Pooled{architecture.class_prefix}", HEAD_CLASSES[head.spec.kind].suffix
+    own_classes = {"AutoConfig": "Config", "AutoModel": "Model", f"AutoModel{own_class}": own_class}
     return values | {
         "read_with": "bertwright, or transformers with trust_remote_code=True",
-        "auto_map": {name: f"{POOLED_CODE.stem}.{value}" for name, value in names.items()},
+        "auto_map": {name: prefix + suffix for name, suffix in own_classes.items()},
         "pooling": head.modes,
     }
 

@@ -32,6 +32,10 @@ class Architecture:
     """As "Bert" in `BertForSequenceClassification`."""
     model: Callable[[Any], EncoderModel] | None = None
     """The model of pre-training; a folder may lack its modules other than the encoder. None: the encoder by itself."""
+    in_transformers: bool = False
+    """Whether `transformers` has this `model_type`, so that it would misread a head that it lacks."""
+    pooled_code: Path | None = None
+    """Classes for `transformers` of this encoder with a `PooledHead`; the file is copied beside such a head."""
 
     def parse_config(self, values: Mapping[str, Any], path: Path) -> EncoderConfig:
         """Read a configuration from the fields of `config.json`. Raises ValueError, naming field and value."""

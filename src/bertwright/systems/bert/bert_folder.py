@@ -122,4 +122,7 @@ class BertArchitecture(Architecture):
                 raise ValueError(f"{path}: {field}: expected {expected[field]} as in {CONFIG}, got {size}")
 
 
-BERT = BertArchitecture(BertEncoder, BertConfig, "Bert", BertForPretraining)
+POOLED_CODE = Path(__file__).with_name("modeling_pooled_bert.py")
+BERT = BertArchitecture(
+    BertEncoder, BertConfig, "Bert", BertForPretraining, in_transformers=True, pooled_code=POOLED_CODE
+)
