@@ -21,6 +21,7 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task_data import read_examples
 from bertwright.tasks.task_types import TaskOptions
+from bertwright.text.sources import InputFile
 
 FASTTEXT = "__label__old __label__river the old mill\n__label__river the river\n"
 
@@ -163,3 +164,16 @@ def test_spans_may_be_pairs_or_have_a_length(tmp_path: Path, span: dict[str, obj
     row = {"text": "Ada came", "entities": [span | {"type": "PER"}]}
     (example,) = Tagging().read(str(write(tmp_path / "a.jsonl", json.dumps(row))))
     assert example.tags == ("B-PER", "O")
+
+
+@pytest.mark.filterwarnings("ignore:.*read as class-folders")
+def test_each_short_text_of_a_class_is_opened_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    read = InputFile.open
+    monkeypatch.setattr(InputFile, "open", lambda file: opened.append(file.path) or read(file))
+    for label in ("neg", "pos"):
+        (tmp_path / label).mkdir()
+        for number in range(10):
+            (tmp_path / label / f"{number}.txt").write_text("a mill\nby the river\n")
+    assert len(list(Classification().read(str(tmp_path)))) == 20
+    assert len(opened) == 40  # once to see that it is no table, and once for its text

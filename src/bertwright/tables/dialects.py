@@ -71,7 +71,7 @@ DIALECTS = {
             "rt-polarity and SUBJ, `rt-polarity.neg`",
             labels.is_class_file,
             labels.add_class,
-            lambda file: file.class_names,
+            lambda file: file.neighbours.class_names,
         ),
         Dialect(
             "class-folders",
@@ -80,7 +80,7 @@ DIALECTS = {
             "IMDB and 20 Newsgroups, `neg/0_3.txt`",
             labels.is_in_class_folder,
             labels.add_class,
-            lambda file: file.class_names,
+            lambda file: file.neighbours.class_names,
         ),
         Dialect(
             "label-first",

@@ -48,15 +48,11 @@ class UnlabeledFile:
         has_texts_only = self.holds_texts or {*self.missing.columns} <= {*self.schema.texts, "id"}
         return self.neighbours.classes.get(self.file.path) if has_texts_only and not self.label_file else None
 
-    @property
-    def class_names(self) -> str:
-        return ", ".join(dict.fromkeys(self.neighbours.classes.values()))
-
     @cached_property
     def head(self) -> list[tuple[int, str]]:
         """The first lines of a file whose lines may be texts."""
         is_text = self.file.format in (".txt", ".tsv") and len(self.schema.texts) == 1
-        return list(islice(self.lines(), HEAD_LINES)) if is_text else []
+        return list(islice(self._read_lines(), HEAD_LINES)) if is_text else []
 
     @property
     def holds_texts(self) -> bool:
@@ -69,7 +65,10 @@ class UnlabeledFile:
         return [] if self.label_file or self.class_name else self.head
 
     def lines(self) -> Lines:
-        """Yield number and text of the lines that are not blank."""
+        """Yield number and text of the lines that are not blank; a short file is read once, with its head."""
+        return iter(self.head) if 0 < len(self.head) < HEAD_LINES else self._read_lines()
+
+    def _read_lines(self) -> Lines:
         return _read_lines(self.file, TextCodec(self.schema.encoding))
 
     def texts(self) -> Iterator[Row]:
@@ -132,16 +131,19 @@ def add_class(file: UnlabeledFile) -> Iterator[Row]:
 # Labels within lines
 
 
+def _match_tree(line: str) -> re.Match[str] | None:
+    return TREE.fullmatch(line) if line.count("(") == line.count(")") else None
+
+
 def are_trees(file: UnlabeledFile) -> bool:
     lines = file.labels_in_lines
-    return bool(lines) and all(line.count("(") == line.count(")") and TREE.fullmatch(line) for _, line in lines)
+    return bool(lines) and all(_match_tree(line) for _, line in lines)
 
 
 def read_trees(file: UnlabeledFile) -> Iterator[Row]:
     """Yield the words and the label at the root of trees."""
     for number, line in file.lines():
-        tree = TREE.fullmatch(line)
-        if tree is None or line.count("(") != line.count(")"):
+        if (tree := _match_tree(line)) is None:
             raise file.error(number, line, "a tree such as (3 (2 Good) (4 film))")
         text = " ".join(LEAF.findall(line))
         for escape, character in ESCAPES.items():
@@ -149,21 +151,25 @@ def read_trees(file: UnlabeledFile) -> Iterator[Row]:
         yield number, (text, tree[1])
 
 
+def _split_last(line: str) -> tuple[str, str] | None:
+    """Return what is before the last @ and the word after it; None for another line."""
+    text, _, label = line.rpartition(LABEL_MARK)
+    return (text.rstrip(), label) if text and label and not re.search(r"\s", label) else None
+
+
 def have_labels_last(file: UnlabeledFile) -> bool:
     """Return whether lines end in few different words after @."""
-    parts = [line.rpartition(LABEL_MARK) for _, line in file.labels_in_lines]
-    labels = Counter(label for _, _, label in parts)
-    is_word = all(text and label and not re.search(r"\s", label) for text, _, label in parts)
-    return is_word and 1 < len(labels) <= len(parts) / 2
+    parts = [_split_last(line) for _, line in file.labels_in_lines]
+    labels = {part[1] for part in parts if part}
+    return None not in parts and 1 < len(labels) <= len(parts) / 2
 
 
 def split_last(file: UnlabeledFile) -> Iterator[Row]:
     """Split lines at the last @ into text and label."""
     for number, line in file.lines():
-        text, _, label = line.rpartition(LABEL_MARK)
-        if not text or not label or re.search(r"\s", label):
+        if (part := _split_last(line)) is None:
             raise file.error(number, line, f"a text, {LABEL_MARK} and its label")
-        yield number, (text.rstrip(), label)
+        yield number, part
 
 
 def have_labels_first(file: UnlabeledFile) -> bool:

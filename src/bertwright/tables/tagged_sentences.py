@@ -404,7 +404,7 @@ def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagE
     form: dict[str, Any] = {"encoding": columns.encoding, "suffix": columns.suffix, "dialect": columns.dialect}
     names = [] if words and tags else column_names(path, **form)
     present = frozenset([*names, *(name.partition(".")[0] for name in names)])  # spans may be an object's members
-    given, (pair,) = RowColumns(present, words, tags), PLAIN_LISTS
+    given, pair = RowColumns(present, words, tags), PLAIN_LISTS[0]
     if not given.first(PLAIN_LISTS) and (dialect := recognize("fields", given, path, columns.dialect)):
         pair = dialect.rows(given)
     fields = (words or pair[0], tags or pair[1])[: 1 + labeled]

@@ -67,7 +67,7 @@ class WordFile:
 
     def cells(self, column: int) -> list[str]:
         """Return the cells of a column in the lines that have it."""
-        return [row[column] for row in self.rows if -len(row) <= column < len(row)]
+        return _cells_of(self.rows, column)
 
     def counts_words(self, column: int, start: int) -> bool:
         """Return whether a column numbers the words of each sentence from `start` on, also in one of several words."""
@@ -182,7 +182,11 @@ def read_without_prefix(file: WordFile) -> Iterator[TagExample]:
 
 def _head_words(file: WordFile) -> list[list[str]]:
     column = 0 if file.words is None else file.words
-    return [[row[column] for row in rows if -len(row) <= column < len(row)] for rows in file.head]
+    return [_cells_of(rows, column) for rows in file.head]
+
+
+def _cells_of(rows: Sequence[Sequence[str]], column: int) -> list[str]:
+    return [row[column] for row in rows if -len(row) <= column < len(row)]
 
 
 def _prefix_of(words: Sequence[str]) -> str:

@@ -190,8 +190,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         label, max_short_rows = (self.label_fields, self.max_short_rows) if labeled else ((), 0)
         elsewhere = self.label if self.label_fields == (self.label,) else ""
         form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "dialect": self.dialect}
-        schema = TableSchema(texts, label, self.header, self.quotes, hint, label=elsewhere, **form)
-        return replace(schema, max_short_rows=max_short_rows)
+        form |= {"max_short_rows": max_short_rows}
+        return TableSchema(texts, label, self.header, self.quotes, hint, label=elsewhere, **form)
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
         schema = self._schema(labeled=False)

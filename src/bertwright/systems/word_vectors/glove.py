@@ -90,8 +90,22 @@ def train_glove(
         loss = 0.0
         for start in range(0, len(order), PAIRS_PER_CALL):
             i, j, x = (column[start : start + PAIRS_PER_CALL] for column in columns)
-            tables = (words, contexts, word_squares, context_squares, words.shape[1], size)
-            loss += glove(GloveArgs(*tables, i, j, x, len(i), recipe.learning_rate, settings.max_count, EXPONENT))
+            args = GloveArgs(
+                words,
+                contexts,
+                word_squares,
+                context_squares,
+                words.shape[1],
+                size,
+                i,
+                j,
+                x,
+                len(i),
+                recipe.learning_rate,
+                settings.max_count,
+                EXPONENT,
+            )
+            loss += glove(args)
             advance(len(i))
         losses.append(loss / len(order))
     return (words + contexts).numpy()[:, :size], losses

@@ -101,5 +101,15 @@ def train_fasttext(stream: WordStream, settings: WordVectorSettings, advance: Pr
     """Train skip-gram with subwords; return the content of the .bin file."""
     recipe = settings.recipe
     table, output = train_skip_gram(stream, settings, advance, SubwordRows(stream, settings))
-    used = (recipe.window, recipe.epochs, settings.words.min_count, settings.negatives, recipe.sample)
-    return FastTextFile(stream.words, stream.counts, settings.subwords, table, output, *used)
+    return FastTextFile(
+        stream.words,
+        stream.counts,
+        settings.subwords,
+        table,
+        output,
+        recipe.window,
+        recipe.epochs,
+        settings.words.min_count,
+        settings.negatives,
+        recipe.sample,
+    )
