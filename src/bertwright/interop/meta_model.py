@@ -11,6 +11,8 @@ import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
+from bertwright.interop.model_files import CONFIG
+
 M = TypeVar("M")
 NEW_PARAMETERS = 1_000  # more than a new head has, beside the parameters that a file has
 
@@ -26,9 +28,7 @@ def build_on_meta(build: Callable[[], M], num_tensors: int, path: Path) -> M:
             return build()
     except (RuntimeError, OverflowError, MemoryError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(
-            f"{path}: the sizes in config.json do not fit the weights ({reason}); copy both again"
-        ) from None
+        raise ValueError(f"{path}: the sizes in {CONFIG} do not fit the weights ({reason}); copy both again") from None
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertwright.base.files import atomic_file, check_file_name, read_json
-from bertwright.interop.model_files import SHARDS, WEIGHTS
+from bertwright.interop.model_files import CONFIG, SHARDS, WEIGHTS
 
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
@@ -91,6 +91,16 @@ def check_shapes(tensors: Mapping[str, tuple[Tensor, Tensor, int]], path: Path) 
     raise_if_any(path, "not of the configuration's shape", misshapen)
     quantized = [f"{name} {tensor.dtype}" for name, (tensor, _, _) in tensors.items() if not tensor.is_floating_point()]
     raise_if_any(path, "not of a floating-point type", quantized)
+
+
+def check_sizes(sizes: Mapping[str, tuple[int, int]], path: Path) -> None:
+    """Raise ValueError for a size in `config.json` that is not the weights'.
+
+    `sizes`: by the field, its value and the size of the weights.
+    """
+    for field, (expected, size) in sizes.items():
+        if expected != size:
+            raise ValueError(f"{path}: {field}: expected {expected} as in {CONFIG}, got {size}")
 
 
 def raise_if_any(path: Path, problem: str, names: list[str]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from bertwright.interop.model_files import CONFIG
 from bertwright.interop.model_format import Architecture
 from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
-from bertwright.interop.weights import raise_if_any
+from bertwright.interop.weights import check_sizes, raise_if_any
 from bertwright.models.head_spec import HeadSpec
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
@@ -117,9 +117,8 @@ class BertArchitecture(Architecture):
         raise_if_any(path, "missing", sorted({name for _, name, _ in self.SIZES} - tensors.keys()))
         sizes = {field: (*tensors[name].shape, 0)[dimension] for field, name, dimension in self.SIZES}
         layers = {name.split(".")[3] for name in tensors if name.startswith("bert.encoder.layer.")}
-        for field, size in (sizes | {"num_hidden_layers": len(layers)}).items():
-            if expected[field] != size:
-                raise ValueError(f"{path}: {field}: expected {expected[field]} as in {CONFIG}, got {size}")
+        sizes["num_hidden_layers"] = len(layers)
+        check_sizes({field: (expected[field], size) for field, size in sizes.items()}, path)
 
 
 BERT = BertArchitecture(BertEncoder, BertConfig, "Bert", BertForPretraining)

@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bertwright.interop.model_files import CONFIG
 from bertwright.interop.model_format import Architecture
-from bertwright.interop.weights import raise_if_any
+from bertwright.interop.weights import check_sizes, raise_if_any
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.initialization import parameter_rng
 from bertwright.systems.gpt.gpt import GptConfig, GptEncoder, GptLanguageModel
@@ -129,9 +128,7 @@ class GptArchitecture(Architecture):
             "n_positions": (config.max_positions, positions[0]),
             "n_layer": (config.num_layers, len(layers)),
         }
-        for field, (expected, size) in sizes.items():
-            if expected != size:
-                raise ValueError(f"{path}: {field}: expected {expected} as in {CONFIG}, got {size}")
+        check_sizes(sizes, path)
 
 
 def count_added_tokens(folder: Path, vocab_size: int) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 from bertwright.base.files import read_json, write_json
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.model_files import CONFIG, WEIGHTS, locate_config
-from bertwright.interop.weights import raise_if_any, read_weights, write_weights
+from bertwright.interop.weights import check_sizes, raise_if_any, read_weights, write_weights
 from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
 from bertwright.systems.translation_models import ADVICE, TranslationRequest, TranslationSystem
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
@@ -118,14 +118,12 @@ def _check_sizes(config: TransformerConfig, tensors: Mapping[str, Tensor], path:
     words, inner = ((*tensors[name].shape, 0, 0) for name in (WORDS, INNER))
     layers = {name.split(".")[3] for name in tensors if name.startswith("model.encoder.layers.")}
     sizes = {
-        "vocab_size": words[0],
-        "hidden_size": words[1],
-        "intermediate_size": inner[0],
-        "num_layers": len(layers),
+        "vocab_size": (config.vocab_size, words[0]),
+        "d_model": (config.hidden_size, words[1]),
+        "encoder_ffn_dim": (config.intermediate_size, inner[0]),
+        "encoder_layers": (config.num_layers, len(layers)),
     }
-    for name, size in sizes.items():
-        if getattr(config, name) != size:
-            raise ValueError(f"{path}: {FIELDS[name][0]}: expected {getattr(config, name)} as in {CONFIG}, got {size}")
+    check_sizes(sizes, path)
 
 
 def read_config(path: Path) -> TransformerConfig:
