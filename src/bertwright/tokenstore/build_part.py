@@ -95,8 +95,14 @@ def write_shard(shard: ShardSpec, tokenizer: TextTokenizer) -> None:
             unknown_tokens += int(np.count_nonzero(tokenized.tokens == tokenizer.unk_id))
         size = file.tell()
     numbers = np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
-    remaining = numbers[np.concatenate([*has_tokens, np.zeros(0, bool)])]
-    summary = ShardSummary(remaining, size, chunks, empty_documents, empty_sentences, unknown_tokens)
+    summary = ShardSummary(
+        digests=numbers[np.concatenate([*has_tokens, np.zeros(0, bool)])],
+        bytes=size,
+        chunks=chunks,
+        empty_documents=empty_documents,
+        empty_sentences=empty_sentences,
+        unknown_tokens=unknown_tokens,
+    )
     with files.atomic_file(shard.summary_path) as path, path.open("wb") as file:
         np.savez(file, allow_pickle=False, **{name: np.asarray(value) for name, value in summary._asdict().items()})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +127,13 @@ def make_chunk_counter() -> PythonChunkCounter | NativeChunkCounter:
     library.chunks_merge.argtypes = [pointer, ctypes.c_char_p, integer, pointer]
     library.chunks_bytes_with.argtypes = [pointer, ctypes.c_char_p, integer]
     library.chunks_merge.restype = library.chunks_bytes_with.restype = integer
-    outputs: list[Any] = [pointer, ctypes.POINTER(pointer), ctypes.POINTER(integer)]
-    library.chunks_read.argtypes = [pointer, integer, integer, *outputs]
+    library.chunks_read.argtypes = [
+        pointer,
+        integer,
+        integer,
+        pointer,
+        ctypes.POINTER(pointer),
+        ctypes.POINTER(integer),
+    ]
     library.chunks_read.restype = integer
     return NativeChunkCounter(library)

@@ -200,8 +200,7 @@ class NativeMergeTrainer:
         edges = starts[:-1] if criterion.mark == CONTINUATION else starts[1:] - 1
         marked[edges] ^= 1
         distinct, symbols = np.unique(2 * codes + marked, return_inverse=True)
-        written = {0: "{}\n", 1: "{}</w>\n" if criterion.mark == WORD_END else "##{}\n"}
-        texts = [written[code & 1].format(chr(code >> 1)) for code in distinct.tolist()]
+        texts = [_write_symbol(chr(code >> 1), criterion.mark * (code & 1)) + "\n" for code in distinct.tolist()]
         self._handle = library.learner_new(
             "".join(texts).encode(),
             len(words),
@@ -234,6 +233,10 @@ class NativeMergeTrainer:
     def _text(self, symbol: int) -> str:
         text: str = self._library.learner_text(self._handle, symbol).decode()
         return text
+
+
+def _write_symbol(character: str, mark: str) -> str:
+    return character + mark if mark == WORD_END else mark + character
 
 
 def _declare(library: ctypes.CDLL) -> None:
