@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.base.messages import format_duration
+from bertwright.base.settings import read_toml
 
 
 class Description(NamedTuple):
@@ -33,6 +34,13 @@ def name_damaged_file(path: Path) -> Iterator[None]:
 def format_work(work: dict[str, Any]) -> str:
     """Format what a training has read, from its report."""
     return f"{work['tokens']:,.0f} tokens, {format_duration(work['seconds'])}"
+
+
+def read_settings_with(folder: Path, *names: str) -> dict[str, Any] | None:
+    """Read the settings of a folder if all of these are among them; None for another folder."""
+    path = folder / "settings.toml"
+    settings = read_toml(path) if path.is_file() else {}
+    return settings if settings.keys() >= {*names} else None
 
 
 def describe_progress(folder: Path, done: int, planned: int | None = None) -> dict[str, str]:

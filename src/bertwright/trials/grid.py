@@ -17,11 +17,11 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertwright.base.description import Description, describe_progress, name_damaged_file
+from bertwright.base.description import Description, describe_progress, name_damaged_file, read_settings_with
 from bertwright.base.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
-from bertwright.base.settings import read_toml, write_settings
+from bertwright.base.settings import write_settings
 from bertwright.finetuning.finetune_cost import CostEstimator, open_timed
 from bertwright.finetuning.run import FinetuneRun
 from bertwright.interop.model_files import digest_model
@@ -275,9 +275,8 @@ def live_candidates(outcomes: Sequence[Outcome], seeds: int) -> set[tuple[str, i
 
 def describe(folder: Path, verify: bool) -> Description | None:
     """Describe the finished runs of a grid and its choice; None for another folder."""
-    path, report = folder / "settings.toml", folder / "report.json"
-    settings = read_toml(path) if path.is_file() else {}
-    if not settings.keys() >= {"learning_rates", "batch_sizes", "epochs", "seeds"}:
+    report = folder / "report.json"
+    if (settings := read_settings_with(folder, "learning_rates", "batch_sizes", "epochs", "seeds")) is None:
         return None
     points = prod(len(settings[name]) for name in ("learning_rates", "batch_sizes", "epochs"))
     fields = describe_progress(folder, count_results(folder), points * int(settings["seeds"]))

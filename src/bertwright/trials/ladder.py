@@ -14,10 +14,10 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from bertwright.base.description import Description, describe_progress, name_damaged_file
+from bertwright.base.description import Description, describe_progress, name_damaged_file, read_settings_with
 from bertwright.base.files import lock_folder, read_json, write_json, write_text
 from bertwright.base.reporter import SILENT, Heading, Outputs, Reporter
-from bertwright.base.settings import read_toml, write_settings
+from bertwright.base.settings import write_settings
 from bertwright.training.run_folder import check_run_directory
 from bertwright.trials.floors import FrequentAnswer
 from bertwright.trials.ladder_settings import FLOOR, RESUME_OVERRIDES, LadderSettings, slug
@@ -127,8 +127,8 @@ def format_minutes(work: Work | None) -> str:
 
 def describe(folder: Path, verify: bool) -> Description | None:
     """Describe the finished runs of a ladder and, when all are finished, its table; None for another folder."""
-    path, report = folder / "settings.toml", folder / "report.json"
-    if not path.is_file() or not read_toml(path).keys() >= {"word_epochs", "seeds"}:
+    report = folder / "report.json"
+    if read_settings_with(folder, "word_epochs", "seeds") is None:
         return None
     fields = describe_progress(folder, count_results(folder))
     if report.is_file():

@@ -20,12 +20,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from bertwright.base.description import Description, describe_progress
+from bertwright.base.description import Description, describe_progress, read_settings_with
 from bertwright.base.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.optional import is_installed
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
-from bertwright.base.settings import read_toml, write_settings
+from bertwright.base.settings import write_settings
 from bertwright.finetuning.pooling_choice import PoolingChoice, choose_pooling
 from bertwright.finetuning.settings import TuningSettings
 from bertwright.inference.feature_cache import (
@@ -447,9 +447,8 @@ def parse_result(record: Any, metric: str) -> ProbeResult:
 
 def describe(folder: Path, verify: bool) -> Description | None:
     """Describe the finished heads of a probe; None for another folder."""
-    path, results = folder / "settings.toml", folder / RESULTS_FILE
-    settings = read_toml(path) if path.is_file() else {}
-    if not settings.keys() >= {"representations", "learning_rates", "seeds"}:
+    results = folder / RESULTS_FILE
+    if (settings := read_settings_with(folder, "representations", "learning_rates", "seeds")) is None:
         return None
     names, planned = settings["representations"], None
     cache = Path(settings.get("features", folder / "features")) / SPLITS[0]
