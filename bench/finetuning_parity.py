@@ -14,7 +14,6 @@ with document context ours begin and end with whole words, and those of the peer
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +32,7 @@ from transformers.models.bert import modeling_bert
 from bertwright.base.ragged import offsets_from_lengths
 from bertwright.base.seeding import TaskStream, derive_key
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
+from bertwright.interop.huggingface import start_task_model
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.kernels.dropout import Dropout, keep_mask
 from bertwright.models.packing import TokenBatch
@@ -40,12 +40,12 @@ from bertwright.systems.bert.bert_encoder import SITES_PER_LAYER
 from bertwright.tasks.collation import collate, step_items
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.task import Encoded
-from bertwright.tasks.task_data import read_examples
-from bertwright.tasks.task_folder import TaskModel, load_task
+from bertwright.tasks.task_data import read_examples, read_splits
+from bertwright.tasks.task_folder import TaskModel, load_task, save_task_folder
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from environment import describe_machine, minilm, use_threads
-from finetuning_scores import DTYPES, MINILM, WORKS, Run, ours, settings_of, with_first_weights
+from environment import describe_machine, make_parser, minilm, use_threads
+from finetuning_scores import MINILM, WORKS, Run, ours, settings_of
 from transformers_baseline import IGNORED, Item, TaggingPeer, pad, steps
 
 Tags = list[list[str]]
@@ -124,6 +124,14 @@ def items_of(encoded: Encoded) -> list[Item]:
     ]
 
 
+def write_first_weights(settings: FinetuneSettings, folder: Path) -> None:
+    """Write our initial weights of a run into a new folder, which `transformers` can read."""
+    model = Path(str(settings.model))
+    task, _ = read_splits(settings.task, settings.tuning.validation_fraction, None)
+    first = start_task_model(model, task.head, settings.seed, settings.tuning.dropout).model
+    save_task_folder(folder, TaskModel(first, task), Tokenizer.load(model))
+
+
 def theirs(
     settings: FinetuneSettings, peer: TaggingPeer, items: Sequence[Item], folder: Path
 ) -> tuple[Iterator[float], Any]:
@@ -133,7 +141,7 @@ def theirs(
     """
     rate = settings.tuning.dropout
     assert rate is not None
-    with_first_weights(settings, folder)
+    write_first_weights(settings, folder)
     attention = "eager" if rate else "sdpa"
     model = transformers.BertForTokenClassification.from_pretrained(folder, attn_implementation=attention).train()
     masks = SharedMasks(rate, settings.seed)
@@ -199,7 +207,7 @@ def compare_training(own: Sequence[float], others: Iterator[float], first: Path,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--task", default="conll2003_context", choices=("conll2003", "conll2003_context"))
     parser.add_argument("--steps", type=int, default=20)
@@ -207,7 +215,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--examples", type=int, default=2000, help="of which the steps take what they need")
     parser.add_argument("--dev-examples", type=int, help="to tag after training; unset: none")
-    parser.add_argument("--dtype", default="float32", choices=DTYPES)
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--systems", nargs="+", choices=("ours", "transformers"), default=("ours", "transformers"))
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args()
@@ -226,7 +234,7 @@ def main() -> None:
         items = items_of(task.encode(train, Tokenizer.load(minilm())))
         epochs = (chosen.steps - 0.5) * settings.batch_size / len(items)
         tuning = TuningSettings(head_init="random", dropout=chosen.dropout)
-        settings = replace(settings, tuning=tuning, epochs=epochs, log_every=1)
+        settings = replace(settings, tuning=tuning, epochs=epochs, log_every=1, keep_checkpoints=True)
         ours(settings)
         last = settings.run / "checkpoints" / f"step-{chosen.steps:08d}"
         models = {"ours": transformers.BertForTokenClassification.from_pretrained(last)}

@@ -22,7 +22,7 @@ The outcome and the default are in docs/decisions/26-start-of-the-head.md.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -109,10 +109,9 @@ def splits_of(name: str, data: Path, seed: int) -> dict[str, list[Any]]:
     return {"train": train, "test": test}
 
 
-def execute(run: Record, data: Path) -> Record:
+def execute(run: Record, about: Work, examples: dict[str, list[Any]]) -> Record:
     """Execute a run and return its score on test. A contender: its name, and the peak rate after a colon."""
-    about, (system, _, rate) = WORKS[run["task"]], run["contender"].partition(":")
-    examples = splits_of(run["task"], data, run["seed"])
+    system, _, rate = run["contender"].partition(":")
     if system == "logistic":
         return {"score": score_vectors(examples)}
     settings = FinetuneSettings(
@@ -193,14 +192,20 @@ def format_interval(values: Sequence[float]) -> str:
     return f"{np.mean(values):+.1f} ± {half:.1f} ({len(values)})"
 
 
-def main() -> None:
-    parser = make_parser(__doc__)
+def make_study_parser(about: str | None, tasks: Iterable[str]) -> argparse.ArgumentParser:
+    """Return the parser of a study of these contenders; `about`: the script's docstring."""
+    parser = make_parser(about)
     parser.add_argument("data", type=Path)
     parser.add_argument("--results", type=Path, required=True, help="file of JSON lines, appended to")
     parser.add_argument("--table", action="store_true", help="print the tables of the results so far; run nothing")
-    parser.add_argument("--tasks", nargs="+", default=list(WORKS), choices=tuple(WORKS))
+    parser.add_argument("--tasks", nargs="+", default=list(tasks), choices=tuple(tasks))
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS))
     parser.add_argument("--seeds", type=int, default=5)
+    return parser
+
+
+def main() -> None:
+    parser = make_study_parser(__doc__, WORKS)
     parser.add_argument("--examples", type=int, help="training and test examples of every task, to try things out")
     options = parser.parse_args()
     if options.examples:
@@ -216,7 +221,11 @@ def main() -> None:
             for contender in options.contenders
             if contender != "logistic" or task in ("trec", "sst2")
         ]
-        run_missing(options.results, runs, lambda run: execute(run, options.data))
+        run_missing(
+            options.results,
+            runs,
+            lambda run: execute(run, WORKS[run["task"]], splits_of(run["task"], options.data, run["seed"])),
+        )
     print_tables(options)
 
 

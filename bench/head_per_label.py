@@ -22,15 +22,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import head_init
 from bertwright.base.seeding import make_rng
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.tasks.classification import TextExample
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
-from environment import make_parser, use_threads
-from head_init import CONTENDERS, Work
-from study import read_trec, run_missing
+from environment import use_threads
+from head_init import Work, execute, make_study_parser, print_tables
+from study import Record, read_trec, run_missing
 
 _BANKING = TaskSettings("classification", overrides=TaskOptions(label="category"))
 _TREC = Work(TaskSettings("classification"), "trec/TREC.train", "trec/TREC.test", 0, 0, "accuracy")
@@ -87,18 +86,15 @@ def is_planned(name: str, contender: str, seed: int, data: Path) -> bool:
     return few or not contender.startswith("transformers")
 
 
+def execute_run(run: Record, data: Path) -> Record:
+    """Execute a run and return its score on test."""
+    return execute(run, TASKS[run["task"].partition(" ")[0]], splits_of(run["task"], data, run["seed"]))
+
+
 def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--results", type=Path, required=True, help="file of JSON lines, appended to")
-    parser.add_argument("--table", action="store_true", help="print the tables of the results so far; run nothing")
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=tuple(TASKS))
+    parser = make_study_parser(__doc__, TASKS)
     parser.add_argument("--levels", nargs="+", default=list(LEVELS), choices=LEVELS)
-    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS))
-    parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
-    head_init.splits_of = splits_of
-    head_init.WORKS.update({f"{name} {level}": TASKS[name] for name in options.tasks for level in options.levels})
     if not options.table:
         use_threads(1)
         configure_malloc()
@@ -110,9 +106,9 @@ def main() -> None:
             for contender in options.contenders
             if is_planned(f"{task} {level}", contender, seed, options.data)
         ]
-        run_missing(options.results, runs, lambda run: head_init.execute(run, options.data))
+        run_missing(options.results, runs, lambda run: execute_run(run, options.data))
     options.tasks = [f"{task} {level}" for level in options.levels for task in options.tasks]
-    head_init.print_tables(options)
+    print_tables(options)
 
 
 if __name__ == "__main__":
