@@ -259,8 +259,9 @@ def test_a_table_lists_the_worst_of_many_labels() -> None:
     details = task.score_details(examples, [guess])["labels"]
     assert details["l0"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "examples": 1}
     assert details["l3"]["f1"] == 1.0
-    assert task.error_columns(examples[0], guess)["gold"] == list(labels)
-    assert task.error_columns(examples[0], LabelsPrediction(labels[::-1], {})) is None
+    assert task.gold_columns(examples[0])["gold"] == list(labels)
+    assert not task.is_right(examples[0], guess)
+    assert task.is_right(examples[0], LabelsPrediction(labels[::-1], {}))
 
 
 def test_a_prediction_shows_its_most_probable_labels() -> None:

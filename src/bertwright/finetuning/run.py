@@ -30,6 +30,7 @@ from bertwright.models.heads import TaskBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.score_formats import format_scores, make_score_table
+from bertwright.tasks.shown_examples import show_examples
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, data_warnings, digest_files
 from bertwright.tasks.task_folder import TaskModel, load_task, write_task_folder
@@ -169,6 +170,10 @@ class FinetuneRun:
                 | {"device": str(context)}
             )
         )
+        if count := settings.show_examples or int(settings.dry_run):
+            for data in splits:
+                files = settings.task.files(data.name)
+                show_examples(self.reporter, state.task, data.name, files, data.examples, count)
         for warning in data_warnings(state.task, settings.task, splits, state.tokenizer, config.max_positions):
             self.reporter.note(warning)
         if state.dev and tuning.validation_fraction and tuning.limit is None and not settings.task.files("dev"):

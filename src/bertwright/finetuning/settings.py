@@ -36,6 +36,7 @@ RESUME_OVERRIDES = (
     "run",
     "resume",
     "dry_run",
+    "show_examples",
     "eval_every",
     "save_every",
     "log_every",
@@ -199,6 +200,9 @@ class FinetuneSettings:
     (WANDB_PROJECT, MLFLOW_TRACKING_URI). Needs `pip install "bertwright[tracking]"`. Unset: nothing is sent."""
     keep_checkpoints: bool = False
     """Keep the newest and the best checkpoint after the run has finished. By default only the model remains."""
+    show_examples: int = 0
+    """Print how often each gold answer occurs, and this many examples of each split as they were read (a dry run: one);
+    with --dry-run, only look at them: no step is measured."""
     dry_run: bool = False
     """Print the data, the settings and the time, estimated from a few measured steps; then stop. Nothing is written."""
     tuning: TuningSettings = field(default_factory=TuningSettings)
@@ -210,6 +214,7 @@ class FinetuneSettings:
         self._check_architecture()
         check_range(self, 1, MAX_BATCH_SIZE, "batch_size")
         check_minimum(self, 1, "eval_every", "save_every", "log_every")
+        check_minimum(self, 0, "show_examples")
         check_range(self, 0, MAX_SEED, "seed")
         check_limit(self, "above 0 and up to 10,000", "epochs")
         task = self.task.build_task()

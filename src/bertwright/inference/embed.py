@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from bertwright.base.files import check_absent, new_file
 from bertwright.base.npy import NpyWriter
-from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
-from bertwright.base.settings import Positional, check_not_str
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
+from bertwright.base.settings import Positional, check_minimum, check_not_str
+from bertwright.base.text_display import shorten
 from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
 from bertwright.interop.model_files import model_folder
 from bertwright.models.pooling import PoolingName, check_pooling
@@ -49,6 +50,8 @@ class EmbedSettings:
     """On bytes that are invalid in the encoding: stop with their location, or read each as U+FFFD."""
     output: Path | None = None
     """New .npy file for the vectors, N × H float32."""
+    show_examples: int = 0
+    """Also print this many texts of --inputs as they were read."""
     pooling: PoolingName | None = None
     """mean, max, weightedmean (later tokens count more) or mean_sqrt_len_tokens over all tokens; cls: the state of
     [CLS] or, in a left-to-right model, whose [CLS] sees only itself, of the last token; lasttoken. Unset: as the
@@ -66,6 +69,7 @@ class EmbedSettings:
 
     def __post_init__(self) -> None:
         check_not_str(self, "texts", "inputs")
+        check_minimum(self, 0, "show_examples")
         if bool(self.texts) == bool(self.inputs):
             raise ValueError("give either texts, or files with --inputs")
         if self.inputs and self.output is None:
@@ -147,7 +151,9 @@ def _read_files(settings: EmbedSettings, files: Sequence[InputFile], reporter: R
         return
     stats, last = ReadStats(), 0
     with reporter.progress("embedding", text_size(files), "bytes") as advance:
-        for document in read(settings.corpus, files, stats):
+        for number, document in enumerate(read(settings.corpus, files, stats)):
+            if number < settings.show_examples:
+                reporter.record(Fields({f"text {number + 1}": shorten(document.text)}))
             yield document.text
             if stats.bytes_read > last:
                 advance(stats.bytes_read - last)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertwright.base.files import new_file
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
-from bertwright.base.settings import Positional, check_not_str
+from bertwright.base.settings import Positional, check_minimum, check_not_str
 from bertwright.inference.predict_settings import TABLE_SUFFIXES
 from bertwright.interop.model_files import check_model
 from bertwright.tasks.task_types import TaskOptions
@@ -38,6 +38,8 @@ class EvaluateSettings:
     file."""
     ensemble: tuple[str, ...] = ()
     """More models of the same task and vocabulary; the probabilities of all models are averaged."""
+    show_examples: int = 0
+    """Print how often each gold answer occurs in the files, and this many examples as they were read."""
     threshold: float | None = None
     """Question answering with questions that may have no answer: τ, the margin over "no answer" above which the best
     span is the answer. Multi-label: the probability above which a label is predicted. Unset: the model's; of an
@@ -47,6 +49,7 @@ class EvaluateSettings:
 
     def __post_init__(self) -> None:
         check_not_str(self, "inputs", "ensemble")
+        check_minimum(self, 0, "show_examples")
         if not self.inputs:
             raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
         if self.errors is not None and self.errors.suffix not in (".jsonl", *TABLE_SUFFIXES):
@@ -68,6 +71,7 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
         check_model(name)
     from bertwright.inference.load_task_models import load_for_task
     from bertwright.tasks.ensemble import predict_ensemble
+    from bertwright.tasks.shown_examples import show_examples
     from bertwright.tasks.unknown_rates import InputCounts
     from bertwright.training.context import execution_context
 
@@ -82,6 +86,8 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
         if not examples:
             raise ValueError(f"{settings.inputs[0]}: no examples in it")
         task.check(examples)
+        if settings.show_examples:
+            show_examples(reporter, task, "examples", settings.inputs, examples, settings.show_examples)
         encoded = task.encode(examples, model.tokenizer, labeled=False)
         with reporter.progress("evaluating", encoded.num_items) as advance:
             predictions = task.decode(examples, encoded, predict_ensemble(members, encoded, advance))
@@ -111,9 +117,9 @@ def _write_errors(path: Path, suffix: str, task: AnyTask, examples: Sequence[Any
     from bertwright.inference.predict_outputs import PredictedExample, write_predictions
 
     wrong = [
-        PredictedExample(example, prediction, columns)
+        PredictedExample(example, prediction, task.gold_columns(example))
         for example, prediction in zip(examples, predictions, strict=True)
-        if (columns := task.error_columns(example, prediction)) is not None
+        if not task.is_right(example, prediction)
     ]
     with path.open("w", encoding="utf-8", newline="") as file:
         write_predictions(file, suffix, task, wrong)

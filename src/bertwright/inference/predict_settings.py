@@ -39,6 +39,8 @@ class PredictSettings:
     tags; .json for answers in SQuAD's format. With -, .jsonl on standard output."""
     limit: int | None = None
     """Label only this many examples of --inputs, the first ones, for a quick trial. Unset: all."""
+    show_examples: int = 0
+    """Also print this many examples of --inputs as they were read."""
     ensemble: tuple[str, ...] = ()
     """More models of the same task and vocabulary; the probabilities of all models are averaged."""
     threshold: float | None = None
@@ -59,6 +61,7 @@ class PredictSettings:
             raise ValueError(f"give either texts, or files with --inputs; {STDIN} means standard input")
         check_stdin_alone(self.inputs)
         check_minimum(self, 1, "limit")
+        check_minimum(self, 0, "show_examples")
         if self.limit is not None and not self.inputs:
             raise ValueError(f"--limit {self.limit}: expected --inputs, got texts on the command line; omit it")
         if self.inputs and self.output is None:

@@ -183,7 +183,7 @@ class PretrainSettings:
     ULMFiT is fine-tuned on a task's text (with --init; 1 / 2.6 = 0.385)."""
     show_examples: int = 0
     """Print this many examples of the first step, with what is masked, replaced or kept, and whether B follows A; with
-    --dry-run, only look at them."""
+    --dry-run, only look at them: no step is measured."""
     dry_run: bool = False
     """Print the plan, memory, disk space and the time, estimated from a few measured steps; then stop. Nothing is
     written."""

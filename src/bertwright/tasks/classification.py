@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -222,6 +222,10 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
 
     def describe(self) -> dict[str, str]:
         return {"head reads": describe_pooling(self.pooling)} if self.pooling else {}
+
+    def gold_columns(self, example: TextExample[L]) -> dict[str, Any]:
+        pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
+        return {"location": example.location, "text": example.text, **pair, "gold": example.label}
 
     def group_keys(self, examples: Sequence[TextExample[L]]) -> Sequence[Hashable]:
         """Return the texts: copies of a training example would make its score too high."""
@@ -447,11 +451,11 @@ class Classification(TextTask[str, LabelPrediction]):
         by_label = self._label_scores(examples, predictions)
         return {"labels": {label: one._asdict() for label, one in by_label.items()}, "confusion_matrix": matrix}
 
-    def error_columns(self, example: TextExample[str], prediction: LabelPrediction) -> dict[str, Any] | None:
-        if prediction.label == example.label:
-            return None
-        pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
-        return {"location": example.location, "text": example.text, **pair, "gold": example.label}
+    def is_right(self, example: TextExample[str], prediction: LabelPrediction) -> bool:
+        return prediction.label == example.label
+
+    def count_gold(self, examples: Sequence[TextExample[str]]) -> Mapping[str, int]:
+        return Counter(known_labels(examples))
 
     def predicted_classes(self, predictions: Sequence[LabelPrediction]) -> set[str]:
         return {prediction.label for prediction in predictions}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -282,12 +283,19 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         by_label = self._label_scores(examples, predictions)
         return {"labels": {label: one._asdict() for label, one in by_label.items()}}
 
-    def error_columns(self, example: TextExample[Label], prediction: LabelsPrediction) -> dict[str, Any] | None:
-        (gold,) = self.label_sets([example])
-        if {*gold} == {*prediction.labels}:
-            return None
-        pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
-        return {"location": example.location, "text": example.text, **pair, "gold": list(gold)}
+    def is_right(self, example: TextExample[Label], prediction: LabelsPrediction) -> bool:
+        return {*self.label_sets([example])[0]} == {*prediction.labels}
+
+    def gold_columns(self, example: TextExample[Label]) -> dict[str, Any]:
+        gold = None if example.label is None else list(self.label_sets([example])[0])
+        return super().gold_columns(example) | {"gold": gold}
+
+    def show(self, example: TextExample[Label]) -> dict[str, str]:
+        gold = {} if example.label is None else {"gold": ", ".join(self.label_sets([example])[0]) or NO_LABEL}
+        return super().show(example) | gold
+
+    def count_gold(self, examples: Sequence[TextExample[Label]]) -> Mapping[str, int]:
+        return Counter(label for labels in self.label_sets(examples) for label in labels or (NO_LABEL,))
 
     def predicted_classes(self, predictions: Predictions) -> set[str]:
         return {", ".join(prediction.labels) or NO_LABEL for prediction in predictions}

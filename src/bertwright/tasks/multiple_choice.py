@@ -6,7 +6,8 @@ N examples with W endings each; S = N · W sequences [CLS] prompt [SEP] ending [
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from statistics import mode
@@ -302,11 +303,25 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         shares = {f"p({number})": share for number, share in enumerate(prediction.probabilities, self.first_label)}
         return {"choice": prediction.choice + self.first_label, "probability": prediction.probability} | shares
 
-    def error_columns(self, example: ChoiceExample, prediction: ChoicePrediction) -> dict[str, Any] | None:
-        if example.label is None or prediction.choice == example.label:
-            return None
-        given = {"location": example.location, "prompt": example.prompt, "endings": list(example.endings)}
-        return given | {"gold": example.label + self.first_label}
+    def is_right(self, example: ChoiceExample, prediction: ChoicePrediction) -> bool:
+        return example.label is None or prediction.choice == example.label
+
+    def gold_columns(self, example: ChoiceExample) -> dict[str, Any]:
+        gold = None if example.label is None else example.label + self.first_label
+        return {
+            "location": example.location, "prompt": example.prompt, "endings": list(example.endings), "gold": gold,
+        }  # fmt: skip
+
+    def show(self, example: ChoiceExample) -> dict[str, str]:
+        """Return the prompt and each ending, of which the right one is marked."""
+        endings = {
+            f"ending {number + self.first_label}{', right' if number == example.label else ''}": ending
+            for number, ending in enumerate(example.endings)
+        }
+        return {"location": example.location, "prompt": example.prompt} | endings
+
+    def count_gold(self, examples: Sequence[ChoiceExample]) -> Mapping[str, int]:
+        return Counter(f"ending {label + self.first_label}" for label in sorted(known_labels(examples)))
 
     def display(self, predicted: Sequence[tuple[ChoiceExample, ChoicePrediction]]) -> list[DisplayTable]:
         tables = []

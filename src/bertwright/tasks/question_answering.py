@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -24,7 +25,7 @@ from bertwright.metrics.answer_scores import RULES, Threshold, best_threshold, s
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.dialects import check_dialect
-from bertwright.tables.question_files import QaExample, QuestionFormat, align_answers, read_questions
+from bertwright.tables.question_files import GoldAnswer, QaExample, QuestionFormat, align_answers, read_questions
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import (
@@ -446,11 +447,22 @@ class QuestionAnswering(Task[QaExample, Answer]):
             "candidates": [candidate._asdict() for candidate in prediction.candidates],
         }
 
-    def error_columns(self, example: QaExample, prediction: Answer) -> dict[str, Any] | None:
-        if self.score([example], [prediction])["exact_match"] == 1:
-            return None
+    def is_right(self, example: QaExample, prediction: Answer) -> bool:
+        return self.score([example], [prediction])["exact_match"] == 1
+
+    def gold_columns(self, example: QaExample) -> dict[str, Any]:
         gold = [answer.text for answer in example.answers]
         return {"location": example.location, "question": example.question, "gold": gold}
+
+    def show(self, example: QaExample) -> dict[str, str]:
+        """Return the question, its context, and its answers with their characters in the context."""
+        found = [f"{answer.text}, {_place(answer)}" for answer in dict.fromkeys(example.answers)]
+        gold = found or ([NO_ANSWER] if example.is_impossible else [])
+        shown = {"location": example.location, "question": example.question, "context": example.context}
+        return shown | ({"gold": "; ".join(gold)} if gold else {})
+
+    def count_gold(self, examples: Sequence[QaExample]) -> Mapping[str, int]:
+        return Counter("without an answer" if example.is_impossible else "with an answer" for example in examples)
 
     def display(self, predicted: Sequence[tuple[QaExample, Answer]]) -> list[DisplayTable]:
         """Format the best candidates of each question."""
@@ -684,3 +696,10 @@ def best_spans(
 
 def _gold_texts(examples: Sequence[QaExample]) -> list[list[str]]:
     return [[answer.text for answer in example.answers] for example in examples]
+
+
+def _place(answer: GoldAnswer) -> str:
+    """Describe where an answer is in its context."""
+    if answer.start is None:
+        return "not in the context"
+    return f"characters {answer.start}-{answer.start + len(answer.text)}"

@@ -13,7 +13,7 @@ W words including context, S windows, R words to tag, C tags.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import prod
@@ -446,11 +446,28 @@ class Tagging(Task[TagExample, TagPrediction]):
             "entities": [entity._asdict() for entity in prediction.entities],
         }
 
-    def error_columns(self, example: TagExample, prediction: TagPrediction) -> dict[str, Any] | None:
-        gold = to_canonical_scheme(known_tags(example), self._scheme)
-        if self.score([example], [prediction])["accuracy"] == 1:
-            return None
-        return {"location": example.location, "gold": list(gold)}
+    def is_right(self, example: TagExample, prediction: TagPrediction) -> bool:
+        return self.score([example], [prediction])["accuracy"] == 1
+
+    def gold_columns(self, example: TagExample) -> dict[str, Any]:
+        gold = None if example.tags is None else list(to_canonical_scheme(example.tags, self._scheme))
+        return {"location": example.location, "gold": gold}
+
+    def show(self, example: TagExample) -> dict[str, str]:
+        """Return the sentence with its entities in brackets or, if tags are plain classes, the tag after each word."""
+        words = list(example.words)
+        if example.tags is not None and self._scheme == "none":
+            words = [f"{word}/{tag}" for word, tag in zip(words, example.tags, strict=True)]
+        elif example.tags is not None:
+            for span in find_spans(self._gold(example)):
+                words[span.first] = f"[{words[span.first]}"
+                words[span.last] += f" {span.label}]"
+        return {"location": example.location, "words": " ".join(words)}
+
+    def count_gold(self, examples: Sequence[TagExample]) -> Mapping[str, int]:
+        if self._scheme == "none":
+            return Counter(tag for example in examples for tag in known_tags(example))
+        return Counter(span.label for example in examples for span in find_spans(self._gold(example)))
 
     def display(self, predicted: Sequence[tuple[TagExample, TagPrediction]]) -> list[DisplayTable]:
         """Format the entities of each text or, if tags are plain classes, all of its words."""

@@ -351,8 +351,8 @@ class Task(ABC, Generic[E, P]):
         """Return scores per label and the like as plain values, for the file of `evaluate`."""
         return {}
 
-    def error_columns(self, example: E, prediction: P) -> dict[str, Any] | None:
-        """Return location, input and gold answer of an example with a wrong prediction; None if it is right.
+    def is_right(self, example: E, prediction: P) -> bool:
+        """Return whether a prediction is the gold answer.
 
         Raises ValueError for a task type whose predictions are not right or wrong.
         """
@@ -378,6 +378,18 @@ class Task(ABC, Generic[E, P]):
         return self
 
     # Reports and files
+
+    @abstractmethod
+    def gold_columns(self, example: E) -> dict[str, Any]:
+        """Return location, input and gold answer of an example as plain values by name; None for an unknown answer."""
+
+    def show(self, example: E) -> dict[str, str]:
+        """Return what was read of an example for people, by name: by default, its columns that have a value."""
+        return {name: str(value) for name, value in self.gold_columns(example).items() if value is not None}
+
+    def count_gold(self, examples: Sequence[E]) -> Mapping[str, int]:
+        """Count the examples, or their parts, with each gold answer; empty if gold answers are no classes."""
+        return {}
 
     def describe(self) -> dict[str, str]:
         """Return properties of the task for the summary of a model, by name."""

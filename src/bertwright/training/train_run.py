@@ -21,6 +21,8 @@ class RunSettings(Resumable, Protocol):
 
     @property
     def dry_run(self) -> bool: ...
+    @property
+    def show_examples(self) -> int: ...
 
 
 class TrainingRun(Protocol):
@@ -58,9 +60,10 @@ def train_run(
         with execution_context(settings.device) as context:
             run = open_run(context, reporter)
             run.print_summary()
-            cost = run.describe_cost()
-            reporter.record(Heading("The whole run, estimated on this machine"))
-            reporter.record(Fields(cost))
+            if not settings.show_examples:
+                cost = run.describe_cost()
+                reporter.record(Heading("The whole run, estimated on this machine"))
+                reporter.record(Fields(cost))
         return settings.run
     with locked_run(settings, resume_overrides, distributed) as context:
         folder, reporter = settings.run / "model", reporter if context.is_main_process else MUTE

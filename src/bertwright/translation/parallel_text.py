@@ -66,6 +66,18 @@ def read_parallel(sources: Sequence[str], targets: Sequence[str], encoding: str 
     return text
 
 
+def overlap_notices(train: ParallelText, dev: ParallelText | None) -> list[str]:
+    """Describe pairs that teach or test nothing, one sentence each: copies, and held-out pairs that are trained on."""
+    pairs, found = list(zip(*train, strict=True)), list[str]()
+    if copies := sum(source == target for source, target in pairs):
+        found.append(f"{copies:,} of {len(pairs):,} pairs have a target that equals the source: a model learns to copy")
+    known, held_out = set(pairs), [] if dev is None else list(zip(*dev, strict=True))
+    if seen := sum(pair in known for pair in held_out):
+        text = f"dev: {seen:,} of {len(held_out):,} pairs are pairs of the training text"
+        found.append(f"{text}; their score says little about other sentences")
+    return found
+
+
 def encode_lines(lines: Sequence[str], tokenizer: TextTokenizer) -> Ragged:
     """Encode texts with the special tokens before and after."""
     encoded = tokenizer.encode_raw(lines)

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
+from bertwright.base.text_display import shorten
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.metrics.bleu import Bleu, corpus_bleu
 from bertwright.systems.registry import resolve
@@ -42,7 +44,14 @@ from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metric
 from bertwright.training.optimizer import Optimizer, make_optimizer
 from bertwright.training.run_folder import check_data_unchanged, format_resume_command, record_run
 from bertwright.training.train_run import train_run
-from bertwright.translation.parallel_text import EncodedPairs, LabeledPairs, ParallelText, encode_pairs, read_parallel
+from bertwright.translation.parallel_text import (
+    EncodedPairs,
+    LabeledPairs,
+    ParallelText,
+    encode_pairs,
+    overlap_notices,
+    read_parallel,
+)
 from bertwright.translation.settings import RESUME_OVERRIDES, TrainTranslationSettings
 from bertwright.translation.translator import Translator
 from bertwright.vocabulary.learn.joint_vocabulary import learn_joint_vocabulary
@@ -85,7 +94,7 @@ def open_run(settings: TrainTranslationSettings, context: ExecutionContext, repo
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
     pairs = _within_length(encode_pairs(text, system, settings.seed), settings, reporter)
-    return TranslationRun(settings, context, reporter, system, optimizer, pairs, dev)
+    return TranslationRun(settings, context, reporter, system, optimizer, text, pairs, dev)
 
 
 def make_system(settings: TrainTranslationSettings, text: ParallelText) -> TranslationSystem:
@@ -132,6 +141,7 @@ class TranslationRun:
     reporter: Reporter
     system: TranslationSystem
     optimizer: Optimizer
+    text: ParallelText
     pairs: EncodedPairs
     dev: ParallelText | None
 
@@ -167,6 +177,11 @@ class TranslationRun:
             "device": str(self.context),
         }
         self.reporter.record(Fields(fields))
+        count = settings.show_examples or int(settings.dry_run)
+        for source, target in islice(zip(*self.text, strict=True), count):
+            self.reporter.record(Fields({"source": shorten(source), "target": shorten(target)}))
+        for notice in overlap_notices(self.text, self.dev):
+            self.reporter.note(notice)
 
     def describe_cost(self) -> dict[str, str]:
         """Measure a few steps; return the cost of the whole run as names and values."""

@@ -29,7 +29,9 @@ from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
 
 # Settings that may change on resume: they decide where to compute, and how often to save and report.
-RESUME_OVERRIDES = ("run", "resume", "dry_run", "save_every", "eval_every", "log_every", "keep_checkpoints", "device")
+RESUME_OVERRIDES = (
+    "run", "resume", "dry_run", "show_examples", "save_every", "eval_every", "log_every", "keep_checkpoints", "device",
+)  # fmt: skip
 
 
 def paper_optimizer() -> OptimizerSettings:
@@ -106,6 +108,9 @@ class TrainTranslationSettings:
     """Seed of the initial weights, the order of the pairs, and dropout."""
     keep_checkpoints: bool = False
     """Keep the newest checkpoints after the run has finished. By default only the model remains."""
+    show_examples: int = 0
+    """Print this many pairs as they were read (a dry run: one); with --dry-run, only look at them: no step is
+    measured."""
     dry_run: bool = False
     """Print the data, the settings and the time, estimated from a few measured steps; then stop. Nothing is written."""
     optimizer: OptimizerSettings = field(default_factory=paper_optimizer)
@@ -115,6 +120,7 @@ class TrainTranslationSettings:
         check_not_str(self, "train_source", "train_target", "dev_source", "dev_target")
         check_minimum(self, 1, "steps", "batch_tokens", "average", "save_every", "eval_every", "log_every", "beam_size")
         check_minimum(self, 3, "max_length")
+        check_minimum(self, 0, "show_examples")
         check_range(self, 0, MAX_SEED, "seed")
         check_limit(self, "from 0 to below 1", "dropout", "label_smoothing")
         check_choice(self, "size", "bleu_tokenize")
