@@ -711,6 +711,14 @@ def test_dry_run_prints_summary_and_cost_and_writes_nothing(tmp_path: Path, make
     assert re.fullmatch(r"\d+ s|\d+ min", fields["estimated time"])
     assert re.fullmatch(r"[\d.,]+ [MG]B per process", fields["memory"])
     assert re.fullmatch(r"[\d.]+ [kM]B or less for checkpoints and model", fields["disk space"])
+    assert re.findall(r"(train|dev)\.tsv, line (\d+)", printed) == [("train", "2"), ("dev", "2")]
+
+
+def test_dry_run_with_examples_only_looks_at_them(tmp_path: Path, make_tuning: Make) -> None:
+    printed = run_finetune(make_tuning(tmp_path / "run", dry_run=True, show_examples=3))
+    assert re.findall(r"(train|dev).tsv, line (\d)", printed) == [(s, n) for s in ("train", "dev") for n in "234"]
+    assert re.search(r"^  gold answers +(good|bad): \d+, (good|bad): \d+ *$", printed, re.MULTILINE)
+    assert "estimated time" not in printed
 
 
 # Misuse

@@ -11,7 +11,13 @@ from bertwright.base.ragged import Ragged, offsets_from_lengths
 from bertwright.base.seeding import make_rng
 from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
 from bertwright.systems.translation_models import TranslationSystem
-from bertwright.translation.parallel_text import EncodedPairs, ParallelText, encode_pairs, read_parallel
+from bertwright.translation.parallel_text import (
+    EncodedPairs,
+    ParallelText,
+    encode_pairs,
+    overlap_notices,
+    read_parallel,
+)
 from bertwright.vocabulary.learn.joint_vocabulary import learn_joint_vocabulary
 
 
@@ -44,6 +50,14 @@ def test_files_that_do_not_belong_together_are_errors(
     with pytest.raises(ValueError, match=expected) as error:
         read_parallel(*write(tmp_path, source, target))
     assert str(tmp_path / where) in str(error.value)
+
+
+def test_copies_and_held_out_pairs_of_the_training_text_are_noticed() -> None:
+    train = ParallelText(["a", "b", "c"], ["x", "b", "z"])
+    copied, seen = overlap_notices(train, ParallelText(["a", "c", "d"], ["x", "y", "d"]))
+    assert copied.startswith("1 of 3 pairs have a target that equals the source")
+    assert seen.startswith("dev: 1 of 3 pairs are pairs of the training text")
+    assert overlap_notices(ParallelText(["a"], ["x"]), None) == []
 
 
 def test_another_encoding_can_be_named(tmp_path: Path) -> None:

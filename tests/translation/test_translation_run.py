@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import zipfile
 from dataclasses import replace
@@ -244,6 +245,7 @@ def test_long_pairs_are_left_out_and_counted_and_the_budget_is_checked(
     printed = read_output(reporter)
     assert "pairs have more than 4 tokens: left out" in printed
     assert "estimated time" in printed
+    assert len(re.findall(r"^  source +\S", printed, re.MULTILINE)) == 1
     assert not settings.run.exists()
     with pytest.raises(ValueError, match="max_length = 3: expected some pairs"):
         train_translation(

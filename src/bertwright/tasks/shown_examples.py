@@ -18,7 +18,7 @@ def show_examples(
     """Print the files of a split, how often each gold answer occurs, and the first `count` examples."""
     answers = sorted(task.count_gold(examples).items(), key=lambda answer: -answer[1])
     rest = f" and {len(answers) - MAX_ANSWERS:,} more" if len(answers) > MAX_ANSWERS else ""
-    gold = ", ".join(f"{label} {number:,}" for label, number in answers[:MAX_ANSWERS])
+    gold = ", ".join(f"{label}: {number:,}" for label, number in answers[:MAX_ANSWERS])
     reporter.record(Heading(f"{name}: {len(examples):,} examples"))
     of_split = {"files": ", ".join(files)} if files else {}
     reporter.record(Fields(of_split | ({"gold answers": gold + rest} if answers else {})))
