@@ -162,7 +162,7 @@ def flags(record: type) -> dict[str, str]:
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 def test_help_explains_every_setting(verb: Verb) -> None:
-    shown = run_successfully(f"{verb.name} --help")
+    shown = run_successfully(f"{verb.name} --help all")
     words = " ".join(shown.split())
     for flag, text in flags(verb.load_settings()).items():
         positional = f" {flag.upper().removesuffix('S')} " in words
@@ -171,6 +171,16 @@ def test_help_explains_every_setting(verb: Verb) -> None:
     assert "--config FILE.toml" in words
     assert "None" not in re.sub("`None`|called None", "", shown)
     assert max(map(len, shown.split("\n"))) <= 80
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb.usual], ids=lambda verb: verb.name)
+def test_help_begins_with_the_usual_settings(verb: Verb) -> None:
+    shown = run_successfully(f"{verb.name} --help")
+    listed = re.findall(r"^  (?:--)?([A-Za-z-]+)", shown, re.MULTILINE)
+    singular = [name.lower().replace("-", "_").rstrip("s") for name in listed]  # a positional INPUT is the field inputs
+    assert singular == [field.rstrip("s") for field in verb.usual.split()]
+    assert f"bertwright {verb.name} --help all" in shown
+    assert shown.count("\n") < 95
 
 
 def test_survey(at: Path) -> None:
@@ -593,7 +603,7 @@ def test_help_has_no_control_characters(at: Path, verb: Verb) -> None:
             tables.setdefault(parents, []).append(f"{field} = {f'[{value}]' if 'tuple' in str(kind) else value}\n")
     heads = {parents: f"[{'.'.join(parents)}]\n" if parents else "" for parents in sorted(tables)}
     (at / "evil.toml").write_text("".join(head + "".join(tables[parents]) for parents, head in heads.items()))
-    done = run_command(f"{verb.name} --config evil.toml --help")
+    done = run_command(f"{verb.name} --config evil.toml --help all")
     assert (done.code, done.err) == (0, "")
     assert r"\x1b" in done.out
     assert not CONTROL.search(done.out.replace("\n", ""))

@@ -47,7 +47,7 @@ def list_options(arguments: list[str]) -> dict[str, str]:
     """Return type, choices and default of each option in a command's help, by its key in a TOML file."""
     options: dict[str, str] = {}
     table, key = "", None
-    for line in check_command(*arguments, "--help").splitlines():
+    for line in check_command(*arguments, "--help", "all").splitlines():
         if section := SECTION.match(line):
             table, key = f"{section[1]}.", None
         elif option := OPTION.fullmatch(line):

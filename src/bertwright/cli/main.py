@@ -24,10 +24,10 @@ From raw text to a BERT, pre-trained and fine-tuned. The commands:
 
 {commands}
 
-`bertwright COMMAND --help` explains every setting of a command, with its
-default and the default's source. --config reads settings from a TOML file (for
-pretrain, also from a recipe); options override them. Vocabularies, stores and
-runs save all settings as settings.toml, which --config can read again.
+`bertwright COMMAND --help` explains the usual settings of a command, with their
+defaults, and `--help all` every one. --config reads settings from a TOML file
+(for pretrain, also from a recipe); options override them. Vocabularies, stores
+and runs save all settings as settings.toml, which --config can read again.
 """
 
 PACKAGE = Path(__file__).parents[1]
@@ -140,7 +140,7 @@ def dispatch(arguments: list[str]) -> int:
     verb = verbs[name]
     with importing_torch():  # other C extensions are imported here
         settings_class = verb.load_settings()
-    settings = read_settings(settings_class, name, rest, verb.example)
+    settings = read_settings(settings_class, name, rest, verb.example, verb.usual.split())
     if settings is not None:
         verb.run(settings)
     return 0

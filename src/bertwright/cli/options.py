@@ -17,7 +17,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
@@ -65,10 +65,11 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(message.removeprefix("argument "))
 
 
-def read_settings(cls: type[Any], name: str, arguments: list[str], example: str) -> Any:
+def read_settings(cls: type[Any], name: str, arguments: list[str], example: str, usual: Sequence[str] = ()) -> Any:
     """Build a command's settings from its arguments and from the settings file or run that they name.
 
-    Returns None after printing the help, if the arguments ask for it. Raises ValueError for wrong values.
+    Returns None after printing the help, if the arguments ask for it. `usual`: fields of the options that --help shows,
+    where `--help all` shows all; empty: there are few. Raises ValueError for wrong values.
     """
     options = list_options(cls, {})
     try:
@@ -79,7 +80,9 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str)
     table = settings.merge(base, given)
     if wants_help:
         shown = settings.merge(settings.derived_defaults(cls, table), base)
-        print_escaped(format_help(cls, name, example, list_options(cls, shown)), sys.stdout)
+        options = list_options(cls, shown)
+        groups = group_options(options) if wants_help == "all" or not usual else choose_usual(options, usual, name)
+        print_escaped(format_help(cls, name, example, groups), sys.stdout)
         return None
     required = [option for option in options if option.default is MISSING]
     missing = [option for option in required if option.path[-1] not in _enclosing(table, option.path)]
@@ -107,8 +110,8 @@ def list_options(cls: type[Any], table: dict[str, Any], *path: str) -> list[Opti
     return options + nested
 
 
-def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[str, Any], str | None, bool]:
-    """Return the arguments as a table, the value of --config, and whether the help is asked for.
+def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[str, Any], str | None, str]:
+    """Return the arguments as a table, the value of --config, and the help that is asked for: usual, all or empty.
 
     Arguments after -- are values, even if they begin with -. Raises ValueError for what is no option or no value.
     """
@@ -117,7 +120,7 @@ def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[s
     parser = Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     parser._negative_number_matcher = re.compile(r"-\.?\d")  # argparse before Python 3.14 takes -1e-05 for a flag
     parser.add_argument("--config")
-    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-h", "--help", nargs="?", const="usual")
     for option in options:
         if option.kind is bool:
             parser.add_argument(option.name, dest=option.name, action=argparse.BooleanOptionalAction)
@@ -126,7 +129,8 @@ def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[s
             parser.add_argument(option.name, dest=option.name, nargs=count, action="append")
     end = arguments.index("--") if "--" in arguments else len(arguments)
     namespace, rest = parser.parse_known_args(arguments[:end])
-    values, wants_help = vars(namespace), "help" in namespace
+    values = vars(namespace)
+    wants_help = "" if "help" not in namespace else "all" if namespace.help == "all" else "usual"
     if not wants_help and (unknown := [argument for argument in rest if FLAG.fullmatch(argument)]):
         close = difflib.get_close_matches(unknown[0].partition("=")[0], [option.name for option in options], n=1)
         hint = f"did you mean {close[0]}?" if close else "for a text that begins with -, write -- before it"
@@ -220,8 +224,28 @@ def find_config(name: str, command: str) -> Path:
     raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}{known}", name)
 
 
-def format_help(cls: type[Any], name: str, example: str, options: list[Option]) -> str:
-    """Return a command's help: what it does, an example, and every option with its text and its default."""
+Group = tuple[str, Sequence[Option]]
+"""A heading, and the options below it."""
+
+
+def group_options(options: Sequence[Option]) -> list[Group]:
+    """Return all options by the table that has them."""
+    found = itertools.groupby(options, lambda option: (option.path[:-1], option.owner))
+    return [
+        (f"[{'.'.join(path)}] {owner.__doc__}" if path else "Options", list(group)) for (path, owner), group in found
+    ]
+
+
+def choose_usual(options: Sequence[Option], usual: Sequence[str], name: str) -> list[Group]:
+    """Return the options that most users need, in the order of `usual`, the names of their fields."""
+    by_field = {option.path[-1]: option for option in reversed(options)}
+    heading = f"The usual ones of {len(options)} options; bertwright {name} --help all shows all of them"
+    return [(heading, [by_field[field] for field in usual])]
+
+
+def format_help(cls: type[Any], name: str, example: str, groups: Sequence[Group]) -> str:
+    """Return a command's help: what it does, an example, and options with their texts and their defaults."""
+    options = [option for _, group in groups for option in group]
     recipe = f" or a recipe (--config NAME: {', '.join(RECIPE_NAMES)})" if name == RECIPE_COMMAND else ""
     positional = [describe_option(option) for option in options if option.is_positional]
     blocks = [
@@ -230,11 +254,10 @@ def format_help(cls: type[Any], name: str, example: str, options: list[Option]) 
         _fill(f"Example: {example}"),
         _fill(f"Settings can also come from a TOML file (--config FILE.toml){recipe}; options override them."),
     ]
-    for (path, owner), group in itertools.groupby(options, lambda option: (option.path[:-1], option.owner)):
-        docs = settings.field_docs(owner)
-        lines = [_fill(f"[{'.'.join(path)}] {owner.__doc__}" if path else "Options")]
+    for heading, group in groups:
+        lines = [_fill(heading)]
         for option in group:
-            doc = docs.get(option.path[-1], "")
+            doc = settings.field_docs(option.owner).get(option.path[-1], "")
             lines.append(_fill(f"{describe_option(option)} {_describe_default(option.default, doc)}", "  ", "      "))
             lines += [_fill(doc, "      ", "      ")] if doc else []
         blocks.append("\n".join(lines))

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from bertwright.base.resolve import resolve
 
+TASK_FILES = "task data train dev test text text_pair label"  # usual options of commands that read a task
+
 
 class Verb(NamedTuple):
     """A command of the command line."""
@@ -26,6 +28,8 @@ class Verb(NamedTuple):
     """Module and function of the library, which takes the settings and a `Reporter`."""
     summary: str
     example: str
+    usual: str = ""
+    """Fields of its usual options, which --help shows where the command has many; empty: all."""
     check: str = ""
     """Function beside the settings that checks the inputs without torch."""
     restarts: bool = False
@@ -107,29 +111,39 @@ VERBS = (
         "pretrain", "pretraining.settings:PretrainSettings", "pretraining.run:pretrain",
         "pre-train a BERT on a token store, or resume a run",
         "bertwright pretrain --config mini --store store --run runs/mini",
+        "store run size init architecture objective steps batch_size max_length learning_rate seed save_every "
+        "eval_every show_examples dry_run resume device dtype threads",
         check="check_inputs", restarts=True,
     ),
     Verb(
         "finetune", "finetuning.settings:FinetuneSettings", "finetuning.run:finetune",
         "fine-tune a BERT on a task, or resume a run",
         "bertwright finetune --task classification --train train.tsv --dev dev.tsv --model runs/mini --run runs/task",
+        f"{TASK_FILES} model run epochs batch_size learning_rate max_length seed validation_fraction patience "
+        "show_examples dry_run resume device threads",
         check="check_inputs", restarts=True,
     ),
     Verb(
         "grid", "trials.grid_settings:GridSettings", "trials.grid:grid",
         "fine-tune with several settings and seeds",
         "bertwright grid --task mrpc --model runs/mini --run runs/mrpc-grid --seeds 5 --dry-run",
+        f"{TASK_FILES} model run learning_rates batch_sizes epochs seeds max_length validation_fraction keep_all "
+        "dry_run resume device threads",
         check="check_inputs",
     ),
     Verb(
         "evaluate", "inference.evaluate:EvaluateSettings", "inference.evaluate:evaluate",
         "score a fine-tuned model on labeled files",
         "bertwright evaluate runs/task test.tsv --output scores.json",
+        "model inputs output errors ensemble threshold show_examples text text_pair label encoding format device "
+        "threads",
     ),
     Verb(
         "ladder", "trials.ladder_settings:LadderSettings", "trials.ladder:ladder",
         "compare the systems that led to BERT on one task",
         "bertwright ladder --task conll2003 --data data/conll2003 --bert runs/mini --elmo runs/elmo --run runs/ladder",
+        f"{TASK_FILES} run vectors elmo cove ulmfit gpt bert seeds word_epochs epochs max_length limit resume device "
+        "threads",
         check="check_inputs",
     ),
     Verb(
@@ -142,12 +156,16 @@ VERBS = (
         "predict", "inference.predict_settings:PredictSettings", "inference.predict:predict",
         "label texts with a fine-tuned model",
         "bertwright predict runs/task --inputs new.csv --keep-columns id --output predictions.csv",
+        "model texts inputs output limit show_examples keep_columns safe_csv ensemble threshold text text_pair "
+        "encoding format device threads",
         check="check_inputs", prints_results=lambda settings: str(settings.output) == "-",
     ),
     Verb(
         "probe", "trials.probe_settings:ProbeSettings", "trials.probe:probe",
         "train small heads on the features of a frozen BERT",
         "bertwright probe --task conll2003 --model runs/mini --run runs/ner-probe",
+        f"{TASK_FILES} model run representations seeds learning_rates epochs batch_size max_length validation_fraction "
+        "dry_run resume device threads",
         check="check_inputs",
     ),
     Verb(
