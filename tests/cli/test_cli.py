@@ -567,7 +567,7 @@ def commands_with(text: str) -> dict[str, str]:
         "translate": f"translate {quoted} a",
         "attention": f"attention {quoted} a --output new.png",
         "experiment": f"experiment {quoted} --work new",
-        "generate": f"generate {quoted} --prompt a",
+        "generate": f"generate {quoted} a",
         "ladder": f"ladder --task {quoted} --run new",
         "nearest-words": f"nearest-words {quoted} a",
         "next-sentence": f"next-sentence {quoted} a b",

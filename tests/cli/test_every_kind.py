@@ -63,7 +63,7 @@ COMMANDS = [
     f"fill-mask X the_[MASK]_sees {DEVICE}",
     f"next-sentence X the_bear a_wolf {DEVICE}",
     f"attention X the_bear --output OUT.png {DEVICE}",
-    f"generate X --prompt the_bear --max-new-tokens 2 {DEVICE}",
+    f"generate X the_bear --max-new-tokens 2 {DEVICE}",
     f"predict X the_bear_sees {DEVICE}",
     f"predict X --inputs c.tsv --output OUT.csv {DEVICE}",
     f"evaluate X c.tsv {DEVICE}",

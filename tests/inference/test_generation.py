@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def log_probabilities(bert: Bert, ids: list[int]) -> np.ndarray:
 
 
 def test_greedy_decoding_equals_recomputation_without_a_cache(bert: Bert) -> None:
-    generated = bert.generate(PROMPTS, GenerationSettings(max_new_tokens=8))
+    generated = bert.generate(PROMPTS, GenerationSettings(8, sample=False))
     for prompt, generation in zip(PROMPTS, generated, strict=True):
         ids, score = TOKENIZER.encode_raw([prompt]).ids.tolist(), 0.0
         start = len(ids)
@@ -56,7 +57,7 @@ def test_greedy_decoding_equals_recomputation_without_a_cache(bert: Bert) -> Non
             score += logarithms.max()
         assert generation.text == TOKENIZER.decode(ids[start:])
         assert generation.log_probability == pytest.approx(score, abs=1e-4)
-    alone = bert.generate("c", GenerationSettings(max_new_tokens=8))
+    alone = bert.generate("c", GenerationSettings(8, sample=False))
     assert alone.text == generated[1].text
     assert alone.log_probability == pytest.approx(generated[1].log_probability, abs=1e-5)
 
@@ -70,7 +71,7 @@ def test_beam_search_with_a_wide_beam_finds_the_most_probable_of_all_continuatio
         best = max(scores, key=scores.__getitem__)
         assert found.text == TOKENIZER.decode(best)
         assert found.log_probability == pytest.approx(scores[best], abs=1e-4)
-        greedy = bert.generate(prompt, GenerationSettings(3))
+        greedy = bert.generate(prompt, GenerationSettings(3, sample=False))
         assert found.log_probability >= greedy.log_probability - 1e-6
 
 
@@ -105,19 +106,20 @@ def test_command_prints_continuations_and_names_misuse(
     bert: Bert, tmp_path: Path, one_layer_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_model(tmp_path / "gpt", bert.model, TOKENIZER)
-    command = ["generate", str(tmp_path / "gpt"), "--prompt"]
+    command = ["generate", str(tmp_path / "gpt")]
     assert run([*command, "a b", "c", "--max-new-tokens", "3"]) == 0
     expected = bertwright.load(tmp_path / "gpt", "cpu").generate(["a b", "c"], GenerationSettings(3))
     printed = capsys.readouterr().out
     assert all(generation.text in printed for generation in expected)
+    assert "tokens: drawn by probability (temperature 1, seed 0)" in printed
     misuse = (
-        ([*command, "a", "--top-k", "3"], "top_k"),
-        ([*command, "a", "--sample", "--num-beams", "2"], "num_beams"),
+        ([*command, "a", "--no-sample", "--top-k", "3"], "top_k: .* sample = False"),
+        ([*command, "a", "--top-p", "0.5", "--num-beams", "2"], "top_p: .* num_beams = 2"),
         ([*command, " "], "prompt 0"),
         ([*command, "a " * 12], "prompt 0"),
-        (command[:2], "--prompt"),
-        (["generate", str(one_layer_folder), "--prompt", "a"], "generate"),
+        (command, "no text given"),
+        (["generate", str(one_layer_folder), "a"], "generate"),
     )
     for arguments, word in misuse:
         assert run(arguments) == 2
-        assert word in capsys.readouterr().err
+        assert re.search(word, capsys.readouterr().err)

@@ -28,6 +28,7 @@ from private_names import token_ids
 from safetensors.numpy import load_file
 
 import bertwright
+from bertwright.inference.text_settings import GenerationSettings
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-6  # differences of numbers that rounding may cause on another machine
 HERE = Path(__file__).parent
@@ -36,6 +37,7 @@ DEVICE = ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
 TEXTS = ["the bear sees the deer in the forest .", "The fish hears the wolf", "Mr Crow meets the seal in the River ."]
 QUESTIONS = ["where is the bear ?", "where is the duck ?", "where is the lynx ?"]
 CONTEXT = "the bear sees the deer in the forest . the duck finds the seal in the valley ."
+GREEDY = GenerationSettings(sample=False)
 STOP_STEP = 4  # the stopped runs were interrupted after their checkpoint of this step
 STEPS = 9  # all steps of a pre-training or translation run
 SAVING = ["--save-every", "2", "--eval-every", "3", "--log-every", "2"]
@@ -138,7 +140,7 @@ RUNS = [
     pretrain("bert-ltr", "wordpiece", *SMALL_BERT, *LENGTHS, "--objective", "ltr", ask=model_answers(("embed", TEXTS))),
     pretrain(
         "gpt", "byte-pair", "--architecture", "gpt", *SMALL_BERT, "--max-length", "32",
-        ask=model_answers(("generate", TEXTS), ("embed", TEXTS)),
+        ask=model_answers(("generate", TEXTS, GREEDY), ("embed", TEXTS)),
     ),
     pretrain("elmo", "words", "--architecture", "elmo", "--max-length", "20", ask=model_answers(("features", TEXTS))),
     pretrain("ulmfit", "lowercase-words", "--architecture", "ulmfit", "--max-length", "16",

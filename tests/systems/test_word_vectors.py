@@ -256,9 +256,9 @@ def test_a_field_longer_than_the_csv_module_reads_names_the_line(tmp_path: Path)
 
 def test_nearest_words_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vectors = write_file(tmp_path, TOY, "v.txt")
-    assert run(["nearest-words", vectors, "man", "king", "woman", "--analogy", "--count", "1"]) == 0
+    assert run(["nearest-words", vectors, "man", "king", "woman", "--analogy", "--top-k", "1"]) == 0
     assert "queen" in capsys.readouterr().out
-    (similar,) = nearest_words(NearestSettings(Path(vectors), ("man",), count=2), MUTE)
+    (similar,) = nearest_words(NearestSettings(Path(vectors), ("man",), top_k=2), MUTE)
     assert [word.word for word in similar] == ["king", "woman"]
     for arguments, message in (
         (["nearest-words", vectors, "man", "--analogy"], "expected three words"),

@@ -205,7 +205,7 @@ VERBS = (
     Verb(
         "generate", "inference.text_settings:GenerateSettings", "inference.text_commands:continue_texts",
         "continue texts with a GPT",
-        "bertwright generate runs/gpt --prompt 'It was a dark night, and' --sample --top-p 0.9",
+        "bertwright generate runs/gpt 'It was a dark night, and' --top-p 0.9",
         check="check_inputs",
     ),
     Verb(

@@ -56,7 +56,7 @@ E = TypeVar("E")
 P = TypeVar("P")
 T = TypeVar("T", bound=AnyTask)
 
-GREEDY = GenerationSettings()
+SAMPLED = GenerationSettings()
 FEATURE_WINDOW = 512  # tokens: the sequence length of pre-training; longer windows add little
 
 Text = str | tuple[str, str]
@@ -147,9 +147,9 @@ class Bert:
     def generate(self, prompts: Sequence[str], settings: GenerationSettings = ...) -> list[Generation]: ...
     @torch.inference_mode()
     def generate(
-        self, prompts: str | Sequence[str], settings: GenerationSettings = GREEDY
+        self, prompts: str | Sequence[str], settings: GenerationSettings = SAMPLED
     ) -> Generation | list[Generation]:
-        """Continue each prompt: greedily or, by the settings, by sampling or beam search.
+        """Continue each prompt: by sampling or, by the settings, greedily or by beam search.
 
         Raises ValueError for an empty prompt, for one that leaves no position free, and for a model that is not a
         pre-trained left-to-right language model (GPT).

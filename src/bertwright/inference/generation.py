@@ -89,7 +89,7 @@ def continue_texts(
     for step in range(int(limits.max(initial=0))):
         logits = next_logits(model, states, forbidden)
         draws = torch.from_numpy(uniform[alive, step]).to(logits.device)
-        tokens = sample_tokens(logits, settings, draws) if settings.sample else logits.argmax(1)
+        tokens = sample_tokens(logits, settings, draws) if settings.samples else logits.argmax(1)
         scores[alive] += logits.double().log_softmax(1).gather(1, tokens[:, None])[:, 0].cpu().numpy()
         chosen = tokens.tolist()
         for row, token in zip(alive.tolist(), chosen, strict=True):

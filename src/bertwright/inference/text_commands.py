@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertwright.base.reporter import SILENT, Reporter, Rows
+from bertwright.base.reporter import SILENT, Line, Reporter, Rows
 from bertwright.inference.bert import load
 from bertwright.inference.fill_mask import MaskPrediction
 from bertwright.inference.generation import Generation
@@ -50,12 +50,13 @@ def continue_texts(settings: GenerateSettings, reporter: Reporter = SILENT) -> l
     Raises ValueError for an empty prompt, and for a model that is not a left-to-right language model.
     """
     folder = model_folder(settings.model)
-    prompts = expand_stdin(settings.prompt, TextCodec(hint=FIX_INPUT))
+    prompts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
         generations = load(folder, context.device, context.dtype).generate(prompts, settings.generation)
     rows = [
         (prompt, generation.text, f"{generation.log_probability:.2f}")
         for prompt, generation in zip(prompts, generations, strict=True)
     ]
-    reporter.record(Rows(("prompt", "continuation", "log-probability"), rows, texts=(0,)))
+    reporter.record(Rows(("text", "continuation", "log-probability"), rows, texts=(0,)))
+    reporter.record(Line(f"tokens: {settings.generation}", "minor"))
     return generations

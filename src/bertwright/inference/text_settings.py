@@ -47,12 +47,13 @@ class NextSentenceSettings:
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """How a text is continued: by the most probable token, by sampling, or by beam search."""
+    """How a text is continued: by sampling, by the most probable token each time, or by beam search."""
 
     max_new_tokens: int = 40
     """Tokens of a continuation, as far as the model has positions."""
-    sample: bool = False
-    """Draw each token by its probability; otherwise, take the most probable one (greedy decoding)."""
+    sample: bool = True
+    """Draw each token by its probability; otherwise, take the most probable one (greedy decoding), which soon repeats
+    itself. A beam search does neither."""
     temperature: float = 1.0
     """In sampling: divisor of the logits; below 1, probable tokens become more probable."""
     top_k: int | None = None
@@ -71,10 +72,25 @@ class GenerationSettings:
         check_limit(self, "above 0 and up to 1", "top_p")
         check_range(self, 0, MAX_SEED, "seed")
         given = {"temperature": self.temperature != 1.0, "top_k": self.top_k, "top_p": self.top_p}
-        if not self.sample and (odd := [name for name, value in given.items() if value]):
-            raise ValueError(f"{', '.join(odd)}: expected sample = True, which they change; set it, or omit them")
-        if self.sample and self.num_beams > 1:
-            raise ValueError(f"sample and num_beams = {self.num_beams}: a beam does not sample; omit one of them")
+        if not self.samples and (odd := [name for name, value in given.items() if value]):
+            cause = f"num_beams = {self.num_beams}" if self.num_beams > 1 else "sample = False"
+            raise ValueError(
+                f"{', '.join(odd)}: change how tokens are drawn, but with {cause} none is; omit one of them"
+            )
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are drawn."""
+        return self.sample and self.num_beams == 1
+
+    def __str__(self) -> str:
+        if self.num_beams > 1:
+            return f"a beam of {self.num_beams}"
+        if not self.sample:
+            return "the most probable token each time"
+        options = {"temperature": self.temperature, "top-k": self.top_k, "top-p": self.top_p, "seed": self.seed}
+        shown = [f"{name} {value:g}" for name, value in options.items() if value is not None]
+        return f"drawn by probability ({', '.join(shown)})"
 
 
 @dataclass(frozen=True)
@@ -83,15 +99,15 @@ class GenerateSettings:
 
     model: Positional[str]
     """Model folder, run folder or hub name, of pre-training with --architecture gpt."""
-    prompt: tuple[str, ...] = ()
+    texts: Positional[tuple[str, ...]]
     """Beginnings of texts; - reads them from standard input, one per line, and skips blank lines."""
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        check_not_str(self, "prompt")
-        if not self.prompt:
-            raise ValueError('no prompt given; for example: bertwright generate MODEL --prompt "It was a dark night"')
+        check_not_str(self, "texts")
+        if not self.texts:
+            raise ValueError('no text given; for example: bertwright generate MODEL "It was a dark night"')
 
 
 def check_number_of_texts(texts: tuple[str, ...] | list[str]) -> None:

@@ -88,4 +88,4 @@ class GptObjective(LanguageModelObjective["GptLanguageModel"]):
         return LossOutput.of(loss, sums, counts)
 
     def suggest_command(self, model: str) -> str:
-        return f'bertwright generate {model} --prompt "It was a dark night, and"'
+        return f'bertwright generate {model} "It was a dark night, and"'

@@ -48,12 +48,12 @@ class NearestSettings:
     """Words; with --analogy three of them: "a is to b as c is to …", as in man king woman."""
     analogy: bool = False
     """Answer the analogy of three words."""
-    count: int = 10
+    top_k: int = 10
     """Words to print."""
 
     def __post_init__(self) -> None:
         check_not_str(self, "words")
-        check_range(self, 1, 1_000, "count")
+        check_range(self, 1, 1_000, "top_k")
         if self.analogy and len(self.words) != 3:
             raise ValueError(f"analogy: expected three words, as in man king woman, got {len(self.words)}")
         if not self.words:
@@ -88,9 +88,9 @@ def nearest_words(settings: NearestSettings, reporter: Reporter = SILENT) -> lis
     file = load_vectors(settings.vectors)
     if settings.analogy:
         a, b, c = settings.words
-        queries = {f"{a} : {b} = {c} : …": file.analogy(a, b, c, settings.count)}
+        queries = {f"{a} : {b} = {c} : …": file.analogy(a, b, c, settings.top_k)}
     else:
-        queries = {word: file.nearest([word], settings.count) for word in settings.words}
+        queries = {word: file.nearest([word], settings.top_k) for word in settings.words}
     for name, similar_words in queries.items():
         reporter.record(Heading(name))
         rows = [(similar.word, f"{similar.similarity:.3f}") for similar in similar_words]
