@@ -158,6 +158,13 @@ def test_a_toy_language_is_learned_and_translated(tmp_path: Path, reporter: Term
     lines = output.read_text(encoding="utf-8").splitlines()
     references = Path(target[0]).read_text(encoding="utf-8").splitlines()
     assert sum(a == b for a, b in zip(lines, references, strict=True)) > 20
+    other = tmp_path / "other.de"
+    other.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    both = TranslateSettings(
+        str(folder), (), source, references=(*target, str(other)), bleu_tokenize="none", device=CPU
+    )
+    translate(both, reporter)
+    assert re.search(r"BLEU 100\.00 .*nrefs:2", read_output(reporter))
     translate(TranslateSettings(str(folder), ("four five",), device=CPU), reporter)
     assert "fünf vier" in read_output(reporter)
 

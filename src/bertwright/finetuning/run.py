@@ -79,6 +79,8 @@ class FinetuneRun:
     context: ExecutionContext
     reporter: Reporter
     temporary: bool = False
+    best: dict[str, EvaluationResult] = field(default_factory=dict, init=False)
+    """By split, the evaluation with the highest score so far."""
     task: AnyTask = field(init=False)
     """The task with its choices on dev for the current weights, such as a threshold."""
 
@@ -128,8 +130,9 @@ class FinetuneRun:
         state = self.state
         with self.reporter.progress(f"scoring {split.name}", split.encoded.num_items) as advance:
             scored = evaluate_examples(state.model, self.task, split.examples, split.encoded, tune, advance)
-        for warning in scored.task.single_class_warnings(scored.predictions):
-            self.reporter.note(f"{split.name}: {warning}; try more --epochs, or another --learning-rate")
+        metric, best = state.task.metric, self.best.get(split.name)
+        if best is None or scored.scores[metric] >= best.scores[metric]:
+            self.best[split.name] = scored
         return scored
 
     def write_model(self, folder: Path) -> None:
@@ -153,6 +156,8 @@ class FinetuneRun:
         source = f"from {settings.model}" if settings.architecture is None else "random weights"
         if tuning.from_scratch:
             source = f"random weights, configuration of {settings.model}"
+        if state.optimizer.steps:
+            source = f"weights of step {state.optimizer.steps:,}"
         steps = settings.num_steps(state.train.encoded.num_items)
         patient = tuning.patience is not None
         self.reporter.record(
@@ -247,7 +252,7 @@ class FinetuneRun:
             panel = PlotPanel(metric, name) if metric == "mse" else PlotPanel(metric, f"{name} (%)", 100)
             epoch = result.step * self.settings.batch_size / state.train.encoded.num_items
             marks = {result.step: f"best weights, epoch {min(epoch, self.settings.epochs):.3g}"} if state.dev else {}
-            panels = [PlotPanel("loss", "training loss"), panel]
+            panels = [PlotPanel("loss", "training loss"), panel][: 2 if state.dev else 1]
             plot_metrics(self.settings.run, self.settings.run / PLOT, panels, marks)
         return {
             "task": self.settings.task.task,
@@ -277,6 +282,9 @@ class FinetuneRun:
         self.reporter.record(Heading(f"Scores after step {report['best_step']:,}{best_of}{early}"))
         table = make_score_table(report["scores"], report["metric"])
         self.reporter.record(Rows(table.columns, table.rows, texts=(0,)))
+        for name, result in self.best.items():
+            for warning in result.task.single_class_warnings(result.predictions):
+                self.reporter.note(f"{name}: {warning}; try more --epochs, or another --learning-rate")
 
 
 def format_dropout(config: EncoderConfig) -> str:

@@ -19,8 +19,8 @@ class Bleu(NamedTuple):
     """Version and settings of sacrebleu, to be stated with the score."""
 
 
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: BleuTokenizer = "13a") -> Bleu:
-    """Score translations against one reference each; case matters.
+def corpus_bleu(hypotheses: Sequence[str], *references: Sequence[str], tokenize: BleuTokenizer = "13a") -> Bleu:
+    """Score translations against their references, each of which has a line per translation; case matters.
 
     `tokenize`: sacrebleu's tokenizer: 13a for raw text; none for text that is tokenized already.
     """
@@ -28,5 +28,5 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: 
         from sacrebleu.metrics.bleu import BLEU  # imported on use, since it takes a third of a second
 
     metric = BLEU(tokenize=tokenize, force=True)  # force: no warning about text that looks tokenized
-    result = metric.corpus_score([*hypotheses], [[*references]])
+    result = metric.corpus_score([*hypotheses], [[*lines] for lines in references])
     return Bleu(float(result.score), str(metric.get_signature()))

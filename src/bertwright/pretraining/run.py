@@ -270,6 +270,8 @@ class PretrainRun:
 
     def describe_initial_weights(self) -> str:
         model = self.settings.model
+        if self.optimizer.steps:
+            return f"of the checkpoint of step {self.optimizer.steps:,}"
         if model.init is not None:
             return f"from {model.init}"
         return self.objective.describe_initialization(model, self.model)

@@ -15,6 +15,7 @@ from bertwright.base.optional import is_installed
 from bertwright.training.tracking import TrackerName, Tracking
 
 METRICS_FILE = "metrics.jsonl"
+MAX_POINTS = 100  # of a curve of training
 FORMER_NAMES = {"mlm_loss": "loss", "long_mlm_loss": "long_loss"}  # of metrics, in records of earlier versions
 
 
@@ -131,7 +132,7 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[PlotPanel], marks: Mapp
     records = read_metrics(run)
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     kinds = dict.fromkeys(record["kind"] for record in records)
-    for panel, (metric, label, scale) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+    for panel, (metric, label, scale) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for kind, name in product(kinds, (metric, f"long_{metric}")):
             style = {"alpha": 0.45, "linewidth": 1.0} if kind == "train" else {"marker": "o", "markersize": 4}
             points = [
@@ -140,7 +141,7 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[PlotPanel], marks: Mapp
                 if record["kind"] == kind and name in record
             ]
             if kind == "train":
-                points = _drop_short_windows(points)
+                points = _smooth(_drop_short_windows(points))
             if points:
                 curve = kind.replace("_", " ") + (", long sequences" if name != metric else "")
                 panel.plot(*zip(*points, strict=True), label=curve, **style)
@@ -153,6 +154,17 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[PlotPanel], marks: Mapp
             panel.legend()
     figure.suptitle(escape_control(run.name), parse_math=False)  # a folder name with two $ is no formula
     save_figure(figure, path)
+
+
+def _smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return means of neighbouring points, at most MAX_POINTS, so that a noisy curve shows its course.
+
+    >>> _smooth([(step, step % 2) for step in range(1, 401)])[:3]
+    [(4, 0.5), (8, 0.5), (12, 0.5)]
+    """
+    size = max(1, -(-len(points) // MAX_POINTS))
+    groups = [points[first : first + size] for first in range(0, len(points), size)]
+    return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
 
 
 def _drop_short_windows(points: list[tuple[int, float]]) -> list[tuple[int, float]]:

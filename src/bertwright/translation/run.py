@@ -59,6 +59,7 @@ from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
 
 PLOT = "loss.png"
+HIGH_RATE = 5e-3  # above it a Transformer hardly ever learns; the paper's highest is 7e-4
 MAX_LOSS = 100.0  # of a perplexity that is reported; exp of more could overflow
 MICRO_TOKENS = {"cpu": 8_192, "cuda": 32_768}  # source and target tokens per forward pass
 
@@ -182,6 +183,11 @@ class TranslationRun:
             self.reporter.record(Fields({"source": shorten(source), "target": shorten(target)}))
         for notice in overlap_notices(self.text, self.dev):
             self.reporter.note(notice)
+        if optimizer.learning_rate > HIGH_RATE:
+            self.reporter.note(
+                f"the learning rate rises to {optimizer.learning_rate:.3g} in {warmup:,} steps of warm-up, too high "
+                "for most models; give --learning-rate 1e-3, or more --steps"
+            )
 
     def describe_cost(self) -> dict[str, str]:
         """Measure a few steps; return the cost of the whole run as names and values."""
@@ -259,7 +265,7 @@ class TranslationRun:
         """Translate the sources with the current weights, and score the translations."""
         with self.reporter.progress("translating", len(text.source)) as advance:
             translations = Translator(self.system, beam_size).translate(text.source, advance)
-        return corpus_bleu(translations, text.target, self.settings.bleu_tokenize)
+        return corpus_bleu(translations, text.target, tokenize=self.settings.bleu_tokenize)
 
     def make_report(self, result: FitResult) -> dict[str, Any]:
         """Average the newest checkpoints into the model; plot the metrics, and score both on the held-out pairs."""

@@ -177,7 +177,8 @@ class TranslateSettings:
     output: Path | None = None
     """New file for the translations, one per line. Unset: they are printed, unless --references are given."""
     references: tuple[str, ...] = ()
-    """Files of reference translations of --inputs, line by line."""
+    """Files of reference translations of --inputs, line by line; several files of as many lines as all --inputs are
+    several references of each line."""
     beam_size: int = 4
     """Hypotheses that are continued at each token (section 6.1: 4); 1: greedy decoding."""
     length_penalty: float = 0.6

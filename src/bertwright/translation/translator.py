@@ -75,12 +75,7 @@ def translate(settings: TranslateSettings, reporter: Reporter = SILENT) -> None:
     that are not one per line of the inputs.
     """
     texts = settings.texts or _read_inputs(settings)
-    references = [line for path in settings.references for line in read_lines(path, settings.encoding)]
-    if references and len(references) != len(texts):
-        raise ValueError(
-            f"{settings.references[0]}: expected {len(texts):,} lines, one reference for each line of --inputs, got "
-            f"{len(references):,}"
-        )
+    references = _read_references(settings, len(texts))
     with execution_context(settings.device) as context:
         decoding = (settings.beam_size, settings.length_penalty, settings.extra_length, settings.batch_size)
         translator = load_translator(settings.model, *decoding)
@@ -98,10 +93,29 @@ def translate(settings: TranslateSettings, reporter: Reporter = SILENT) -> None:
         for line in translations:
             reporter.record(Line(line))
     if references:
-        bleu = corpus_bleu(translations, references, settings.bleu_tokenize)
+        bleu = corpus_bleu(translations, *references, tokenize=settings.bleu_tokenize)
         reporter.record(
             Line(f"BLEU {bleu.score:.2f} on {len(texts):,} sentences, beam {settings.beam_size}, {bleu.signature}")
         )
+    if empty := sum(not line and bool(text.strip()) for text, line in zip(texts, translations, strict=True)):
+        reporter.note(f"{empty:,} of {len(texts):,} translations are empty: the model ended them before the first word")
+
+
+def _read_references(settings: TranslateSettings, count: int) -> list[list[str]]:
+    """Read the references of `count` texts: files of as many lines each, or one reference in as many files as inputs.
+
+    Raises ValueError for other numbers of lines.
+    """
+    files = [read_lines(path, settings.encoding) for path in settings.references]
+    lines = [line for file in files for line in file]
+    if all(len(file) == count for file in files):
+        return files
+    if len(lines) == count:
+        return [lines]
+    raise ValueError(
+        f"{settings.references[0]}: expected {count:,} lines, one reference for each line of --inputs, got "
+        f"{len(lines):,}; several references of a text are files of {count:,} lines each"
+    )
 
 
 def _read_inputs(settings: TranslateSettings) -> list[str]:
