@@ -8,6 +8,7 @@ import os
 import platform
 import random
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -105,6 +106,14 @@ def describe_machine(threads: int | None = None, device: str = "cpu") -> str:
     processor = f"{processor_name()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
     units = f"bf16 units: {bfloat16}, threads: {threads or torch.get_num_threads()}"
     return f"{date.today()}, {processor}, {gpu}{units}; Python {platform.python_version()}, {', '.join(versions())}"
+
+
+def commit() -> str:
+    """Return the commit of the working tree, with + if files differ from it."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True).stdout
+    return name.strip() + "+" * bool(changed)
 
 
 def versions() -> list[str]:

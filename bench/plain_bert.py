@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LAYERS = {"tiny": (2, 128, 2), "base": (12, 768, 12), "large": (24, 1024, 16)}
+from bertwright.systems.bert.defaults import SIZES
+
 VOCABULARY, DROPOUT = 30_592, 0.1
 
 
@@ -39,7 +40,7 @@ class PlainBert(nn.Module):
 
     def __init__(self, size: str) -> None:
         super().__init__()
-        layers, hidden, heads = LAYERS[size]
+        layers, hidden, heads = (int(SIZES[size][name]) for name in ("num_layers", "hidden_size", "num_heads"))
         self.words, self.positions = nn.Embedding(VOCABULARY, hidden), nn.Embedding(512, hidden)
         self.types, self.norm = nn.Embedding(2, hidden), nn.LayerNorm(hidden)
         self.layers = nn.ModuleList(PlainLayer(hidden, heads) for _ in range(layers))
@@ -55,7 +56,8 @@ class PlainBert(nn.Module):
 
     def forward(self, ids: Tensor, masks: Tensor, labels: Tensor, answers: Tensor) -> Tensor:
         embedded = self.words(ids) + self.positions.weight[: ids.shape[1]] + self.types(torch.zeros_like(ids))
-        x = F.dropout(self.norm(embedded), DROPOUT).to(torch.bfloat16)
+        x = F.dropout(self.norm(embedded), DROPOUT)
+        x = x.to(torch.get_autocast_dtype(x.device.type)) if torch.is_autocast_enabled(x.device.type) else x
         for layer in self.layers:
             x = layer(x)
         masked = x.gather(1, masks[..., None].expand(-1, -1, x.shape[2])).flatten(0, 1)
@@ -65,7 +67,9 @@ class PlainBert(nn.Module):
         return loss + F.cross_entropy(next_sentence.float(), answers)
 
 
-def plain_step(size: str, device: str, example: Mapping[str, Tensor], compiled: bool) -> Callable[[], Tensor]:
+def plain_step(
+    size: str, device: str, example: Mapping[str, Tensor], compiled: bool, bfloat16: bool = True
+) -> Callable[[], Tensor]:
     """Return a function that makes one step and returns its loss; `example`: ids, masks, labels, next."""
     model = PlainBert(size).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-6, fused=True)
@@ -73,7 +77,7 @@ def plain_step(size: str, device: str, example: Mapping[str, Tensor], compiled: 
     forward = torch.compile(model) if compiled else model
 
     def step() -> Tensor:
-        with torch.autocast(device, torch.bfloat16):
+        with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
             loss: Tensor = forward(*given)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)

@@ -4,7 +4,8 @@
     bench/gpu.sh steps   (the same on a GPU, with base)
 
 Every contender is a process of its own. After a warm-up they take turns, one step (or `--steps`) per round, because the
-speed of shared machines drifts. On a GPU, `plain_bert.py` takes part, too. The recipe is the same for all: hidden and
+speed of shared machines drifts. `plain_bert.py` is the peer that computes no more than we do: logits at the masked
+positions alone, in plain PyTorch. The recipe is the same for all: hidden and
 attention dropout 0.1, AdamW with weight decay 0.01, clipping at 1.0, 15 % masked. The table shows the median step and
 the median of the ratios within a round.
 
@@ -59,6 +60,8 @@ def contenders(bfloat16: bool, gpu: bool) -> dict[str, tuple[list[str], dict[str
         "transformers, default settings (fp32)": (["theirs"], {}),
         "transformers, memory settings": (["theirs"], MEMORY),
         "transformers, memory settings, compiled": (["theirs", "--compile"], MEMORY),
+        "plain PyTorch, memory settings": (["plain"], MEMORY),
+        "plain PyTorch, memory settings, compiled": (["plain", "--compile"], MEMORY),
         "bertwright": (["ours"], {}),
         "bertwright, no compiler (reference implementations)": (["ours"], {"BERTWRIGHT_NATIVE": "0"}),
     }
@@ -66,6 +69,8 @@ def contenders(bfloat16: bool, gpu: bool) -> dict[str, tuple[list[str], dict[str
         listed |= {
             "transformers, bf16 autocast, memory settings": (["theirs", "--bfloat16"], MEMORY),
             "transformers, bf16, memory settings, compiled": (["theirs", "--bfloat16", "--compile"], MEMORY),
+            "plain PyTorch, bf16 autocast, memory settings": (["plain", "--bfloat16"], MEMORY),
+            "plain PyTorch, bf16 autocast, memory settings, compiled": (["plain", "--bfloat16", "--compile"], MEMORY),
             "bertwright, bf16": (["ours", "--bfloat16"], {}),
             "bertwright, bf16, huge pages": (["ours", "--bfloat16"], HUGE_PAGES),
         }
@@ -126,7 +131,7 @@ def plain(chosen: argparse.Namespace) -> Step:
     from plain_bert import plain_step
 
     example_tensors = {name: torch.as_tensor(value) for name, value in example(chosen.sequences).items()}
-    step = plain_step(chosen.size, chosen.device, example_tensors, chosen.compile)
+    step = plain_step(chosen.size, chosen.device, example_tensors, chosen.compile, chosen.bfloat16)
 
     def run(_: float) -> Callable[[], float]:
         loss = step()
@@ -338,7 +343,7 @@ def main() -> None:
     import torch
 
     from bertwright.training.context import supports_bfloat16
-    from environment import describe_machine
+    from environment import commit, describe_machine
 
     bfloat16 = supports_bfloat16(torch.device(arguments.device))
     about = f"{describe_machine(arguments.threads, arguments.device)}; {arguments.rounds} rounds"
@@ -348,7 +353,8 @@ def main() -> None:
     for size in arguments.sizes:
         tables.append(compare(size, arguments, bfloat16))
         if arguments.json:  # after each size: a time limit may end this process
-            arguments.json.write_text(json.dumps({"about": about, "tables": tables}, indent=1) + "\n")
+            report = {"about": about, "commit": commit(), "tables": tables}
+            arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
