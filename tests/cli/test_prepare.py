@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import bertwright
@@ -48,3 +49,17 @@ def test_progress_covers_the_held_out_files(
     bertwright.prepare(settings, Recorder())
     size = Path(small_corpus.inputs[0]).stat().st_size
     assert totals == [2 * size] == [sum(done)]
+
+
+def test_a_share_far_from_the_one_that_was_asked_for_is_reported(
+    tmp_path: Path, vocabulary_folder: Path, small_corpus: CorpusSettings
+) -> None:
+    path = tmp_path / "four.txt"
+    path.write_text("\n\n".join(f"The {word} sees the deer ." for word in ("bear", "wolf", "crow", "hare")))
+    corpus = replace(small_corpus, inputs=(str(path),))
+    for share, expected in ((0.01, True), (0.5, False)):
+        build = BuildSettings(workers=1, held_out=share)
+        settings = PrepareSettings(corpus, str(vocabulary_folder), tmp_path / f"store-{share}", build)
+        _, printed = run_with_output(bertwright.prepare, settings, columns=80)
+        flowing = " ".join(printed.split())
+        assert ("! held out: 50.0% of the tokens, where 1.0% was asked for" in flowing) == expected

@@ -60,7 +60,24 @@ def prepare(settings: PrepareSettings, reporter: Reporter = SILENT) -> BuildResu
     write_settings(settings.store / "settings.toml", settings, "bertwright prepare: all settings, defaults included")
     reporter.record(Heading(f"Token store {display(settings.store)}, {time.perf_counter() - started:,.1f} s"))
     _print_result(reporter, result, "words" if isinstance(tokenizer, WordTokenizer) else "characters")
+    if notice := _describe_share(result, settings):
+        reporter.note(notice)
     return result
+
+
+def _describe_share(result: BuildResult, settings: PrepareSettings) -> str:
+    """Say what share is held out, if it is far from the one that was asked for; else return the empty text."""
+    asked, held_out = settings.build.held_out, result.held_out
+    if held_out is None or settings.build.held_out_inputs:
+        return ""
+    share = held_out.num_tokens / (held_out.num_tokens + result.train.num_tokens)
+    if 0.5 <= share / asked <= 2:
+        return ""
+    documents = held_out.num_documents + result.train.num_documents
+    return (
+        f"held out: {share:.1%} of the tokens, where {asked:.1%} was asked for: documents are held out whole, "
+        f"and there are {documents:,}; --document-unit section or blank-line, or --document-start, makes them shorter"
+    )
 
 
 def _print_result(reporter: Reporter, result: BuildResult, units: str) -> None:

@@ -139,7 +139,7 @@ class WordModel:
         """Return the settings with which the model is trained, as a TOML table of fine-tuning.
 
         Adam without decay, at a constant rate and with gradients up to norm 5; tagging reads sentence by sentence, even
-        if the preset of the task has context. docs/ladder.md has what they reach.
+        if the preset of the task has context. docs/systems.md has what they reach.
         """
         optimizer = {
             "learning_rate": 2e-3 if request.is_tagging else 1e-3,
