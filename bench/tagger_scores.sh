@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Scores of the BiLSTM-CNN-CRF and its parts in docs/ladder.md, by the commands that stand there.
+# Scores of the BiLSTM-CNN-CRF and its parts on CoNLL-2003.
 # usage: bash bench/tagger_scores.sh CONLL2003 WORK     (finished runs are kept)
 set -euo pipefail
 data=$1 work=$2

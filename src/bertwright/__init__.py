@@ -44,7 +44,7 @@ import lazy_loader
 SPIN_COUNT = 20_000  # iterations of a loop after which an OpenMP thread that waits for others sleeps
 
 # By default, waiting OpenMP threads spin for milliseconds. If another process is busy, they take the CPU from the
-# thread that they wait for (docs/benchmarks.md, "On a busy machine"). This must be set before torch loads OpenMP.
+# thread that they wait for. This must be set before torch loads OpenMP.
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(os.environ) and "torch" not in sys.modules:
     os.environ["GOMP_SPINCOUNT"] = str(SPIN_COUNT)  # libgomp: torch on Linux
     os.environ["KMP_BLOCKTIME"] = "1"  # libomp: torch on macOS; milliseconds

@@ -9,10 +9,10 @@ from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 
-# Tiny and mini: the best in docs/benchmarks.md; base and large: the paper's (A.2); small and medium: between them.
+# Tiny and mini: the best of trials on 100 novels; base and large: the paper's (A.2); small and medium: between them.
 LEARNING_RATES = {"tiny": 1e-3, "mini": 8e-4, "small": 4e-4, "medium": 3e-4, "base": 1e-4, "large": 1e-4}
 
-# Tokens per step grow with the root of the run's tokens, from the one-hour run in docs/benchmarks.md (30 million
+# Tokens per step grow with the root of the run's tokens, from a run of an hour on 100 novels (30 million
 # tokens, 16 × 64 per step) to the paper (A.2; 256 × 128).
 MIN_STEP_TOKENS, MAX_STEP_TOKENS = 16 * 64, 256 * 128
 MIN_STEP_RUN_TOKENS = 30e6
