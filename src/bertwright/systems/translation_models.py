@@ -15,7 +15,7 @@ from bertwright.base.description import Description
 from bertwright.base.files import read_json
 from bertwright.interop.checksums import describe_check
 from bertwright.interop.model_files import CONFIG, locate_config
-from bertwright.kernels.fused_ops import linear_cross_entropy
+from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.models.beam_search import StepDecoder
 from bertwright.models.packing import PairBatch, TokenBatch
 from bertwright.systems.registry import resolve, translation_records

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from bertwright.base.settings import check_limit, check_minimum
 from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
+from bertwright.kernels.fused_ops import dropout
+from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.models.batch_norm import BatchNorm
 from bertwright.models.encoder import TextEncoder, count_parameters
 from bertwright.models.head_spec import HeadSpec
