@@ -127,7 +127,7 @@ def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.base.seeding import TaskStream, derive_key
     from bertwright.interop.huggingface import start_task_model
     from bertwright.kernels.cpu import configure_malloc
-    from bertwright.models.heads import EncoderForTask
+    from bertwright.models.task_model import EncoderForTask
     from bertwright.systems.bert.bert_encoder import BertEncoder
     from bertwright.tasks.collation import collate
     from bertwright.training.loop import LossOutput, train_steps

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file, load_model, save_model
 
 from bertwright.base.reporter import MUTE
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
+from bertwright.models.task_model import EncoderForTask
 from bertwright.tasks.collation import micro_batches
 from bertwright.tasks.task import AnyTask, Encoded
 from bertwright.training import checkpoint

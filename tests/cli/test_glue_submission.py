@@ -16,7 +16,7 @@ from rich.console import Console
 import bertwright
 from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.inference.glue_submission import SUBMISSION_FILES, SubmissionSettings, submission
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.presets import PRESETS

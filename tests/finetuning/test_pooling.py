@@ -21,7 +21,8 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, PooledHead
+from bertwright.models.heads import PooledHead
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining

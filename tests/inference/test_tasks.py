@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 import bertwright
 from bertwright.base.files import write_text
 from bertwright.inference.bert import Bert
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import pack
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining

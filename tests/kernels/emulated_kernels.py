@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertwright.kernels import (  # noqa: F401  # noqa: F401
+from bertwright.kernels import (  # noqa: F401
     adamw,
     attention,
     cpu_linear,

@@ -216,7 +216,8 @@ def sparse(values, rows, columns):
 def update(gradient=None, exp_avg=None, touched=None):
     gradient = sparse(rand(2, 3), 5, 3) if gradient is None else gradient
     touched = torch.zeros(5, dtype=torch.uint8) if touched is None else touched
-    return adamw.adamw_rows_(rand(5, 3), gradient, rand(5, 3) if exp_avg is None else exp_avg, rand(5, 3), touched, STEP)
+    exp_avg = rand(5, 3) if exp_avg is None else exp_avg
+    return adamw.adamw_rows_(rand(5, 3), gradient, exp_avg, rand(5, 3), touched, STEP)
 def linear_gradients(dy, weight=None):
     return cpu_linear.linear_backward(dy, states(4, 64), rand(64, 64) if weight is None else weight, (True,) * 3)
 def encode(hidden=None, cu_seqlens=None, positions=None, shape=SHAPE, mask_keys=KEYS, parameters=PARAMETERS):

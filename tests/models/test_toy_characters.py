@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.models.encoder import TextEncoder
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import WordBatch
+from bertwright.models.task_model import EncoderForTask
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import Encoded
 from bertwright.training.fit import TrainingSpec

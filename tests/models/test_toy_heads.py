@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskBatch, TaskHead
+from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.packing import TokenBatch
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tables.tag_example import TagExample

@@ -20,8 +20,9 @@ from bertwright.corpus.documents import CorpusSettings
 from bertwright.corpus.sentences import make_document_splitter
 from bertwright.kernels.cpu import processor_name
 from bertwright.kernels.instruction_sets import find_levels
+from bertwright.models.encoder import EncoderModel
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
-from bertwright.models.heads import EncoderForTask, EncoderModel
+from bertwright.models.task_model import EncoderForTask
 from bertwright.pretraining.settings import ModelSettings
 from bertwright.systems.bcn.bcn import BcnConfig, BcnEncoder
 from bertwright.systems.bert.bert_config import BertConfig

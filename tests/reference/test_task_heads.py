@@ -24,7 +24,8 @@ from bertwright.interop.huggingface import (
     write_task_model,
 )
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tables.question_files import GoldAnswer, QaExample
 from bertwright.tables.tag_example import TagExample

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.collation import collate, micro_batches, step_items

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from bertwright.interop.huggingface import load_task_model
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.classification import TextExample

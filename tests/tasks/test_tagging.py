@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from bertwright.interop.head_config import HeadRecord
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import pack
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tables.tag_example import TagExample

@@ -11,7 +11,7 @@ from bertwright.inference.bert import load
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_task_model, save_model
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining

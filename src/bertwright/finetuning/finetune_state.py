@@ -23,7 +23,8 @@ from bertwright.interop.huggingface import (
 )
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import EncoderConfig, TextEncoder
-from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
+from bertwright.models.heads import TaskBatch, is_untrained
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.registry import word_models
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches

@@ -35,8 +35,10 @@ from bertwright.interop.huggingface import check_vocabulary, load_config, load_m
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.kernels.gpu_linear import keep_copies
-from bertwright.models.heads import EncoderForTask, EncoderModel, is_untrained
+from bertwright.models.encoder import EncoderModel
+from bertwright.models.heads import is_untrained
 from bertwright.models.pooling import Vectors, check_pooling
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.gpt.gpt import GptLanguageModel

@@ -203,7 +203,7 @@ def _find_other_task(trained: Any, name: str) -> str | None:
 
 def _answer(bert: Bert, model: str, test_file: TestFile, reporter: Reporter) -> list[str]:
     """Return a model's answers to a file in GLUE's words."""
-    from bertwright.models.heads import EncoderForTask
+    from bertwright.models.task_model import EncoderForTask
     from bertwright.tasks.prediction import predict_chunks
     from bertwright.tasks.unknown_rates import InputCounts
     from bertwright.training.loop import DivergedError

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from bertwright.base.settings import convert
 from bertwright.interop.model_files import OWN_HEAD
-from bertwright.models.encoder import EncoderConfig, TextEncoder
+from bertwright.models.encoder import EncoderConfig, EncoderModel, TextEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderModel
 from bertwright.systems.registry import DEFAULT_MODEL_TYPE, folder_formats, resolve
 
 

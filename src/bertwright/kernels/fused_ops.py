@@ -1,6 +1,6 @@
 """Fused operations of the model: one call and one pass over memory instead of five.
 
-T tokens, H hidden size, F intermediate size, V vocabulary, M masked positions.
+T tokens, H hidden size, F intermediate size, O outputs.
 
 On CPU these are native kernels (`kernels.cpp`); elsewhere, and without a compiler, `reference` computes the same in
 plain PyTorch. Tensors are float32 or bfloat16, arithmetic is float32; the bits do not depend on the number of threads.

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bertwright.models.encoder import TextEncoder
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.language_model_states import NUM_LETTERS
 from bertwright.systems.registry import resolve, word_models
 from bertwright.systems.word_settings import EncoderRequest, WordModel, WordModelSettings

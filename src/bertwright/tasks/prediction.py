@@ -13,7 +13,8 @@ from torch import nn
 
 from bertwright.base.example_order import token_budget_batches
 from bertwright.models.encoder import EncoderConfig
-from bertwright.models.heads import BatchPredictor, EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
+from bertwright.models.task_model import BatchPredictor, EncoderForTask
 from bertwright.tasks.collation import check_segments, collate
 from bertwright.tasks.task import Encoded, Ints, Outputs, Task
 from bertwright.tasks.unknown_rates import InputCounts

@@ -27,7 +27,7 @@ from bertwright.interop.huggingface import (
 from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, model_folder, new_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.models.encoder import EncoderConfig
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tasks.classification import format_labels
 from bertwright.tasks.task import TASK_FILE, AnyTask, from_fields, write_task
