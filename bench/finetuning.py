@@ -36,8 +36,9 @@ import torch
 
 from bertwright.models.heads import TaskBatch
 from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.task import AnyTask, Encoded
+from bertwright.tasks.task import AnyTask
 from bertwright.training.context import supports_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer

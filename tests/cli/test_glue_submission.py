@@ -20,8 +20,7 @@ from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.task import TASK_FILE
-from bertwright.tasks.task_folder import TaskModel, save_task_folder
+from bertwright.tasks.task_folder import TASK_FILE, TaskModel, save_task_folder
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import CPU
 

@@ -23,11 +23,12 @@ from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tables.tag_example import TagExample
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import sum_cross_entropy
 from bertwright.tasks.task_folder import TaskModel, load_task, save_task_folder
 from bertwright.tasks.task_types import TASK_TYPES
+from bertwright.tasks.text_task import TextExample
 from bertwright.training.fit import TrainingSpec
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer

@@ -29,7 +29,7 @@ from bertwright.tables.tagged_sentences import with_document_context
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks, predict_logits
 from bertwright.tasks.tagging import TAG_HEADS, Entity, Tagging, TagPrediction
-from bertwright.tasks.task import from_fields, write_task
+from bertwright.tasks.task_folder import from_fields, write_task
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 from helpers import PUBLISHED, SAMPLES, needs_data, uncased_vocabulary

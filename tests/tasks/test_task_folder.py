@@ -21,8 +21,8 @@ from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import AnyTask, write_task
-from bertwright.tasks.task_folder import TaskModel, infer_task, load_task, read_task, save_task_folder
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_folder import TaskModel, infer_task, load_task, read_task, save_task_folder, write_task
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 

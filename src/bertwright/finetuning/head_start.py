@@ -25,8 +25,9 @@ from bertwright.base.seeding import TaskStream, derive_key
 from bertwright.models.heads import LinearHead, PooledHead, TaskBatch, TaskHead
 from bertwright.models.task_model import EncoderForTask
 from bertwright.tasks.collation import collate, step_items
+from bertwright.tasks.encoded import Encoded, Ints
 from bertwright.tasks.prediction import BATCH_TOKENS
-from bertwright.tasks.task import AnyTask, Encoded, Ints
+from bertwright.tasks.task import AnyTask
 from bertwright.training.loop import evaluation_mode
 
 MAX_ITEMS = 8_192

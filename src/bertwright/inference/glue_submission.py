@@ -20,9 +20,11 @@ from bertwright.base.settings import Positional, did_you_mean
 from bertwright.interop.model_files import check_model, model_folder
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import read_rows
-from bertwright.tasks.classification import TextTask, format_labels
+from bertwright.tasks.classification import format_labels
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.task import TASK_FILE, AnyTask
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_folder import TASK_FILE
+from bertwright.tasks.text_task import TextTask
 from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from bertwright.base.settings import check_not_str, did_you_mean
 from bertwright.tables.file_splits import Splits, splits_in
-from bertwright.tasks.classification import Classification, TextTask
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TASK_TYPES, TaskOptions
+from bertwright.tasks.text_task import TextTask
 from bertwright.text.sources import check_unique
 
 SPLITS = ("train", "dev", "test")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.tasks.task import Encoded
+from bertwright.tasks.encoded import Encoded
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 MAX_UNKNOWN = 0.03  # share of the tokens
