@@ -18,7 +18,7 @@ from bertwright.objectives.data_settings import DataSettings
 from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.objective_registry import find_objective
+from bertwright.systems.registry import find_objective
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
