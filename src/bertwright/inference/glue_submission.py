@@ -23,7 +23,6 @@ from bertwright.tables.tables import read_rows
 from bertwright.tasks.classification import format_labels
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.task_folder import TASK_FILE
 from bertwright.tasks.text_task import TextTask
 from bertwright.training.device_settings import DeviceSettings
 
@@ -128,7 +127,7 @@ def submission(settings: SubmissionSettings, reporter: Reporter = SILENT) -> Pat
     for model in settings.by_task.values():
         check_model(model)
     from bertwright.inference.bert import load
-    from bertwright.tasks.task_folder import read_task
+    from bertwright.tasks.task_folder import TASK_FILE, read_task
     from bertwright.training.context import execution_context
 
     test_files: dict[str, list[TestFile]] = {}
