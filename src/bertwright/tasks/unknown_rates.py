@@ -49,7 +49,7 @@ class InputCounts:
         number[[*tokenizer.special_ids]] = 0
         tokens = int(number.sum()) + unknown
         unknown = 0 if tokenizer.reads_any_word else unknown
-        continued = int(number[: tokenizer.vocab_size][tokenizer.is_continuation()].sum())
+        continued = int(number[: tokenizer.vocab_size][tokenizer.is_continuation].sum())
         return cls(examples, truncated, tokens - continued, tokens, unknown)
 
     def add(self, more: InputCounts) -> None:
