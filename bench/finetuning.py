@@ -36,8 +36,9 @@ import torch
 
 from bertwright.models.heads import TaskBatch
 from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.task import AnyTask, Encoded
+from bertwright.tasks.task import AnyTask
 from bertwright.training.context import supports_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
@@ -127,7 +128,7 @@ def ours(chosen: argparse.Namespace) -> Block:
     from bertwright.base.seeding import TaskStream, derive_key
     from bertwright.interop.huggingface import start_task_model
     from bertwright.kernels.cpu import configure_malloc
-    from bertwright.models.heads import EncoderForTask
+    from bertwright.models.task_model import EncoderForTask
     from bertwright.systems.bert.bert_encoder import BertEncoder
     from bertwright.tasks.collation import collate
     from bertwright.training.loop import LossOutput, train_steps

@@ -38,8 +38,8 @@ from bertwright.kernels.dropout import Dropout, keep_mask
 from bertwright.models.packing import TokenBatch
 from bertwright.systems.bert.bert_encoder import SITES_PER_LAYER
 from bertwright.tasks.collation import collate, step_items
+from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.prediction import evaluate_examples
-from bertwright.tasks.task import Encoded
 from bertwright.tasks.task_data import read_examples, read_splits
 from bertwright.tasks.task_folder import TaskModel, load_task, save_task_folder
 from bertwright.training.metrics_log import read_metrics

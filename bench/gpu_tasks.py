@@ -55,8 +55,9 @@ def time_steps(step: Callable[[], object]) -> tuple[float, float]:
 
 def ours(ids: Sequence[np.ndarray], labels: Sequence[int], batches: Sequence[np.ndarray]) -> Callable[[], object]:
     from bertwright.models.head_spec import HeadSpec
-    from bertwright.models.heads import EncoderForTask, TaskBatch
+    from bertwright.models.heads import TaskBatch
     from bertwright.models.packing import pack
+    from bertwright.models.task_model import EncoderForTask
     from bertwright.systems.bert.bert_config import BertConfig
     from bertwright.systems.bert.bert_encoder import BertEncoder
     from bertwright.training.loop import LossOutput, train_steps

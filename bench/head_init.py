@@ -40,11 +40,12 @@ from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.systems.finetune_request import default_learning_rate
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task_types import TaskOptions
+from bertwright.tasks.text_task import TextExample
 from bertwright.training.context import execution_context, supports_bfloat16
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.loop import train_steps

@@ -24,9 +24,9 @@ from typing import Any
 
 from bertwright.base.seeding import make_rng
 from bertwright.kernels.cpu import configure_malloc
-from bertwright.tasks.classification import TextExample
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
+from bertwright.tasks.text_task import TextExample
 from environment import use_threads
 from head_init import Work, execute, make_study_parser, print_tables
 from study import Record, read_trec, run_missing

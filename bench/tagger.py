@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.tasks.collation import micro_batches, step_items
+from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import Encoded
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer

@@ -25,7 +25,7 @@ import numpy as np
 from bertwright.base.ragged import Ragged
 from bertwright.corpus.documents import CorpusSettings, shard_corpus
 from bertwright.objectives.data_settings import DataSettings
-from bertwright.systems.objective_registry import find_objective
+from bertwright.systems.registry import find_objective
 from bertwright.tokenstore import build as building
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.build_part import ShardSpec, write_shard

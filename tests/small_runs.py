@@ -18,7 +18,7 @@ from bertwright.corpus.documents import CorpusSettings
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.bert import Bert
 from bertwright.interop.huggingface import save_model, write_model
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.systems.bert.bert_config import BertConfig

@@ -14,9 +14,11 @@ import torch
 from safetensors.torch import load_file, load_model, save_model
 
 from bertwright.base.reporter import MUTE
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
+from bertwright.models.task_model import EncoderForTask
 from bertwright.tasks.collation import micro_batches
-from bertwright.tasks.task import AnyTask, Encoded
+from bertwright.tasks.encoded import Encoded
+from bertwright.tasks.task import AnyTask
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, TrainingSpec, fit

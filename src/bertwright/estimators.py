@@ -33,7 +33,7 @@ from bertwright.inference.python_inputs import abbreviate, check_text, check_wor
 from bertwright.interop.model_files import CLASSES, model_folder
 from bertwright.tables.tables import format_label
 from bertwright.tables.tag_example import TagExample
-from bertwright.tasks.classification import TextExample
+from bertwright.tasks.text_task import TextExample
 from bertwright.training.context import select_device, select_dtype
 from bertwright.training.device_settings import DeviceSettings
 

@@ -21,10 +21,10 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 import bertwright
-from bertwright.base.resolve import resolve
 from bertwright.cli.main import main
 from bertwright.cli.verbs import VERBS
 
@@ -193,7 +193,7 @@ def serve() -> None:
     """Import all commands, then answer requests until standard input ends."""
     for verb in VERBS:
         verb.load_settings()
-        resolve(f"bertwright.{verb.function}")
+        resolve_name(f"bertwright.{verb.function}")
     for name in bertwright.__all__:
         getattr(bertwright, name)  # imports its module
     for name in IMPORTED_LATE:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from bertwright.inference.bert import Bert
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.classification import Classification

@@ -26,10 +26,11 @@ from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
 from bertwright.interop.huggingface import load_config, load_model, load_task_model, save_model
 from bertwright.interop.model_format import Architecture
-from bertwright.models.encoder import TextEncoder
-from bertwright.models.heads import EncoderForTask, EncoderModel, HeadSpec
+from bertwright.models.encoder import EncoderModel, TextEncoder
+from bertwright.models.head_spec import HeadSpec
 from bertwright.models.initialization import initialize
 from bertwright.models.packing import TokenBatch, pack
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.registry import SYSTEMS, System

@@ -15,7 +15,7 @@ from bertwright.executors.executor import SerialExecutor
 from bertwright.inference.bert import Bert
 from bertwright.interop.huggingface import save_model
 from bertwright.models.encoder import TextEncoder
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining

@@ -16,12 +16,11 @@ from rich.console import Console
 import bertwright
 from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.inference.glue_submission import SUBMISSION_FILES, SubmissionSettings, submission
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.task import TASK_FILE
-from bertwright.tasks.task_folder import TaskModel, save_task_folder
+from bertwright.tasks.task_folder import TASK_FILE, TaskModel, save_task_folder
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import CPU
 

@@ -24,21 +24,24 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskHead
+from bertwright.models.heads import TaskHead
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.tables.question_files import GoldAnswer, QaExample
 from bertwright.tables.tag_example import TagExample
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.collation import collate
+from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import AnyTask, Encoded
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.text_task import TextExample
 from bertwright.training import loop
 from bertwright.trials.ladder_settings import LadderSettings
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS

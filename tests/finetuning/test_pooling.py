@@ -21,12 +21,13 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, PooledHead
+from bertwright.models.heads import PooledHead
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.finetune_request import default_learning_rate
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.collation import collate, micro_batches
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
@@ -35,6 +36,7 @@ from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_folder import TaskModel, save_task_folder
+from bertwright.tasks.text_task import TextExample
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.trials.probe import probe
 from bertwright.trials.probe_settings import ProbeSettings

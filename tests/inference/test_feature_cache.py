@@ -25,7 +25,7 @@ from bertwright.models.packing import from_flat
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks import prediction
-from bertwright.tasks.task import Encoded
+from bertwright.tasks.encoded import Encoded
 
 InterruptedIn = Callable[..., AbstractContextManager[list[Any]]]
 CONFIG = BertConfig(vocab_size=40, hidden_size=8, num_layers=4, num_heads=2, intermediate_size=16, max_positions=24)

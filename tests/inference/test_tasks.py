@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 import bertwright
 from bertwright.base.files import write_text
 from bertwright.inference.bert import Bert
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import pack
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
@@ -28,13 +29,14 @@ from bertwright.tables.tag_example import TagExample
 from bertwright.tables.tag_schemes import find_spans, spell
 from bertwright.tables.tagged_sentences import with_document_context
 from bertwright.tasks import prediction
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_folder import TaskModel, write_task_folder
+from bertwright.tasks.text_task import TextExample
 from bertwright.training import checkpoint
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 

@@ -15,7 +15,7 @@ from bertwright.inference.bert import load
 from bertwright.interop.checksums import compute_checksum
 from bertwright.interop.huggingface import load_config, save_model
 from bertwright.interop.model_files import CHECKSUMS, DOWNLOADED
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining

@@ -22,7 +22,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertwright.kernels import attention, cpu_linear, ffi, fused_encoder, fused_ops, native_library  # noqa: F401
+from bertwright.kernels import (  # noqa: F401
+    adamw,
+    attention,
+    cpu_linear,
+    ffi,
+    fused_encoder,
+    fused_ops,
+    linear_cross_entropy,
+    native_library,
+)
 from bertwright.kernels.compile import Compiler, compile_flags, compile_library
 from bertwright.kernels.ffi import Rows
 from bertwright.kernels.instruction_sets import INSTRUCTION_SETS

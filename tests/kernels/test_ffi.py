@@ -123,13 +123,13 @@ BAD_CALLS = {
     "cross entropy of three dimensions": "loss(logits=rand(2, 3, 4))",
     "cross entropy of a transposed matrix": "loss(logits=rand(3, 2).T)",
     "cross entropy of one row as two": "loss(logits=rand(1, 3).expand(2, 3))",
-    "gradient_norm of bfloat16": "ops.gradient_norm([rand(3).bfloat16()])",
-    "gradient_norm of a transposed gradient": "ops.gradient_norm([rand(3), rand(3, 4).T])",
-    "adamw_ with a short moment": "ops.adamw_([rand(3)], [rand(3)], [rand(2)], [rand(3)], STEP)",
-    "adamw_ with too few gradients": "ops.adamw_([rand(3)] * 2, [rand(3)], [rand(3)] * 2, [rand(3)] * 2, STEP)",
-    "adamw_ with a bfloat16 gradient": "ops.adamw_([rand(3)], [rand(3).bfloat16()], [rand(3)], [rand(3)], STEP)",
-    "adamw_ of a bfloat16 parameter": "ops.adamw_(*([rand(3).bfloat16()] for _ in range(4)), STEP)",
-    "a transposed parameter": "ops.adamw_(*([rand(3, 4).T] for _ in range(4)), STEP)",
+    "gradient_norm of bfloat16": "adamw.gradient_norm([rand(3).bfloat16()])",
+    "gradient_norm of a transposed gradient": "adamw.gradient_norm([rand(3), rand(3, 4).T])",
+    "adamw_ with a short moment": "adamw.adamw_([rand(3)], [rand(3)], [rand(2)], [rand(3)], STEP)",
+    "adamw_ with too few gradients": "adamw.adamw_([rand(3)] * 2, [rand(3)], [rand(3)] * 2, [rand(3)] * 2, STEP)",
+    "adamw_ with a bfloat16 gradient": "adamw.adamw_([rand(3)], [rand(3).bfloat16()], [rand(3)], [rand(3)], STEP)",
+    "adamw_ of a bfloat16 parameter": "adamw.adamw_(*([rand(3).bfloat16()] for _ in range(4)), STEP)",
+    "a transposed parameter": "adamw.adamw_(*([rand(3, 4).T] for _ in range(4)), STEP)",
     "adamw_rows_ with a narrow gradient": "update(gradient=sparse(rand(2, 2), 5, 2))",
     "adamw_rows_ with a gradient of single numbers": "update(gradient=rand(5, 3).to_sparse())",
     "adamw_rows_ with a bfloat16 gradient": "update(gradient=sparse(rand(2, 3).bfloat16(), 5, 3))",
@@ -177,11 +177,13 @@ BAD_BFLOAT16_CALLS = {
 }
 HARNESS = """
 import torch
-from bertwright.kernels import fused_ops as ops, cpu_linear
+from bertwright.kernels import adamw, fused_ops as ops, cpu_linear
 from bertwright.kernels.attention import attention, cross_attention
 from bertwright.kernels.dropout import Dropout, mask_key
 from bertwright.kernels.fused_encoder import EncoderShape, fused_encoder
-STEP = ops.AdamStep(0.1, 0.9, 0.9, 1e-6, 0.0)
+from bertwright.kernels.linear_cross_entropy import cross_entropy_
+from bertwright.kernels.reference import AdamStep
+STEP = AdamStep(0.1, 0.9, 0.9, 1e-6, 0.0)
 SHAPE = EncoderShape(1, 32, 64, 2, False, False, 1e-12)
 PARAMETERS = [torch.rand(shape) for shape in SHAPE.parameter_shapes]
 KEYS = [mask_key(None, site) for site in range(3)]
@@ -208,13 +210,14 @@ def cross(q=None, kv=None, q_starts=(0, 4), kv_starts=(0, 6)):
     return cross_attention(q, kv, torch.tensor(q_starts).int(), torch.tensor(kv_starts).int(), 4, 6)
 def loss(labels=None, logits=None, bias=None, dbias=None):
     logits, bias = rand(2, 3) if logits is None else logits, rand(3) if bias is None else bias
-    return ops.cross_entropy_(logits, bias, torch.tensor([0, 1]) if labels is None else labels, 1.0, dbias)
+    return cross_entropy_(logits, bias, torch.tensor([0, 1]) if labels is None else labels, 1.0, dbias)
 def sparse(values, rows, columns):
     return torch.sparse_coo_tensor(torch.tensor([[0, 3]]), values, (rows, columns))
 def update(gradient=None, exp_avg=None, touched=None):
     gradient = sparse(rand(2, 3), 5, 3) if gradient is None else gradient
     touched = torch.zeros(5, dtype=torch.uint8) if touched is None else touched
-    return ops.adamw_rows_(rand(5, 3), gradient, rand(5, 3) if exp_avg is None else exp_avg, rand(5, 3), touched, STEP)
+    exp_avg = rand(5, 3) if exp_avg is None else exp_avg
+    return adamw.adamw_rows_(rand(5, 3), gradient, exp_avg, rand(5, 3), touched, STEP)
 def linear_gradients(dy, weight=None):
     return cpu_linear.linear_backward(dy, states(4, 64), rand(64, 64) if weight is None else weight, (True,) * 3)
 def encode(hidden=None, cu_seqlens=None, positions=None, shape=SHAPE, mask_keys=KEYS, parameters=PARAMETERS):

@@ -17,9 +17,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertwright.kernels import cpu_linear, ffi, fused_ops, native_library, reference
+from bertwright.kernels.adamw import adamw_, gradient_norm
 from bertwright.kernels.attention import attention
 from bertwright.kernels.dropout import Dropout, keep_mask
 from bertwright.kernels.ffi import use_native
+from bertwright.kernels.linear_cross_entropy import cross_entropy_, linear_cross_entropy
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
 
 needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no native kernels")
@@ -120,7 +122,7 @@ def test_default_dtype_of_torch_changes_nothing(dtype: torch.dtype) -> None:
         states = fused_ops.bias_gelu(states, bias_, False)
         states = attention(states.repeat(1, 3).view(130, 3, 2, 32), boundaries, 70, DROPOUT, 1).flatten(1)
         states = fused_ops.add_dropout_norm(states, bias_, residual_, norm_, DROPOUT, 2)
-        loss, correct = fused_ops.linear_cross_entropy(states, weight_, weight_[:, 0].contiguous(), labels)
+        loss, correct = linear_cross_entropy(states, weight_, weight_[:, 0].contiguous(), labels)
         return [loss.detach(), correct, *torch.autograd.grad(loss, leaves)]
 
     expected = compute()
@@ -243,11 +245,11 @@ def test_dropout_masks_look_random() -> None:
 def test_linear_cross_entropy_equals_torch(
     rows: int, hidden: int, vocabulary: int, upstream: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_ops, "CHUNK_BYTES", {"cpu": 50 * vocabulary * 4})
+    monkeypatch.setattr("bertwright.kernels.linear_cross_entropy.CHUNK_BYTES", {"cpu": 50 * vocabulary * 4})
     labels = torch.randint(0, vocabulary, (rows,))
     inputs = torch.randn(rows, hidden), torch.randn(vocabulary, hidden), torch.randn(vocabulary)
     leaves = [x.requires_grad_() for x in inputs]
-    loss, correct = fused_ops.linear_cross_entropy(*inputs, labels, scale=0.01)
+    loss, correct = linear_cross_entropy(*inputs, labels, scale=0.01)
     logits = F.linear(*inputs)
     expected = 0.01 * F.cross_entropy(logits, labels, reduction="sum")
     torch.testing.assert_close(loss, expected)
@@ -261,11 +263,11 @@ def test_linear_cross_entropy_equals_torch(
 @pytest.mark.parametrize("rows", [0, 7, 300, 700])
 def test_linear_cross_entropy_in_bfloat16_is_float32_rounded(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary, hidden = 999, 64
-    monkeypatch.setattr(fused_ops, "CHUNK_BYTES", {"cpu": 400 * vocabulary * 2})
+    monkeypatch.setattr("bertwright.kernels.linear_cross_entropy.CHUNK_BYTES", {"cpu": 400 * vocabulary * 2})
     labels = torch.randint(0, vocabulary, (rows,))
     states, weight, bias = torch.randn(rows, hidden), torch.randn(vocabulary, hidden) / 8, torch.randn(vocabulary)
     halves = states.bfloat16().requires_grad_(), weight.requires_grad_(), bias.requires_grad_()
-    loss, correct = fused_ops.linear_cross_entropy(*halves, labels)
+    loss, correct = linear_cross_entropy(*halves, labels)
     floats = [halves[0].detach().float().requires_grad_(), weight.bfloat16().float().detach().requires_grad_(), bias]
     logits = F.linear(*floats)
     expected = F.cross_entropy(logits, labels, reduction="sum")
@@ -424,7 +426,7 @@ def test_linear_cross_entropy_allocates_gradients_only_for_a_backward_pass(grad:
     rows, columns, size = 4, 500, 64
     hidden, weight = torch.randn(rows, size), torch.randn(columns, size, requires_grad=True)
     with torch.set_grad_enabled(grad), LargestResult() as largest:
-        fused_ops.linear_cross_entropy(hidden, weight, torch.zeros(columns), torch.arange(rows))
+        linear_cross_entropy(hidden, weight, torch.zeros(columns), torch.arange(rows))
     assert largest.elements == (columns * size if grad else columns * rows)
 
 
@@ -432,7 +434,7 @@ def test_linear_cross_entropy_equals_the_result_by_hand() -> None:
     """Two classes, logits 0 and ln 3: probabilities 1/4 and 3/4."""
     hidden = torch.tensor([[1.0]], requires_grad=True)
     weight, bias = torch.zeros(2, 1), torch.tensor([0.0, math.log(3)], requires_grad=True)
-    loss, correct = fused_ops.linear_cross_entropy(hidden, weight, bias, torch.tensor([0]))
+    loss, correct = linear_cross_entropy(hidden, weight, bias, torch.tensor([0]))
     loss.backward()
     assert loss.item() == pytest.approx(math.log(4))
     assert correct == 0
@@ -456,13 +458,13 @@ def test_numbers_that_are_not_finite_reach_the_result(bad: float) -> None:
     zeros, ones = torch.zeros(16), torch.ones(16)
     gelu = fused_ops.bias_gelu(x, zeros, tanh=False)
     normed = fused_ops.add_dropout_norm(x, zeros, torch.zeros(3, 16), LayerNormParams(ones, zeros, 1e-12), None, 0)
-    loss, _ = fused_ops.linear_cross_entropy(x, torch.randn(5, 16), torch.zeros(5), torch.tensor([0, 1, 2]))
+    loss, _ = linear_cross_entropy(x, torch.randn(5, 16), torch.zeros(5), torch.tensor([0, 1, 2]))
     assert not gelu[1, 4].isfinite()
     assert not normed[1].isfinite().any()
     assert not loss.isfinite()
     assert gelu[[0, 2]].isfinite().all()
     assert normed[[0, 2]].isfinite().all()
-    assert not math.isfinite(fused_ops.gradient_norm([x]))
+    assert not math.isfinite(gradient_norm([x]))
 
 
 @needs_native
@@ -472,7 +474,7 @@ def test_nan_with_any_payload_stays_nan(bits: int) -> None:
     nan = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
     logits = torch.randn(2, 40)
     logits[0, 3] = logits[1, 39] = nan
-    losses, _ = fused_ops.cross_entropy_(logits, torch.zeros(40), torch.tensor([0, 1]), 1.0, None)
+    losses, _ = cross_entropy_(logits, torch.zeros(40), torch.tensor([0, 1]), 1.0, None)
     assert losses.isnan().all()
     qkv = torch.randn(4, 3, 1, 8)
     qkv[2, 0, 0, 5] = nan
@@ -485,7 +487,7 @@ def test_nan_with_any_payload_stays_nan(bits: int) -> None:
 def test_correct_is_the_first_of_equal_logits() -> None:
     logits = torch.zeros(4, 33)
     logits[0, [2, 20]] = logits[1, [2, 20]] = logits[2, 32] = 1.0
-    _, correct = fused_ops.cross_entropy_(logits, torch.zeros(33), torch.tensor([2, 20, 32, 1]), 1.0, None)
+    _, correct = cross_entropy_(logits, torch.zeros(33), torch.tensor([2, 20, 32, 1]), 1.0, None)
     assert correct.tolist() == [1, 0, 1, 0]
 
 
@@ -512,7 +514,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
         is_native = ffi.bf16_isa() is not None  # otherwise torch computes it, which does not guarantee this
         layer = (inputs[0].bfloat16(), torch.eye(160, 96) + 1 / 3, torch.ones(160))
         dense = outcome(fused_ops.linear, *layer) if is_native else []
-        return [*normed, *gelu, *embedded, *dense, fused_ops.gradient_norm([torch.randn(99_999)])]
+        return [*normed, *gelu, *embedded, *dense, gradient_norm([torch.randn(99_999)])]
 
     torch.set_num_threads(1)
     expected = run_all()
@@ -560,7 +562,7 @@ def test_adamw_equals_torch(shape: tuple[int, ...], corrected: bool) -> None:
         if corrected:
             step = step._replace(correction1=1 - 0.9**number, correction2=1 - 0.99**number)
         theirs.grad = 0.5 * gradient
-        fused_ops.adamw_([parameter], [gradient.clone()], *([moment] for moment in moments), step)
+        adamw_([parameter], [gradient.clone()], *([moment] for moment in moments), step)
         reference.adamw_(*([tensor] for tensor in (expected[0], gradient, *expected[1:])), step)
         optimizer.step()
     torch.testing.assert_close(parameter.detach(), expected[0], rtol=1e-6, atol=1e-6)
@@ -577,5 +579,5 @@ def test_tensors_without_native_kernels_compile_nothing(monkeypatch: pytest.Monk
 def test_gradient_norm_is_the_norm_of_all_gradients_together() -> None:
     gradients = [torch.randn(100, 1001), torch.randn(7), torch.randn(())]
     expected = torch.cat([gradient.flatten() for gradient in gradients]).double().norm().item()
-    assert float(fused_ops.gradient_norm(gradients)) == pytest.approx(expected, rel=1e-12)
-    assert fused_ops.gradient_norm([]) == 0.0
+    assert float(gradient_norm(gradients)) == pytest.approx(expected, rel=1e-12)
+    assert gradient_norm([]) == 0.0

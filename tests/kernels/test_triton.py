@@ -16,8 +16,9 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="no Triton on this machine")
 
+from bertwright.kernels import adamw, fused_encoder, fused_ops, gpu_linear, reference
 from bertwright.kernels import attention as attention_module
-from bertwright.kernels import fused_encoder, fused_ops, gpu_linear, reference
+from bertwright.kernels import linear_cross_entropy as loss_module
 from bertwright.kernels.dropout import Dropout, mask_key
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.kernels.triton import adamw_kernels, gelu, ops
@@ -46,11 +47,12 @@ def seed() -> None:
 def everything_in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let models on the CPU run Triton's kernels, interpreted."""
     if DEVICE == "cpu":
-        for module in (fused_ops, fused_encoder, attention_module, gpu_linear, optimizer_module):
+        for module in (fused_ops, loss_module, adamw, fused_encoder, attention_module, gpu_linear, optimizer_module):
             monkeypatch.setattr(module, "use_triton", lambda *tensors: True)
-        for module in (fused_ops, attention_module):
+        for module in (fused_ops, loss_module, adamw, attention_module):
             monkeypatch.setattr(module, "use_native", lambda *tensors: False)
-        monkeypatch.setattr(fused_ops, "is_native_bf16", lambda x: False)
+        for module in (fused_ops, loss_module):
+            monkeypatch.setattr(module, "is_native_bf16", lambda x: False)
         for name, size in {"ROWS": 32, "COLUMNS": 64}.items():  # the interpreter computes tile by tile, padding too
             monkeypatch.setattr(gelu, name, size)
 

@@ -13,9 +13,12 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="no Triton on this machine")
 
+from bertwright.kernels import adamw, fused_encoder, fused_ops, gpu_linear, native_library, triton_check
 from bertwright.kernels import attention as attention_module
-from bertwright.kernels import fused_encoder, fused_ops, gpu_linear, native_library, triton_check
+from bertwright.kernels import linear_cross_entropy as loss_module
+from bertwright.kernels.adamw import adamw_, gradient_norm, optimizer_works
 from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.kernels.triton import adamw_kernels, flash, gelu, layer_norm, ops
 from bertwright.models.packing import pack
@@ -35,11 +38,12 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has checked nothing, and whose dispatcher takes every tensor for one on a GPU."""
     monkeypatch.setattr(triton_check, "_checked", set())
     monkeypatch.setattr(triton_check, "ROWS", 20)
-    for module in (fused_ops, fused_encoder, attention_module, gpu_linear, optimizer_module):
+    for module in (fused_ops, loss_module, adamw, fused_encoder, attention_module, gpu_linear, optimizer_module):
         monkeypatch.setattr(module, "use_triton", lambda *tensors: not native_library.triton_problems)
-    for module in (fused_ops, attention_module):
+    for module in (fused_ops, loss_module, adamw, attention_module):
         monkeypatch.setattr(module, "use_native", lambda *tensors: False)
-    monkeypatch.setattr(fused_ops, "is_native_bf16", lambda x: False)
+    for module in (fused_ops, loss_module):
+        monkeypatch.setattr(module, "is_native_bf16", lambda x: False)
     yield
     native_library.triton_problems.clear()
 
@@ -64,12 +68,12 @@ def compute(dtype: torch.dtype) -> list[Tensor]:
     hidden = fused_ops.add_dropout_norm(context, vectors[0], hidden, norm, rates, 2)
     hidden = fused_ops.dropout(fused_ops.bias_gelu(hidden, vectors[1], False), rates, 3)
     labels = torch.arange(13, device=DEVICE)
-    loss, _ = fused_ops.linear_cross_entropy(hidden, tables.word, normal(VOCABULARY), labels, 0.1)
+    loss, _ = linear_cross_entropy(hidden, tables.word, normal(VOCABULARY), labels, 0.1)
     gradients = torch.autograd.grad(loss, [*tables, weight])
     parameters = [normal(30, 7).detach() for _ in range(4)]
     parameters[3].abs_()
-    norm_of_gradient = fused_ops.gradient_norm([parameters[1]])
-    fused_ops.adamw_(*([x] for x in parameters), AdamStep(0.01, 0.9, 0.99, 1e-6, 0.1))
+    norm_of_gradient = gradient_norm([parameters[1]])
+    adamw_(*([x] for x in parameters), AdamStep(0.01, 0.9, 0.99, 1e-6, 0.1))
     return [loss.detach(), *gradients, norm_of_gradient, parameters[0]]
 
 
@@ -189,7 +193,7 @@ def test_an_update_that_nan_does_not_skip_is_noticed(monkeypatch: pytest.MonkeyP
         adamw_kernels.adamw_(*tensors, step._replace(clip_scale=torch.nan_to_num(step.clip_scale)))
 
     monkeypatch.setattr(ops, "adamw_", update)
-    assert not fused_ops.optimizer_works(normal(3))
+    assert not optimizer_works(normal(3))
 
 
 def test_the_summary_says_which_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.models.encoder import TextEncoder
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import WordBatch
+from bertwright.models.task_model import EncoderForTask
+from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import Encoded
 from bertwright.training.fit import TrainingSpec
 from toys import check_resumes_to_the_bit, task_spec
 

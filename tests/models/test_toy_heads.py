@@ -17,16 +17,18 @@ from torch import Tensor, nn
 
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskBatch, TaskHead
+from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.packing import TokenBatch
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tables.tag_example import TagExample
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import sum_cross_entropy
 from bertwright.tasks.task_folder import TaskModel, load_task, save_task_folder
 from bertwright.tasks.task_types import TASK_TYPES
+from bertwright.tasks.text_task import TextExample
 from bertwright.training.fit import TrainingSpec
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer

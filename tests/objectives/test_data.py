@@ -14,7 +14,7 @@ import torch
 from bertwright.objectives.data import StoreExamples
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.objectives.language_model_objective import LanguageModelBatch
-from bertwright.systems.objective_registry import find_objective
+from bertwright.systems.registry import find_objective
 from bertwright.tokenstore.store import TokenStore
 from bertwright.training.prefetch import prefetch
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
@@ -198,7 +198,7 @@ def test_whole_words_are_masked_together(data: Examples, tokenizer: Tokenizer) -
         ids = original_ids(batch)
         hidden = torch.zeros(len(ids), dtype=torch.bool)
         hidden[batch.mlm_positions] = True
-        continues = torch.from_numpy(tokenizer.is_continuation())[ids]
+        continues = torch.from_numpy(tokenizer.is_continuation)[ids]
         inside = continues[1:] & (ids[:-1] > MASK)
         split += int((inside & (hidden[1:] != hidden[:-1])).sum())
         words += int((inside & hidden[1:]).sum())

@@ -10,12 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertwright.kernels import ffi, fused_ops
+from bertwright.kernels import linear_cross_entropy as loss_module
+from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
+from bertwright.kernels.reference import IGNORED_LABEL
 from bertwright.objectives.data import StoreExamples
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.objective_registry import find_objective
+from bertwright.systems.registry import find_objective
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
@@ -33,7 +36,7 @@ OBJECTIVES: list[dict[str, Any]] = [
 @pytest.fixture(params=["native", "reference"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "reference":
-        for module in (ffi, fused_ops):
+        for module in (ffi, fused_ops, loss_module):
             monkeypatch.setattr(module, "use_native", lambda *tensors: False)
     return str(request.param)
 
@@ -79,7 +82,7 @@ def test_padded_batches_of_all_steps_have_equal_shapes(
         assert after.input.input_ids[:tokens].equal(before.input.input_ids)
         assert after.packing.cu_seqlens[: sequences + 1].equal(before.packing.cu_seqlens)
         assert after.mlm_positions[:predictions].equal(before.mlm_positions)
-        assert after.mlm_labels[predictions:].eq(fused_ops.IGNORED_LABEL).all()
+        assert after.mlm_labels[predictions:].eq(IGNORED_LABEL).all()
         read = torch.cat([after.packing.cu_seqlens[: len(after.nsp_labels)].long(), after.mlm_positions])
         assert len(read.unique()) == len(read)
         assert read.max() < size * length
@@ -115,11 +118,11 @@ def test_padding_leaves_losses_bit_equal_and_gradients_equal(
 
 def test_ignored_labels_have_neither_loss_nor_gradient(kernels: str) -> None:
     hidden, weight, bias = torch.randn(4, 8), torch.randn(10, 8), torch.randn(10)
-    labels = torch.tensor([3, fused_ops.IGNORED_LABEL, 9, fused_ops.IGNORED_LABEL])
+    labels = torch.tensor([3, IGNORED_LABEL, 9, IGNORED_LABEL])
 
     def run(rows: torch.Tensor) -> list[torch.Tensor]:
         inputs = [tensor.clone().requires_grad_() for tensor in (hidden, weight, bias)]
-        loss, correct = fused_ops.linear_cross_entropy(inputs[0][rows], inputs[1], inputs[2], labels[rows])
+        loss, correct = linear_cross_entropy(inputs[0][rows], inputs[1], inputs[2], labels[rows])
         loss.backward()
         return [loss.detach(), correct, *(tensor.grad for tensor in inputs if tensor.grad is not None)]
 

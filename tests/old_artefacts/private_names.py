@@ -20,8 +20,9 @@ from bertwright.corpus.documents import CorpusSettings
 from bertwright.corpus.sentences import make_document_splitter
 from bertwright.kernels.cpu import processor_name
 from bertwright.kernels.instruction_sets import find_levels
+from bertwright.models.encoder import EncoderModel
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
-from bertwright.models.heads import EncoderForTask, EncoderModel
+from bertwright.models.task_model import EncoderForTask
 from bertwright.pretraining.settings import ModelSettings
 from bertwright.systems.bcn.bcn import BcnConfig, BcnEncoder
 from bertwright.systems.bert.bert_config import BertConfig
@@ -32,7 +33,7 @@ from bertwright.systems.cove import mt_lstm, mt_lstm_folder
 from bertwright.systems.elmo import elmo
 from bertwright.systems.gpt.gpt import GptConfig, GptEncoder
 from bertwright.systems.language_model_states import NUM_LETTERS
-from bertwright.systems.objective_registry import architecture_of_objective, architectures, objectives_of
+from bertwright.systems.registry import architecture_of_objective, objectives_of, pretrained
 from bertwright.systems.transformer import transformer
 from bertwright.systems.ulmfit import awd_lstm
 from bertwright.systems.window import window
@@ -127,7 +128,7 @@ VOCAB_SIZE = 30
 
 def pretrained_models() -> Iterator[tuple[str, nn.Module]]:
     """Yield each new model of pre-training and translation before its first step, at seed 0."""
-    objectives = [objective for architecture in architectures() for objective in objectives_of(architecture)]
+    objectives = [objective for architecture in pretrained() for objective in objectives_of(architecture)]
     for name, objective in ((objective.name, objective) for objective in objectives):
         architecture = architecture_of_objective(name)
         sizes: dict[str, Any] = {"size": "tiny", "architecture": architecture}

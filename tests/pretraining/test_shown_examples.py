@@ -11,7 +11,7 @@ import pytest
 from bertwright.objectives.data import StoreExamples
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.objectives.language_model_objective import LanguageModelBatch
-from bertwright.systems.objective_registry import find_objective
+from bertwright.systems.registry import find_objective
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ import pytest
 
 import bertwright
 from bertwright.base.settings import from_table, merge
-from bertwright.models.heads import EncoderModel
+from bertwright.models.encoder import EncoderModel
 from bertwright.planning.recipe_choice import choose_settings
 from bertwright.pretraining.run import _check_lengths, _describe_untrained_positions
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from bertwright.kernels.dropout import Dropout, keep_mask
 from bertwright.models.batch_norm import BatchNorm
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packed_lstm import LstmValues
 from bertwright.models.packing import Packing, TokenBatch, from_flat
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.ulmfit.awd_lstm import (
     AwdLstmConfig,
     AwdLstmEncoder,

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import Packing, WordBatch
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bcn.bcn import BcnConfig, BcnEncoder, BcnHead
 from bertwright.systems.cove.mt_lstm import CoveConfig
 from bertwright.vocabulary.word_tokenizer import BEGIN, END, UNKNOWN

@@ -16,12 +16,14 @@ from bertwright.kernels.dropout import Dropout
 from bertwright.models import distinct_words
 from bertwright.models.distinct_words import DistinctWords
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import Packing, WordBatch
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder, SentenceHead
 from bertwright.systems.registry import word_models
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.collation import collate, micro_batches
+from bertwright.tasks.text_task import TextExample
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
 

@@ -21,8 +21,9 @@ from bertwright.base.files import masked_crc32c
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import LoadResult, build_model, build_task_model, to_hf_weights
 from bertwright.interop.tf_checkpoint import read_bundle, read_table, write_bundle
+from bertwright.models.encoder import EncoderModel
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, EncoderModel
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_folder import BERT

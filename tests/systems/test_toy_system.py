@@ -15,9 +15,8 @@ from torch import Tensor, nn
 import bertwright
 from bertwright.cli.main import run
 from bertwright.interop.model_format import Architecture
-from bertwright.kernels.fused_ops import linear_cross_entropy
-from bertwright.models.encoder import TextEncoder
-from bertwright.models.heads import EncoderModel
+from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
+from bertwright.models.encoder import EncoderModel, TextEncoder
 from bertwright.models.initialization import initialize
 from bertwright.models.packing import TokenBatch
 from bertwright.objectives.language_model_objective import (

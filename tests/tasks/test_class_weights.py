@@ -22,12 +22,13 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.models.heads import TaskBatch
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.class_weights import with_class_weights
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import UNSEEN, Tagging
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.text_task import TextExample
 from bertwright.trials.grid_settings import GridSettings
 from helpers import read_output, text_reporter, write_file
 from small_runs import save_random_bert

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
 from bertwright.models.head_spec import HeadSpec
-from bertwright.tasks.classification import Classification, LabelPrediction, TextExample, count_empty_texts
+from bertwright.tasks.classification import Classification, LabelPrediction
 from bertwright.tasks.collation import collate
+from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.regression import Regression
-from bertwright.tasks.task import TASK_FILE, Encoded, from_fields, write_task
+from bertwright.tasks.task_folder import TASK_FILE, from_fields, write_task
+from bertwright.tasks.text_task import TextExample, count_empty_texts
 from bertwright.tasks.truncation import SegmentTokens, encode_segments, truncate_longest_first
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer

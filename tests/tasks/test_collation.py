@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.collation import collate, micro_batches, step_items
+from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.prediction import predict_logits, prediction_batches
-from bertwright.tasks.task import Encoded
 
 CONFIG = BertConfig(20, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=16)
 

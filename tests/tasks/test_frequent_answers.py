@@ -10,13 +10,14 @@ import pytest
 
 from bertwright.tables.question_files import GoldAnswer, QaExample
 from bertwright.tables.tag_example import TagExample
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.text_task import TextExample
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"], lowercase=True)

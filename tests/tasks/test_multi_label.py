@@ -21,11 +21,12 @@ from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
 from bertwright.metrics.example_scores import compute_scores
 from bertwright.metrics.scores import multi_label_scores
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import LabelsPrediction, MultiLabel
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
+from bertwright.tasks.text_task import TextExample
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.trials.grid import grid
 from bertwright.trials.grid_settings import GridSettings

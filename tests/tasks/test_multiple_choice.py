@@ -16,7 +16,7 @@ from transformers import BertTokenizerFast
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.collation import collate
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
-from bertwright.tasks.task import TASK_FILE, from_fields, write_task
+from bertwright.tasks.task_folder import TASK_FILE, from_fields, write_task
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import ALL_DATA, SAMPLES, uncased_vocabulary, write_file

@@ -15,20 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tables.question_files import GoldAnswer, QaExample
 from bertwright.tasks.collation import collate
+from bertwright.tasks.context_windows import max_context_window
 from bertwright.tasks.prediction import predict_chunks
-from bertwright.tasks.question_answering import (
-    Answer,
-    Candidate,
-    EncodedQuestions,
-    QuestionAnswering,
-    max_context_window,
-)
-from bertwright.tasks.task import TASK_FILE, from_fields, write_task
+from bertwright.tasks.question_answering import Answer, Candidate, EncodedQuestions, QuestionAnswering
+from bertwright.tasks.task_folder import TASK_FILE, from_fields, write_task
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import ALL_DATA, uncased_vocabulary

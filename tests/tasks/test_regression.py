@@ -10,14 +10,14 @@ import torch
 import transformers
 
 from bertwright.interop.huggingface import load_task_model
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.tasks.classification import TextExample
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.task_folder import TaskModel, continue_task, load_task, load_to_continue, save_task_folder
+from bertwright.tasks.text_task import TextExample
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefgh"], lowercase=True)

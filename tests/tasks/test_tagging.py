@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from bertwright.interop.head_config import HeadRecord
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import pack
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tables.tag_example import TagExample
@@ -28,7 +29,7 @@ from bertwright.tables.tagged_sentences import with_document_context
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks, predict_logits
 from bertwright.tasks.tagging import TAG_HEADS, Entity, Tagging, TagPrediction
-from bertwright.tasks.task import from_fields, write_task
+from bertwright.tasks.task_folder import from_fields, write_task
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 from helpers import PUBLISHED, SAMPLES, needs_data, uncased_vocabulary

@@ -11,7 +11,7 @@ from bertwright.inference.bert import load
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_task_model, save_model
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
@@ -21,8 +21,8 @@ from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
-from bertwright.tasks.task import AnyTask, write_task
-from bertwright.tasks.task_folder import TaskModel, infer_task, load_task, read_task, save_task_folder
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_folder import TaskModel, infer_task, load_task, read_task, save_task_folder, write_task
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 

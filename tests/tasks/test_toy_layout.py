@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from bertwright.base.ragged import Ragged, offsets_from_lengths
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
+from bertwright.tasks.text_task import TextExample
 from bertwright.training.fit import TrainingSpec
 from bertwright.vocabulary.sequence_layout import SequenceLayout
 from toys import check_resumes_to_the_bit, task_spec

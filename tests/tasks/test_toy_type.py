@@ -28,11 +28,11 @@ from bertwright.inference.predict_settings import PredictSettings
 from bertwright.metrics import scores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch
-from bertwright.tasks.classification import TextExample, TextTask, known_labels
+from bertwright.tasks.encoded import Encoded, Ints, Outputs
 from bertwright.tasks.presets import TaskSettings
-from bertwright.tasks.task import Encoded, Ints, Outputs
 from bertwright.tasks.task_folder import continue_task
 from bertwright.tasks.task_types import TASK_TYPES
+from bertwright.tasks.text_task import TextExample, TextTask, known_labels
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.trials.grid import grid
 from bertwright.trials.grid_settings import GridSettings

@@ -19,8 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from bertwright.base.reporter import MUTE
 from bertwright.kernels.attention import cuda_attention, order_gradients, split
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import pack
+from bertwright.models.task_model import EncoderForTask
 from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.bert import bert_encoder

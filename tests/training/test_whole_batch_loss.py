@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.base.seeding import make_rng
-from bertwright.models.heads import EncoderModel
+from bertwright.models.encoder import EncoderModel
 from bertwright.models.packing import TokenBatch, pack
 from bertwright.models.pooling import pool_states
 from bertwright.systems.bert.bert_config import BertConfig

@@ -13,12 +13,13 @@ from scipy.stats import norm, sem, t
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.tables.question_files import GoldAnswer, QaExample
 from bertwright.tables.tag_example import TagExample
-from bertwright.tasks.classification import Classification, LabelPrediction, TextExample
+from bertwright.tasks.classification import Classification, LabelPrediction
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.text_task import TextExample
 from bertwright.trials.paper_table import Claim
 from bertwright.trials.statistics import Difference, Interval, Sample, difference, estimate
 from bertwright.trials.table import ClaimResult

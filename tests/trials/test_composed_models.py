@@ -12,8 +12,10 @@ import torch
 from bertwright.finetuning.finetune_state import own_lr_scales
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_model, load_task_model, save_model, start_task_model, write_task_model
-from bertwright.models.heads import EncoderForTask, HeadSpec, TaskBatch
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import pack
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining

@@ -305,7 +305,7 @@ def test_travels_to_worker_processes(small):
 
 def test_tables(small):
     assert small.special_ids == (0, 1, 2, 3, 4)
-    assert [token for token, mark in zip(small.tokens, small.is_continuation(), strict=True) if mark] == [
+    assert [token for token, mark in zip(small.tokens, small.is_continuation, strict=True) if mark] == [
         token for token in TOKENS if token.startswith("##")
     ]
     assert small.id("ab") == TOKENS.index("ab")

@@ -11,9 +11,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
-
-from bertwright.base.resolve import resolve
 
 TASK_FILES = "task data train dev test text text_pair label"  # usual options of commands that read a task
 
@@ -38,7 +37,7 @@ class Verb(NamedTuple):
     """Whether standard output is for results alone, with these settings; reports then go to standard error."""
 
     def load_settings(self) -> type[Any]:
-        settings: type[Any] = resolve(f"bertwright.{self.settings}")
+        settings: type[Any] = resolve_name(f"bertwright.{self.settings}")
         return settings
 
     def run(self, settings: Any) -> None:
@@ -49,9 +48,9 @@ class Verb(NamedTuple):
 
             settings = resume_restarted(settings)
         if self.check:
-            resolve(f"bertwright.{self.settings.partition(':')[0]}:{self.check}")(settings)
+            resolve_name(f"bertwright.{self.settings.partition(':')[0]}:{self.check}")(settings)
         with importing_torch():
-            work = resolve(f"bertwright.{self.function}")
+            work = resolve_name(f"bertwright.{self.function}")
         work(settings, terminal_reporter(stderr=self.prints_results(settings)))
 
 

@@ -106,11 +106,7 @@ def read_articles(
     pages = _PageParser(f"{path}, line {line}", namespaces or NAMESPACES)
     hidden = frozenset(name for name, key in (NAMESPACES | dict(pages.namespaces)).items() if key in (FILE, CATEGORY))
     silent = 0
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartElementHandler = pages.start
-    parser.EndElementHandler = pages.end
-    parser.CharacterDataHandler = pages.add
+    parser = pages.make_xml_parser()
     try:
         if line > 1:
             parser.Parse(f"<{ROOT}>", False)
@@ -159,6 +155,15 @@ class _PageParser:
     is_redirect: bool = False
     content: dict[str, list[str]] = field(default_factory=dict)
     """Of the page, by field."""
+
+    def make_xml_parser(self) -> expat.XMLParserType:
+        """Return a parser that reports its events here."""
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = self.start
+        parser.EndElementHandler = self.end
+        parser.CharacterDataHandler = self.add
+        return parser
 
     def start(self, name: str, _: Mapping[str, str]) -> None:
         if not self.path and name != ROOT:

@@ -23,11 +23,13 @@ from bertwright.interop.huggingface import (
 )
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import EncoderConfig, TextEncoder
-from bertwright.models.heads import EncoderForTask, TaskBatch, is_untrained
+from bertwright.models.heads import TaskBatch, is_untrained
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.registry import word_models
 from bertwright.tasks.class_weights import with_class_weights
 from bertwright.tasks.collation import check_segments, collate, micro_batches
-from bertwright.tasks.task import AnyTask, Encoded
+from bertwright.tasks.encoded import Encoded
+from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, read_splits, within_positions
 from bertwright.tasks.task_folder import TaskModel, continue_task, load_task, load_to_continue, read_task
 from bertwright.training import checkpoint

@@ -22,10 +22,12 @@ from torch import Tensor
 from bertwright.base.example_order import permute, token_budget_batches
 from bertwright.base.ragged import flat_ranges, offsets_from_lengths
 from bertwright.base.seeding import TaskStream, derive_key
-from bertwright.models.heads import EncoderForTask, LinearHead, PooledHead, TaskBatch, TaskHead
+from bertwright.models.heads import LinearHead, PooledHead, TaskBatch, TaskHead
+from bertwright.models.task_model import EncoderForTask
 from bertwright.tasks.collation import collate, step_items
+from bertwright.tasks.encoded import Encoded, Ints
 from bertwright.tasks.prediction import BATCH_TOKENS
-from bertwright.tasks.task import AnyTask, Encoded, Ints
+from bertwright.tasks.task import AnyTask
 from bertwright.training.loop import evaluation_mode
 
 MAX_ITEMS = 8_192

@@ -35,12 +35,13 @@ from bertwright.interop.huggingface import check_vocabulary, load_config, load_m
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.kernels.gpu_linear import keep_copies
-from bertwright.models.heads import EncoderForTask, EncoderModel, is_untrained
+from bertwright.models.encoder import EncoderModel
+from bertwright.models.heads import is_untrained
 from bertwright.models.pooling import Vectors, check_pooling
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.gpt.gpt import GptLanguageModel
-from bertwright.tasks.classification import TextTask
 from bertwright.tasks.collation import check_segments
 from bertwright.tasks.multiple_choice import ChoicePrediction, MultipleChoice
 from bertwright.tasks.prediction import predict_chunks, split_into_chunks
@@ -48,6 +49,7 @@ from bertwright.tasks.question_answering import Answer, QuestionAnswering
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import AnyTask, Task
 from bertwright.tasks.task_folder import TaskModel, load_task, save_task_folder
+from bertwright.tasks.text_task import TextTask
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer

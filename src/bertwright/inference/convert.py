@@ -13,7 +13,7 @@ from bertwright.interop.model_files import CONFIG, check_model, model_folder
 
 if TYPE_CHECKING:
     from bertwright.interop.huggingface import LoadResult
-    from bertwright.models.heads import EncoderModel
+    from bertwright.models.encoder import EncoderModel
     from bertwright.systems.bert.google import GoogleCheckpoint
     from bertwright.tasks.task_folder import TaskModel
     from bertwright.vocabulary.tokenizer import TextTokenizer

@@ -36,11 +36,12 @@ from bertwright.base.files import (
 from bertwright.base.npy import allocate_npy
 from bertwright.base.ragged import offsets_from_lengths
 from bertwright.models.encoder import TextEncoder
-from bertwright.models.heads import BatchPredictor, TaskBatch
+from bertwright.models.heads import TaskBatch
 from bertwright.models.pooling import pool_states
+from bertwright.models.task_model import BatchPredictor
+from bertwright.tasks.encoded import Encoded, Ints
 from bertwright.tasks.prediction import predict_logits, prediction_batches
 from bertwright.tasks.presets import SPLITS
-from bertwright.tasks.task import Encoded, Ints
 from bertwright.training.loop import check_finite_outputs
 
 Vectors = npt.NDArray[np.float32]

@@ -11,8 +11,8 @@ import numpy as np
 
 from bertwright.base.ragged import offsets_from_lengths
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.prediction import prediction_batches
-from bertwright.tasks.task import Encoded
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer

@@ -20,9 +20,10 @@ from bertwright.base.settings import Positional, did_you_mean
 from bertwright.interop.model_files import check_model, model_folder
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import read_rows
-from bertwright.tasks.classification import TextTask, format_labels
+from bertwright.tasks.classification import format_labels
 from bertwright.tasks.presets import PRESETS
-from bertwright.tasks.task import TASK_FILE, AnyTask
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.text_task import TextTask
 from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def submission(settings: SubmissionSettings, reporter: Reporter = SILENT) -> Pat
     for model in settings.by_task.values():
         check_model(model)
     from bertwright.inference.bert import load
-    from bertwright.tasks.task_folder import read_task
+    from bertwright.tasks.task_folder import TASK_FILE, read_task
     from bertwright.training.context import execution_context
 
     test_files: dict[str, list[TestFile]] = {}
@@ -203,7 +204,7 @@ def _find_other_task(trained: Any, name: str) -> str | None:
 
 def _answer(bert: Bert, model: str, test_file: TestFile, reporter: Reporter) -> list[str]:
     """Return a model's answers to a file in GLUE's words."""
-    from bertwright.models.heads import EncoderForTask
+    from bertwright.models.task_model import EncoderForTask
     from bertwright.tasks.prediction import predict_chunks
     from bertwright.tasks.unknown_rates import InputCounts
     from bertwright.training.loop import DivergedError

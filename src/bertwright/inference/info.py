@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
+
 from bertwright.base.reporter import SILENT, Fields, Heading, Reporter
-from bertwright.base.resolve import resolve
 from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.model_files import CHECKSUMS
 
@@ -26,7 +27,7 @@ FORMATS = (
 def info(settings: InfoSettings, reporter: Reporter = SILENT) -> None:
     """Print the kind and the properties of a folder. Raises ValueError if its kind is unknown or it is damaged."""
     folder = settings.folder
-    descriptions = (resolve(name)(folder, settings.verify) for name in FORMATS)
+    descriptions = (resolve_name(name)(folder, settings.verify) for name in FORMATS)
     description = next((known for known in descriptions if known is not None), None)
     if description is None:
         raise ValueError(

@@ -21,12 +21,12 @@ from bertwright.inference.predict_inputs import (
 )
 from bertwright.inference.predict_outputs import PredictedExample, open_output, write_predictions
 from bertwright.inference.predict_settings import STANDARD_OUTPUT, PredictSettings
-from bertwright.tasks.classification import TextTask
 from bertwright.tasks.ensemble import predict_ensemble
 from bertwright.tasks.prediction import PredictedChunk, predict_chunks
 from bertwright.tasks.score_formats import DisplayTable
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import NATIVE_SUFFIXES
+from bertwright.tasks.text_task import TextTask
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.text.sources import STDIN
 from bertwright.training.context import execution_context

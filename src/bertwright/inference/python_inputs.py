@@ -7,8 +7,8 @@ from typing import Any
 
 from bertwright.tables.question_files import QaExample
 from bertwright.tables.tag_example import TagExample
-from bertwright.tasks.classification import TextExample
 from bertwright.tasks.multiple_choice import ChoiceExample
+from bertwright.tasks.text_task import TextExample
 from bertwright.text.decoding import SURROGATE
 
 UNORDERED = (Mapping, set, frozenset)  # iteration over these yields keys, or values in arbitrary order

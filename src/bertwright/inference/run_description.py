@@ -13,7 +13,7 @@ from bertwright.interop.huggingface import load_config, load_model
 from bertwright.interop.model_files import is_run
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.systems import translation_models
-from bertwright.systems.objective_registry import find_objective
+from bertwright.systems.registry import find_objective
 from bertwright.tasks.task_folder import describe_shape, describe_task, load_task, read_task
 from bertwright.training import checkpoint
 from bertwright.training.metrics_log import METRICS_FILE, read_metrics

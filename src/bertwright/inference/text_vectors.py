@@ -19,8 +19,8 @@ from bertwright.interop.sentence_modules import SentenceModules
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.packing import PackedInput
 from bertwright.models.pooling import Ints, Vectors, merge_windows, pool_states
+from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.prediction import prediction_batches
-from bertwright.tasks.task import Encoded
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import TextTokenizer

@@ -22,10 +22,11 @@ from bertwright.interop.model_files import CONFIG, OWN_HEAD, WEIGHTS, locate_con
 from bertwright.interop.model_format import Architecture, architecture_of, find_architecture
 from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
-from bertwright.models.encoder import EncoderConfig, TextEncoder
+from bertwright.models.encoder import EncoderConfig, EncoderModel, TextEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderForTask, EncoderModel, PooledHead, TaskHead
+from bertwright.models.heads import PooledHead, TaskHead
 from bertwright.models.initialization import initialize
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.registry import DEFAULT_MODEL_TYPE
 from bertwright.vocabulary.tokenizer import TextTokenizer
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, get_type_hints
 
 from torch import Tensor
 
 from bertwright.base.settings import convert
 from bertwright.interop.model_files import OWN_HEAD
-from bertwright.models.encoder import EncoderConfig, TextEncoder
+from bertwright.models.encoder import EncoderConfig, EncoderModel, TextEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderModel
-from bertwright.systems.registry import DEFAULT_MODEL_TYPE, folder_formats, resolve
+from bertwright.systems.registry import DEFAULT_MODEL_TYPE, folder_formats
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Architecture:
 
 def find_architecture(model_type: str) -> Architecture:
     """Return the format of a registered `model_type`; its modules are imported now."""
-    architecture: Architecture = resolve(folder_formats()[model_type])
+    architecture: Architecture = resolve_name(folder_formats()[model_type])
     return architecture
 
 

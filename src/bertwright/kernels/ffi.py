@@ -108,6 +108,13 @@ def check(condition: bool, message: str, *values: object) -> None:
         raise ValueError(message.format(*values))
 
 
+def check_range(name: str, ids: Tensor, size: int) -> None:
+    """Raise ValueError unless all ids are rows of a table of this size; `name`: the function that got them."""
+    if len(ids):
+        low, high = (int(bound) for bound in torch.aminmax(ids))
+        check(0 <= low <= high < size, "{}: expected ids from 0 to {}, got {} to {}", name, size - 1, low, high)
+
+
 def call(name: str, *values: object) -> None:
     """Call a native kernel with torch's number of threads.
 

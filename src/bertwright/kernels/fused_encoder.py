@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 from bertwright.kernels.attention import attention_works, check_sequences, head_size_vectorizable
 from bertwright.kernels.cpu_linear import is_native_bf16, is_tile_aligned
 from bertwright.kernels.dropout import MaskKey
-from bertwright.kernels.ffi import apply, bf16_isa, call, check, check_positions, triton_ops, use_triton
-from bertwright.kernels.fused_ops import check_range, gelu_works, linear_works, norm_works
+from bertwright.kernels.ffi import apply, bf16_isa, call, check, check_positions, check_range, triton_ops, use_triton
+from bertwright.kernels.fused_ops import gelu_works, linear_works, norm_works
 
 # A layer's parameters; with "_" for ".", the fields of `struct LayerParameters` in csrc/encoder.h.
 PARAMETER_NAMES = tuple(

@@ -171,3 +171,24 @@ class TextEncoder(nn.Module, ABC):
                 f"expected at most {self.config.max_positions} tokens per sequence (max_positions), got "
                 f"{packing.max_seqlen}; split the text"
             )
+
+
+class EncoderModel(nn.Module):
+    """A text encoder by itself; subclasses add heads."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    @property
+    def config(self) -> EncoderConfig:
+        return self.encoder.config
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def depth_of(self, parameter: str) -> int:
+        """Return the depth of a parameter by its name, as `TextEncoder.depth_of` does; a head is above all layers."""
+        inside = parameter.removeprefix("encoder.")
+        return self.encoder.depth_of(inside) if inside != parameter else self.encoder.head_depth

@@ -1,4 +1,4 @@
-"""An encoder by itself or with the head of a task (section 4), and the heads.
+"""The heads of tasks (section 4), and the batch that they read.
 
 T tokens, B sequences, R positions that a task reads, C outputs of its head, H hidden size.
 """
@@ -17,33 +17,11 @@ from torch import Tensor, nn
 from bertwright.base.ragged import Ints
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
-from bertwright.models.encoder import EncoderConfig, TextEncoder
+from bertwright.models.encoder import TextEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.initialization import initialize
-from bertwright.models.linear import Linear, make_dropout
+from bertwright.models.linear import Linear
 from bertwright.models.packing import PackedInput, Packing
 from bertwright.models.pooling import pool_states
-
-
-class EncoderModel(nn.Module):
-    """A text encoder by itself; subclasses add heads."""
-
-    def __init__(self, encoder: TextEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    @property
-    def config(self) -> EncoderConfig:
-        return self.encoder.config
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.parameters())
-
-    def depth_of(self, parameter: str) -> int:
-        """Return the depth of a parameter by its name, as `TextEncoder.depth_of` does; a head is above all layers."""
-        inside = parameter.removeprefix("encoder.")
-        return self.encoder.depth_of(inside) if inside != parameter else self.encoder.head_depth
 
 
 def is_untrained(layer: nn.Linear) -> bool:
@@ -198,78 +176,3 @@ class BothOrdersHead(TaskHead):
         read = dropout(read, drop and drop.select(positions), 0)
         logits: Tensor = self.classifier(read.view(len(read) // 2, 2, -1).float().sum(1))
         return logits
-
-
-class BatchPredictor(EncoderModel, ABC):
-    """A model that computes numbers for the positions of a batch: a task's scores, or states as features."""
-
-    @property
-    @abstractmethod
-    def num_outputs(self) -> int:
-        """Numbers per position, C."""
-
-    @abstractmethod
-    def predict_batch(self, batch: TaskBatch) -> Tensor:
-        """Compute the numbers of each position, R × C float32."""
-
-
-class EncoderForTask(BatchPredictor):
-    """An encoder with the head of a task, for every type of task (section 4)."""
-
-    def __init__(self, encoder: TextEncoder, head: HeadSpec | TaskHead, seed: int = 0) -> None:
-        """Add a head to an encoder; the head's initial weights are a function of the seed."""
-        super().__init__(encoder)
-        if isinstance(head, HeadSpec):
-            own = encoder.own_head(head)
-            head = own or LinearHead(head, encoder.config.hidden_size, encoder.has_pooler)
-        self.head = head
-        self.initialize_head(seed)
-
-    def initialize_head(self, seed: int) -> None:
-        initialize(self.head, self.encoder.config.initializer_range, seed)
-
-    @property
-    def num_outputs(self) -> int:
-        return self.head.num_scores
-
-    def forward(self, batch: TaskBatch) -> Any:
-        """Compute the head's output.
-
-        With a causal encoder, a sequence-level head reads the last token of every sequence, because the first token
-        attends only to itself. (`transformers` always reads the first token, see decision 17.)
-        """
-        positions = self.read_positions(batch)
-        return self.apply_head(self.encoder(batch.input, positions), batch, positions)
-
-    def forward_with_states(self, batch: TaskBatch) -> tuple[Any, Tensor]:
-        """Compute the head's output, and the states of all tokens, T × H, for an auxiliary loss."""
-        positions = self.read_positions(batch)
-        states: Tensor = self.encoder(batch.input)
-        return self.apply_head(states if positions is None else states[positions], batch, positions), states
-
-    def read_positions(self, batch: TaskBatch) -> Tensor | None:
-        """Return the positions of the states that the head reads, R int64; None: all T."""
-        if self.head.reads_all_tokens:
-            return None
-        if self.head.spec.reads_sequence_state and self.config.is_causal:
-            return self.encoder.pooled_positions(batch.packing)
-        return batch.positions
-
-    def apply_head(self, states: Tensor, batch: TaskBatch, positions: Tensor | None) -> Any:
-        """Compute the head's output from the states at `read_positions`."""
-        drop = make_dropout(self, self.config.hidden_dropout, batch.packing, positions)
-        return self.head(states, batch, drop and drop.after(self.encoder.num_dropout_sites))
-
-    @torch.no_grad()
-    def scale_pooled_head(self, batch: TaskBatch) -> None:
-        """Divide the initial weights of a `PooledHead` by the size of the vectors that it reads, measured on a batch.
-
-        Pooled states of some encoders are several times smaller than the output of a trained pooler, whose elements are
-        near 1 or -1. The logits then have about the same deviation in both cases.
-        """
-        if isinstance(self.head, PooledHead):
-            pooled = pool_states(self.encoder(batch.input), batch.packing, self.head.modes)
-            self.head.classifier.weight /= pooled.square().mean().sqrt() * len(self.head.modes) ** 0.5
-
-    def predict_batch(self, batch: TaskBatch) -> Tensor:
-        return self.head.scores(self(batch), batch)

@@ -7,7 +7,7 @@ from math import ceil
 from typing import Literal
 
 from bertwright.base.settings import MAX_BATCH_SIZE, MAX_SEED, check_limit, check_range, written_docs
-from bertwright.systems.registry import DEFAULT, pretrained, resolve
+from bertwright.systems.registry import DEFAULT, objectives_of, pretrained
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class DataSettings:
     def field_docs(cls) -> dict[str, str]:
         """Return the help of each option, with the objectives of each architecture."""
         parts = [
-            f"{'' if system.name == DEFAULT else f'--architecture {system.name}, '}{name}: {resolve(found).summary}"
-            for system in pretrained().values()
-            for name, found in system.objectives.items()
+            f"{'' if system == DEFAULT else f'--architecture {system}, '}{objective.name}: {objective.summary}"
+            for system in pretrained()
+            for objective in objectives_of(system)
         ]
         return written_docs(cls, objectives="; ".join(parts))
 

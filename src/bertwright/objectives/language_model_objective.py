@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.huggingface import LoadResult
-    from bertwright.models.heads import EncoderModel
+    from bertwright.models.encoder import EncoderModel
     from bertwright.models.packing import Packing, TokenBatch
     from bertwright.objectives.data_settings import DataSettings
     from bertwright.pretraining.settings import ModelSettings

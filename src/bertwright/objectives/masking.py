@@ -35,7 +35,7 @@ class MaskingVocab(NamedTuple):
     @classmethod
     def of(cls, tokenizer: TextTokenizer) -> MaskingVocab:
         regular = np.setdiff1d(np.arange(tokenizer.vocab_size), np.array(sorted(tokenizer.special_ids)))
-        return cls(tokenizer.mask_id, regular, tokenizer.is_continuation())
+        return cls(tokenizer.mask_id, regular, tokenizer.is_continuation)
 
 
 class Masked(NamedTuple):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from bertwright.interop.sentence_modules import SentenceModules
-    from bertwright.models.heads import EncoderModel
+    from bertwright.models.encoder import EncoderModel
     from bertwright.models.packing import Packing
     from bertwright.objectives.data import StoreSummary
     from bertwright.objectives.data_settings import DataSettings

@@ -24,7 +24,7 @@ from bertwright.base.object_storage import display
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.interop.model_files import MODULES, model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
-from bertwright.models.heads import EncoderModel
+from bertwright.models.encoder import EncoderModel
 from bertwright.objectives.objective import AnyObjective, Column, Examples, MicroBatch, OneSentenceError
 from bertwright.pretraining.evaluation import PlateauDetector, evaluate
 from bertwright.pretraining.settings import RESUME_OVERRIDES, PretrainSettings

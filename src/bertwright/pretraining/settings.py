@@ -12,8 +12,7 @@ from bertwright.interop.model_files import check_model
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.objectives.objective import AnyObjective
 from bertwright.systems.bert.bert_config import BertConfig
-from bertwright.systems.objective_registry import architecture_of_objective, find_objective, objectives_of
-from bertwright.systems.registry import DEFAULT, pretrained
+from bertwright.systems.registry import DEFAULT, architecture_of_objective, find_objective, objectives_of, pretrained
 from bertwright.tokenstore.store import read_header
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings

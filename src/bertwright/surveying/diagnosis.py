@@ -27,6 +27,8 @@ def diagnose(survey: Survey) -> list[str]:
         *_document_warnings(survey),
         *_repetition_warnings(survey),
         *_character_warnings(survey),
+        *_loss_warnings(survey),
+        *_markup_warnings(survey),
     ]
 
 
@@ -130,6 +132,9 @@ def _character_warnings(survey: Survey) -> Iterator[str]:
             f"{survey.decomposed:,} characters are decomposed (not in Unicode's form NFC): accents and jamo that stand "
             f"alone. A cased vocabulary splits them off, and copies in both forms are not recognized. {COMPOSE}"
         )
+
+
+def _loss_warnings(survey: Survey) -> Iterator[str]:
     if survey.null_values:
         yield f"{survey.null_values:,} rows have no text (null) and are skipped."
     if survey.empty_documents:
@@ -141,6 +146,9 @@ def _character_warnings(survey: Survey) -> Iterator[str]:
             f"{survey.dropped_sentences:,} sentences of Wikipedia ({share:.1%}) are dropped, because a template or a "
             f"formula hides some of their words: {names}. If that is much, read the text of another extractor."
         )
+
+
+def _markup_warnings(survey: Survey) -> Iterator[str]:
     second = sorted(survey.scripts.values(), reverse=True)[1:2]
     if second and second[0] > 0.05 and not {"Kana", "Hangul"} & set(list(survey.scripts)[:2]):
         shares = ", ".join(f"{script} {share:.0%}" for script, share in list(survey.scripts.items())[:3])

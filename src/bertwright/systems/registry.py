@@ -1,18 +1,21 @@
 """The systems by name: for each, one folder beside this file and one line in `SYSTEMS`.
 
 The record of a system (`System`) lies in its folder, in `defaults.py`, which imports no torch. What imports torch is
-named in a record as "module:NAME" and imported on use. This module imports nothing but `base`.
+named in a record as "module:NAME" and imported on use. This module imports no other of the package.
+
+A system that has objectives is a value of `pretrain --architecture`; the first of its objectives is the default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from bertwright.base.resolve import resolve as resolve
-
 if TYPE_CHECKING:
+    from bertwright.objectives.objective import AnyObjective
     from bertwright.systems.finetune_request import FinetuneRequest
     from bertwright.systems.translation_records import TranslationRecord
     from bertwright.systems.word_settings import WordModel
@@ -84,23 +87,18 @@ class System:
 
 def systems() -> list[System]:
     """Return the records of all systems."""
-    return [resolve(name) for name in SYSTEMS.values()]
+    return [resolve_name(name) for name in SYSTEMS.values()]
 
 
 def find_system(name: str) -> System:
     """Return the record of a system. Raises KeyError for a name that `SYSTEMS` lacks."""
-    record: System = resolve(SYSTEMS[name])
+    record: System = resolve_name(SYSTEMS[name])
     return record
 
 
 def system_of_folder(model_type: str) -> System | None:
     """Return the system whose model folders have this `model_type`."""
     return next((system for system in systems() if model_type in system.folders), None)
-
-
-def system_of_objective(name: str) -> System | None:
-    """Return the system that an objective trains."""
-    return next((system for system in systems() if name in system.objectives), None)
 
 
 def folder_formats() -> dict[str, str]:
@@ -111,6 +109,33 @@ def folder_formats() -> dict[str, str]:
 def pretrained() -> dict[str, System]:
     """Return the systems by the value of `pretrain --architecture`."""
     return {system.name: system for system in systems() if system.objectives}
+
+
+@cache
+def _make(name: str) -> AnyObjective:
+    objective: AnyObjective = resolve_name(name)()
+    return objective
+
+
+def objectives_of(architecture: str) -> list[AnyObjective]:
+    """Return the objectives that train an architecture, its default first. Raises ValueError for an unknown one."""
+    if architecture not in pretrained():
+        raise ValueError(f"architecture is {architecture!r}; expected one of {', '.join(pretrained())}")
+    return [_make(name) for name in pretrained()[architecture].objectives.values()]
+
+
+def find_objective(name: str) -> AnyObjective:
+    """Return an objective by the value of --objective. Raises ValueError for an unknown one."""
+    known = {name: found for system in systems() for name, found in system.objectives.items()}
+    if name not in known:
+        raise ValueError(f"objective is {name!r}; expected one of {', '.join(known)}")
+    return _make(known[name])
+
+
+def architecture_of_objective(name: str) -> str:
+    """Return the architecture that an objective trains. Raises ValueError for an unknown objective."""
+    find_objective(name)
+    return next(architecture for architecture, system in pretrained().items() if name in system.objectives)
 
 
 def word_models() -> dict[str, WordModel]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -15,10 +16,10 @@ from bertwright.base.description import Description
 from bertwright.base.files import read_json
 from bertwright.interop.checksums import describe_check
 from bertwright.interop.model_files import CONFIG, locate_config
-from bertwright.kernels.fused_ops import linear_cross_entropy
+from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.models.beam_search import StepDecoder
 from bertwright.models.packing import PairBatch, TokenBatch
-from bertwright.systems.registry import resolve, translation_records
+from bertwright.systems.registry import translation_records
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def smoothed_loss(
 
 def write_translation_system(folder: Path, system: TranslationSystem) -> None:
     """Write a model's files and their checksums into an existing folder; each file is whole or absent."""
-    resolve(translation_records()[system.model.architecture].write)(folder, system)
+    resolve_name(translation_records()[system.model.architecture].write)(folder, system)
 
 
 def load_translation_system(folder: Path) -> TranslationSystem:
@@ -134,7 +135,7 @@ def load_translation_system(folder: Path) -> TranslationSystem:
     by_type = {record.model_type: record for record in records.values()}
     if model_type not in by_type:
         raise ValueError(f"{path}: model_type: expected {' or '.join(by_type)}, got {model_type!r}; {ADVICE}")
-    system: TranslationSystem = resolve(by_type[model_type].load)(folder)
+    system: TranslationSystem = resolve_name(by_type[model_type].load)(folder)
     return system
 
 

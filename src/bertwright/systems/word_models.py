@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -10,9 +11,9 @@ import torch
 from torch import nn
 
 from bertwright.models.encoder import TextEncoder
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.language_model_states import NUM_LETTERS
-from bertwright.systems.registry import resolve, word_models
+from bertwright.systems.registry import word_models
 from bertwright.systems.word_settings import EncoderRequest, WordModel, WordModelSettings
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.vector_file import VectorFile, load_vectors
@@ -56,7 +57,7 @@ def make_word_model(
             f"alone, so that no answer depends on the question; use --architecture {able}, or name a --model"
         )
     folder = None if frozen is None else getattr(words, frozen.setting)
-    context: Context | None = None if frozen is None or folder is None else resolve(frozen.load)(folder)
+    context: Context | None = None if frozen is None or folder is None else resolve_name(frozen.load)(folder)
     vectors = None if words.vectors is None else load_vectors(words.vectors)
     tokenizer = learn_words(words, vectors, context, task, examples)
     read = None if context is None else context.encoder_of(tokenizer)
@@ -74,7 +75,7 @@ def make_word_model(
     if settings.tuning.dropout is not None:
         config["hidden_dropout"] = settings.tuning.dropout
     joined = {"language_model": read.config if read else None, "lm_layers": words.lm_layers}
-    encoder: TextEncoder = resolve(word_model.encoder)(EncoderRequest(config, words, joined, settings.seed))
+    encoder: TextEncoder = resolve_name(word_model.encoder)(EncoderRequest(config, words, joined, settings.seed))
     if read is not None:
         encoder.get_submodule("language_model.model").load_state_dict(read.state_dict())
     if vectors is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertwright.base.settings import check_choice, check_minimum
@@ -158,5 +159,5 @@ class WordModel:
 
     def build(self, settings: FinetuneSettings, task: AnyTask, examples: Sequence[Any]) -> NewModel:
         """Build the model and learn its vocabulary from the training examples; see `word_models.make_word_model`."""
-        model: NewModel = registry.resolve(MAKE)(self, settings, task, examples)
+        model: NewModel = resolve_name(MAKE)(self, settings, task, examples)
         return model

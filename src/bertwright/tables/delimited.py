@@ -35,48 +35,47 @@ def read_delimited_rows(
         head = next(texts, "")
         separator, texts = _guess_separator(head, schema, quotes), chain([head], texts)
     reader = csv.reader(texts, **_dialect(separator, quotes))
+    numbered_fields: Iterator[tuple[int, list[str]]] = _numbered_records(file, reader)
+    first = next(numbered_fields, (1, []))
+    if schema.header:
+        header = without_blank_end(first[1])
+    else:
+        header = [str(number) for number in range(1, len(first[1]) + 1)]
+        numbered_fields = chain([first], numbered_fields)
+    chosen = _column_indices(header, first[1], schema, quotes, f"{file.path}, line 1")
+    num_trailing, ragged = 0, list[int]()
+    may_differ = not schema.header and separator == "\t"  # STS-B names sources at the end of some rows
+    for line, fields in numbered_fields:
+        if len(fields) > len(header) > 0 and not any(map(str.strip, fields[len(header) :])):
+            fields = fields[: len(header)]
+            num_trailing += 1
+        if len(fields) == len(header):
+            yield line, tuple([fields[index] for index in chosen])
+        elif may_differ and len(fields) > len(header):
+            ragged.append(line)
+            yield line, tuple([fields[index] for index in chosen])
+        elif len(header) == 1 and not fields:
+            yield line, ("",) * len(chosen)
+        elif fields:
+            location = f"{file.path}, line {line}"
+            if len(fields) > len(header) or stats.short_rows == schema.max_short_rows:
+                raise _wrong_column_count(location, header, fields, schema, quotes)
+            stats.short_rows += 1
+            stats.first_short_row = stats.first_short_row or location
+    if ragged:
+        text = f"{len(ragged):,} rows have more columns than line 1, the first in line {ragged[0]}"
+        warnings.warn(f"{file.path}: {text}; read up to the columns of line 1", stacklevel=1)
+    if num_trailing:
+        warnings.warn(f"{file.path}: {num_trailing:,} rows end in blank cells, which are ignored", stacklevel=1)
 
-    start = 1  # line of the record that is read
 
-    def records() -> Iterator[tuple[int, list[str]]]:
-        nonlocal start
+def _numbered_records(file: InputFile, reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of each record with the number of its first line. Raises ValueError for an invalid record."""
+    start = 1
+    try:
         while (fields := _read_fields(reader)) is not None:
             yield start, fields
             start = reader.line_num + 1  # fields in quotes may contain line ends
-
-    numbered_fields = records()
-    try:
-        first = next(numbered_fields, (1, []))
-        if schema.header:
-            header = without_blank_end(first[1])
-        else:
-            header = [str(number) for number in range(1, len(first[1]) + 1)]
-            numbered_fields = chain([first], numbered_fields)
-        chosen = _column_indices(header, first[1], schema, quotes, f"{file.path}, line 1")
-        num_trailing, ragged = 0, list[int]()
-        may_differ = not schema.header and separator == "\t"  # STS-B names sources at the end of some rows
-        for line, fields in numbered_fields:
-            if len(fields) > len(header) > 0 and not any(map(str.strip, fields[len(header) :])):
-                fields = fields[: len(header)]
-                num_trailing += 1
-            if len(fields) == len(header):
-                yield line, tuple([fields[index] for index in chosen])
-            elif may_differ and len(fields) > len(header):
-                ragged.append(line)
-                yield line, tuple([fields[index] for index in chosen])
-            elif len(header) == 1 and not fields:
-                yield line, ("",) * len(chosen)
-            elif fields:
-                location = f"{file.path}, line {line}"
-                if len(fields) > len(header) or stats.short_rows == schema.max_short_rows:
-                    raise _wrong_column_count(location, header, fields, schema, quotes)
-                stats.short_rows += 1
-                stats.first_short_row = stats.first_short_row or location
-        if ragged:
-            text = f"{len(ragged):,} rows have more columns than line 1, the first in line {ragged[0]}"
-            warnings.warn(f"{file.path}: {text}; read up to the columns of line 1", stacklevel=1)
-        if num_trailing:
-            warnings.warn(f"{file.path}: {num_trailing:,} rows end in blank cells, which are ignored", stacklevel=1)
     except csv.Error as error:
         hint = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
         raise ValueError(f"{file.path}, line {start}: {error}; {hint}") from None

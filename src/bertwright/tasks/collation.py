@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bertwright.base.example_order import permute
 from bertwright.base.ragged import flat_ranges, offsets_from_lengths
 from bertwright.base.seeding import TaskStream, derive_key
-from bertwright.tasks.task import Encoded, Ints
+from bertwright.tasks.encoded import Encoded, Ints
 
 if TYPE_CHECKING:
     from bertwright.models.encoder import EncoderConfig

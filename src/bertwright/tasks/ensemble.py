@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from bertwright.tasks.encoded import Encoded, Outputs
 from bertwright.tasks.prediction import predict_logits
-from bertwright.tasks.task import AnyTask, Encoded, Outputs, options_of
+from bertwright.tasks.task import AnyTask, options_of
 from bertwright.tasks.task_folder import TaskModel
 
 

@@ -23,24 +23,15 @@ from bertwright.tasks.classification import (
     LABEL_SEPARATORS,
     MAX_TABLE_LABELS,
     WORST,
-    TextExample,
-    TextTask,
     abbreviate_probabilities,
     format_labels,
-    known_labels,
     label_sort_key,
     most_probable,
-    parse_number,
 )
+from bertwright.tasks.encoded import Encoded, Floats, Outputs, repeat_output
 from bertwright.tasks.score_formats import DisplayTable, format_percent
-from bertwright.tasks.task import (
-    LEARNED,
-    Encoded,
-    Floats,
-    Outputs,
-    check_metric,
-    repeat_output,
-)
+from bertwright.tasks.task import LEARNED, check_metric
+from bertwright.tasks.text_task import TextExample, TextTask, known_labels, parse_number
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -25,13 +25,10 @@ from bertwright.tables.dialects import check_dialect
 from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import format_label, read_rows
-from bertwright.tasks.classification import WITHOUT_HEADER, known_labels, parse_number
+from bertwright.tasks.encoded import Encoded, Floats, Outputs
 from bertwright.tasks.score_formats import DisplayTable
 from bertwright.tasks.task import (
     LEARNED,
-    Encoded,
-    Floats,
-    Outputs,
     Task,
     check_metric,
     log_softmax_of_groups,
@@ -40,6 +37,7 @@ from bertwright.tasks.task import (
     softmax,
     sum_cross_entropy,
 )
+from bertwright.tasks.text_task import WITHOUT_HEADER, known_labels, parse_number
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
 

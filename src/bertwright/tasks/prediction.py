@@ -13,9 +13,11 @@ from torch import nn
 
 from bertwright.base.example_order import token_budget_batches
 from bertwright.models.encoder import EncoderConfig
-from bertwright.models.heads import BatchPredictor, EncoderForTask, TaskBatch
+from bertwright.models.heads import TaskBatch
+from bertwright.models.task_model import BatchPredictor, EncoderForTask
 from bertwright.tasks.collation import check_segments, collate
-from bertwright.tasks.task import Encoded, Ints, Outputs, Task
+from bertwright.tasks.encoded import Encoded, Ints, Outputs
+from bertwright.tasks.task import Task
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.training.loop import check_finite_outputs, evaluation_mode
 from bertwright.vocabulary.tokenizer import TextTokenizer

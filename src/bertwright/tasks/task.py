@@ -6,23 +6,20 @@ K labels. An item is what a batch counts: one sequence, or the `sequences_per_it
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, replace
-from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, get_type_hints
+from dataclasses import Field, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from bertwright.base.files import write_text
-from bertwright.base.ragged import flat_ranges, offsets_from_lengths
-from bertwright.base.settings import convert, did_you_mean
+from bertwright.base.ragged import offsets_from_lengths
+from bertwright.base.settings import did_you_mean
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.schema import TableSchema
+from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs
 from bertwright.tasks.score_formats import DisplayTable
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -33,79 +30,10 @@ if TYPE_CHECKING:  # torch takes a second to import, and the options of tasks ar
     from bertwright.models.encoder import TextEncoder
     from bertwright.models.heads import TaskBatch, TaskHead
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Outputs = npt.NDArray[np.float32]
-
 E = TypeVar("E")  # an example
 P = TypeVar("P")  # a prediction
 
 LEARNED = {"option": False}  # metadata of fields that training or a preset sets: they are no options of the user
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Examples as token sequences laid end to end, the positions that the head reads, and their labels."""
-
-    input_ids: npt.NDArray[np.int32]
-    """T, token ids; or T × W, the characters of words."""
-    token_type_ids: npt.NDArray[np.int8] | None
-    """T, 0 for segment A and 1 for segment B; None if the layout of the sequences has no segment types."""
-    lengths: Ints
-    """S, tokens per sequence."""
-    example_ids: Ints
-    """S, index of the example that each sequence encodes; ascending. A long example has several sequences."""
-    positions: npt.NDArray[np.int32]
-    """R, positions whose states the head reads, each within its own sequence and ascending there."""
-    position_counts: Ints
-    """S, positions per sequence."""
-    labels: npt.NDArray[Any]
-    """K, or K × more: the targets; empty if the examples were encoded without labels."""
-    label_counts: Ints
-    """Labels per item; all 0 if `labels` is empty."""
-    sequences_per_item: int = 1
-    """Sequences that are scored against each other."""
-    truncated: int = 0
-    """Number of examples that lost tokens."""
-    empty_words: int = 0
-    """Number of [UNK] that stand for words without tokens, such as blanks; no vocabulary has them."""
-
-    @property
-    def num_items(self) -> int:
-        return len(self.lengths) // self.sequences_per_item
-
-    @cached_property
-    def item_lengths(self) -> Ints:
-        summed: Ints = self.lengths.reshape(-1, self.sequences_per_item).sum(1)
-        return summed
-
-    def sequences(self, items: Ints) -> Ints:
-        return (items[:, None] * self.sequences_per_item + np.arange(self.sequences_per_item)).reshape(-1)
-
-    @cached_property
-    def starts(self) -> Ints:
-        """S + 1, start of each sequence in `input_ids`."""
-        return offsets_from_lengths(self.lengths)
-
-    @cached_property
-    def position_starts(self) -> Ints:
-        """S + 1, start of each sequence in `positions`."""
-        return offsets_from_lengths(self.position_counts)
-
-    def rows(self, items: Ints) -> Ints:
-        """Return the indices in `positions` for some items, in order."""
-        sequences = self.sequences(items)
-        return flat_ranges(self.position_starts[sequences], self.position_counts[sequences])
-
-    @cached_property
-    def label_starts(self) -> Ints:
-        """Start of each item in `labels`, and their end."""
-        return offsets_from_lengths(self.label_counts)
-
-
-def repeat_output(row: npt.NDArray[Any], encoded: Encoded) -> Outputs:
-    """Return the same C outputs at all positions of some examples, R × C."""
-    return np.tile(row.astype(np.float32), (len(encoded.positions), 1))
 
 
 class Task(ABC, Generic[E, P]):
@@ -498,20 +426,3 @@ def softmax(outputs: Outputs) -> Floats:
 
     probabilities: Floats = torch.from_numpy(outputs).double().softmax(1).numpy()
     return probabilities
-
-
-TASK_FILE = "task.json"
-
-
-def write_task(folder: Path, task: Task[Any, Any]) -> None:
-    write_text(folder / TASK_FILE, json.dumps({"kind": task.kind} | asdict(task), indent=2, ensure_ascii=False) + "\n")  # type: ignore[call-overload]
-
-
-def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path) -> Task[Any, Any]:
-    """Build a task from the fields of `task.json` at `path` except "kind". Raises ValueError for unknown fields."""
-    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    odd = sorted(values.keys() - known)
-    if odd:
-        raise ValueError(f"{path}: unknown fields: {', '.join(odd)}; was it written by a later version?")
-    types = get_type_hints(cls)
-    return cls(**{name: convert(value, types[name], f"{path}: {name}") for name, value in values.items()})

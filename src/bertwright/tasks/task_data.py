@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertwright.base.files import digest_bytes
+from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.splits import sample_examples, train_validation_split
-from bertwright.tasks.task import AnyTask, Encoded
+from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.text.sources import digest_input, is_remote, resolve_files

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import torch
 
 from bertwright.base.description import Description
-from bertwright.base.files import read_json, write_json
-from bertwright.base.settings import did_you_mean
+from bertwright.base.files import read_json, write_json, write_text
+from bertwright.base.settings import convert, did_you_mean
 from bertwright.interop.checksums import describe_check, write_checksums
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import (
@@ -27,15 +29,16 @@ from bertwright.interop.huggingface import (
 from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, model_folder, new_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.models.encoder import EncoderConfig
-from bertwright.models.heads import EncoderForTask
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tasks.classification import format_labels
-from bertwright.tasks.task import TASK_FILE, AnyTask, from_fields, write_task
+from bertwright.tasks.task import AnyTask, Task
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.vocabulary.open_tokenizer import describe_tokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 MAX_LABELS = 12  # listed labels
+TASK_FILE = "task.json"
 
 
 def read_task(folder: Path) -> AnyTask | None:
@@ -58,6 +61,20 @@ def read_task(folder: Path) -> AnyTask | None:
     except ValueError as error:
         raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     return task
+
+
+def write_task(folder: Path, task: Task[Any, Any]) -> None:
+    write_text(folder / TASK_FILE, json.dumps({"kind": task.kind} | asdict(task), indent=2, ensure_ascii=False) + "\n")  # type: ignore[call-overload]
+
+
+def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path) -> Task[Any, Any]:
+    """Build a task from the fields of `task.json` at `path` except "kind". Raises ValueError for unknown fields."""
+    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+    odd = sorted(values.keys() - known)
+    if odd:
+        raise ValueError(f"{path}: unknown fields: {', '.join(odd)}; was it written by a later version?")
+    types = get_type_hints(cls)
+    return cls(**{name: convert(value, types[name], f"{path}: {name}") for name, value in values.items()})
 
 
 def infer_task(described: HeadRecord, max_positions: int) -> AnyTask:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.base.ragged import flat_ranges, offsets_from_lengths
-from bertwright.tasks.task import Encoded, Ints
+from bertwright.tasks.encoded import Encoded, Ints
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 NO_LABELS: Ints = np.empty(0, dtype=np.int64)  # for sequences whose targets are not known

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.tasks.task import Encoded
+from bertwright.tasks.encoded import Encoded
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 MAX_UNKNOWN = 0.03  # share of the tokens
@@ -49,7 +49,7 @@ class InputCounts:
         number[[*tokenizer.special_ids]] = 0
         tokens = int(number.sum()) + unknown
         unknown = 0 if tokenizer.reads_any_word else unknown
-        continued = int(number[: tokenizer.vocab_size][tokenizer.is_continuation()].sum())
+        continued = int(number[: tokenizer.vocab_size][tokenizer.is_continuation].sum())
         return cls(examples, truncated, tokens - continued, tokens, unknown)
 
     def add(self, more: InputCounts) -> None:

@@ -31,7 +31,7 @@ from bertwright.training.schedules import LRSchedule
 from bertwright.training.tracking import TrackerName
 
 if TYPE_CHECKING:
-    from bertwright.models.heads import EncoderModel
+    from bertwright.models.encoder import EncoderModel
 
 M = TypeVar("M")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bertwright.models.heads import EncoderModel
+from bertwright.models.encoder import EncoderModel
 from bertwright.training.optimizer import LRScale, Unfreezing
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bertwright.kernels.adamw import adamw_, adamw_rows_, gradient_norm, optimizer_works
 from bertwright.kernels.ffi import use_triton
-from bertwright.kernels.fused_ops import adamw_, adamw_rows_, gradient_norm, optimizer_works
 from bertwright.kernels.gpu_linear import keep_copies
 from bertwright.kernels.reference import AdamStep
 from bertwright.training.distributed import sum_over_ranks

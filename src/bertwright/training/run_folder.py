@@ -18,7 +18,7 @@ from bertwright.base.settings import differences, from_table, read_toml, to_tabl
 from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
-    from bertwright.models.heads import EncoderModel
+    from bertwright.models.encoder import EncoderModel
     from bertwright.training.context import ExecutionContext
 
 FROM_WEIGHTS = "pretrain --init, finetune --model"

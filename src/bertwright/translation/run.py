@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Rep
 from bertwright.base.text_display import shorten
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.metrics.bleu import Bleu, corpus_bleu
-from bertwright.systems.registry import resolve
 from bertwright.systems.translation_models import (
     TranslationModel,
     TranslationRequest,
@@ -111,7 +111,7 @@ def make_system(settings: TrainTranslationSettings, text: ParallelText) -> Trans
     else:
         sides = [*text.target] if record.reads_words else [*text.source, *text.target]
         target = learn_joint_vocabulary(sides, settings.vocab_size)
-    system: TranslationSystem = resolve(record.new)(TranslationRequest(settings, text.source, target))
+    system: TranslationSystem = resolve_name(record.new)(TranslationRequest(settings, text.source, target))
     return system
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 
 from bertwright.base.reporter import Reporter
 from bertwright.interop.huggingface import load_model, save_model
-from bertwright.models.heads import EncoderModel
+from bertwright.models.encoder import EncoderModel
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
 from bertwright.training.device_settings import DeviceSettings

@@ -24,7 +24,8 @@ from bertwright.kernels.dropout import Dropout
 from bertwright.models.feature_head import FeatureHead
 from bertwright.models.heads import TaskBatch
 from bertwright.tasks.collation import collate
-from bertwright.tasks.task import AnyTask, Ints, Outputs
+from bertwright.tasks.encoded import Ints, Outputs
+from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData
 from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import LossOutput

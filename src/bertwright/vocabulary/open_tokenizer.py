@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 
 from bertwright.base.description import Description
 from bertwright.base.files import local_folder, read_json
-from bertwright.systems.registry import resolve, system_of_folder
+from bertwright.systems.registry import system_of_folder
 from bertwright.vocabulary.byte_pair_tokenizer import TOKENIZER_CLASS, BytePairTokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
@@ -36,7 +37,7 @@ def open_tokenizer(folder_or_file: Path | str, lowercase: bool | None = None) ->
         return KINDS[kind](path)
     system = system_of_folder(kind) if isinstance(kind, str) else None
     if system is not None and system.tokenizer:
-        tokenizer: TextTokenizer = resolve(system.tokenizer)(path)
+        tokenizer: TextTokenizer = resolve_name(system.tokenizer)(path)
         return tokenizer
     return Tokenizer.load(path, lowercase)
 

@@ -128,8 +128,9 @@ class TextTokenizer(ABC):
         ids = np.array([self.layout.first, *encoding.ids, self.layout.last], dtype=np.int64)
         return Encoding(ids, np.pad(encoding.offsets, ((1, 1), (0, 0))))
 
+    @cached_property
     def is_continuation(self) -> npt.NDArray[np.bool_]:
-        """Return for every id whether its token continues a word; by default, none does."""
+        """For every id, whether its token continues a word; by default, none does."""
         return np.zeros(self.vocab_size, dtype=np.bool_)
 
 

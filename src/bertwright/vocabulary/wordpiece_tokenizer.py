@@ -109,12 +109,9 @@ class Tokenizer(TextTokenizer):
         """Digest of everything that decides ids: vocabulary, normalizer, word rules, added tokens; not of the files."""
         return digest_bytes(json.dumps(canonical_description(self._backend), sort_keys=True).encode())
 
-    def is_continuation(self) -> npt.NDArray[np.bool_]:
-        """Return for every id whether its token continues a word (starts with ##)."""
-        return self._continues
-
     @cached_property
-    def _continues(self) -> npt.NDArray[np.bool_]:
+    def is_continuation(self) -> npt.NDArray[np.bool_]:
+        """For every id, whether its token continues a word (starts with ##)."""
         return np.array([token.startswith(CONTINUATION) and token != CONTINUATION for token in self.tokens])
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 from rich import box
@@ -30,7 +31,6 @@ from rich.text import Text
 
 from bertwright.base.messages import escape_control
 from bertwright.base.reporter import Advance, Fields, Heading, Line, Minor, Outputs, Rows, Unit, report_steps
-from bertwright.base.resolve import resolve
 
 WIDTH_OF_FILES = 120  # columns in a pipe or a file, unless COLUMNS is set
 FIXED_WIDTH, NUMBER_WIDTH = 36, 8  # terminal columns of what a table that may be cut always has, and of a number
@@ -93,7 +93,7 @@ class TerminalReporter:
                     say(self.console, f"{name:<12} {value}")
             case _:
                 shape = type(record)
-                render = resolve(RENDERERS[f"{shape.__module__}.{shape.__qualname__}"])
+                render = resolve_name(RENDERERS[f"{shape.__module__}.{shape.__qualname__}"])
                 self.console.print(render(record, self.console.width))
 
     def _print_rows(self, record: Rows) -> None:

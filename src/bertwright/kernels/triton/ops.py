@@ -1,4 +1,4 @@
-"""The operations with Triton kernels, which `fused_ops` and `attention` call for tensors on a GPU."""
+"""The operations with Triton kernels, which the modules of `kernels/` call for tensors on a GPU."""
 
 from bertwright.kernels.triton.adamw_kernels import adamw_ as adamw_
 from bertwright.kernels.triton.adamw_kernels import gradient_norm as gradient_norm

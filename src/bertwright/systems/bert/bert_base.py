@@ -61,7 +61,7 @@ class BertObjective(LanguageModelObjective["BertForPretraining"]):
         import torch
         import torch.nn.functional as F
 
-        from bertwright.kernels.fused_ops import linear_cross_entropy
+        from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
         from bertwright.training.loop import LossOutput
 
         firsts = batch.packing.first_positions[: len(batch.nsp_labels)]

@@ -24,11 +24,7 @@ from bertwright.kernels.fused_encoder import (
     kernels_work,
     layer_parameters,
 )
-from bertwright.kernels.fused_ops import (
-    add_dropout_norm,
-    bias_activation,
-    embed_norm,
-)
+from bertwright.kernels.fused_ops import add_dropout_norm, bias_activation, embed_norm
 from bertwright.kernels.reference import EmbeddingTables, LayerNormParams
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.initialization import initialize, sinusoidal_positions

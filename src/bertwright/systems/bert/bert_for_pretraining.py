@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.kernels.fused_ops import bias_activation
-from bertwright.models.heads import EncoderModel, Pooler
+from bertwright.models.encoder import EncoderModel
+from bertwright.models.heads import Pooler
 from bertwright.models.initialization import initialize
 from bertwright.models.linear import Linear
 from bertwright.models.packing import TokenBatch

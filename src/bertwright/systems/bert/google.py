@@ -21,8 +21,8 @@ from bertwright.interop.huggingface import ModelSource, check_vocabulary, to_hf_
 from bertwright.interop.model_files import new_folder
 from bertwright.interop.tf_checkpoint import Bundle, Entry, read_bundle, write_bundle
 from bertwright.interop.weights import summarize
+from bertwright.models.encoder import EncoderModel
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderModel
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_folder import BERT

@@ -20,7 +20,7 @@ from bertwright.base.files import atomic_file, read_json, write_json
 from bertwright.base.optional import needs
 from bertwright.base.settings import convert
 from bertwright.interop.model_files import new_folder
-from bertwright.models.heads import EncoderModel
+from bertwright.models.encoder import EncoderModel
 from bertwright.systems.elmo.elmo import BidirectionalLM, ElmoConfig, ElmoEncoder
 from bertwright.vocabulary.word_bytes import NUM_BYTES
 

@@ -20,10 +20,10 @@ from bertwright.base.settings import check_limit, check_minimum
 from bertwright.interop.huggingface import load_model
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.model_format import Architecture
-from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
+from bertwright.kernels.fused_ops import dropout
+from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.models.distinct_words import DistinctWords, is_mark
-from bertwright.models.encoder import TextEncoder, count_parameters
-from bertwright.models.heads import EncoderModel
+from bertwright.models.encoder import EncoderModel, TextEncoder, count_parameters
 from bertwright.models.initialization import parameter_rng
 from bertwright.models.linear import make_dropout
 from bertwright.models.packed_lstm import Clips, ProjectedLSTM, as_factor

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from bertwright.base.ragged import Ints, flat_ranges, offsets_from_lengths, positions_from_lengths
 from bertwright.kernels.attention import cross_attention
-from bertwright.kernels.fused_ops import dropout, linear, linear_cross_entropy
+from bertwright.kernels.fused_ops import dropout, linear
+from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
+from bertwright.models.encoder import EncoderModel
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderModel, LinearHead, TaskHead
+from bertwright.models.heads import LinearHead, TaskHead
 from bertwright.models.linear import make_dropout
 from bertwright.models.packing import Packing, TokenBatch
 from bertwright.systems.bert.bert_config import Activation, BertConfig

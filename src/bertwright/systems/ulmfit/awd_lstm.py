@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from bertwright.base.settings import check_limit, check_minimum
 from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.fused_ops import dropout, linear_cross_entropy
+from bertwright.kernels.fused_ops import dropout
+from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.models.batch_norm import BatchNorm
-from bertwright.models.encoder import TextEncoder, count_parameters
+from bertwright.models.encoder import EncoderModel, TextEncoder, count_parameters
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import EncoderModel, TaskBatch, TaskHead
+from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.initialization import parameter_rng
 from bertwright.models.linear import Linear
 from bertwright.models.packed_lstm import LstmValues, as_factor, run_lstm

@@ -1,0 +1,269 @@
+"""Tasks on texts and pairs of texts, which are read from tables: what classification and regression share.
+
+N examples, one sequence each.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from bertwright.corpus.documents import check_encoding, check_format
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.pooling import describe_pooling
+from bertwright.tables.dialects import check_dialect
+from bertwright.tables.row_formats import TABLE_FORMATS
+from bertwright.tables.schema import TableSchema
+from bertwright.tables.tables import count_skipped_rows, leave_out_rows, read_rows
+from bertwright.tasks.encoded import Encoded
+from bertwright.tasks.task import LEARNED, Task, count_labels, make_pooled_head
+from bertwright.tasks.truncation import SegmentTokens, encode_both_orders, encode_segments
+from bertwright.vocabulary.tokenizer import TextTokenizer
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    from bertwright.models.encoder import TextEncoder
+    from bertwright.models.heads import TaskHead
+
+MAX_NUMBER = float(np.finfo(np.float32).max)  # largest label of a regression, because losses are float32
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+MISSING = ("NULL", "NaN", "nan", "<NA>", "#N/A")  # labels of rows without one, as programs write them
+UNDECIDED = ("gold_label", "-")  # column and label of SNLI's and MultiNLI's rows on which the annotators disagreed
+SEP = SPECIAL_TOKENS[3]
+WITHOUT_HEADER = "; if line 1 is no header, use --header False and columns by number"
+
+L = TypeVar("L")  # a label: text, or a number
+L_co = TypeVar("L_co", covariant=True)
+P = TypeVar("P")
+
+
+class TextExample(NamedTuple, Generic[L]):
+    """A text, or a pair of texts, and its label. A text may be empty: [CLS] [SEP]."""
+
+    text: str
+    text_pair: str | None
+    """None if the task reads single texts."""
+    label: L | None
+    """None if unknown."""
+    location: str
+    """File and line, for messages."""
+
+    def __str__(self) -> str:
+        return self.text if self.text_pair is None else f"{self.text} / {self.text_pair}"
+
+
+@dataclass(frozen=True)
+class TextTask(Task[TextExample[L], P], Generic[L, P]):
+    """A task on texts or pairs of texts, which are read from tables."""
+
+    inference_call: ClassVar[str] = "classify(texts)"
+    dialect_parts: ClassVar[tuple[str, ...]] = ("labels", "json", "rows")
+    leaves_out_missing: ClassVar[bool] = False
+    """True if labeled rows whose label is written as missing are left out; else they are an error or a label."""
+
+    text: str = "text"
+    """Column with the text; a number counts from 1 in files without header; a.b is the field b of the object in a."""
+    text_pair: str | None = None
+    """Column with the second text of a pair; unset: single texts."""
+    label: str = "label"
+    """Column with the label; in a regression, with the number."""
+    header: bool = True
+    """Whether the first line of .tsv, .csv and .txt names the columns."""
+    quotes: bool | None = None
+    """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
+    encoding: str = "utf-8"
+    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
+    format: str | None = None
+    """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
+    dialect: str | None = None
+    """Layout of all files: {dialects}, or plain for files as they stand; unset: recognized in a file that lacks
+    columns, with a warning (docs/dialects.md)."""
+    max_length: int = 128
+    """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
+    both_orders: bool = False
+    """Read each pair in both orders, and add the two states that the head reads, because the order of similar texts
+    means nothing (GPT, section 3.3)."""
+    max_short_rows: int = field(default=0, metadata=LEARNED)
+    """Number of labeled rows with missing columns that are skipped, because a published file is known to have them."""
+    pooling: tuple[str, ...] = field(default=(), metadata=LEARNED)
+    """Modes in which the head pools the states of all tokens; empty: it reads the pooler's output for [CLS]."""
+
+    def __post_init__(self) -> None:
+        named = [column for column in (self.text, self.text_pair, *self.label_fields) if column is not None]
+        if twice := [column for column in named if named.count(column) > 1]:
+            raise ValueError(f"text, text_pair, label: {twice[0]!r} is named twice; name a different column for each")
+        check_encoding(self.encoding)
+        check_format(self.format, TABLE_FORMATS)
+        check_dialect(self.dialect, self.dialect_parts)
+        min_length = 3 if self.text_pair is None else 5
+        if self.max_length < min_length:
+            raise ValueError(f"max_length = {self.max_length}: at least {min_length}, [CLS] and [SEP] included")
+        if self.both_orders and (self.text_pair is None or self.pooling):
+            got = "single texts" if self.text_pair is None else describe_pooling(self.pooling)
+            raise ValueError(f"both_orders = True: expected pairs, and a head without pooling, got {got}; omit it")
+
+    @property
+    def head(self) -> HeadSpec:
+        return HeadSpec("sequence", count_labels(self.labels))
+
+    @property
+    def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
+        if not self.both_orders:
+            return make_pooled_head(self.head, self.pooling)
+        from bertwright.models.heads import BothOrdersHead
+
+        return partial(BothOrdersHead, self.head)
+
+    @abstractmethod
+    def parse_label(self, value: Any, location: str) -> L:
+        """Parse a label as a file has it. Raises ValueError with the location of an invalid one."""
+
+    @abstractmethod
+    def encode_labels(self, examples: Sequence[TextExample[L]]) -> npt.NDArray[Any]:
+        """Convert the labels of N examples to targets. Raises ValueError with the location of an unknown one."""
+
+    def read(self, path: str, labeled: bool = True) -> Iterator[TextExample[L]]:
+        rows = read_rows(path, self._schema(labeled))
+        field, mark = UNDECIDED
+        if labeled and self.label_fields == (field,):
+            rows = leave_out_rows(rows, path, field, (mark,), repr(mark))
+        if labeled and self.leaves_out_missing:
+            rows = leave_out_rows(rows, path, self.label, MISSING, "missing (NULL, NaN)")
+        for location, values in rows:
+            pair = None if self.text_pair is None else values[1]
+            label = values[-1] if len(self.label_fields) == 1 else values[-len(self.label_fields) :]
+            yield TextExample(values[0], pair, self.parse_label(label, location) if labeled else None, location)
+
+    @property
+    def reads_single_texts(self) -> bool:
+        return self.text_pair is None
+
+    def examples_from_texts(self, texts: Sequence[str], location: str) -> list[TextExample[L]]:
+        if self.text_pair is None:
+            return [TextExample(text, None, None, location) for text in texts]
+        if len(texts) != 2:
+            raise ValueError(f"this task is about pairs: give two texts, not {len(texts)}")
+        return [TextExample(texts[0], texts[1], None, location)]
+
+    @property
+    def label_fields(self) -> tuple[str, ...]:
+        """Columns with the label; `parse_label` gets the value of one column, or a tuple of the values of several."""
+        return (self.label,)
+
+    def _schema(self, labeled: bool) -> TableSchema:
+        texts = (self.text,) if self.text_pair is None else (self.text, self.text_pair)
+        hint = f"choose columns with --text, --text-pair and --label{WITHOUT_HEADER}"
+        # Without labels no row is skipped: there is one prediction per row.
+        label, max_short_rows = (self.label_fields, self.max_short_rows) if labeled else ((), 0)
+        elsewhere = self.label if self.label_fields == (self.label,) else ""
+        form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "dialect": self.dialect}
+        form |= {"max_short_rows": max_short_rows}
+        return TableSchema(texts, label, self.header, self.quotes, hint, label=elsewhere, **form)
+
+    def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
+        schema = self._schema(labeled=False)
+        return replace(schema, texts=(), values=tuple(columns), hint=hint, allow_nulls=True, label="")
+
+    @property
+    def num_segments(self) -> int:
+        return 1 if self.text_pair is None else 2
+
+    def texts(self, examples: Sequence[TextExample[L]]) -> Iterator[str]:
+        return (text for example in examples for text in (example.text, example.text_pair) if text is not None)
+
+    def check(self, examples: Sequence[TextExample[L]]) -> None:
+        self.encode_labels(examples)
+
+    def encode(self, examples: Sequence[TextExample[L]], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
+        for example in examples:
+            if (example.text_pair is None) != (self.text_pair is None):
+                expected, got = ("one text", "a pair") if self.text_pair is None else ("a pair of texts", "one text")
+                raise ValueError(f"{example.location}: expected {expected}, got {got}")
+        segments = [SegmentTokens.of([example.text for example in examples], tokenizer)]
+        if self.text_pair is not None:
+            segments.append(SegmentTokens.of([example.text_pair or "" for example in examples], tokenizer))
+        labels = self.encode_labels(examples if labeled else ())
+        if self.both_orders:
+            return encode_both_orders(segments[0], segments[1], labels, tokenizer, self.max_length)
+        return encode_segments(segments, labels, tokenizer, self.max_length)
+
+    def describe(self) -> dict[str, str]:
+        return {"head reads": describe_pooling(self.pooling)} if self.pooling else {}
+
+    def gold_columns(self, example: TextExample[L]) -> dict[str, Any]:
+        pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
+        return {"location": example.location, "text": example.text, **pair, "gold": example.label}
+
+    def group_keys(self, examples: Sequence[TextExample[L]]) -> Sequence[Hashable]:
+        """Return the texts: copies of a training example would make its score too high."""
+        return [(example.text, example.text_pair) for example in examples]
+
+    def warnings(self, examples: Sequence[TextExample[L]], paths: Sequence[str] = ()) -> list[str]:
+        warnings = []
+        for stats in (count_skipped_rows(path, self._schema(labeled=True)) for path in paths):
+            if count := stats.short_rows:
+                warnings.append(
+                    f"{count:,} {'row' if count == 1 else 'rows'} with too few columns skipped (the published file is "
+                    f"known to have {self.max_short_rows:,}); the first is {stats.first_short_row}"
+                )
+        if empty := count_empty_texts(examples):
+            warnings.append(f"{empty:,} examples have an empty text: the model reads [CLS] and [SEP] only")
+        if count := sum(SEP in example.text or SEP in (example.text_pair or "") for example in examples):
+            hint = "" if self.text_pair else "; a pair's second text needs a column of its own (--text-pair)"
+            warnings.append(f"{count:,} examples contain {SEP} in a text: it is read as plain characters{hint}")
+        return warnings
+
+    def distinct_labels(self, examples: Sequence[TextExample[L]]) -> set[L]:
+        """Return all labels of the examples. Raises ValueError if there is only one: nothing to learn."""
+        if not examples:
+            raise ValueError("no examples to learn from")
+        labels = set(known_labels(examples))
+        if len(labels) < 2:
+            raise ValueError(
+                f"{examples[0].location}: from there on all examples ({len(examples):,}) have the same {self.label!r}: "
+                f"{examples[0].label!r}; at least two different ones are needed"
+            )
+        return labels
+
+
+class Labeled(Protocol[L_co]):
+    """An example of any task type with one label, or None."""
+
+    @property
+    def label(self) -> L_co | None: ...
+
+    @property
+    def location(self) -> str: ...
+
+
+def known_labels(examples: Sequence[Labeled[L]]) -> list[L]:
+    """Return the label of every example. Raises ValueError with the location of an example without label."""
+    labels = [example.label for example in examples if example.label is not None]
+    if len(labels) < len(examples):
+        location = next(example.location for example in examples if example.label is None)
+        raise ValueError(f"{location}: the label is not known, but needed here")
+    return labels
+
+
+def count_empty_texts(examples: Sequence[TextExample[Any]]) -> int:
+    """Count the examples with a text of white space only, which is valid but rarely intended."""
+    return sum(not (text.strip() and (pair is None or pair.strip())) for text, pair, _, _ in examples)
+
+
+def parse_number(text: str) -> float | None:
+    """Parse a finite number within the range of float32; None for any other text.
+
+    >>> parse_number(" -2.5e1"), parse_number("1_000"), parse_number("nan"), parse_number("1e99")
+    (-25.0, None, None, None)
+    """
+    if not NUMBER.fullmatch(text.strip()):  # float also reads underscores and the digits of other scripts
+        return None
+    number = float(text)
+    return number if abs(number) <= MAX_NUMBER else None
