@@ -17,7 +17,7 @@ from bertwright.inference.info_settings import InfoSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.trials import trial as trials
+from bertwright.trials import task_trials
 from bertwright.trials.ladder import ladder, list_trials
 from bertwright.trials.ladder_settings import FLOOR, LadderSettings
 from bertwright.trials.work_spent import pretraining_work
@@ -69,7 +69,7 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
     settings: LadderSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = replace(settings, bert=None, seeds=1)
-    train, trained = trials.finetune, list[str]()
+    train, trained = task_trials.finetune, list[str]()
 
     def stop_in_the_second(tuning: FinetuneSettings, reporter: Reporter) -> object:
         if trained:
@@ -77,11 +77,11 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
         trained.append(tuning.run.parent.name)
         return train(tuning, reporter)
 
-    monkeypatch.setattr(trials, "finetune", stop_in_the_second)
+    monkeypatch.setattr(task_trials, "finetune", stop_in_the_second)
     with pytest.raises(KeyboardInterrupt, match=r"2 of 3 runs are finished.*--resume"):
         run_ladder(small)
     assert trained == ["bilstm-random-vectors-seed0"]
-    monkeypatch.setattr(trials, "finetune", train)
+    monkeypatch.setattr(task_trials, "finetune", train)
     assert "3 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
     assert "0 of them pending" in run_ladder(replace(small, resume=True))
     (small.run / "results.jsonl").touch()

@@ -25,14 +25,16 @@ from bertwright.training.context import select_device, select_dtype
 from bertwright.training.distributed import independent_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.trials.budget import estimate_costs, fit_budget
+from bertwright.trials.experiment_plan import ExperimentInputs, Plan
 from bertwright.trials.experiment_settings import BUDGETED, ExperimentSettings
 from bertwright.trials.levels import LEVELS, ExperimentLevel
-from bertwright.trials.planner import ExperimentInputs, Plan, Planner
+from bertwright.trials.planner import Planner
+from bertwright.trials.pretrain_trials import digest_store
 from bertwright.trials.report import Report, make_report
 from bertwright.trials.runner import WAIT_S, Runner
 from bertwright.trials.store_provenance import describe_store
-from bertwright.trials.table import plot
-from bertwright.trials.trial import Trial, all_trials, digest_store
+from bertwright.trials.table_plot import plot
+from bertwright.trials.trial import Trial, all_trials
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 SEEDS = ("seeds", "pretraining_seeds")
