@@ -36,9 +36,9 @@ from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.loop import DivergedError
 from bertwright.training.run_folder import read_run_settings
 from bertwright.trials import probe_data, probe_training
-from bertwright.trials.cells import Score, read_cells
+from bertwright.trials.cells import Cell, Score, read_cells
 from bertwright.trials.paper.table7 import PAPER_F1
-from bertwright.trials.probe import ProbeRow, list_rows, probe
+from bertwright.trials.probe import probe
 from bertwright.trials.probe_settings import ProbeSettings
 from bertwright.trials.probe_training import epoch_batches
 from bertwright.trials.table import Table
@@ -151,20 +151,22 @@ def read_scores(run: Path) -> dict[str, dict[str, float]]:
 
 def test_heads_learn_from_every_representation(make: Make) -> None:
     settings = make(representations=tuple(REPRESENTATIONS), seeds=(0,), epochs=6)
-    rows, printed = run_probe(settings)
-    assert [row.representation for row in rows] == list(REPRESENTATIONS)
-    assert all(row.dev.mean > 0.9 and row.test and row.test.mean > 0.9 for row in rows)  # predicting only O has f1 0
+    table, printed = run_probe(settings)
+    assert table.rows == list(REPRESENTATIONS)
+    means = {key: cell.summary.mean for key, cell in table.cells.items()}
+    assert means.keys() == {(row, split) for row in REPRESENTATIONS for split in ("dev", "test")}
+    assert all(mean > 0.9 for mean in means.values())  # predicting only O has f1 0
     assert len(read_scores(settings.run)) == 6
-    assert rows[3][2:] == rows[5][2:]  # the last four of four layers are all of them
-    for row in rows:
-        (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{row.representation} "))
-        assert row.test
-        dev, test = (f"{100 * found.mean:.2f}" for found in (row.dev, row.test))
+    for split in ("dev", "test"):  # the last four of four layers are all of them
+        assert means["sum-last-four", split] == means["sum-all", split]
+    for row in REPRESENTATIONS:
+        (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{row} "))
+        dev, test = (f"{100 * means[row, split]:.2f}" for split in ("dev", "test"))
         assert line.split()[1:] == [dev, "(1)", test, "(1)", "0.03"]
     assert "paper" not in printed
     report = read_json(settings.run / "report.json")
     assert report["metric"] == "f1"
-    assert report["rows"] == json.loads(json.dumps([row.to_record() for row in rows]))
+    assert report["cells"] == json.loads(json.dumps(table.to_record()["cells"]))
     assert from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there") == settings
     assert sorted(path.name for path in (settings.run / "features/dev").iterdir()) == [
         "features.json", *(f"layer-{layer:02d}.npy" for layer in range(5))
@@ -173,11 +175,12 @@ def test_heads_learn_from_every_representation(make: Make) -> None:
 
 def test_each_layer_is_scored_alone_and_plotted(make: Make) -> None:
     settings = make(representations=("last", "each-layer"), epochs=2)
-    rows, printed = run_probe(settings)
+    table, printed = run_probe(settings)
     names = ["embeddings", "layer-1", "layer-2", "layer-3", "layer-4"]
-    assert [row.representation for row in rows] == ["embeddings", "last", *names[1:]]
-    assert rows[1][2:] == rows[5][2:]  # the last layer, under two names
-    assert len({row.dev.mean for row in rows}) > 2
+    assert table.rows == ["embeddings", "last", *names[1:]]
+    for split in ("dev", "test"):  # the last layer, under two names
+        assert table.cells["last", split].scores == table.cells["layer-4", split].scores
+    assert len({cell.summary.mean for cell in table.cells.values()}) > 2
     assert all(f"{name} " in printed for name in names)
     assert f"{settings.run}/layers.png" in "".join(printed.split())
     assert (settings.run / "layers.png").read_bytes().startswith(b"\x89PNG")
@@ -186,8 +189,8 @@ def test_each_layer_is_scored_alone_and_plotted(make: Make) -> None:
     assert "runs done 12 of 12" in " ".join(described.split())
 
     wider = replace(settings, resume=True, representations=("each-layer",), seeds=(2,))
-    rows, _ = run_probe(wider)
-    assert all(row.dev.seeds == 3 for row in rows)
+    table, _ = run_probe(wider)
+    assert {cell.summary.seeds for cell in table.cells.values()} == {3}
     assert len(read_scores(settings.run)) == 18
 
 
@@ -262,12 +265,13 @@ def test_run_interrupted_inside_a_head_has_the_same_results_on_resume(
     expected = read_scores(whole.run)
     assert read_scores(settings.run) == {"last-lr0.03-seed0": expected["last-lr0.03-seed0"]}
     monkeypatch.setattr(probe_data, "make_spec", lambda *given: trained.append(None) or make_spec(*given))
-    rows, printed = run_probe(replace(settings, resume=True))
+    table, printed = run_probe(replace(settings, resume=True))
     assert len(trained) == 3
     assert "1 of 2 heads are already finished" in printed
     assert read_scores(settings.run) == expected
-    assert rows[0].dev.seeds == 2
-    assert f" {100 * rows[0].dev.mean:.2f} ± {100 * rows[0].dev.std:.2f} (2) " in printed
+    dev = table.cells["last", "dev"].summary
+    assert dev.seeds == 2
+    assert f" {100 * dev.mean:.2f} ± {100 * dev.std:.2f} (2) " in printed
 
 
 def test_resumed_run_may_only_add_heads(make: Make) -> None:
@@ -279,11 +283,14 @@ def test_resumed_run_may_only_add_heads(make: Make) -> None:
     with pytest.raises(ValueError, match=r"settings\.toml: epochs was 1, now 2"):
         run_probe(replace(settings, resume=True, epochs=2))
     wider = replace(settings, resume=True, representations=("embeddings", "last"), learning_rates=(3e-2, 1e-6))
-    rows, _ = run_probe(wider)
+    table, _ = run_probe(wider)
     after = read_scores(settings.run)
     assert before.items() <= after.items()
     assert {*after} == {f"{name}-lr{rate}-seed0" for name in ("last", "embeddings") for rate in ("0.03", "1e-06")}
-    assert [(row.representation, row.learning_rate) for row in rows] == [("embeddings", 3e-2), ("last", 3e-2)]
+    assert [(row, table.cells[row, "dev"].learning_rate) for row in table.rows] == [
+        ("embeddings", 3e-2),
+        ("last", 3e-2),
+    ]
 
 
 def test_heads_added_on_resume_join_the_unfinished_ones(
@@ -292,16 +299,16 @@ def test_heads_added_on_resume_join_the_unfinished_ones(
     settings = make(epochs=1)
     with interrupted_in(probe_data, "make_spec", 2):
         run_probe(settings)
-    rows, printed = run_probe(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
+    table, printed = run_probe(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
     assert "1 of 6 heads are already finished" in printed
     asked = {f"{name}-lr0.03-seed{seed}" for name in ("last", "embeddings") for seed in (0, 1, 7)}
     assert {*read_scores(settings.run)} == asked
-    assert [(row.representation, row.dev.seeds) for row in rows] == [("embeddings", 3), ("last", 3)]
+    assert [(row, table.cells[row, "dev"].summary.seeds) for row in table.rows] == [("embeddings", 3), ("last", 3)]
     written = from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there")
     assert written == replace(settings, representations=("last", "embeddings"), seeds=(0, 1, 7))
 
     monkeypatch.setattr(probe_data, "make_spec", lambda *_: pytest.fail("trained again"))
-    assert run_probe(read_run_settings(ProbeSettings, settings.run))[0] == rows
+    assert run_probe(read_run_settings(ProbeSettings, settings.run))[0] == table
 
 
 def test_resume_with_changed_files_is_rejected(make: Make, tmp_path: Path) -> None:
@@ -327,8 +334,8 @@ def test_resume_with_changed_files_is_rejected(make: Make, tmp_path: Path) -> No
 
 def test_heads_that_diverge_are_counted_beside_the_others(make: Make) -> None:
     settings = make(learning_rates=(3e-2, 1e30), seeds=(0,), lstm_layers=0, dropout=0.0)
-    (row,), _ = run_probe(settings)
-    assert row.learning_rate == 3e-2
+    table, _ = run_probe(settings)
+    assert {cell.learning_rate for cell in table.cells.values()} == {3e-2}
     assert "diverged" in run_probe(replace(settings, resume=True))[1]
     with pytest.raises(DivergedError, match=r"all heads diverged; the first one: .*"):
         run_probe(replace(settings, run=settings.run / "other", learning_rates=(1e30,)))
@@ -377,8 +384,8 @@ def test_sentence_without_words_is_ignored(make: Make, tmp_path: Path) -> None:
     for split in ("train", "dev"):
         path = tmp_path / f"{split}.jsonl"
         path.write_text(path.read_text(encoding="utf-8") + '{"words": [], "tags": []}\n', encoding="utf-8")
-    rows, _ = run_probe(make(seeds=(0,)))
-    assert rows[0].dev.mean > 0.9
+    table, _ = run_probe(make(seeds=(0,)))
+    assert table.cells["last", "dev"].summary.mean > 0.9
 
 
 def test_table_for_conll_2003_has_the_scores_of_the_paper(make: Make, tmp_path: Path) -> None:
@@ -401,10 +408,10 @@ def test_text_is_classified_by_a_linear_layer_on_cls(make: Make, tmp_path: Path)
     task = TaskSettings("classification", train=(f"{tmp_path}/train.tsv",), dev=(f"{tmp_path}/dev.tsv",))
     changes = {"epochs": 20, "learning_rates": (1e-1,), "dropout": 0.0, "pooling": "cls"}
     settings = make(task=task, representations=("embeddings", "last"), **changes)
-    rows, printed = run_probe(settings)
-    assert rows[0].dev.max < 0.65
-    assert rows[1].dev.min == 1.0
-    assert rows[1].test is None
+    table, printed = run_probe(settings)
+    assert table.cells["embeddings", "dev"].summary.max < 0.65
+    assert table.cells["last", "dev"].summary.min == 1.0
+    assert [*table.columns] == ["dev"]
     assert "paper" not in printed
     assert "BiLSTM" not in printed
 
@@ -467,26 +474,25 @@ def score(rate: float, seed: int, dev: float, test: float) -> list[Score]:
     return [Score("last", split, value, seed, rate, selected_by=dev) for split, value in (("dev", dev), ("test", test))]
 
 
-def read_rows(*scores: list[Score]) -> list[ProbeRow]:
+def read_dev_and_test(*scores: list[Score]) -> tuple[Cell, Cell]:
     cells = read_cells(one for pair in scores for one in pair)
-    return list_rows(Table("f1", {"dev": "dev", "test": "test"}, ["last"], cells))
+    return cells["last", "dev"], cells["last", "test"]
 
 
 def test_table_shows_the_rate_with_the_best_dev_mean() -> None:
-    (row,) = read_rows(score(1e-3, 0, 0.8, 0.9), score(1e-2, 0, 0.7, 0.5), score(1e-2, 1, 0.95, 0.6))
-    assert row.learning_rate == 1e-2
-    assert row.dev.mean == pytest.approx(0.825)
-    assert row.dev.std == pytest.approx(0.25 / 2**0.5)
-    assert row.test is not None
-    assert row.test.mean == pytest.approx(0.55)
+    dev, test = read_dev_and_test(score(1e-3, 0, 0.8, 0.9), score(1e-2, 0, 0.7, 0.5), score(1e-2, 1, 0.95, 0.6))
+    assert dev.learning_rate == test.learning_rate == 1e-2
+    assert dev.summary.mean == pytest.approx(0.825)
+    assert dev.summary.std == pytest.approx(0.25 / 2**0.5)
+    assert test.summary.mean == pytest.approx(0.55)
 
 
 def test_complete_rate_ranks_above_an_incomplete_one() -> None:
     lucky, whole = score(1e-3, 0, 0.99, 0.9), [score(1e-2, seed, 0.6, 0.5) for seed in (0, 1)]
     for scores in ([lucky, *whole], [*whole, lucky]):
-        assert [(row.learning_rate, row.dev.seeds) for row in read_rows(*scores)] == [(1e-2, 2)]
-    (row,) = read_rows(lucky, score(1e-2, 1, 0.6, 0.5))  # both are incomplete: the better mean counts
-    assert row.learning_rate == 1e-3
+        assert [(cell.learning_rate, cell.summary.seeds) for cell in read_dev_and_test(*scores)] == [(1e-2, 2)] * 2
+    dev, _ = read_dev_and_test(lucky, score(1e-2, 1, 0.6, 0.5))  # both are incomplete: the better mean counts
+    assert dev.learning_rate == 1e-3
 
 
 def test_probe_under_torchrun_is_rejected(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,9 +122,3 @@ def score_splits(results: Iterable[tuple[Trial, Result]]) -> Iterator[Score]:
             if split in result.scores:
                 value = result.scores[split]
                 yield Score(trial.row, split, value, trial.seed, trial.learning_rate, selected_by=selected_by)
-
-
-def name_splits(cells: Iterable[Key]) -> dict[str, str]:
-    """Return the columns, with their titles, of cells on dev and on test."""
-    names = {column for _, column in cells}
-    return {split: split for split in ("dev", "test") if split in names}

@@ -37,7 +37,6 @@ from bertwright.training.run_folder import (
     delete_weights,
     write_run_settings,
 )
-from bertwright.trials.cells import name_splits, read_cells, score_splits
 from bertwright.trials.grid_settings import RESUME_OVERRIDES, GridSettings
 from bertwright.trials.runner import Result, Runner, count_results
 from bertwright.trials.table import Table
@@ -200,16 +199,15 @@ class GridRun:
 
     def make_table(self, rows: Sequence[str], reports: dict[str, dict[str, Any]]) -> Table:
         """Return the table of the settings. `reports`: the report of the best run of each."""
-        cells = read_cells(score_splits(self.results))
-        summaries = {row: cells[row, "dev"].summary for row in rows if (row, "dev") in cells}
         title = f"{self.metric.replace('_', ' ')}, of each run the best evaluation; best setting on dev first"
+        table = Table.of_series(title, rows, self.results, LEGEND)
+        summaries = {row: table.cells[row, "dev"].summary for row in rows if (row, "dev") in table.cells}
         details = {
             "min on dev": {row: format_score(one.min) for row, one in summaries.items()},
             "max on dev": {row: format_score(one.max) for row, one in summaries.items()},
             "best of": {row: str(report["dev_evaluations"]) for row, report in reports.items()},
         }
-        diverged = Counter((trial.row, "dev") for trial, result in self.results if result.failure)
-        return Table(title, name_splits(cells), rows, cells, diverged=diverged, details=details, legend=LEGEND)
+        return replace(table, details=details)
 
     def summarize_test(self, row: str) -> dict[str, SeedSummary]:
         """Return a setting's test scores over its seeds; they are reported, and do not select."""

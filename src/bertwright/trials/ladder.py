@@ -7,8 +7,8 @@ RUN/report.json     the table          RUN/ladder.md       the table for people
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from bertwright.base.description import Description, describe_progress, name_dam
 from bertwright.base.files import lock_folder, read_json, write_json, write_text
 from bertwright.base.reporter import SILENT, Heading, Outputs, Reporter
 from bertwright.training.run_folder import check_run_directory, write_run_settings
-from bertwright.trials.cells import estimate_cells, name_splits, read_cells, score_splits
+from bertwright.trials.cells import estimate_cells
 from bertwright.trials.ladder_settings import FLOOR, RESUME_OVERRIDES, LadderSettings, slug
 from bertwright.trials.runner import Result, Runner, count_results
 from bertwright.trials.table import Table, contrast_rows
@@ -70,10 +70,9 @@ def list_trials(settings: LadderSettings) -> list[Trial]:
 
 def make_table(settings: LadderSettings, rows: Sequence[str], results: Sequence[tuple[Trial, Result]]) -> Table:
     """Return the table of the systems from the lowest to the highest."""
-    cells = read_cells(score_splits(results))
-    columns = name_splits(cells)
-    last = [*columns][-1]
-    estimates = estimate_cells(cells)
+    table = Table.of_series(f"Ladder of {settings.task.task}", rows, results, LEGEND, digits=2)
+    last = [*table.columns][-1]
+    estimates = estimate_cells(table.cells)
     steps = [(row, below) for below, row in pairwise(rows) if below != FLOOR]
     contrasts = contrast_rows(steps, [last], estimates)
     works = {rung.name: pretraining_work(rung.sources()) for rung in settings.rungs()}
@@ -84,24 +83,18 @@ def make_table(settings: LadderSettings, rows: Sequence[str], results: Sequence[
     }
     published = {rung.name: rung.published for rung in settings.rungs() if rung.published is not None}
     is_conll = settings.task.task == "conll2003"
-    return Table(
-        f"Ladder of {settings.task.task}",
-        columns,
-        rows,
-        cells,
+    return replace(
+        table,
         figures={row: {last: figure} for row, figure in published.items()} if is_conll else {},
         figure_splits={} if last == "test" else {(row, last): "test" for row in published},
         estimates=estimates,
         contrasts=contrasts,
-        diverged=Counter((trial.row, last) for trial, result in results if result.failure),
         details={
             "step up": {one.row: str(one) for one in contrasts},
             "tokens before": {row: format_tokens(work) for row, work in works.items()},
             "minutes before": {row: format_minutes(work) for row, work in works.items()},
             "minutes": {row: f"{value:.1f}" for row, value in minutes.items()},
         },
-        legend=LEGEND,
-        digits=2,
     )
 
 

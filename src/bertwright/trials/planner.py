@@ -224,26 +224,18 @@ class Planner:
         If the level has several peak rates, the row has the best of them on the held-out loss of its first seed.
         """
         described = f"pre-train {row.objective}" + (f", {name}" if row.data or row.model or row.shape else "")
+        rates, several = self.level.pretraining_rates, len(self.seeds) > 1
+        names = [f"{described}, seed {seed}" if several else described for seed in self.seeds]
         first, *others = (self.pretrain_settings(row, seed) for seed in self.seeds)
-        suffix = ", seed 0" if others else ""
-        rates = [
-            Pretrain(f"{described}{suffix}, rate {rate:g}", self.store_digests, (), with_rate(first, rate))
-            for rate in self.level.pretraining_rates
-        ]
         if len(rates) == 1:
-            trials: list[Trial] = [replace(rates[0], name=f"{described}{suffix}")]
-            return trials + [
-                replace(
-                    rates[0],
-                    name=f"{described}, seed {one.data.seed}",
-                    settings=with_rate(one, self.level.pretraining_rates[0]),
-                )
-                for one in others
-            ]
-        best = BestRate(f"{described}{suffix}", (), tuple(rates), rates[0].settings)
-        return [best] + [
-            SameRate(f"{described}, seed {one.data.seed}", self.store_digests, (best,), one) for one in others
-        ]
+            pairs = zip(names, (first, *others), strict=True)
+            return [Pretrain(each, self.store_digests, (), with_rate(one, rates[0])) for each, one in pairs]
+        tried = tuple(
+            Pretrain(f"{names[0]}, rate {rate:g}", self.store_digests, (), with_rate(first, rate)) for rate in rates
+        )
+        best = BestRate(names[0], (), tried, tried[0].settings)
+        later = zip(names[1:], others, strict=True)
+        return [best, *(SameRate(each, self.store_digests, (best,), one) for each, one in later)]
 
     def pretrain_settings(self, row: Row, seed: int) -> PretrainSettings:
         """Return the settings of a pre-training. Of the level's model, checkpoints remain; of a variant, the last."""

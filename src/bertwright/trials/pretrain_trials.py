@@ -44,6 +44,11 @@ class StoreTrial(Trial):
         write_initial_model(self.settings, folder / "model")
         return folder
 
+    def digest_inputs(self) -> Digests:
+        """Digest the store, whose vocabulary the model has."""
+        assert self.settings.store is not None
+        return (("store", digest_store(self.settings.store)),)
+
 
 @dataclass(frozen=True)
 class Pretrain(StoreTrial):
@@ -51,11 +56,6 @@ class Pretrain(StoreTrial):
 
     kind: ClassVar[str] = "pretrain"
     described: ClassVar[str] = "pre-training"
-
-    def digest_inputs(self) -> Digests:
-        """Digest the store."""
-        assert self.settings.store is not None
-        return (("store", digest_store(self.settings.store)),)
 
     def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Pre-train; return the scores of the last evaluation on held-out documents, and the unigram entropy.
@@ -151,11 +151,6 @@ class InitialModel(StoreTrial):
         if not (folder / "model").is_dir():  # else a process was killed before it wrote the result
             write_initial_model(self.settings, folder / "model")
         return {}
-
-    def digest_inputs(self) -> Digests:
-        """Digest the store, whose vocabulary the model has."""
-        assert self.settings.store is not None
-        return (("store", digest_store(self.settings.store)),)
 
 
 def write_initial_model(settings: PretrainSettings, folder: Path) -> None:

@@ -13,20 +13,18 @@ The heads themselves are not saved: settings, seed and features reproduce each o
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from bertwright.base.description import Description, describe_progress, read_settings_with
 from bertwright.base.files import remove_stale_parts, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter
 from bertwright.inference.feature_cache import HEADER, open_features
-from bertwright.metrics.seed_summary import SeedSummary
 from bertwright.models.representations import REPRESENTATIONS, expand_representations
 from bertwright.tasks.presets import SPLITS
 from bertwright.training.context import execution_context
@@ -34,7 +32,6 @@ from bertwright.training.cost import format_bytes
 from bertwright.training.distributed import check_single_process
 from bertwright.training.loop import DivergedError
 from bertwright.training.run_folder import check_run_directory, locked_run, write_run_settings
-from bertwright.trials.cells import name_splits, read_cells, score_splits
 from bertwright.trials.paper.table7 import FINE_TUNED_F1, PAPER_F1
 from bertwright.trials.probe_data import ProbeData, open_probe
 from bertwright.trials.probe_settings import RESUME_OVERRIDES, ProbeSettings, ProbeTrial
@@ -68,21 +65,8 @@ class Head(Trial):
         return self.digests
 
 
-class ProbeRow(NamedTuple):
-    """Scores of a representation over the seeds, at the rate that is best on dev."""
-
-    representation: str
-    learning_rate: float
-    dev: SeedSummary
-    test: SeedSummary | None
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the row for a JSON file."""
-        return self._asdict() | {"dev": self.dev._asdict(), "test": self.test._asdict() if self.test else None}
-
-
-def probe(settings: ProbeSettings, reporter: Reporter = SILENT) -> list[ProbeRow]:
-    """Compute the features, train all heads that are missing, and print and return the table; none in a dry run.
+def probe(settings: ProbeSettings, reporter: Reporter = SILENT) -> Table | None:
+    """Compute the features, train all heads that are missing, and print and return the table; None in a dry run.
 
     Ctrl-C loses only the current head. A head that diverges is recorded as such, and the others continue. Raises
     ValueError for settings, files and folders that are not usable, and DivergedError if all heads diverged.
@@ -91,7 +75,7 @@ def probe(settings: ProbeSettings, reporter: Reporter = SILENT) -> list[ProbeRow
     if settings.dry_run:
         check_run_directory(settings, RESUME_OVERRIDES)
         print_plan(settings, reporter)
-        return []
+        return None
     with locked_run(settings, RESUME_OVERRIDES) as context:
         runner = Runner.of_series(settings.run, "probe")
         data = open_probe(settings, context, reporter)
@@ -127,37 +111,36 @@ class ProbeCost(NamedTuple):
     """Training examples."""
 
 
-def measure_probe(settings: ProbeSettings) -> ProbeCost:
-    """Estimate the time of a probe: the features of a few examples, and a few steps of a head of each representation.
+def measure_probe(settings: ProbeSettings, reporter: Reporter) -> tuple[ProbeData, ProbeCost]:
+    """Open a probe, print its summary, and estimate its time: the features of a few examples, and a few steps of heads.
 
     Nothing is left behind.
     """
-    started = time.perf_counter()
     with execution_context(settings.device) as context, TemporaryDirectory() as folder:
-        examples = len(open_probe(settings, context, MUTE).splits[0].examples)
-        opening = time.perf_counter() - started
-        limit = min(examples, TIMED_EXAMPLES)
-        sample = replace(settings, run=Path(folder), limit=limit, features=None, resume=False)
-        data = open_probe(sample, context, MUTE)
         started = time.perf_counter()
-        data.digest_source()
+        data = open_probe(settings, context, reporter)
+        opening = time.perf_counter() - started
+        data.print_summary()
+        examples = len(data.splits[0].examples)
+        limit = min(examples, TIMED_EXAMPLES)
+        sample = replace(data.settings, run=Path(folder), limit=limit, features=None, resume=False)
+        few = open_probe(sample, context, MUTE)
+        started = time.perf_counter()
+        few.digest_source()
         features = time.perf_counter() - started
-        heads = sum(data.time_head(name) for name in data.representations)
+        heads = sum(few.time_head(name) for name in few.representations)
     factor = examples / limit
-    return ProbeCost(opening, factor * features, factor * heads, examples)
+    return data, ProbeCost(opening, factor * features, factor * heads, examples)
 
 
 def print_plan(settings: ProbeSettings, reporter: Reporter) -> None:
     """Print the data, the heads that are missing, and their estimated time; write nothing."""
     runner = Runner.of_series(settings.run, "probe")
-    with execution_context(settings.device) as context:
-        data = open_probe(settings, context, reporter)
-        data.print_summary()
-        heads = list_heads(data)
-        pending = len(heads) - runner.count(heads)
-        cached = all(data.features_folder(split).exists() for split in data.splits)
-    cost = measure_probe(settings)
-    features = 0.0 if cached else cost.features
+    data, cost = measure_probe(settings, reporter)
+    heads = list_heads(data)
+    pending = len(heads) - runner.count(heads)
+    is_cached = all(data.features_folder(split).exists() for split in data.splits)
+    features = 0.0 if is_cached else cost.features
     training = cost.heads * pending / len(data.representations)
     reporter.record(Heading("The whole run, estimated on this machine"))
     reporter.record(
@@ -165,21 +148,20 @@ def print_plan(settings: ProbeSettings, reporter: Reporter) -> None:
             {
                 "heads": f"{pending:,} to train",
                 "estimated time": format_duration(cost.opening + features + training),
-                "features": "cached already" if cached else format_duration(features),
+                "features": "cached already" if is_cached else format_duration(features),
                 "disk space": f"{format_bytes(BYTES_PER_NUMBER * data.count_numbers())} for the features",
             }
         )
     )
 
 
-def finish(data: ProbeData, runner: Runner, heads: Sequence[Head], reporter: Reporter) -> list[ProbeRow]:
-    """Print the table, and write it as JSON; return its rows. Raises DivergedError if all heads diverged."""
+def finish(data: ProbeData, runner: Runner, heads: Sequence[Head], reporter: Reporter) -> Table:
+    """Print the table, and write it as JSON; return it. Raises DivergedError if all heads diverged."""
     run, metric, results = data.settings.run, data.task.metric, runner.results(heads)
     table = make_table(data, results)
-    rows = list_rows(table)
-    if not rows:
+    if not table.cells:
         raise DivergedError(f"all heads diverged; the first one: {results[0][1].failure}")
-    write_json(run / "report.json", {"metric": metric, "rows": [row.to_record() for row in rows]} | table.to_record())
+    write_json(run / "report.json", {"metric": metric} | table.to_record())
     table.show(reporter)
     outputs = {"all heads": run / "runs", "table": run / "report.json"}
     if "each-layer" in data.settings.representations:
@@ -187,39 +169,21 @@ def finish(data: ProbeData, runner: Runner, heads: Sequence[Head], reporter: Rep
         places = {name: (metric.replace("_", " "), number) for number, name in enumerate(data.single_layers)}
         plot(replace(table, rows=[*places]), run / "layers.png", places, "layer (0: embeddings)")
     reporter.record(Outputs(outputs))
-    return rows
+    return table
 
 
 def make_table(data: ProbeData, results: Sequence[tuple[Head, Result]]) -> Table:
     """Return the table of the representations, in the order of table 7, with the paper's scores for CoNLL-2003."""
-    cells = read_cells(score_splits(results))
-    rates = {row: f"{cell.learning_rate:g}" for (row, column), cell in cells.items() if column == "dev"}
     names = {head.row for head, _ in results}
-    details = {"rate": rates}
+    rows = [name for name in dict.fromkeys([*REPRESENTATIONS, *data.representations]) if name in names]
+    title = f"{data.task.metric.replace('_', ' ')} on the frozen states"
     legend = f"Mean ± standard deviation (number of seeds), in percent; dev: the best of {data.settings.epochs} epochs."
     if data.is_conll_2003:
-        details["paper"] = {name: f"{f1:.1f}" for name, f1 in PAPER_F1.items()}
         legend += f" Paper: BERT BASE on the dev set of CoNLL-2003 (table 7; fine-tuned {FINE_TUNED_F1:.1f})."
-    return Table(
-        f"{data.task.metric.replace('_', ' ')} on the frozen states",
-        name_splits(cells),
-        [name for name in dict.fromkeys([*REPRESENTATIONS, *data.representations]) if name in names],
-        cells,
-        diverged=Counter((head.row, "dev") for head, result in results if result.failure),
-        details=details,
-        legend=legend,
-        digits=2,
-    )
-
-
-def list_rows(table: Table) -> list[ProbeRow]:
-    """Return one row per representation with a score, at the rate of its cell."""
-    rows = [(name, table.cells[name, "dev"], table.cells.get((name, "test"))) for name in table.rows
-            if (name, "dev") in table.cells]  # fmt: skip
-    return [
-        ProbeRow(name, dev.learning_rate or 0.0, dev.summary, test.summary if test else None)
-        for name, dev, test in rows
-    ]
+    table = Table.of_series(title, rows, results, legend, digits=2)
+    rates = {row: f"{cell.learning_rate:g}" for (row, column), cell in table.cells.items() if column == "dev"}
+    paper = {"paper": {name: f"{f1:.1f}" for name, f1 in PAPER_F1.items()}} if data.is_conll_2003 else {}
+    return replace(table, details={"rate": rates} | paper)
 
 
 def describe(folder: Path, verify: bool) -> Description | None:

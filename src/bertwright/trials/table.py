@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from bertwright.base.reporter import Heading, Line, Minor, Reporter, Rows
-from bertwright.trials.cells import Cell, Key
+from bertwright.trials.cells import Cell, Key, read_cells, score_splits
 from bertwright.trials.paper_table import FEATURES, PERPLEXITY, Claim, Figures
+from bertwright.trials.runner import Result
 from bertwright.trials.statistics import Difference, Estimate, difference
+from bertwright.trials.trial import Trial
 
 Verdict = Literal["shown", "not shown", "reversed", "no verdict"]
 TextTable = Sequence[Sequence[str]]
@@ -159,6 +161,16 @@ class Table:
     digits: int = 1
     is_transposed: bool = False
     """Whether there is a line for each column."""
+
+    @classmethod
+    def of_series(
+        cls, title: str, rows: Sequence[str], results: Sequence[tuple[Trial, Result]], legend: str, digits: int = 1
+    ) -> Table:
+        """Return the table of a series' finished runs, with their scores on dev and on test."""
+        cells = read_cells(score_splits(results))
+        columns = {split: split for split in ("dev", "test") if any(name == split for _, name in cells)}
+        diverged = Counter((trial.row, "dev") for trial, result in results if result.failure)
+        return cls(title, columns or {"dev": "dev"}, rows, cells, diverged=diverged, legend=legend, digits=digits)
 
     def format_cell(self, row: str, column: str) -> str:
         """Format mean ± deviation (seeds), in percent, or a perplexity with its interval, and the published figure."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from bertwright.base.files import digest_bytes, ensure_folder, read_json, remove_folder, remove_stale_parts
 from bertwright.base.reporter import MUTE, Reporter
 from bertwright.base.settings import default_table, to_table
-from bertwright.finetuning.finetune_cost import CostEstimator
+from bertwright.finetuning.finetune_cost import CostEstimator, open_timed
 from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import RESUME_OVERRIDES as FINETUNE_OVERRIDES
@@ -106,9 +105,7 @@ class Finetune(TaskTrial):
         """Estimate the time from a few steps and predictions."""
         settings = with_model_of(self.settings, models)
         with execution_context(settings.device) as context:
-            started = time.perf_counter()
-            state = open_run(settings, context, MUTE)
-            opening = time.perf_counter() - started
+            state, opening = open_timed(settings, context, MUTE)
             estimator = CostEstimator(state, context)
             seconds = estimator.estimate(settings).seconds
         # A run is opened and dev predicted twice: for its score, and for the per-example statistics.
@@ -163,7 +160,7 @@ class Probe(TaskTrial):
     def measure(self, models: Sequence[Path]) -> Cost:
         """Estimate the time from heads on a few examples."""
         settings = with_model_of(self.settings, models)
-        cost, heads = measure_probe(settings), len(settings.seeds) * len(settings.learning_rates)
+        (_, cost), heads = measure_probe(settings, MUTE), len(settings.seeds) * len(settings.learning_rates)
         return Cost(cost.opening, cost.features + heads * cost.heads, cost.examples, settings.limit)
 
     def examples_file(self, folder: Path) -> Path:
