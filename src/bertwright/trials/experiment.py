@@ -131,16 +131,17 @@ def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> Pla
         problem = "not a folder" if settings.data.exists() else "no such folder"
         raise ValueError(f"--data {settings.data}: {problem}; name one with the files of tasks in its sub-folders")
     device = replace(settings.device, dtype=select_dtype(settings.device))
+    store, digest = None, ""
     if settings.model is not None:
-        lowercase = open_tokenizer(model_folder(settings.model)).lowercase
-        inputs = ExperimentInputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
-        return Planner(inputs).plan(settings.experiment, settings.table)
-    if settings.store is None:
+        vocabulary = model_folder(settings.model)
+    elif settings.store is not None:
+        store = local_folder(settings.store).resolve()
+        digest, vocabulary = digest_store(store), store / "tokenizer"
+    else:
         own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.table.takes_model else ""
         raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
-    store = local_folder(settings.store).resolve()
-    lowercase = open_tokenizer(store / "tokenizer").lowercase
-    inputs = ExperimentInputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
+    lowercase = open_tokenizer(vocabulary).lowercase
+    inputs = ExperimentInputs(level, store, digest, settings.data, lowercase, settings.tasks, device, settings.model)
     return Planner(inputs).plan(settings.experiment, settings.table)
 
 

@@ -93,9 +93,8 @@ def probe(settings: ProbeSettings, reporter: Reporter = SILENT) -> Table | None:
 def list_heads(data: ProbeData, digests: Digests = ()) -> list[Head]:
     """Return all heads, the finished ones included."""
     return [
-        Head(trial.name, digests, (), data.settings, row, "dev", seed, 0, rate, data=data)
-        for trial in data.trials
-        for row, rate, seed in [trial]
+        Head(one.name, digests, (), data.settings, one.representation, "dev", one.seed, 0, one.learning_rate, data=data)
+        for one in data.trials
     ]
 
 
