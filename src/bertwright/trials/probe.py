@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,15 +49,14 @@ class Head(Trial):
     """A head on frozen states; its row is the representation, its input the features and the targets."""
 
     settings: ProbeSettings
-    data: ProbeData | None = None
-    """What the head is trained on; None only because the fields above have defaults."""
+    data: ProbeData = field(kw_only=True)
+    """What the head is trained on."""
 
     kind: ClassVar[str] = "head"
     described: ClassVar[str] = "heads on frozen features"
 
     def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
         """Train the head; return its scores and its best epoch."""
-        assert self.data is not None
         return self.data.train(ProbeTrial(self.row, self.learning_rate, self.seed), reporter)
 
     def digest_inputs(self) -> Digests:
