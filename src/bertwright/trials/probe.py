@@ -81,7 +81,7 @@ def probe(settings: ProbeSettings, reporter: Reporter = SILENT) -> Table | None:
         write_run_settings(data.settings, "probe")
         remove_stale_parts(settings.run)
         data.print_summary()
-        with runner.counted(list_heads(data)):
+        with runner.counted(list_heads(data)):  # the digest needs the features, which are computed now
             heads = list_heads(data, (("features", data.digest_source()),))
         if finished := len(runner.results(heads)):
             reporter.record(Line(f"{finished} of {len(heads)} heads are already finished"))
