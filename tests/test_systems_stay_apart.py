@@ -25,7 +25,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "tasks.task_folder": {"bert.bert_config"},  # the direction of a BERT
     "finetuning.run": {"bert.bert_config"},  # the dropout of attention weights
     "pretraining.settings": {"bert.bert_config"},  # the sizes of a new BERT are settings of their own
-    "trials.compose": {"bert.bert_encoder", "bert.composite"},  # the composed models of table 5
+    "trials.composed_model": {"bert.bert_config", "bert.bert_encoder"},  # the composed models of table 5
 }
 
 

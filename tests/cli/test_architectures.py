@@ -213,7 +213,8 @@ def test_probe_of_a_causal_encoder_reads_different_states(
         tmp_path / "probe", TaskSettings("classification", **files), str(causal_folder), representations=("last",),
         seeds=(0,), learning_rates=(3e-2,), device=CPU,
     )  # fmt: skip
-    (row,) = probe(settings)
-    assert row.dev.mean > 0.55
+    table = probe(settings)
+    assert table is not None
+    assert table.cells["last", "dev"].summary.mean > 0.55
     (states,) = (np.load(path) for path in (tmp_path / "probe/features/dev").glob("layer-*.npy"))
     assert (np.ptp(states, axis=0) > 0.01).all()  # [CLS] alone would be the same row for every text

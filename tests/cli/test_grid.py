@@ -28,8 +28,7 @@ from bertwright.training.loop import DivergedError
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.run_folder import read_run_settings
 from bertwright.trials import grid as grids
-from bertwright.trials import runner
-from bertwright.trials import trial as trials
+from bertwright.trials import runner, task_trials
 from bertwright.trials.grid import GridRun, Outcome, best_seed, grid, live_candidates, rank_rows
 from bertwright.trials.grid_settings import GridSettings
 from harness import read_weight_file, run_and_capture, same_weights
@@ -146,7 +145,7 @@ def test_resumed_finished_grid_prints_its_table_again(
     finished_grid: tuple[GridSettings, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, printed = finished_grid
-    monkeypatch.setattr(trials, "finetune", lambda *_: pytest.fail("run again"))
+    monkeypatch.setattr(task_trials, "finetune", lambda *_: pytest.fail("run again"))
     before = read_weight_file(settings.run / "model")
     again = run_grid(replace(settings, resume=True))
     assert "all 4 runs are finished" in again
@@ -179,7 +178,7 @@ def test_ctrl_c_during_a_run_loses_nothing(
                 return finetune(tuning, reporter)
         return finetune(tuning, reporter)
 
-    monkeypatch.setattr(trials, "finetune", interrupt_second)
+    monkeypatch.setattr(task_trials, "finetune", interrupt_second)
     with pytest.raises(
         KeyboardInterrupt, match=r"1 of 2 runs are finished; resume with: bertwright grid --run .* --resume"
     ):

@@ -28,17 +28,21 @@ from bertwright.inference.info_settings import InfoSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.metrics.seed_summary import summarize_seeds
-from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, single_layers
+from bertwright.models.representations import REPRESENTATIONS
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
+from bertwright.training.loop import DivergedError
 from bertwright.training.run_folder import read_run_settings
-from bertwright.trials import probe as probe_module
-from bertwright.trials import probe_training
-from bertwright.trials.probe import ProbeResult, ProbeRow, plot_layers, probe, table_rows
+from bertwright.trials import probe_data, probe_training
+from bertwright.trials.cells import Cell, Score, read_cells
+from bertwright.trials.paper.table7 import PAPER_F1
+from bertwright.trials.probe import probe
 from bertwright.trials.probe_settings import ProbeSettings
 from bertwright.trials.probe_training import epoch_batches
+from bertwright.trials.table import Table
+from bertwright.trials.table_plot import plot
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import run_and_capture, run_with_output
 from helpers import CPU
@@ -135,36 +139,34 @@ def test_without_layers_of_the_lstm_a_linear_head_reads_each_layer(make: Make) -
     _, printed = run_probe(settings)
     assert "linear, 5 outputs" in " ".join(printed.split())
     assert "BiLSTM" not in printed
-    scores = {record["representation"]: record["dev"]["f1"] for record in read_results(settings.run)}
-    assert {*scores} == {"embeddings", *(f"layer-{number}" for number in range(1, 5))}
+    scores = {name: result["f1"] for name, result in read_scores(settings.run).items()}
+    assert {*scores} == {f"{name}-lr0.03-seed0" for name in ("embeddings", "layer-1", "layer-2", "layer-3", "layer-4")}
     assert all(0 < score < 1 for score in scores.values())
 
 
-def read_results(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "results.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def read_untimed_results(run: Path) -> list[dict[str, Any]]:
-    return [result | {"seconds": 0} for result in read_results(run)]
+def read_scores(run: Path) -> dict[str, dict[str, float]]:
+    """Return the scores of the finished heads by name."""
+    return {path.parent.name: read_json(path)["scores"] for path in run.glob("runs/*/result.json")}
 
 
 def test_heads_learn_from_every_representation(make: Make) -> None:
     settings = make(representations=tuple(REPRESENTATIONS), seeds=(0,), epochs=6)
-    rows, printed = run_probe(settings)
-    assert [row.representation for row in rows] == list(REPRESENTATIONS)
-    assert all(row.dev.mean > 0.9 and row.test and row.test.mean > 0.9 for row in rows)  # predicting only O has f1 0
-    assert len(read_results(settings.run)) == 6
-    assert rows[3][2:] == rows[5][2:]  # the last four of four layers are all of them
-    for row in rows:
-        (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{row.representation} "))
-        assert row.test
-        scores = [f"{100 * found.mean:.2f}" for found in (row.dev, row.test)]
-        assert line.split()[1:] == ["0.03", "1", *scores]
+    table, printed = run_probe(settings)
+    assert table.rows == list(REPRESENTATIONS)
+    means = {key: cell.summary.mean for key, cell in table.cells.items()}
+    assert means.keys() == {(row, split) for row in REPRESENTATIONS for split in ("dev", "test")}
+    assert all(mean > 0.9 for mean in means.values())  # predicting only O has f1 0
+    assert len(read_scores(settings.run)) == 6
+    for split in ("dev", "test"):  # the last four of four layers are all of them
+        assert means["sum-last-four", split] == means["sum-all", split]
+    for row in REPRESENTATIONS:
+        (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{row} "))
+        dev, test = (f"{100 * means[row, split]:.2f}" for split in ("dev", "test"))
+        assert line.split()[1:] == [dev, "(1)", test, "(1)", "0.03"]
     assert "paper" not in printed
-    assert read_json(settings.run / "report.json") == {
-        "metric": "f1",
-        "rows": json.loads(json.dumps([row.to_record() for row in rows])),
-    }
+    report = read_json(settings.run / "report.json")
+    assert report["metric"] == "f1"
+    assert report["cells"] == json.loads(json.dumps(table.to_record()["cells"]))
     assert from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there") == settings
     assert sorted(path.name for path in (settings.run / "features/dev").iterdir()) == [
         "features.json", *(f"layer-{layer:02d}.npy" for layer in range(5))
@@ -173,11 +175,12 @@ def test_heads_learn_from_every_representation(make: Make) -> None:
 
 def test_each_layer_is_scored_alone_and_plotted(make: Make) -> None:
     settings = make(representations=("last", "each-layer"), epochs=2)
-    rows, printed = run_probe(settings)
+    table, printed = run_probe(settings)
     names = ["embeddings", "layer-1", "layer-2", "layer-3", "layer-4"]
-    assert [row.representation for row in rows] == ["embeddings", "last", *names[1:]]
-    assert rows[1][2:] == rows[5][2:]  # the last layer, under two names
-    assert len({row.dev.mean for row in rows}) > 2
+    assert table.rows == ["embeddings", "last", *names[1:]]
+    for split in ("dev", "test"):  # the last layer, under two names
+        assert table.cells["last", split].scores == table.cells["layer-4", split].scores
+    assert len({cell.summary.mean for cell in table.cells.values()}) > 2
     assert all(f"{name} " in printed for name in names)
     assert f"{settings.run}/layers.png" in "".join(printed.split())
     assert (settings.run / "layers.png").read_bytes().startswith(b"\x89PNG")
@@ -186,9 +189,9 @@ def test_each_layer_is_scored_alone_and_plotted(make: Make) -> None:
     assert "runs done 12 of 12" in " ".join(described.split())
 
     wider = replace(settings, resume=True, representations=("each-layer",), seeds=(2,))
-    rows, _ = run_probe(wider)
-    assert all(row.dev.seeds == 3 for row in rows)
-    assert len(read_results(settings.run)) == 18
+    table, _ = run_probe(wider)
+    assert {cell.summary.seeds for cell in table.cells.values()} == {3}
+    assert len(read_scores(settings.run)) == 18
 
 
 def test_plot_of_layers_has_a_point_per_layer_with_its_deviation(
@@ -196,16 +199,20 @@ def test_plot_of_layers_has_a_point_per_layer_with_its_deviation(
 ) -> None:
     figures: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: (figures.append(figure), path.touch()))
-    dev = [summarize_seeds([0.5, 0.6]), summarize_seeds([0.7, 0.8]), summarize_seeds([0.6, 0.6])]
-    rows = [ProbeRow(name, 1e-3, one, None) for name, one in zip(single_layers(2), dev, strict=True)]
-    plot_layers(rows, "f1", tmp_path / "layers.png")
+    scores = {"embeddings": (0.5, 0.6), "layer-1": (0.7, 0.8), "layer-2": (0.6, 0.6)}
+    dev = [summarize_seeds(of_seeds) for of_seeds in scores.values()]
+    cells = read_cells(
+        Score(name, "dev", score, seed) for name, of_seeds in scores.items() for seed, score in enumerate(of_seeds)
+    )
+    places = {name: ("f1", number) for number, name in enumerate(scores)}
+    plot(Table("f1", {"dev": "dev"}, [*scores], cells), tmp_path / "layers.png", places, "layer")
     (panel,) = figures[0].axes
     (bars,) = panel.containers
     line, _, (deviations,) = bars
     assert line.get_xydata().tolist() == [[0, pytest.approx(55)], [1, pytest.approx(75)], [2, pytest.approx(60)]]
     heights = [segment[1, 1] - segment[0, 1] for segment in deviations.get_segments()]
     assert heights == pytest.approx([200 * (one.std or 0) for one in dev])
-    assert panel.get_ylabel() == "f1, percent"
+    assert (panel.get_xlabel(), panel.get_title()) == ("layer", "dev")
 
 
 def test_result_is_that_of_the_best_epoch_on_dev(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,18 +224,18 @@ def test_result_is_that_of_the_best_epoch_on_dev(make: Make, monkeypatch: pytest
         seen.append(found["f1"])
         return dict(found)
 
-    for module in (probe_training, probe_module):
+    for module in (probe_training, probe_data):
         monkeypatch.setattr(module, "score", record)
     settings = make(seeds=(0,), epochs=6)
     run_probe(settings)
-    (result,) = read_results(settings.run)
+    (scored,) = read_scores(settings.run).values()
     assert len(seen) == 7  # six epochs on dev, the best one on test
-    assert result["dev"]["f1"] == max(seen[:6]) == seen[result["epoch"] - 1]
-    assert result["epoch"] == seen.index(max(seen[:6])) + 1
-    assert result["test"]["f1"] == seen[6]
+    assert scored["dev"] == scored["f1"] == max(seen[:6])
+    assert scored["epoch"] == seen.index(max(seen[:6])) + 1
+    assert scored["test"] == scored["test_f1"] == seen[6]
     numbers = ExampleScores.load(settings.run / "examples" / "last-lr0.03-seed0.npz")
     assert numbers is not None
-    assert compute_scores(numbers, np.ones((1, 60))) == pytest.approx([result["dev"]["f1"]])
+    assert compute_scores(numbers, np.ones((1, 60))) == pytest.approx([scored["dev"]])
 
 
 def test_run_interrupted_inside_a_head_has_the_same_results_on_resume(
@@ -236,7 +243,7 @@ def test_run_interrupted_inside_a_head_has_the_same_results_on_resume(
 ) -> None:
     whole = make(run=tmp_path / "whole")
     run_probe(whole)
-    settings, make_spec = make(), probe_module.make_spec
+    settings, make_spec = make(), probe_data.make_spec
     trained = []
 
     def send_ctrl_c(*given: Any) -> Any:
@@ -251,54 +258,57 @@ def test_run_interrupted_inside_a_head_has_the_same_results_on_resume(
 
         return replace(training, loss=loss)
 
-    monkeypatch.setattr(probe_module, "make_spec", send_ctrl_c)
-    with pytest.raises(KeyboardInterrupt, match=r"bertwright probe --run \S+/run --resume"):
+    monkeypatch.setattr(probe_data, "make_spec", send_ctrl_c)
+    with pytest.raises(KeyboardInterrupt, match=r"1 of 2 runs are finished.*bertwright probe --run \S+/run --resume"):
         run_probe(settings)
     assert trained[1].optimizer.steps == 21
-    assert read_untimed_results(settings.run) == read_untimed_results(whole.run)[:1]
-    monkeypatch.setattr(probe_module, "make_spec", lambda *given: trained.append(None) or make_spec(*given))
-    rows, printed = run_probe(replace(settings, resume=True))
+    expected = read_scores(whole.run)
+    assert read_scores(settings.run) == {"last-lr0.03-seed0": expected["last-lr0.03-seed0"]}
+    monkeypatch.setattr(probe_data, "make_spec", lambda *given: trained.append(None) or make_spec(*given))
+    table, printed = run_probe(replace(settings, resume=True))
     assert len(trained) == 3
     assert "1 of 2 heads are already finished" in printed
-    assert read_untimed_results(settings.run) == read_untimed_results(whole.run)
-    assert rows[0].dev.seeds == 2
-    assert f" 2   {100 * rows[0].dev.mean:.2f} ± {100 * rows[0].dev.std:.2f} " in printed
+    assert read_scores(settings.run) == expected
+    dev = table.cells["last", "dev"].summary
+    assert dev.seeds == 2
+    assert f" {100 * dev.mean:.2f} ± {100 * dev.std:.2f} (2) " in printed
 
 
 def test_resumed_run_may_only_add_heads(make: Make) -> None:
     settings = make(seeds=(0,), epochs=1)
     run_probe(settings)
-    before = read_untimed_results(settings.run)
+    before = read_scores(settings.run)
     with pytest.raises(ValueError, match=r"already holds a run; resume it with --resume"):
         run_probe(settings)
     with pytest.raises(ValueError, match=r"settings\.toml: epochs was 1, now 2"):
         run_probe(replace(settings, resume=True, epochs=2))
     wider = replace(settings, resume=True, representations=("embeddings", "last"), learning_rates=(3e-2, 1e-6))
-    rows, _ = run_probe(wider)
-    after = read_untimed_results(settings.run)
-    assert after[:1] == before
-    assert {(result["representation"], result["learning_rate"]) for result in after} == {
-        ("last", 3e-2), ("last", 1e-6), ("embeddings", 3e-2), ("embeddings", 1e-6)
-    }  # fmt: skip
-    assert [(row.representation, row.learning_rate) for row in rows] == [("embeddings", 3e-2), ("last", 3e-2)]
+    table, _ = run_probe(wider)
+    after = read_scores(settings.run)
+    assert before.items() <= after.items()
+    assert {*after} == {f"{name}-lr{rate}-seed0" for name in ("last", "embeddings") for rate in ("0.03", "1e-06")}
+    assert [(row, table.cells[row, "dev"].learning_rate) for row in table.rows] == [
+        ("embeddings", 3e-2),
+        ("last", 3e-2),
+    ]
 
 
 def test_heads_added_on_resume_join_the_unfinished_ones(
     make: Make, monkeypatch: Any, interrupted_in: Callable[..., AbstractContextManager[list[Any]]]
 ) -> None:
     settings = make(epochs=1)
-    with interrupted_in(probe_module, "make_spec", 2):
+    with interrupted_in(probe_data, "make_spec", 2):
         run_probe(settings)
-    rows, printed = run_probe(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
+    table, printed = run_probe(replace(settings, resume=True, representations=("embeddings",), seeds=(7,)))
     assert "1 of 6 heads are already finished" in printed
-    asked = [(name, seed) for name in ("last", "embeddings") for seed in (0, 1, 7)]
-    assert [(result["representation"], result["seed"]) for result in read_results(settings.run)] == asked
-    assert [(row.representation, row.dev.seeds) for row in rows] == [("embeddings", 3), ("last", 3)]
+    asked = {f"{name}-lr0.03-seed{seed}" for name in ("last", "embeddings") for seed in (0, 1, 7)}
+    assert {*read_scores(settings.run)} == asked
+    assert [(row, table.cells[row, "dev"].summary.seeds) for row in table.rows] == [("embeddings", 3), ("last", 3)]
     written = from_table(ProbeSettings, read_toml(settings.run / "settings.toml"), "there")
     assert written == replace(settings, representations=("last", "embeddings"), seeds=(0, 1, 7))
 
-    monkeypatch.setattr(probe_module, "make_spec", lambda *_: pytest.fail("trained again"))
-    assert run_probe(read_run_settings(ProbeSettings, settings.run))[0] == rows
+    monkeypatch.setattr(probe_data, "make_spec", lambda *_: pytest.fail("trained again"))
+    assert run_probe(read_run_settings(ProbeSettings, settings.run))[0] == table
 
 
 def test_resume_with_changed_files_is_rejected(make: Make, tmp_path: Path) -> None:
@@ -307,17 +317,28 @@ def test_resume_with_changed_files_is_rejected(make: Make, tmp_path: Path) -> No
     dev = tmp_path / "dev.jsonl"
     content = dev.read_text(encoding="utf-8")
     dev.write_text(content.replace("I-LOC", "O", 1), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"results\.jsonl: results of other data"):
+    with pytest.raises(ValueError, match=r"result\.json: a result of other settings .*features: "):
         run_probe(replace(settings, resume=True))
     dev.write_text(content.replace("bear", "deer", 1), encoding="utf-8")
     with pytest.raises(ValueError, match=r"features/dev: holds features of other data"):
         run_probe(replace(settings, resume=True))
     dev.write_text(content, encoding="utf-8")
-    whole = read_results(settings.run)[0]
-    for line in ({"seed": 0}, whole | {"dev": {}}, whole | {"dev": {"f1": "x"}}, whole | {"test": [1]}):
-        (settings.run / "results.jsonl").write_text(json.dumps(line) + "\n")
-        with pytest.raises(ValueError, match=r"results\.jsonl, line \d+: not a result"):
-            run_probe(replace(settings, resume=True))
+    (settings.run / "runs/last-lr0.03-seed0/result.json").write_text('{"scores": {}}')
+    with pytest.raises(ValueError, match=r"last-lr0\.03-seed0/result\.json: damaged; delete"):
+        run_probe(replace(settings, resume=True))
+    (settings.run / "results.jsonl").touch()
+    for is_dry in (True, False):
+        with pytest.raises(ValueError, match=r"results\.jsonl: .*earlier version; start again in another --run"):
+            run_probe(replace(settings, resume=True, dry_run=is_dry))
+
+
+def test_heads_that_diverge_are_counted_beside_the_others(make: Make) -> None:
+    settings = make(learning_rates=(3e-2, 1e30), seeds=(0,), lstm_layers=0, dropout=0.0)
+    table, _ = run_probe(settings)
+    assert {cell.learning_rate for cell in table.cells.values()} == {3e-2}
+    assert "diverged" in run_probe(replace(settings, resume=True))[1]
+    with pytest.raises(DivergedError, match=r"all heads diverged; the first one: .*"):
+        run_probe(replace(settings, run=settings.run / "other", learning_rates=(1e30,)))
 
 
 def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +348,7 @@ def test_runs_may_share_features(make: Make, tmp_path: Path, monkeypatch: pytest
         "bertwright.inference.feature_cache.prediction_batches", lambda *_: pytest.fail("computed again")
     )
     run_probe(replace(first, run=tmp_path / "two"))
-    assert read_untimed_results(tmp_path / "one") == read_untimed_results(tmp_path / "two")
+    assert read_scores(tmp_path / "one") == read_scores(tmp_path / "two")
     assert not (tmp_path / "two/features").exists()
 
     printed = io.StringIO()
@@ -363,8 +384,8 @@ def test_sentence_without_words_is_ignored(make: Make, tmp_path: Path) -> None:
     for split in ("train", "dev"):
         path = tmp_path / f"{split}.jsonl"
         path.write_text(path.read_text(encoding="utf-8") + '{"words": [], "tags": []}\n', encoding="utf-8")
-    rows, _ = run_probe(make(seeds=(0,)))
-    assert rows[0].dev.mean > 0.9
+    table, _ = run_probe(make(seeds=(0,)))
+    assert table.cells["last", "dev"].summary.mean > 0.9
 
 
 def test_table_for_conll_2003_has_the_scores_of_the_paper(make: Make, tmp_path: Path) -> None:
@@ -374,8 +395,8 @@ def test_table_for_conll_2003_has_the_scores_of_the_paper(make: Make, tmp_path: 
     _, printed = run_probe(make(representations=("last", "embeddings"), seeds=(0,), epochs=1))
     for name in ("last", "embeddings"):
         (line,) = (line for line in printed.splitlines() if line.lstrip().startswith(f"{name} "))
-        assert line.split()[-1] == f"{100 * PAPER_F1[name]:.1f}"
-    assert "paper: BERT BASE on the dev set of CoNLL-2003" in printed
+        assert line.split()[-1] == f"{PAPER_F1[name]:.1f}"
+    assert "Paper: BERT BASE on the dev set of CoNLL-2003" in " ".join(printed.split())
 
 
 def test_text_is_classified_by_a_linear_layer_on_cls(make: Make, tmp_path: Path) -> None:
@@ -387,10 +408,10 @@ def test_text_is_classified_by_a_linear_layer_on_cls(make: Make, tmp_path: Path)
     task = TaskSettings("classification", train=(f"{tmp_path}/train.tsv",), dev=(f"{tmp_path}/dev.tsv",))
     changes = {"epochs": 20, "learning_rates": (1e-1,), "dropout": 0.0, "pooling": "cls"}
     settings = make(task=task, representations=("embeddings", "last"), **changes)
-    rows, printed = run_probe(settings)
-    assert rows[0].dev.max < 0.65
-    assert rows[1].dev.min == 1.0
-    assert rows[1].test is None
+    table, printed = run_probe(settings)
+    assert table.cells["embeddings", "dev"].summary.max < 0.65
+    assert table.cells["last", "dev"].summary.min == 1.0
+    assert [*table.columns] == ["dev"]
     assert "paper" not in printed
     assert "BiLSTM" not in printed
 
@@ -449,25 +470,29 @@ def test_epochs_differ_and_batches_have_similar_lengths() -> None:
     assert np.std(np.diff([lengths[batch].mean() for batch in first])) > 10  # short and long batches are mixed
 
 
-def result(rate: float, seed: int, dev: float, test: float) -> ProbeResult:
-    return ProbeResult("last", rate, seed, 1, {"f1": dev}, {"f1": test}, 1.0, "")
+def score(rate: float, seed: int, dev: float, test: float) -> list[Score]:
+    return [Score("last", split, value, seed, rate, selected_by=dev) for split, value in (("dev", dev), ("test", test))]
+
+
+def read_dev_and_test(*scores: list[Score]) -> tuple[Cell, Cell]:
+    cells = read_cells(one for pair in scores for one in pair)
+    return cells["last", "dev"], cells["last", "test"]
 
 
 def test_table_shows_the_rate_with_the_best_dev_mean() -> None:
-    (row,) = table_rows([result(1e-3, 0, 0.8, 0.9), result(1e-2, 0, 0.7, 0.5), result(1e-2, 1, 0.95, 0.6)], "f1")
-    assert row.learning_rate == 1e-2
-    assert row.dev.mean == pytest.approx(0.825)
-    assert row.dev.std == pytest.approx(0.25 / 2**0.5)
-    assert row.test is not None
-    assert row.test.mean == pytest.approx(0.55)
+    dev, test = read_dev_and_test(score(1e-3, 0, 0.8, 0.9), score(1e-2, 0, 0.7, 0.5), score(1e-2, 1, 0.95, 0.6))
+    assert dev.learning_rate == test.learning_rate == 1e-2
+    assert dev.summary.mean == pytest.approx(0.825)
+    assert dev.summary.std == pytest.approx(0.25 / 2**0.5)
+    assert test.summary.mean == pytest.approx(0.55)
 
 
 def test_complete_rate_ranks_above_an_incomplete_one() -> None:
-    lucky, whole = result(1e-3, 0, 0.99, 0.9), [result(1e-2, seed, 0.6, 0.5) for seed in (0, 1)]
-    for results in ([lucky, *whole], [*whole, lucky]):
-        assert [(row.learning_rate, row.dev.seeds) for row in table_rows(results, "f1")] == [(1e-2, 2)]
-    (row,) = table_rows([lucky, result(1e-2, 1, 0.6, 0.5)], "f1")  # both are incomplete: the better mean counts
-    assert row.learning_rate == 1e-3
+    lucky, whole = score(1e-3, 0, 0.99, 0.9), [score(1e-2, seed, 0.6, 0.5) for seed in (0, 1)]
+    for scores in ([lucky, *whole], [*whole, lucky]):
+        assert [(cell.learning_rate, cell.summary.seeds) for cell in read_dev_and_test(*scores)] == [(1e-2, 2)] * 2
+    dev, _ = read_dev_and_test(lucky, score(1e-2, 1, 0.6, 0.5))  # both are incomplete: the better mean counts
+    assert dev.learning_rate == 1e-3
 
 
 def test_probe_under_torchrun_is_rejected(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

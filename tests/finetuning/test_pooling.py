@@ -40,7 +40,7 @@ from bertwright.tasks.text_task import TextExample
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.trials.probe import probe
 from bertwright.trials.probe_settings import ProbeSettings
-from bertwright.trials.trial import with_model_of
+from bertwright.trials.task_trials import with_model_of
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import CPU, read_output, text_reporter, write_file

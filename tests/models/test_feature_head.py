@@ -12,7 +12,8 @@ from torch import Tensor
 from bertwright.kernels.dropout import Dropout
 from bertwright.models.feature_head import BiLSTM, FeatureHead, FeatureHeadConfig
 from bertwright.models.layer_mix import LayerMix
-from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, expand_representations, select_layers
+from bertwright.models.representations import REPRESENTATIONS, expand_representations, select_layers
+from bertwright.trials.paper.table7 import PAPER_F1
 
 SHAPE = FeatureHeadConfig(num_layers=3, weighted=True, hidden_size=6, outputs=5, lstm_size=8, lstm_layers=2)
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)

@@ -27,7 +27,6 @@ from bertwright.pretraining.settings import ModelSettings
 from bertwright.systems.bcn.bcn import BcnConfig, BcnEncoder
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.systems.cove import mt_lstm, mt_lstm_folder
 from bertwright.systems.elmo import elmo
@@ -45,6 +44,7 @@ from bertwright.tasks.presets import PRESETS, TaskSettings
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task_types import TASK_TYPES, TaskOptions
 from bertwright.translation.parallel_text import read_parallel
+from bertwright.trials.composed_model import CompositeConfig, CompositeEncoder
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 

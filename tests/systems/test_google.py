@@ -28,8 +28,8 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_folder import BERT
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
 from bertwright.systems.bert.google import read_checkpoint, save_checkpoint, to_google_name, to_hf_name
+from bertwright.trials.composed_model import CompositeConfig, CompositeEncoder
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import randomize

@@ -187,10 +187,11 @@ def test_a_grid_and_a_probe_choose_by_its_metric(folder: Path, tmp_path: Path) -
         text_reporter(),
     )
     assert json.loads((tmp_path / "grid" / "report.json").read_text())["metric"] == "accuracy"
-    rows = probe(
+    table = probe(
         ProbeSettings(tmp_path / "probe", representations=("last",), seeds=(0,), epochs=1, **shared), text_reporter()
     )
-    assert 0 < rows[0].dev.mean <= 1
+    assert table is not None
+    assert 0 < table.cells["last", "dev"].summary.mean <= 1
 
 
 def test_an_estimator_learns_saves_and_pickles_it(folder: Path, tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from bertwright.trials.experiment import choose_level, experiment, plan_experiment, report_folder
+from bertwright.trials.experiment_plan import Plan
 from bertwright.trials.experiment_settings import ExperimentSettings
-from bertwright.trials.planner import Plan
+from bertwright.trials.pretrain_trials import Pretrain
 from bertwright.trials.runner import Runner
-from bertwright.trials.trial import Pretrain, Trial, all_trials
+from bertwright.trials.trial import Trial, all_trials
 from harness import run_and_capture
 
 Make = Callable[..., ExperimentSettings]

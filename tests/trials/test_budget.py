@@ -17,7 +17,9 @@ from bertwright.trials.budget import Cost, fit_budget
 from bertwright.trials.experiment import choose_level, experiment
 from bertwright.trials.experiment_settings import ExperimentSettings
 from bertwright.trials.levels import ExperimentLevel
-from bertwright.trials.trial import Finetune, Pretrain, Probe, Trial, all_trials
+from bertwright.trials.pretrain_trials import Pretrain
+from bertwright.trials.task_trials import Finetune, Probe
+from bertwright.trials.trial import Trial, all_trials
 
 FREE: dict[str, Any] = {"steps": None, "limit": None, "word_task_limit": None}  # sizes that a budget chooses
 

@@ -19,9 +19,8 @@ from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.bert.composite import CompositeConfig, CompositeEncoder
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.trials.compose import ComposeSettings, compose
+from bertwright.trials.composed_model import ComposeSettings, CompositeConfig, CompositeEncoder, compose
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 

@@ -15,14 +15,16 @@ from bertwright.base.settings import read_toml
 from bertwright.finetuning.finetune_state import open_run as open_finetuning
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.training.context import execution_context
-from bertwright.trials.compose import Compose
+from bertwright.trials.composed_model import Compose
 from bertwright.trials.experiment import choose_level, describe_level, experiment, format_command
 from bertwright.trials.levels import TaskRecipe
 from bertwright.trials.paper.figure5 import list_checkpoint_steps
 from bertwright.trials.paper_table import FLOORS
-from bertwright.trials.probe import open_probe
+from bertwright.trials.pretrain_trials import BestRate, Pretrain, SameRate
+from bertwright.trials.probe_data import open_probe
 from bertwright.trials.runner import Runner
-from bertwright.trials.trial import BestRate, Finetune, Pretrain, Probe, SameRate, all_trials
+from bertwright.trials.task_trials import Finetune, Probe
+from bertwright.trials.trial import all_trials
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 

@@ -23,16 +23,17 @@ from bertwright.base.settings import to_table
 from bertwright.finetuning.run import finetune
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.trials import trial as trials
-from bertwright.trials.compose import Compose
+from bertwright.trials import pretrain_trials, task_trials
+from bertwright.trials.composed_model import Compose
 from bertwright.trials.experiment import experiment
 from bertwright.trials.experiment_settings import ExperimentSettings
-from bertwright.trials.floors import InitialModel
 from bertwright.trials.levels import LEVELS
 from bertwright.trials.paper_table import FLOORS, FREQUENT
+from bertwright.trials.pretrain_trials import BestRate, InitialModel, Pretrain
 from bertwright.trials.runner import Runner
 from bertwright.trials.table import format_p
-from bertwright.trials.trial import BestRate, Finetune, Pretrain, all_trials
+from bertwright.trials.task_trials import Finetune
+from bertwright.trials.trial import all_trials
 from harness import kill_processes, run_and_capture, run_on_ranks, same_weights, start_process
 
 
@@ -146,7 +147,7 @@ def test_a_second_experiment_shares_the_pre_trainings(
     def fail(*_: object) -> None:
         raise AssertionError("a pre-training that exists is done again")
 
-    monkeypatch.setattr(trials, "pretrain", fail)
+    monkeypatch.setattr(pretrain_trials, "pretrain", fail)
     figure = make(settings.work, "figure5", seeds=1, tasks=("sst2",))
     printed = run_experiment(figure)
     assert "shown" not in printed  # a single seed has no verdict
@@ -164,8 +165,8 @@ def test_a_finished_experiment_runs_nothing(
 ) -> None:
     settings, _ = finished_run
     before = (output(settings) / "report.json").read_bytes()
-    for name in ("pretrain", "finetune"):
-        monkeypatch.setattr(trials, name, None)
+    monkeypatch.setattr(pretrain_trials, "pretrain", None)
+    monkeypatch.setattr(task_trials, "finetune", None)
     run_experiment(settings)
     assert (output(settings) / "report.json").read_bytes() == before
 
@@ -229,7 +230,7 @@ def test_a_begun_pre_training_continues_with_a_moved_store(
         resumed.append(settings.resume)
         pretrain(settings, reporter)
 
-    monkeypatch.setattr(trials, "pretrain", record)
+    monkeypatch.setattr(pretrain_trials, "pretrain", record)
     Runner(moved.work.resolve()).run_all([job], SILENT)
     assert resumed == [True]
     assert results(moved)[job.key] == results(unbroken)[job.key]
@@ -241,7 +242,7 @@ def test_ctrl_c_outside_of_training_always_stops_the_experiment(
     """Python ignores an exception in a callback of a weak reference, so Ctrl-C must not raise one there."""
     finished, _ = finished_run
     settings = make(shutil.copytree(finished.work, tmp_path / "work", symlinks=True), seeds=4)
-    score, scored = trials.evaluate_examples, []
+    score, scored = task_trials.evaluate_examples, []
 
     class Owner:
         pass
@@ -253,7 +254,7 @@ def test_ctrl_c_outside_of_training_always_stops_the_experiment(
         scored.append(reference)
         return score(*arguments)
 
-    monkeypatch.setattr(trials, "evaluate_examples", interrupt)
+    monkeypatch.setattr(task_trials, "evaluate_examples", interrupt)
     with pytest.raises(KeyboardInterrupt, match="runs are finished; the same command resumes"):
         experiment(settings, SILENT)
     assert len(scored) == 1

@@ -24,9 +24,11 @@ from bertwright.tokenstore.store import TokenStore
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.trials.experiment import experiment
 from bertwright.trials.levels import LEVELS, ExperimentLevel
+from bertwright.trials.pretrain_trials import BestRate, Pretrain
 from bertwright.trials.probe_settings import ProbeSettings
 from bertwright.trials.runner import Runner
-from bertwright.trials.trial import BestRate, Finetune, LastStepFinetune, Pretrain, all_trials
+from bertwright.trials.task_trials import Finetune, LastStepFinetune
+from bertwright.trials.trial import all_trials
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 SHARED = 8 + 4 + 3 + 1  # pre-trainings at two rates, the better of each, composed models, random weights

@@ -17,9 +17,10 @@ from bertwright.inference.info_settings import InfoSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.trials import trial as trials
-from bertwright.trials.ladder import ladder, list_trials
+from bertwright.trials import task_trials
+from bertwright.trials.ladder import ladder, list_trials, make_table
 from bertwright.trials.ladder_settings import FLOOR, LadderSettings
+from bertwright.trials.runner import Result
 from bertwright.trials.work_spent import pretraining_work
 from harness import run_and_capture
 
@@ -69,7 +70,7 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
     settings: LadderSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = replace(settings, bert=None, seeds=1)
-    train, trained = trials.finetune, list[str]()
+    train, trained = task_trials.finetune, list[str]()
 
     def stop_in_the_second(tuning: FinetuneSettings, reporter: Reporter) -> object:
         if trained:
@@ -77,16 +78,25 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
         trained.append(tuning.run.parent.name)
         return train(tuning, reporter)
 
-    monkeypatch.setattr(trials, "finetune", stop_in_the_second)
+    monkeypatch.setattr(task_trials, "finetune", stop_in_the_second)
     with pytest.raises(KeyboardInterrupt, match=r"2 of 3 runs are finished.*--resume"):
         run_ladder(small)
     assert trained == ["bilstm-random-vectors-seed0"]
-    monkeypatch.setattr(trials, "finetune", train)
+    monkeypatch.setattr(task_trials, "finetune", train)
     assert "3 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
     assert "0 of them pending" in run_ladder(replace(small, resume=True))
     (small.run / "results.jsonl").touch()
     with pytest.raises(ValueError, match=r"results\.jsonl: .*earlier version; .*--run"):
         run_ladder(replace(small, resume=True))
+
+
+def test_ladder_whose_runs_all_diverged_shows_how_many(settings: LadderSettings) -> None:
+    trials = [trial for trial in list_trials(settings) if trial.row != FLOOR]
+    rows = [*dict.fromkeys(trial.row for trial in trials)]
+    table = make_table(settings, rows, [(trial, Result({}, 1.0, "the loss is not finite", {})) for trial in trials])
+    header, *lines = table.to_text()
+    assert header[:2] == ["", "dev"]
+    assert [line[:2] for line in lines] == [[row, "2 diverged"] for row in rows]
 
 
 def test_pretraining_counts_every_run_that_a_system_stands_on_once(tmp_path: Path) -> None:

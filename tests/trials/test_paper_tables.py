@@ -19,9 +19,10 @@ from bertwright.trials.paper import describe_tables, find_table, table_names
 from bertwright.trials.paper.table1 import GLUE, published_figures
 from bertwright.trials.paper.table8 import MIXES
 from bertwright.trials.paper_table import FREQUENT, RANDOM
+from bertwright.trials.pretrain_trials import BestRate
 from bertwright.trials.runner import Runner
 from bertwright.trials.table import format_p
-from bertwright.trials.trial import BestRate, all_trials
+from bertwright.trials.trial import all_trials
 
 
 @pytest.mark.parametrize(("name", "hint"), [("table3", "it is part of table1"), ("tabel5", 'did you mean "table5"')])

@@ -12,14 +12,14 @@ from small_experiments import Make, copy_results, is_pretraining, output, plan_o
 
 from bertwright.base.files import read_json
 from bertwright.training.loop import DivergedError
-from bertwright.trials import report
-from bertwright.trials import trial as trials
+from bertwright.trials import pretrain_trials, report
+from bertwright.trials.cells import Cell, Score, average, read_cells
+from bertwright.trials.experiment_plan import Plan
 from bertwright.trials.experiment_settings import ExperimentSettings
 from bertwright.trials.paper_table import FLOORS, FREQUENT, RANDOM
-from bertwright.trials.planner import Plan
 from bertwright.trials.runner import Result, Runner
 from bertwright.trials.statistics import Estimate
-from bertwright.trials.table import Cell, Score, average, read_cells
+from bertwright.trials.trial import ENTROPY
 
 
 def test_the_rate_of_a_test_score_is_selected_on_dev() -> None:
@@ -61,9 +61,9 @@ def test_a_column_without_intervals_is_not_called_at_the_floor() -> None:
 
 
 def test_a_pretraining_that_learned_context_is_not_on_the_plateau() -> None:
-    learned = Result({"loss": 5.0, trials.ENTROPY: 6.8}, 1.0, None, {})
+    learned = Result({"loss": 5.0, ENTROPY: 6.8}, 1.0, None, {})
     assert not learned.is_on_plateau
-    assert learned._replace(scores={"loss": 6.7, trials.ENTROPY: 6.8}).is_on_plateau
+    assert learned._replace(scores={"loss": 6.7, ENTROPY: 6.8}).is_on_plateau
     assert not learned._replace(scores={"dev": 0.5}).is_on_plateau
 
 
@@ -75,8 +75,8 @@ def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
             raise DivergedError("step 3: not finite")
         pretrain(settings, reporter)
 
-    pretrain = trials.pretrain
-    monkeypatch.setattr(trials, "pretrain", diverge)
+    pretrain = pretrain_trials.pretrain
+    monkeypatch.setattr(pretrain_trials, "pretrain", diverge)
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
     copy_results(finished_run[0], settings, is_pretraining("ltr"))
     printed = run_experiment(settings, columns=140)

@@ -11,7 +11,7 @@ from pathlib import Path
 from small_experiments import Make, plan_of
 
 from bertwright.trials.task_files import add_test_files, find_task
-from bertwright.trials.trial import Finetune
+from bertwright.trials.task_trials import Finetune
 
 
 def test_a_task_with_a_single_file_is_split(make: Make, tmp_path: Path, data: Path) -> None:

@@ -30,16 +30,6 @@ REPRESENTATIONS: dict[RepresentationName, Representation] = {
     "concat-last-four": Representation(slice(-4, None)),
     "sum-all": Representation(slice(1, None), weighted=True),
 }
-# BERT BASE on the dev set of CoNLL-2003 (table 7)
-PAPER_FINE_TUNED_F1 = 0.964
-PAPER_F1: dict[str, float] = {
-    "embeddings": 0.910,
-    "second-to-last": 0.956,
-    "last": 0.949,
-    "sum-last-four": 0.959,
-    "concat-last-four": 0.961,
-    "sum-all": 0.955,
-}
 
 
 def single_layers(num_layers: int) -> dict[str, Representation]:

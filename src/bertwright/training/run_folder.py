@@ -177,8 +177,12 @@ def record_run(settings: Resumable, command: str, data: Mapping[str, str]) -> No
     if not settings.resume:
         (settings.run / "checkpoints").mkdir(parents=True, exist_ok=True)
         write_json(settings.run / DATA, data)
-    # Without `resume`, so that --config with this file starts the same run.
-    started = replace(settings, resume=False)  # type: ignore[type-var]
-    write_settings(settings.run / "settings.toml", started, f"bertwright {command}: all settings, defaults included")
+    write_run_settings(settings, command)
     for folder in (settings.run, settings.run / "checkpoints", settings.run / "best"):
         remove_stale_parts(folder)
+
+
+def write_run_settings(settings: Resumable, command: str) -> None:
+    """Write settings.toml, without `resume`, so that --config with this file starts the same run."""
+    started = replace(settings, resume=False)  # type: ignore[type-var]
+    write_settings(settings.run / "settings.toml", started, f"bertwright {command}: all settings, defaults included")

@@ -15,7 +15,9 @@ from bertwright.base.reporter import Reporter
 from bertwright.training.interrupt import until_stopped
 from bertwright.trials.experiment_settings import ExperimentSettings
 from bertwright.trials.levels import ExperimentLevel
-from bertwright.trials.trial import Cost, Finetune, Pretrain, Probe, Trial, write_untrained
+from bertwright.trials.pretrain_trials import Pretrain
+from bertwright.trials.task_trials import Finetune, Probe
+from bertwright.trials.trial import Cost, Trial, write_untrained
 
 MIN_STEPS, MIN_EXAMPLES = 100, 50
 SCALES = [10 ** (power / 1_000) for power in range(-5_000, 2_001)]  # factors of the limits, which a budget chooses from

@@ -25,14 +25,16 @@ from bertwright.training.context import select_device, select_dtype
 from bertwright.training.distributed import independent_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.trials.budget import estimate_costs, fit_budget
+from bertwright.trials.experiment_plan import ExperimentInputs, Plan
 from bertwright.trials.experiment_settings import BUDGETED, ExperimentSettings
 from bertwright.trials.levels import LEVELS, ExperimentLevel
-from bertwright.trials.planner import ExperimentInputs, Plan, Planner
+from bertwright.trials.planner import Planner
+from bertwright.trials.pretrain_trials import digest_store
 from bertwright.trials.report import Report, make_report
 from bertwright.trials.runner import WAIT_S, Runner
 from bertwright.trials.store_provenance import describe_store
-from bertwright.trials.table import plot
-from bertwright.trials.trial import Trial, all_trials, digest_store
+from bertwright.trials.table_plot import plot
+from bertwright.trials.trial import Trial, all_trials
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 SEEDS = ("seeds", "pretraining_seeds")
@@ -129,16 +131,17 @@ def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> Pla
         problem = "not a folder" if settings.data.exists() else "no such folder"
         raise ValueError(f"--data {settings.data}: {problem}; name one with the files of tasks in its sub-folders")
     device = replace(settings.device, dtype=select_dtype(settings.device))
+    store, digest = None, ""
     if settings.model is not None:
-        lowercase = open_tokenizer(model_folder(settings.model)).lowercase
-        inputs = ExperimentInputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
-        return Planner(inputs).plan(settings.experiment, settings.table)
-    if settings.store is None:
+        vocabulary = model_folder(settings.model)
+    elif settings.store is not None:
+        store = local_folder(settings.store).resolve()
+        digest, vocabulary = digest_store(store), store / "tokenizer"
+    else:
         own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.table.takes_model else ""
         raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
-    store = local_folder(settings.store).resolve()
-    lowercase = open_tokenizer(store / "tokenizer").lowercase
-    inputs = ExperimentInputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
+    lowercase = open_tokenizer(vocabulary).lowercase
+    inputs = ExperimentInputs(level, store, digest, settings.data, lowercase, settings.tasks, device, settings.model)
     return Planner(inputs).plan(settings.experiment, settings.table)
 
 

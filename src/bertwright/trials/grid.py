@@ -7,7 +7,6 @@ RUN/report.json     scores of all settings         RUN/model/                  t
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ from bertwright.base.description import Description, describe_progress, name_dam
 from bertwright.base.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
-from bertwright.base.settings import write_settings
 from bertwright.finetuning.finetune_cost import CostEstimator, open_timed
 from bertwright.finetuning.run import FinetuneRun
 from bertwright.interop.model_files import digest_model
@@ -32,11 +30,17 @@ from bertwright.training.context import execution_context
 from bertwright.training.cost import CostEstimate
 from bertwright.training.distributed import check_single_process
 from bertwright.training.loop import DivergedError
-from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, check_run_directory, delete_weights
+from bertwright.training.run_folder import (
+    INITIAL_WEIGHTS,
+    check_data_unchanged,
+    check_run_directory,
+    delete_weights,
+    write_run_settings,
+)
 from bertwright.trials.grid_settings import RESUME_OVERRIDES, GridSettings
 from bertwright.trials.runner import Result, Runner, count_results
-from bertwright.trials.table import Score, Table, read_cells
-from bertwright.trials.trial import Finetune, digest_task_inputs
+from bertwright.trials.table import Table
+from bertwright.trials.task_trials import Finetune, digest_task_inputs
 
 LEGEND = "Mean ± standard deviation over the seeds (number of seeds), in percent; best of: evaluations on dev."
 
@@ -73,9 +77,7 @@ def grid(settings: GridSettings, reporter: Reporter = SILENT) -> Path | None:
         check_run_directory(settings, RESUME_OVERRIDES)
         run = GridRun(settings, reporter)
         run.print_summary()
-        # Also on resume, since --keep-all may have changed.
-        started = replace(settings, resume=False)
-        write_settings(settings.run / "settings.toml", started, "bertwright grid: all settings, defaults included")
+        write_run_settings(settings, "grid")  # also on resume, since --keep-all may have changed
         return run.run()
 
 
@@ -83,10 +85,8 @@ class GridRun:
     """A grid and the results of its finished runs."""
 
     def __init__(self, settings: GridSettings, reporter: Reporter) -> None:
-        resume = f"resume with: bertwright grid --run {shlex.quote(str(settings.run))} --resume"
         self.settings, self.reporter = settings, reporter
-        self.runner = Runner(settings.run, is_shared=False, resume_by=resume)
-        self.runner.check_former_results()
+        self.runner = Runner.of_series(settings.run, "grid")
         self.trials = [
             GridTrial(point.name, (), (), settings.finetune_settings(point), str(point.setting), "dev", point.seed)
             for point in settings.points()
@@ -95,7 +95,7 @@ class GridRun:
     @property
     def results(self) -> list[tuple[GridTrial, Result]]:
         """The finished runs in the order of the trials, because of equal scores the first counts."""
-        return [(trial, result) for trial in self.trials if (result := self.runner.result(trial))]
+        return self.runner.results(self.trials)
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -199,28 +199,15 @@ class GridRun:
 
     def make_table(self, rows: Sequence[str], reports: dict[str, dict[str, Any]]) -> Table:
         """Return the table of the settings. `reports`: the report of the best run of each."""
-        scored = [(trial, result.scores) for trial, result in self.results if not result.failure]
-        columns = [split for split in ("dev", "test") if any(split in scores for _, scores in scored)]
-        cells = read_cells(
-            Score(trial.row, split, scores[split], trial.seed) for trial, scores in scored for split in columns
-        )
-        summaries = {row: cells[row, "dev"].summary for row in rows if (row, "dev") in cells}
         title = f"{self.metric.replace('_', ' ')}, of each run the best evaluation; best setting on dev first"
+        table = Table.of_series(title, rows, self.results, LEGEND)
+        summaries = {row: table.cells[row, "dev"].summary for row in rows if (row, "dev") in table.cells}
         details = {
             "min on dev": {row: format_score(one.min) for row, one in summaries.items()},
             "max on dev": {row: format_score(one.max) for row, one in summaries.items()},
             "best of": {row: str(report["dev_evaluations"]) for row, report in reports.items()},
         }
-        diverged = Counter((trial.row, "dev") for trial, result in self.results if result.failure)
-        return Table(
-            title,
-            {column: column for column in columns},
-            rows,
-            cells,
-            diverged=diverged,
-            details=details,
-            legend=LEGEND,
-        )
+        return replace(table, details=details)
 
     def summarize_test(self, row: str) -> dict[str, SeedSummary]:
         """Return a setting's test scores over its seeds; they are reported, and do not select."""

@@ -7,8 +7,6 @@ RUN/report.json     the table          RUN/ladder.md       the table for people
 
 from __future__ import annotations
 
-import shlex
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -17,13 +15,13 @@ from pathlib import Path
 from bertwright.base.description import Description, describe_progress, name_damaged_file, read_settings_with
 from bertwright.base.files import lock_folder, read_json, write_json, write_text
 from bertwright.base.reporter import SILENT, Heading, Outputs, Reporter
-from bertwright.base.settings import write_settings
-from bertwright.training.run_folder import check_run_directory
-from bertwright.trials.floors import FrequentAnswer
+from bertwright.training.run_folder import check_run_directory, write_run_settings
+from bertwright.trials.cells import estimate_cells
 from bertwright.trials.ladder_settings import FLOOR, RESUME_OVERRIDES, LadderSettings, slug
 from bertwright.trials.runner import Result, Runner, count_results
-from bertwright.trials.table import Score, Table, contrast_rows, estimate_cells, read_cells
-from bertwright.trials.trial import Finetune, Trial
+from bertwright.trials.table import Table, contrast_rows
+from bertwright.trials.task_trials import Finetune, FrequentAnswer
+from bertwright.trials.trial import Trial
 from bertwright.trials.work_spent import Work, pretraining_work
 
 LEGEND = (
@@ -40,19 +38,16 @@ def ladder(settings: LadderSettings, reporter: Reporter = SILENT) -> Path:
     Ctrl-C and SIGTERM save the current run, then raise KeyboardInterrupt. A run that diverges is reported. Errors are
     `finetune`'s.
     """
-    resume = f"resume with: bertwright ladder --run {shlex.quote(str(settings.run))} --resume"
-    runner = Runner(settings.run, is_shared=False, resume_by=resume)
     with lock_folder(settings.run):
         check_run_directory(settings, RESUME_OVERRIDES)
-        runner.check_former_results()
-        started = replace(settings, resume=False)
-        write_settings(settings.run / "settings.toml", started, "bertwright ladder: all settings")
+        runner = Runner.of_series(settings.run, "ladder")
+        write_run_settings(settings, "ladder")
         trials = list_trials(settings)
         rows = [*dict.fromkeys(trial.row for trial in trials)]
         pending = len(trials) - runner.count(trials)
         reporter.record(Heading(f"Ladder of {len(rows)} systems, {len(trials)} runs, {pending} of them pending"))
         runner.run_all(trials, reporter)
-    table = make_table(settings, rows, [(trial, result) for trial in trials if (result := runner.result(trial))])
+    table = make_table(settings, rows, runner.results(trials))
     write_json(settings.run / "report.json", table.to_record())
     write_text(settings.run / "ladder.md", table.to_markdown({}, {}))
     table.show(reporter)
@@ -75,15 +70,9 @@ def list_trials(settings: LadderSettings) -> list[Trial]:
 
 def make_table(settings: LadderSettings, rows: Sequence[str], results: Sequence[tuple[Trial, Result]]) -> Table:
     """Return the table of the systems from the lowest to the highest."""
-    cells = read_cells(
-        Score(trial.row, split, result.scores[split], trial.seed)
-        for trial, result in results
-        for split in ("dev", "test")
-        if split in result.scores
-    )
-    columns = {column: column for column in ("dev", "test") if any(name == column for _, name in cells)}
-    last = [*columns][-1]
-    estimates = estimate_cells(cells)
+    table = Table.of_series(f"Ladder of {settings.task.task}", rows, results, LEGEND, digits=2)
+    last = [*table.columns][-1]
+    estimates = estimate_cells(table.cells)
     steps = [(row, below) for below, row in pairwise(rows) if below != FLOOR]
     contrasts = contrast_rows(steps, [last], estimates)
     works = {rung.name: pretraining_work(rung.sources()) for rung in settings.rungs()}
@@ -94,24 +83,18 @@ def make_table(settings: LadderSettings, rows: Sequence[str], results: Sequence[
     }
     published = {rung.name: rung.published for rung in settings.rungs() if rung.published is not None}
     is_conll = settings.task.task == "conll2003"
-    return Table(
-        f"Ladder of {settings.task.task}",
-        columns,
-        rows,
-        cells,
+    return replace(
+        table,
         figures={row: {last: figure} for row, figure in published.items()} if is_conll else {},
         figure_splits={} if last == "test" else {(row, last): "test" for row in published},
         estimates=estimates,
         contrasts=contrasts,
-        diverged=Counter((trial.row, last) for trial, result in results if result.failure),
         details={
             "step up": {one.row: str(one) for one in contrasts},
             "tokens before": {row: format_tokens(work) for row, work in works.items()},
             "minutes before": {row: format_minutes(work) for row, work in works.items()},
             "minutes": {row: f"{value:.1f}" for row, value in minutes.items()},
         },
-        legend=LEGEND,
-        digits=2,
     )
 
 

@@ -11,7 +11,8 @@ from bertwright.trials.ladder_settings import FLOOR
 from bertwright.trials.levels import Shape
 
 if TYPE_CHECKING:
-    from bertwright.trials.planner import Plan, Planner
+    from bertwright.trials.experiment_plan import Plan
+    from bertwright.trials.planner import Planner
 
 T = TypeVar("T")
 Objective = Literal["mlm+nsp", "mlm", "ltr", "rtl"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from bertwright.base.files import digest_bytes
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.interop.huggingface import load_config
 from bertwright.interop.model_files import model_folder
@@ -18,10 +17,8 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training.device_settings import DeviceSettings
-from bertwright.trials.compose import Compose, ComposeSettings
-from bertwright.trials.floors import FrequentAnswer, InitialModel
-from bertwright.trials.levels import ExperimentLevel
+from bertwright.trials.composed_model import Compose, ComposeSettings
+from bertwright.trials.experiment_plan import ExperimentInputs, Plan
 from bertwright.trials.paper_table import (
     CURVE_CHECKPOINTS,
     FEATURES,
@@ -29,25 +26,15 @@ from bertwright.trials.paper_table import (
     FREQUENT,
     PERPLEXITY,
     RANDOM,
-    Claim,
-    Figures,
     PaperTable,
     Row,
     at,
 )
+from bertwright.trials.pretrain_trials import BestRate, InitialModel, Pretrain, SameRate, with_rate
 from bertwright.trials.probe_settings import ProbeSettings, ProbeTrial
 from bertwright.trials.task_files import FoundTask, add_test_files, find_task
-from bertwright.trials.trial import (
-    BestRate,
-    Digests,
-    LastStepFinetune,
-    Pretrain,
-    Probe,
-    SameRate,
-    Trial,
-    digest_task_inputs,
-    with_rate,
-)
+from bertwright.trials.task_trials import FrequentAnswer, LastStepFinetune, Probe, digest_task_inputs
+from bertwright.trials.trial import Digests, Trial
 
 Starts = Sequence[Trial | Mapping[int, Trial] | None]
 """The models that a row starts from, one per seed of pre-training, or also of fine-tuning; None: the user's model."""
@@ -58,57 +45,6 @@ RUN = Path("run")  # set when a trial starts
 WORD_TASKS = ("tagging", "question-answering")
 HEADS_ON = "conll2003"  # the task of heads on frozen features
 SHORT_NAMES = {"accuracy": "acc.", "f1": "F1", "spearman": "ρ", "matthews": "MCC"}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything that an experiment runs and compares."""
-
-    name: str
-    title: str
-    columns: dict[str, str]
-    """Names and titles."""
-    rows: tuple[str, ...]
-    trials: list[Trial]
-    claims: Sequence[Claim] = ()
-    figures: Figures = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    steps: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Series and step of each row, if the plan is a curve."""
-    averages: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Columns that are means of several columns."""
-    figure_splits: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Split of each of the paper's figures that is on another split than its column, by row and column."""
-    is_transposed: bool = False
-    """Whether the table is printed with a line for each column, because it has many."""
-
-    @property
-    def ordered(self) -> list[Trial]:
-        """Trials, one per cell first, floors before the others, so that a table fills evenly."""
-        return sorted(self.trials, key=lambda trial: (trial.pretraining, trial.seed, trial.row not in FLOORS))
-
-    @property
-    def key(self) -> str:
-        """Digest of all trials, and so of every setting and file that decides a number of the report."""
-        trials = (f"{trial.row} {trial.column} {trial.key} {trial.score}" for trial in self.trials)
-        return digest_bytes(*(trial.encode() for trial in trials))[:8]
-
-
-@dataclass(frozen=True)
-class ExperimentInputs:
-    """Model sizes, files and device of an experiment."""
-
-    level: ExperimentLevel
-    store: Path | None
-    store_digest: str
-    data: Path
-    lowercase: bool
-    """Whether the vocabulary is lower-case."""
-    tasks: tuple[str, ...]
-    """Names of presets; empty: the tasks of the paper's table."""
-    device: DeviceSettings
-    model: str | None = None
-    """Model folder of tables 1 and 7, in place of a pre-training."""
 
 
 class Planner:
@@ -288,26 +224,18 @@ class Planner:
         If the level has several peak rates, the row has the best of them on the held-out loss of its first seed.
         """
         described = f"pre-train {row.objective}" + (f", {name}" if row.data or row.model or row.shape else "")
+        rates, several = self.level.pretraining_rates, len(self.seeds) > 1
+        names = [f"{described}, seed {seed}" if several else described for seed in self.seeds]
         first, *others = (self.pretrain_settings(row, seed) for seed in self.seeds)
-        suffix = ", seed 0" if others else ""
-        rates = [
-            Pretrain(f"{described}{suffix}, rate {rate:g}", self.store_digests, (), with_rate(first, rate))
-            for rate in self.level.pretraining_rates
-        ]
         if len(rates) == 1:
-            trials: list[Trial] = [replace(rates[0], name=f"{described}{suffix}")]
-            return trials + [
-                replace(
-                    rates[0],
-                    name=f"{described}, seed {one.data.seed}",
-                    settings=with_rate(one, self.level.pretraining_rates[0]),
-                )
-                for one in others
-            ]
-        best = BestRate(f"{described}{suffix}", (), tuple(rates), rates[0].settings)
-        return [best] + [
-            SameRate(f"{described}, seed {one.data.seed}", self.store_digests, (best,), one) for one in others
-        ]
+            pairs = zip(names, (first, *others), strict=True)
+            return [Pretrain(each, self.store_digests, (), with_rate(one, rates[0])) for each, one in pairs]
+        tried = tuple(
+            Pretrain(f"{names[0]}, rate {rate:g}", self.store_digests, (), with_rate(first, rate)) for rate in rates
+        )
+        best = BestRate(names[0], (), tried, tried[0].settings)
+        later = zip(names[1:], others, strict=True)
+        return [best, *(SameRate(each, self.store_digests, (best,), one) for each, one in later)]
 
     def pretrain_settings(self, row: Row, seed: int) -> PretrainSettings:
         """Return the settings of a pre-training. Of the level's model, checkpoints remain; of a variant, the last."""

@@ -9,33 +9,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bertwright.objectives.objective import LOSS
+from bertwright.trials.cells import Cell, Key, Score, average, estimate_cells, read_cells
+from bertwright.trials.experiment_plan import Plan
 from bertwright.trials.paper_table import FLOORS, FREQUENT, PERPLEXITY, Claim
-from bertwright.trials.planner import Plan
+from bertwright.trials.pretrain_trials import BestRate, Pretrain, StoreTrial
 from bertwright.trials.runner import Result, Runner
 from bertwright.trials.statistics import Estimate, difference
-from bertwright.trials.table import (
-    Cell,
-    ClaimResult,
-    Key,
-    Score,
-    Table,
-    TextTable,
-    average,
-    contrast_rows,
-    estimate_cells,
-    read_cells,
-)
-from bertwright.trials.trial import (
-    CHOSEN_RATE,
-    ENTROPY,
-    LOSS_AT,
-    ONE_LABEL,
-    BestRate,
-    Pretrain,
-    StoreTrial,
-    Trial,
-    all_trials,
-)
+from bertwright.trials.table import ClaimResult, Table, TextTable, contrast_rows
+from bertwright.trials.trial import CHOSEN_RATE, ENTROPY, LOSS_AT, ONE_LABEL, Trial, all_trials
 
 
 class Pretraining(NamedTuple):
@@ -87,7 +68,7 @@ class Report:
 
 def make_report(plan: Plan, runner: Runner) -> Report:
     """Read the results of all finished trials of a plan and compare them."""
-    finished = [(trial, result) for trial in plan.trials if (result := runner.result(trial))]
+    finished = runner.results(plan.trials)
     cells = read_cells(to_score(trial, result, runner) for trial, result in finished if not result.failure)
     cells |= {
         (row, column): mean
@@ -96,7 +77,7 @@ def make_report(plan: Plan, runner: Runner) -> Report:
         if all((row, name) in cells for name in columns) and (mean := average([cells[row, name] for name in columns]))
     }
     estimates = estimate_cells(cells)
-    by_trial = [(trial, result) for trial in all_trials(plan.ordered) if (result := runner.result(trial))]
+    by_trial = runner.results(all_trials(plan.ordered))
     chosen = _chosen_pretrainings(by_trial)
     floors = find_columns_at_floor(plan, estimates)
     usable = [column for column in plan.columns if not any(column in group for group in floors)]

@@ -11,14 +11,15 @@ A lock ends with its process, so a killed trial is resumed by the next process t
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -38,8 +39,9 @@ from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import with_current_names
 from bertwright.trials.trial import CHOSEN_RATE, ENTROPY, RESULT, Trial, all_trials, find_contradictions
 
+T = TypeVar("T", bound=Trial)
 LOG = "log.txt"
-FORMER_RESULTS = "results.jsonl"  # all results of a grid or a ladder in one file, as earlier versions wrote them
+FORMER_RESULTS = "results.jsonl"  # all results of a series in one file, as earlier versions wrote them
 WAIT_S = 2.0  # seconds until a process looks again for a folder that no other process has locked
 
 
@@ -85,6 +87,19 @@ class Runner:
     resume_by: str = "the same command resumes the experiment"
     """What to do after an interruption."""
 
+    @classmethod
+    def of_series(cls, run: Path, command: str) -> Runner:
+        """Return the runner of a series in a folder of its own, and of no other series; `command` resumes it.
+
+        Raises ValueError if an earlier version has written results into the folder.
+        """
+        if (path := run / FORMER_RESULTS).is_file():
+            raise ValueError(
+                f"{path}: expected a result.json in the folder of each run, got the file of an earlier version; start "
+                "again in another --run"
+            )
+        return cls(run, False, f"resume with: bertwright {command} --run {shlex.quote(str(run))} --resume")
+
     def folder(self, trial: Trial) -> Path:
         """Return the folder of a trial."""
         return self.path / "jobs" / f"{trial.kind}-{trial.key}" if self.is_shared else self.path / "runs" / trial.name
@@ -96,7 +111,8 @@ class Runner:
     def result(self, trial: Trial) -> Result | None:
         """Read the result of a trial; None if it is not finished.
 
-        Raises ValueError for a damaged file, and for a result of other settings: a default has changed since.
+        Raises ValueError for a damaged file, and for a result of other settings or inputs: in a shared folder, a
+        default has changed since; in a folder of its own, the trial's files have.
         """
         path = self.folder(trial) / RESULT
         if not path.is_file():
@@ -104,21 +120,20 @@ class Runner:
         record = read_json(path)
         if not (isinstance(record, dict) and record.keys() >= {*Result._fields, "identity"}):
             raise ValueError(f"{path}: damaged; delete {path.parent} to run the trial again")
-        if self.is_shared and (contradictions := find_contradictions(record["identity"], trial.identity)):
-            raise ValueError(
-                f"{path}: a result of other settings ({', '.join(contradictions)}), because defaults have changed; "
-                "choose another --work"
+        expected = trial.identity if self.is_shared else {"inputs": dict(trial.digests)}
+        if contradictions := find_contradictions(record["identity"], expected):
+            way_out = (
+                "because defaults have changed; choose another --work"
+                if self.is_shared
+                else "because data, model or --dtype have changed; restore them, or start again in another --run"
             )
+            raise ValueError(f"{path}: a result of other settings ({', '.join(contradictions)}), {way_out}")
         record["scores"] = with_current_names(record["scores"])
         return Result(*(record[name] for name in Result._fields))
 
-    def check_former_results(self) -> None:
-        """Raise ValueError if an earlier version has written the results of the series."""
-        if (path := self.path / FORMER_RESULTS).is_file():
-            raise ValueError(
-                f"{path}: expected a result.json in the folder of each run, got the file of an earlier version; start "
-                "again in another --run"
-            )
+    def results(self, trials: Iterable[T]) -> list[tuple[T, Result]]:
+        """Return the finished trials with their results."""
+        return [(trial, result) for trial in trials if (result := self.result(trial))]
 
     def examples(self, trial: Trial) -> ExampleScores | None:
         """Read the per-example statistics of the score of a finished trial; None if its metric has none."""
@@ -133,7 +148,7 @@ class Runner:
         needed = all_trials(trials) if self.is_shared else trials
         waiting = [*needed]
         with (
-            self._counted(needed),
+            self.counted(needed),
             graceful_shutdown() as stop_signals,
             reporter.progress("runs", len(needed)) as advance,
         ):
@@ -171,7 +186,7 @@ class Runner:
                     started.append(ready)
                 yield ready
 
-        with self._counted(needed), closing(executor.run(complete_trial, self, admit())) as completed:
+        with self.counted(needed), closing(executor.run(complete_trial, self, admit())) as completed:
             for number, is_done in completed:
                 trial = started[number]
                 if not is_done:  # another process has locked it
@@ -200,7 +215,7 @@ class Runner:
             reporter.record(Line(f"{count:>10}  {trial.name}: {result} ({format_duration(result.seconds)})"))
 
     @contextmanager
-    def _counted(self, needed: Sequence[Trial]) -> Iterator[None]:
+    def counted(self, needed: Sequence[Trial]) -> Iterator[None]:
         """Tell at an interruption how many trials are finished, and how to resume."""
         try:
             yield

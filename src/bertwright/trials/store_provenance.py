@@ -9,7 +9,7 @@ from typing import Any
 from bertwright.base.settings import from_table, read_toml, to_arguments
 from bertwright.pretraining.prepare import PrepareSettings
 from bertwright.tokenstore.store import read_header
-from bertwright.trials.trial import digest_store
+from bertwright.trials.pretrain_trials import digest_store
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
-from bertwright.base.files import save_figure
-from bertwright.base.optional import is_installed
 from bertwright.base.reporter import Heading, Line, Minor, Reporter, Rows
-from bertwright.metrics.example_scores import ExampleScores
-from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
+from bertwright.trials.cells import Cell, Key, read_cells, score_splits
 from bertwright.trials.paper_table import FEATURES, PERPLEXITY, Claim, Figures
-from bertwright.trials.statistics import Difference, Estimate, Sample, difference, estimate
+from bertwright.trials.runner import Result
+from bertwright.trials.statistics import Difference, Estimate, difference
+from bertwright.trials.trial import Trial
 
-T = TypeVar("T")
-Key = tuple[str, str]
-"""Row and column of a cell."""
-Run = tuple[int, int]
-"""Seed of pre-training, seed of fine-tuning."""
 Verdict = Literal["shown", "not shown", "reversed", "no verdict"]
 TextTable = Sequence[Sequence[str]]
 """Rows of cells, headings first."""
 
 MEAN = "mean"  # column of differences averaged over tasks
-PANELS = 6  # panels of a plot, side by side
 CONTRAST_LEGEND = (
     "In percentage points, with 95 % intervals over seeds and examples (of a row with one seed, over examples); "
     "\\* p < 0.05, \\*\\* p < 0.01. For perplexities: the decrease of their logarithm, in nats per token."
@@ -37,100 +28,6 @@ LEGEND = (
     "Mean ± standard deviation over the seeds (number of seeds), in percent, on dev unless the column says test; in "
     "brackets the paper's figure, with its split if that is another."
 )
-
-
-class Score(NamedTuple):
-    """A number of a cell."""
-
-    row: str
-    column: str
-    value: float
-    seed: int
-    learning_rate: float = 0.0
-    """If a cell has several rates, the one with the best mean counts."""
-    pretraining: int = 0
-    selected_by: float | None = None
-    """The number whose mean selects the rate; None: the value."""
-    examples: ExampleScores | None = None
-    is_one_label: bool = False
-    """Whether all predictions on dev are one label."""
-
-
-class Cell(NamedTuple):
-    """Scores of a row in a column, over the seeds."""
-
-    scores: Mapping[Run, float]
-    """Score of each run."""
-    learning_rate: float | None
-    """Among the rates with the most runs, the one with the best mean; None for a mean over columns."""
-    examples: Sequence[ExampleScores] = ()
-    """Per-example statistics of each run; empty unless all are known."""
-    rates: Mapping[float, float] = {}
-    """Mean score on dev at each rate, which selected the rate."""
-    one_label: int = 0
-    """Number of runs whose predictions on dev are all one label."""
-
-    @property
-    def summary(self) -> SeedSummary:
-        """Mean and standard deviation of the scores."""
-        return summarize_seeds([*self.scores.values()])
-
-    @property
-    def sample(self) -> Sample:
-        """Scores and per-example statistics, as they are resampled."""
-        return Sample([*self.scores.values()], self.examples, [pretraining for pretraining, _ in self.scores])
-
-    @property
-    def pretrainings(self) -> int:
-        """Number of pre-trainings behind the scores."""
-        return len({pretraining for pretraining, _ in self.scores})
-
-
-def read_cells(scores: Iterable[Score]) -> dict[Key, Cell]:
-    """Return the cells of some scores, each at its best rate."""
-    by_key = dict[Key, list[Score]]()
-    for score in scores:
-        by_key.setdefault((score.row, score.column), []).append(score)
-    return {key: _read_cell(of_cell) for key, of_cell in by_key.items()}
-
-
-def _read_cell(scores: Sequence[Score]) -> Cell:
-    rates = dict[float, list[Score]]()
-    for score in scores:
-        rates.setdefault(score.learning_rate, []).append(score)
-    means = {
-        rate: statistics.fmean(one.value if one.selected_by is None else one.selected_by for one in runs)
-        for rate, runs in rates.items()
-    }
-    best = max(rates, key=lambda rate: (len(rates[rate]), means[rate]))
-    chosen = rates[best]
-    examples = [one.examples for one in chosen if one.examples is not None]
-    return Cell(
-        {(one.pretraining, one.seed): one.value for one in chosen},
-        best,
-        examples if len(examples) == len(chosen) else (),
-        means,
-        sum(one.is_one_label for one in chosen),
-    )
-
-
-def average(cells: Sequence[Cell]) -> Cell | None:
-    """Return the mean of some cells of a row over the runs that all of them have; None if there is no such run."""
-    runs = [run for run in cells[0].scores if all(run in cell.scores for cell in cells)]
-    scores = {run: statistics.fmean(cell.scores[run] for cell in cells) for run in runs}
-    return Cell(scores, None) if scores else None
-
-
-def estimate_cells(cells: Mapping[Key, Cell]) -> dict[Key, Estimate]:
-    """Return the estimate of each cell; of a perplexity, of the negative loss, so that higher is always better."""
-    estimates = dict[Key, Estimate]()
-    for column in dict.fromkeys(column for _, column in cells):
-        samples = {row: cell.sample for (row, name), cell in cells.items() if name == column}
-        if column == PERPLEXITY:
-            samples = {row: one._replace(scores=[-math.log(score) for score in one.scores])
-                       for row, one in samples.items()}  # fmt: skip
-        estimates |= {(row, column): result for row, result in estimate(column, samples).items()}
-    return estimates
 
 
 class Contrast(NamedTuple):
@@ -265,6 +162,16 @@ class Table:
     is_transposed: bool = False
     """Whether there is a line for each column."""
 
+    @classmethod
+    def of_series(
+        cls, title: str, rows: Sequence[str], results: Sequence[tuple[Trial, Result]], legend: str, digits: int = 1
+    ) -> Table:
+        """Return the table of a series' finished runs, with their scores on dev and on test."""
+        cells = read_cells(score_splits(results))
+        columns = {split: split for split in ("dev", "test") if any(name == split for _, name in cells)}
+        diverged = Counter((trial.row, "dev") for trial, result in results if result.failure)
+        return cls(title, columns or {"dev": "dev"}, rows, cells, diverged=diverged, legend=legend, digits=digits)
+
     def format_cell(self, row: str, column: str) -> str:
         """Format mean ± deviation (seeds), in percent, or a perplexity with its interval, and the published figure."""
         cell, diverged = self.cells.get((row, column)), self.diverged[row, column]
@@ -386,44 +293,3 @@ def format_markdown(rows: TextTable) -> list[str]:
     """Return the lines of a Markdown table; the first column holds names and the others numbers."""
     alignment = ["---", *["---:"] * (len(rows[0]) - 1)]
     return [f"| {' | '.join(cells)} |" for cells in (rows[0], alignment, *rows[1:])]
-
-
-def plot(table: Table, path: Path, curves: Mapping[str, tuple[str, int]], x_label: str) -> None:
-    """Plot each column as a panel of a PNG file, with standard deviations: the rows from left to right, or curves.
-
-    `curves`: series and place on the x-axis of each row; empty: the rows are no curves.
-    """
-    if not is_installed("matplotlib"):  # extra "plot"
-        return
-    from matplotlib.figure import Figure  # not pyplot: a notebook's own backend and figures stay as they are
-
-    columns = min(len(table.columns), PANELS)
-    lines = math.ceil(len(table.columns) / columns)
-    figure = Figure(figsize=(3.4 * columns + 1.2, 3.6 * lines), layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for panel in panels[len(table.columns) :]:
-        panel.set_axis_off()
-    for panel, (column, title) in zip(panels, table.columns.items(), strict=False):
-        rows = [row for row in table.rows if (row, column) in table.cells]
-        if curves:
-            for series in dict.fromkeys(series for series, _ in curves.values()):
-                chosen = [row for row in rows if row in curves and curves[row][0] == series]
-                _errorbar(panel, [curves[row][1] for row in chosen], table, chosen, column, label=series)
-            panel.set_xlabel(x_label)
-            panel.legend()
-        else:
-            _errorbar(panel, range(len(rows)), table, rows, column, linestyle="none")
-            panel.set_xticks(range(len(rows)), rows, rotation=40, ha="right", fontsize=8)
-        panel.set_title(title, fontsize=10)
-        panel.grid(alpha=0.3)
-    figure.suptitle(table.title)
-    save_figure(figure, path)
-
-
-def _errorbar(panel: Any, xs: Sequence[int], table: Table, rows: Sequence[str], column: str, **style: Any) -> None:
-    """Plot means with standard deviations, in percent; perplexities are not scaled."""
-    scale = 1 if column == PERPLEXITY else 100
-    summaries = [table.cells[row, column].summary for row in rows]
-    means, deviations = ([scale * value for value in values] for values in
-                         ([one.mean for one in summaries], [one.std or 0.0 for one in summaries]))  # fmt: skip
-    panel.errorbar(xs, means, deviations, marker="o", markersize=4, capsize=3, **style)

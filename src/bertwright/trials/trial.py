@@ -9,10 +9,6 @@ that a default that has changed since is noticed.
 from __future__ import annotations
 
 import json
-import math
-import os
-import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,38 +16,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-import numpy as np
-
-from bertwright.base.files import digest_bytes, ensure_folder, read_json, remove_folder, remove_stale_parts
+from bertwright.base.files import digest_bytes, remove_folder
 from bertwright.base.reporter import MUTE, Reporter
 from bertwright.base.settings import default_table, to_table
-from bertwright.finetuning.finetune_cost import CostEstimator
-from bertwright.finetuning.finetune_state import open_run
-from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import RESUME_OVERRIDES as FINETUNE_OVERRIDES
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.interop.model_files import digest_model
-from bertwright.metrics.example_scores import ExampleScores
-from bertwright.pretraining.evaluation import evaluate
-from bertwright.pretraining.run import measure_cost, pretrain
-from bertwright.pretraining.run import open_run as open_pretraining
-from bertwright.pretraining.settings import RESUME_OVERRIDES as PRETRAIN_OVERRIDES
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.tasks.prediction import evaluate_examples
-from bertwright.tasks.presets import SPLITS, TaskSettings
-from bertwright.text.sources import digest_input
-from bertwright.tokenstore.store import TokenStore, open_held_out
-from bertwright.training import checkpoint
-from bertwright.training.context import execution_context
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.training.metrics_log import with_current_names
-from bertwright.training.run_folder import INITIAL_WEIGHTS, delete_weights, find_changed_settings
-from bertwright.trials.head_results import RESULTS_FILE, read_results
-from bertwright.trials.probe import EXAMPLES as PROBE_EXAMPLES
-from bertwright.trials.probe import measure_probe, parse_result, probe
-from bertwright.trials.probe_settings import RESUME_OVERRIDES as PROBE_OVERRIDES
+from bertwright.training.run_folder import find_changed_settings
 from bertwright.trials.probe_settings import ProbeSettings
-from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 RESULT = "result.json"  # scores of a trial, in its folder
 CHOSEN_RATE, LOSS_AT = "learning_rate", "loss at "  # scores of a choice of rates: the chosen one, the loss at each
@@ -208,255 +180,6 @@ class Trial(ABC):
         return digest_bytes(json.dumps(content, sort_keys=True).encode())[:16]
 
 
-@dataclass(frozen=True)
-class StoreTrial(Trial):
-    """A trial that gives a model with the shape and the vocabulary of a pre-training on the store."""
-
-    settings: PretrainSettings
-
-    @property
-    def shape(self) -> Hashable:
-        """Settings of the model."""
-        return self.settings.model
-
-    def write_untrained(self, folder: Path) -> Path:
-        """Write the initial weights into a run folder; return the folder."""
-        write_initial_model(self.settings, folder / "model")
-        return folder
-
-
-@dataclass(frozen=True)
-class Pretrain(StoreTrial):
-    """Pre-training on the store; the run's model and checkpoints remain."""
-
-    kind: ClassVar[str] = "pretrain"
-    described: ClassVar[str] = "pre-training"
-
-    def digest_inputs(self) -> Digests:
-        """Digest the store."""
-        assert self.settings.store is not None
-        return (("store", digest_store(self.settings.store)),)
-
-    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Pre-train; return the scores of the last evaluation on held-out documents, and the unigram entropy.
-
-        The loss on each held-out sequence is written as the numbers behind the perplexity.
-        """
-        settings = start_or_resume(self.settings, folder, PRETRAIN_OVERRIDES)
-        pretrain(settings, reporter)
-        with execution_context(settings.device) as context:
-            opened = open_pretraining(replace(settings, resume=True), context, reporter)
-            sums = []
-            for batch in opened.held_out[0].validation_batches(settings.eval_sequences, micro_batch_size=1):
-                losses = evaluate(opened.objective, opened.model, [batch.to(context.device)])
-                sums.append((losses[opened.objective.loss_metric] * batch.num_predictions, batch.num_predictions))
-        ExampleScores("loss", np.array(sums)).save(folder.parent / "perplexity.npz")
-        evaluation: dict[str, float] | None = read_json(folder / "report.json")["held_out_after"]
-        named = with_current_names(evaluation or {})
-        scores = {name: value for name, value in named.items() if isinstance(value, float)}
-        baseline = opened.train[0].measure_baseline()
-        return scores if baseline is None else scores | {ENTROPY: baseline}
-
-    def measure(self, models: Sequence[Path]) -> Cost:
-        """Estimate the time from a few steps and evaluations."""
-        cost = measure_cost(self.settings)
-        return Cost(cost.evaluation_seconds, cost.seconds - cost.evaluation_seconds)
-
-    @property
-    def likeness(self) -> Hashable:
-        """Model, objective and share of masked tokens."""
-        return self.settings.model, self.settings.data.objective, self.settings.data.mlm_probability
-
-
-@dataclass(frozen=True)
-class BestRate(StoreTrial):
-    """The best of pre-trainings that differ in their peak rate alone: the one with the lowest held-out loss.
-
-    Its run folder has links to the model and the checkpoints of that pre-training. `settings`: of the first of them.
-    """
-
-    kind: ClassVar[str] = "best-rate"
-    described: ClassVar[str] = "choice of the rate"
-    needs_all_parents: ClassVar[bool] = False
-
-    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Link the best pre-training; return its scores, its rate, and the held-out loss at each rate."""
-        results = dict[float, tuple[Path, dict[str, float]]]()
-        for trial, parent in zip(self.parents, parents, strict=True):
-            result = read_json(parent.parent / RESULT)
-            if not result["failure"]:
-                assert isinstance(trial, Pretrain)
-                results[trial.settings.optimizer.learning_rate] = (parent, with_current_names(result["scores"]))
-        loss = self.settings.objective.loss_metric
-        best = min(results, key=lambda rate: results[rate][1].get(loss, math.inf))
-        parent, scores = results[best]
-        ensure_folder(folder)
-        for name in ("model", "checkpoints"):
-            (folder / name).unlink(missing_ok=True)  # of a process that was killed before it wrote the result
-            (folder / name).symlink_to(os.path.relpath(parent / name, folder))
-        for numbers in parent.parent.glob("*.npz"):
-            shutil.copyfile(numbers, folder.parent / numbers.name)
-        losses = {f"{LOSS_AT}{rate:g}": scored[loss] for rate, (_, scored) in results.items() if loss in scored}
-        return scores | losses | {CHOSEN_RATE: best}
-
-
-@dataclass(frozen=True)
-class SameRate(Pretrain):
-    """Pre-training with another seed at the peak rate that its parent, a `BestRate`, chose."""
-
-    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Pre-train; return the scores of the pre-training, and its rate."""
-        rate = read_json(parents[0].parent / RESULT)["scores"][CHOSEN_RATE]
-        trial = Pretrain(self.name, self.digests, (), with_rate(self.settings, rate))
-        return {**trial.run(folder, (), reporter), CHOSEN_RATE: rate}
-
-
-@dataclass(frozen=True)
-class TaskTrial(Trial):
-    """A trial on a task's files, with the model of its parent or a model folder."""
-
-    settings: FinetuneSettings | ProbeSettings
-
-    def digest_inputs(self) -> Digests:
-        """Digest the task's files, and the model if no trial makes it."""
-        return digest_task_inputs(self.settings.task, None if self.parents else self.settings.model)
-
-    @property
-    def selection(self) -> str:
-        """Name of the score whose mean selects the rate."""
-        return "dev"
-
-    @property
-    def likeness(self) -> Hashable:
-        """Its kind, the task, and the sizes of the model."""
-        return self.kind, self.settings.task, self.shape
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """Everything that decides the result: all options of the task's preset, but no paths."""
-        identity = super().identity
-        table = identity["settings"]
-        table.pop("model", None)  # the digests or the parents stand for it
-        task = {name: value for name, value in table["task"].items() if name not in ("data", *SPLITS)}
-        table["task"] = task | to_table(self.settings.task.build_task())
-        return identity
-
-    @cached_property
-    def defaults(self) -> dict[str, Any]:
-        """Defaults of the settings and of the task's options."""
-        defaults = super().defaults
-        return defaults | {"task": defaults["task"] | default_table(self.settings.task.build_task())}
-
-
-@dataclass(frozen=True)
-class Finetune(TaskTrial):
-    """Fine-tuning of a trial's model, or of a model folder, scored on dev by its best evaluation."""
-
-    settings: FinetuneSettings
-    step: int | None = None
-    """Checkpoint of the pre-training to start from; None: its last."""
-
-    kind: ClassVar[str] = "finetune"
-    described: ClassVar[str] = "fine-tuning"
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """Everything that decides the result."""
-        return super().identity | ({} if self.step is None else {"step": self.step})
-
-    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Fine-tune; return the scores on dev and on test, and the task's metric as "dev" and "test"."""
-        finetune(self.started(folder, parents), reporter)
-        report = read_json(folder / "report.json")
-        scores = {split: values[report["metric"]] for split, values in report["scores"].items()}
-        test = {f"test_{name}": value for name, value in report["scores"].get("test", {}).items()}
-        return {**report["scores"].get("dev", {}), **test, **scores}
-
-    def started(self, folder: Path, parents: Sequence[Path]) -> FinetuneSettings:
-        """Return the settings to start the run in a folder, or to resume it."""
-        return start_or_resume(with_model_of(self.settings, parents, self.step), folder, FINETUNE_OVERRIDES)
-
-    def measure(self, models: Sequence[Path]) -> Cost:
-        """Estimate the time from a few steps and predictions."""
-        settings = with_model_of(self.settings, models)
-        with execution_context(settings.device) as context:
-            started = time.perf_counter()
-            state = open_run(settings, context, MUTE)
-            opening = time.perf_counter() - started
-            estimator = CostEstimator(state, context)
-            seconds = estimator.estimate(settings).seconds
-        # A run is opened and dev predicted twice: for its score, and for the per-example statistics.
-        return Cost(2 * opening, seconds + estimator.dev, len(state.train.examples), settings.tuning.limit)
-
-    def prune(self, folder: Path) -> None:
-        """Delete all weights."""
-        delete_weights(folder, with_model=True)
-
-
-@dataclass(frozen=True)
-class LastStepFinetune(Finetune):
-    """Fine-tuning whose last step is scored, with numbers for each dev example."""
-
-    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Fine-tune, then predict the dev examples with the last weights and write their numbers."""
-        scores = super().run(folder, parents, reporter)
-        settings = replace(self.started(folder, parents), resume=True)
-        with execution_context(settings.device) as context:
-            state = open_run(settings, context, reporter)
-            assert state.dev is not None
-            predictions = evaluate_examples(state.model, state.task, state.dev.examples, state.dev.encoded).predictions
-        if numbers := state.task.example_scores(state.dev.examples, predictions):
-            numbers.save(folder.parent / "dev.npz")
-        return {**scores, ONE_LABEL: float(bool(state.task.single_class_warnings(predictions)))}
-
-
-@dataclass(frozen=True)
-class Probe(TaskTrial):
-    """Heads on the frozen states of a trial's model, or of a model folder; one score per head."""
-
-    settings: ProbeSettings
-
-    kind: ClassVar[str] = "probe"
-    described: ClassVar[str] = "heads on frozen features"
-
-    @property
-    def selection(self) -> str:
-        """Name of the score whose mean selects the rate: the head's own."""
-        return self.score
-
-    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Train the heads; return scores by the name of each head."""
-        probe(start_or_resume(with_model_of(self.settings, parents), folder, PROBE_OVERRIDES), reporter)
-        metric = read_json(folder / "report.json")["metric"]
-        results = read_results(folder / RESULTS_FILE, lambda record: parse_result(record, metric))
-        return {result.trial.name: result.dev[metric] for result in results}
-
-    def measure(self, models: Sequence[Path]) -> Cost:
-        """Estimate the time from heads on a few examples."""
-        settings = with_model_of(self.settings, models)
-        cost, heads = measure_probe(settings), len(settings.seeds) * len(settings.learning_rates)
-        return Cost(cost.opening, cost.features + heads * cost.heads, cost.examples, settings.limit)
-
-    def examples_file(self, folder: Path) -> Path:
-        """Return the file that the probe wrote for a head."""
-        return folder / PROBE_EXAMPLES / f"{self.score}.npz"
-
-    def prune(self, folder: Path) -> None:
-        """Delete the cached states."""
-        remove_stale_parts(folder)
-        if (folder / "features").is_dir():
-            remove_folder(folder / "features")
-
-
-def write_initial_model(settings: PretrainSettings, folder: Path) -> None:
-    """Write a model with the initial weights of a pre-training."""
-    assert settings.store is not None
-    tokenizer = open_tokenizer(settings.store / "tokenizer")
-    model = settings.objective.new_model(settings.model, tokenizer.vocab_size, settings.data.seed)
-    ensure_folder(folder.parent)
-    settings.objective.write_model(folder, model, tokenizer)
-
-
 def find_differences(table: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a table that differ from their defaults, tables within it likewise.
 
@@ -488,29 +211,7 @@ def find_contradictions(recorded: Any, present: Any, path: str = "") -> list[str
     return [line for name, before, now in shared for line in find_contradictions(before, now, f"{name}.")]
 
 
-S = TypeVar("S", FinetuneSettings, ProbeSettings)
 R = TypeVar("R", PretrainSettings, FinetuneSettings, ProbeSettings)
-
-
-def with_rate(settings: PretrainSettings, rate: float) -> PretrainSettings:
-    """Return the settings of a pre-training with another peak rate."""
-    return replace(settings, optimizer=replace(settings.optimizer, learning_rate=rate))
-
-
-def with_model_of(settings: S, parents: Sequence[Path], step: int | None = None) -> S:
-    """Return the settings with the model of the parent, or its checkpoint after a step; unchanged without a parent.
-
-    A head reads [CLS] as in the paper unless the settings say otherwise, also where pre-training left out the pooler.
-    """
-    if not parents:
-        return settings
-    model = parents[0] / "model" if step is None else checkpoint.path_of(parents[0] / "checkpoints", step)
-    settings = replace(settings, model=str(model))
-    if not hasattr(settings.task.build_task(), "pooling"):
-        return settings
-    if isinstance(settings, ProbeSettings):
-        return replace(settings, pooling=settings.pooling or "cls")
-    return replace(settings, tuning=replace(settings.tuning, pooling=settings.tuning.pooling or "cls"))
 
 
 def start_or_resume(settings: R, run: Path, resume_overrides: tuple[str, ...]) -> R:
@@ -525,24 +226,6 @@ def start_or_resume(settings: R, run: Path, resume_overrides: tuple[str, ...]) -
         remove_folder(run)
         settings = replace(settings, resume=False)
     return settings
-
-
-def digest_task_inputs(task: TaskSettings, model: str | None) -> Digests:
-    """Return the digest of the content of each split's files, wherever they are, and of a model if one is given."""
-    files = [
-        (split, digest_bytes(*(digest_input(path).encode() for path in task.files(split))))
-        for split in SPLITS
-        if task.files(split)
-    ]
-    return tuple(files) if model is None else (*files, (INITIAL_WEIGHTS, digest_model(model)))
-
-
-def digest_store(store: Path) -> str:
-    """Return the digest of a store's vocabulary, token ids and documents, training and held out."""
-    vocabulary = open_tokenizer(store / "tokenizer").digest
-    parts = (TokenStore.open(store / "train", vocabulary, verify=False), open_held_out(store, vocabulary))
-    arrays = (file.digest for part in parts for file in part.header.files)
-    return digest_bytes(*(digest.encode() for digest in (vocabulary, *arrays)))
 
 
 def all_trials(trials: Iterable[Trial]) -> list[Trial]:

@@ -26,7 +26,7 @@ BERT = System(
         "bert": FOLDER,
         "bert-rtl": FOLDER,
         "bert-ltr": FOLDER,
-        "bert-composite": "bertwright.systems.bert.composite:FOLDER",
+        "bert-composite": "bertwright.trials.composed_model:FOLDER",
     },
     objectives={
         "mlm+nsp": "bertwright.systems.bert.masked_lm_objective:MaskedLMWithNextSentence",

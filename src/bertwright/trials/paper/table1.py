@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bertwright.trials.paper_table import Figures, PaperTable, Row
 
 if TYPE_CHECKING:
-    from bertwright.trials.planner import Plan
+    from bertwright.trials.experiment_plan import Plan
 
 # Table 1 (GLUE test), tables 2 and 3 (SQuAD 1.1 and 2.0), table 4 (SWAG), table 7 (CoNLL-2003). WNLI is left out.
 TEST: Figures = {

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bertwright.models.representations import PAPER_F1, PAPER_FINE_TUNED_F1, REPRESENTATIONS, RepresentationName
+from bertwright.models.representations import REPRESENTATIONS, RepresentationName
 from bertwright.trials.paper_table import RANDOM, Claim, PaperTable, Row
 
 if TYPE_CHECKING:
     from bertwright.trials.planner import Planner
 
+# F1 of BERT BASE on the dev set of CoNLL-2003, in percent: fine-tuned, and of each representation.
+FINE_TUNED_F1 = 96.4
+PAPER_F1: dict[str, float] = {
+    "embeddings": 91.0,
+    "second-to-last": 95.6,
+    "last": 94.9,
+    "sum-last-four": 95.9,
+    "concat-last-four": 96.1,
+    "sum-all": 95.5,
+}
 FINE_TUNED, TASK = "fine-tuned", "conll2003"
 LAST, FOUR, EVERY = "features: last", "features: concat-last-four", "features: sum-all"
 
@@ -42,8 +52,7 @@ TABLE = PaperTable(
     title="Table 7: features and fine-tuning",
     tasks=((TASK,),),
     rows=rows,
-    figures={FINE_TUNED: {TASK: 100 * PAPER_FINE_TUNED_F1}}
-    | {f"features: {name}": {TASK: 100 * f1} for name, f1 in PAPER_F1.items()},
+    figures={FINE_TUNED: {TASK: FINE_TUNED_F1}} | {f"features: {name}": {TASK: f1} for name, f1 in PAPER_F1.items()},
     claims=(
         Claim("Fine-tuning is better than the last four layers as features", FINE_TUNED, FOUR),
         Claim("The last four layers are better features than the last one", FOUR, LAST),

@@ -1,4 +1,4 @@
-"""BERTs side by side, with or without a BiLSTM on top: LTR + BiLSTM and LTR next to RTL (paper, section 5.1, table 5).
+"""The composed models of table 5 (paper, section 5.1): LTR with a BiLSTM on top, and LTR next to RTL.
 
 A composed encoder concatenates the states of several BERTs, and a BiLSTM may read them; fine-tuning trains everything
 together.
@@ -8,21 +8,27 @@ T tokens, B sequences, R positions whose states are read, H size of a state: the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from bertwright.base.reporter import Reporter
+from bertwright.interop.huggingface import load_model, save_model
 from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import skip_sites
-from bertwright.models.encoder import TextEncoder
+from bertwright.models.encoder import EncoderModel, TextEncoder
 from bertwright.models.linear import make_dropout
 from bertwright.models.packing import TokenBatch
 from bertwright.models.rnn import BiLSTM, initialize_uniform
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.training.device_settings import DeviceSettings
+from bertwright.trials.trial import Trial
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 
 @dataclass(frozen=True)
@@ -141,3 +147,49 @@ class CompositeEncoder(TextEncoder):
 
 
 FOLDER = Architecture(CompositeEncoder, CompositeConfig, "BertComposite")
+
+
+def compose(folder: Path, models: Sequence[Path], settings: ComposeSettings) -> None:
+    """Write a folder with the encoders of some BERTs side by side, and a BiLSTM of random weights on top.
+
+    Raises ValueError if the folder exists, and for models that do not fit together.
+    """
+    encoders = [cast(BertEncoder, load_model(model, heads="optional").model.encoder) for model in models]
+    configs = tuple(encoder.config for encoder in encoders)
+    config = CompositeConfig(configs, settings.lstm_layers, settings.lstm_learning_rate)
+    composed = CompositeEncoder(config, seed=settings.seed)
+    for target, source in zip(composed.encoders, encoders, strict=True):
+        target.load_state_dict(source.state_dict())
+    save_model(folder, EncoderModel(composed), open_tokenizer(models[0]))
+
+
+@dataclass(frozen=True)
+class ComposeSettings:
+    """Settings of a composed model."""
+
+    lstm_layers: int
+    lstm_learning_rate: float
+    seed: int
+    device: DeviceSettings
+    """Not used: the trial only copies files."""
+
+
+@dataclass(frozen=True)
+class Compose(Trial):
+    """Composition of the parents' models into one model folder."""
+
+    settings: ComposeSettings
+
+    kind: ClassVar[str] = "compose"
+    described: ClassVar[str] = "composed models"
+
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
+        """Write the model; it has no scores."""
+        if not (folder / "model").is_dir():  # else a process was killed before it wrote the result
+            compose(folder / "model", [parent / "model" for parent in parents], self.settings)
+        return {}
+
+    @property
+    def shape(self) -> Hashable:
+        """Layers of the BiLSTM, and the sizes of the parents' models."""
+        return self.settings.lstm_layers, super().shape
