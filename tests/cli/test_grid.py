@@ -102,6 +102,9 @@ def test_table_and_report_agree_with_the_runs(finished_grid: tuple[GridSettings,
         assert line.split()[-1] == "4"  # evaluations of which the best counts
         assert report["details"]["best of"][row] == "4"
     assert printed.index(f" {rows[0]} ") < printed.index(f" {rows[1]} ")
+    floor = cells["linear model", "dev"]
+    assert floor["scores"] == [read_json(settings.run / "runs" / "linear-model-floor" / "result.json")["scores"]["dev"]]
+    assert f"{100 * floor['mean']:.1f} (1)" in next(line for line in printed.splitlines() if "linear model" in line)
     best = max(names[2:], key=lambda name: reported[name]["dev"]["accuracy"])
     assert report["chosen"]["run"] == best
     tests = [reported[name]["test"]["accuracy"] for name in names[2:]]

@@ -14,6 +14,7 @@ from bertwright.base.reporter import MUTE, Reporter
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
+from bertwright.tasks.linear_floor import LINEAR
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
@@ -41,13 +42,14 @@ def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSetti
     report = read_json(settings.run / "report.json")
     scores = {(cell["row"], cell["column"]): cell["scores"] for cell in report["cells"]}
     rows = [
-        FLOOR, "BiLSTM, random vectors", "+ characters", "BERT, random weights", "BERT, frozen", "BERT, fine-tuned",
+        FLOOR, LINEAR, "BiLSTM, random vectors", "+ characters", "BERT, random weights", "BERT, frozen",
+        "BERT, fine-tuned",
     ]  # fmt: skip
     assert {*scores} == {(row, split) for row in rows for split in ("dev", "test")}
     assert all(name in printed for name in rows)
-    assert len(scores[FLOOR, "test"]) == 1
+    assert len(scores[FLOOR, "test"]) == len(scores[LINEAR, "test"]) == 1
     steps = {one["row"]: one for one in report["differences"]}
-    assert {row: one["from"] for row, one in steps.items()} == dict(zip(rows[2:], rows[1:], strict=False))
+    assert {row: one["from"] for row, one in steps.items()} == dict(zip(rows[3:], rows[2:], strict=False))
     for name in rows:
         assert all(0 <= score <= 1 for score in scores[name, "dev"] + scores[name, "test"])
         known = name not in ("BERT, frozen", "BERT, fine-tuned")  # a model folder without its run

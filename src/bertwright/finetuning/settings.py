@@ -40,6 +40,7 @@ RESUME_OVERRIDES = (
     "save_every",
     "log_every",
     "keep_checkpoints",
+    "linear_floor",
     "device",
     "track",
 )
@@ -199,6 +200,9 @@ class FinetuneSettings:
     (WANDB_PROJECT, MLFLOW_TRACKING_URI). Needs `pip install "bertwright[tracking]"`. Unset: nothing is sent."""
     keep_checkpoints: bool = False
     """Keep the newest and the best checkpoint after the run has finished. By default only the model remains."""
+    linear_floor: bool = True
+    """Also print the scores of a linear model that is trained on the same examples, in seconds; in tagging, and of a
+    lookup of the names in training. Question answering has none."""
     dry_run: bool = False
     """Print the data, the settings and the time, estimated from a few measured steps; then stop. Nothing is written."""
     tuning: TuningSettings = field(default_factory=TuningSettings)

@@ -131,14 +131,18 @@ def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> Pla
     device = replace(settings.device, dtype=select_dtype(settings.device))
     if settings.model is not None:
         lowercase = open_tokenizer(model_folder(settings.model)).lowercase
-        inputs = ExperimentInputs(level, None, "", settings.data, lowercase, settings.tasks, device, settings.model)
+        inputs = ExperimentInputs(
+            level, None, "", settings.data, lowercase, settings.tasks, device, settings.linear_floor, settings.model
+        )
         return Planner(inputs).plan(settings.experiment, settings.table)
     if settings.store is None:
         own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.table.takes_model else ""
         raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
     store = local_folder(settings.store).resolve()
     lowercase = open_tokenizer(store / "tokenizer").lowercase
-    inputs = ExperimentInputs(level, store, digest_store(store), settings.data, lowercase, settings.tasks, device)
+    inputs = ExperimentInputs(
+        level, store, digest_store(store), settings.data, lowercase, settings.tasks, device, settings.linear_floor
+    )
     return Planner(inputs).plan(settings.experiment, settings.table)
 
 
@@ -230,6 +234,7 @@ def format_command(settings: ExperimentSettings) -> str:
         if (value := getattr(settings, name)) is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
     words += [] if settings.bias_correction else ["--no-bias-correction"]
+    words += [] if settings.linear_floor else ["--no-linear-floor"]
     words += ["--tasks", *settings.tasks] if settings.tasks else []
     return " ".join([*words, "--dtype", select_dtype(settings.device)])
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from bertwright.base.description import Description, describe_progress, name_damaged_file, read_settings_with
 from bertwright.base.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
 from bertwright.base.messages import format_duration
-from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
+from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.base.settings import write_settings
 from bertwright.finetuning.finetune_cost import CostEstimator, open_timed
 from bertwright.finetuning.run import FinetuneRun
@@ -33,6 +33,7 @@ from bertwright.training.cost import CostEstimate
 from bertwright.training.distributed import check_single_process
 from bertwright.training.loop import DivergedError
 from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, check_run_directory, delete_weights
+from bertwright.trials.floors import linear_floors
 from bertwright.trials.grid_settings import RESUME_OVERRIDES, GridSettings
 from bertwright.trials.runner import Result, Runner, count_results
 from bertwright.trials.table import Score, Table, read_cells
@@ -91,6 +92,7 @@ class GridRun:
             GridTrial(point.name, (), (), settings.finetune_settings(point), str(point.setting), "dev", point.seed)
             for point in settings.points()
         ]
+        self.floors = linear_floors(self.trials[0].settings) if settings.linear_floor else []
 
     @property
     def results(self) -> list[tuple[GridTrial, Result]]:
@@ -145,6 +147,7 @@ class GridRun:
                 check_data_unchanged(self.runner.run_folder(trial), now)
             digests = digest_task_inputs(task, model)
             self.trials = [replace(trial, digests=digests) for trial in self.trials]
+            self.runner.run_all([replace(floor, digests=digests) for floor in self.floors], MUTE)
             with closing(self.runner.run_each(self.trials, self.reporter)) as completed:
                 for _ in completed:
                     self.prune()
@@ -201,8 +204,9 @@ class GridRun:
         """Return the table of the settings. `reports`: the report of the best run of each."""
         scored = [(trial, result.scores) for trial, result in self.results if not result.failure]
         columns = [split for split in ("dev", "test") if any(split in scores for _, scores in scored)]
+        floors = [(floor, result.scores) for floor in self.floors if (result := self.runner.result(floor))]
         cells = read_cells(
-            Score(trial.row, split, scores[split], trial.seed) for trial, scores in scored for split in columns
+            Score(trial.row, split, scores[split], trial.seed) for trial, scores in scored + floors for split in columns
         )
         summaries = {row: cells[row, "dev"].summary for row in rows if (row, "dev") in cells}
         title = f"{self.metric.replace('_', ' ')}, of each run the best evaluation; best setting on dev first"
@@ -215,7 +219,7 @@ class GridRun:
         return Table(
             title,
             {column: column for column in columns},
-            rows,
+            [*rows, *(floor.row for floor, _ in floors)],
             cells,
             diverged=diverged,
             details=details,

@@ -18,8 +18,9 @@ from bertwright.base.description import Description, describe_progress, name_dam
 from bertwright.base.files import lock_folder, read_json, write_json, write_text
 from bertwright.base.reporter import SILENT, Heading, Outputs, Reporter
 from bertwright.base.settings import write_settings
+from bertwright.tasks.linear_floor import LINEAR, LOOKUP
 from bertwright.training.run_folder import check_run_directory
-from bertwright.trials.floors import FrequentAnswer
+from bertwright.trials.floors import FrequentAnswer, linear_floors
 from bertwright.trials.ladder_settings import FLOOR, RESUME_OVERRIDES, LadderSettings, slug
 from bertwright.trials.runner import Result, Runner, count_results
 from bertwright.trials.table import Score, Table, contrast_rows, estimate_cells, read_cells
@@ -63,9 +64,11 @@ def ladder(settings: LadderSettings, reporter: Reporter = SILENT) -> Path:
 def list_trials(settings: LadderSettings) -> list[Trial]:
     """Return the runs, one of each system first; the floor is scored once."""
     rungs, trials = settings.rungs(), list[Trial]()
+    first = settings.finetune_settings(rungs[0], 0)
     if settings.task.build_task().has_frequent_answer:
-        first = settings.finetune_settings(rungs[0], 0)
         trials.append(FrequentAnswer(f"{slug(FLOOR)}-seed0", (), (), first, FLOOR))
+    if settings.linear_floor:
+        trials += linear_floors(first)
     return trials + [
         Finetune(f"{slug(rung.name)}-seed{seed}", (), (), settings.finetune_settings(rung, seed), rung.name, seed=seed)
         for seed in range(settings.seeds)
@@ -84,7 +87,7 @@ def make_table(settings: LadderSettings, rows: Sequence[str], results: Sequence[
     columns = {column: column for column in ("dev", "test") if any(name == column for _, name in cells)}
     last = [*columns][-1]
     estimates = estimate_cells(cells)
-    steps = [(row, below) for below, row in pairwise(rows) if below != FLOOR]
+    steps = [(row, below) for below, row in pairwise(rows) if below not in (FLOOR, LINEAR, LOOKUP)]
     contrasts = contrast_rows(steps, [last], estimates)
     works = {rung.name: pretraining_work(rung.sources()) for rung in settings.rungs()}
     minutes = {

@@ -20,7 +20,7 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.trials.compose import Compose, ComposeSettings
-from bertwright.trials.floors import FrequentAnswer, InitialModel
+from bertwright.trials.floors import FrequentAnswer, InitialModel, linear_floors
 from bertwright.trials.levels import ExperimentLevel
 from bertwright.trials.paper_table import (
     CURVE_CHECKPOINTS,
@@ -107,6 +107,8 @@ class ExperimentInputs:
     tasks: tuple[str, ...]
     """Names of presets; empty: the tasks of the paper's table."""
     device: DeviceSettings
+    linear_floor: bool = True
+    """Whether models without a network are floors as well."""
     model: str | None = None
     """Model folder of tables 1 and 7, in place of a pre-training."""
 
@@ -138,7 +140,7 @@ class Planner:
         if any(trial.column == FEATURES for trial in trials):
             titles[FEATURES] = f"{HEADS_ON} features F1"
         used = {trial.row for trial in trials}
-        names = (*(row for row in rows if row in used and row not in FLOORS), *FLOORS)
+        names = (*(row for row in rows if row in used and row not in FLOORS), *(row for row in FLOORS if row in used))
         claims = [
             claim if claim.columns else claim._replace(columns=tuple(tasks))
             for claim in at(table.claims, self)
@@ -341,18 +343,20 @@ class Planner:
         ]
 
     def floors(self, task: FoundTask) -> list[Trial]:
-        """Return the trials of both floors of a task.
+        """Return the trials of the floors of a task.
 
         The same network from random weights has the same rates, steps and seeds as the rows above it.
         """
         trials = self.finetune(RANDOM, task, Row(), self.random)
-        if not task.settings.build_task().has_frequent_answer:
-            return trials
         start, name = self.random[0], task.settings.task  # whose tokenizer reads the task
         settings = self._finetune_settings(task, 0, 0.0, Row(), None)
         described, digests = f"most frequent answer of {name}", self._digest(task, start)
         parents = (start,) if isinstance(start, Trial) else ()
-        return [*trials, FrequentAnswer(described, digests, parents, settings, FREQUENT, name)]
+        if self.inputs.linear_floor:
+            trials += linear_floors(settings, digests, parents, name)
+        if task.settings.build_task().has_frequent_answer:
+            trials.append(FrequentAnswer(described, digests, parents, settings, FREQUENT, name))
+        return trials
 
     def finetune(self, row: str, task: FoundTask, how: Row, starts: Starts) -> list[Trial]:
         """Return the fine-tunings of a cell, one for each pre-training, seed and learning rate."""
@@ -386,6 +390,7 @@ class Planner:
             seed=seed,
             eval_every=NO_DEV_SELECTION,
             save_every=SAVE_EVERY,
+            linear_floor=False,
             tuning=TuningSettings(
                 task.validation_fraction,
                 self.limit(name),
