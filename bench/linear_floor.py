@@ -87,8 +87,8 @@ def main() -> None:
     use_threads(1)
     report: dict[str, Any] = {"machine": describe_machine(1)}
     for title, job in JOBS.items():
-        examples = [read(job.task, arguments.data / path) for path in (job.train, job.scored)]
-        report[title] = measure(job, *examples, arguments.samples)
+        train, scored = (read(job.task, arguments.data / path) for path in (job.train, job.scored))
+        report[title] = measure(job, train, scored, arguments.samples)
         print(title, json.dumps(report[title]))
     arguments.results.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

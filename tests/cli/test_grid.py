@@ -202,7 +202,7 @@ def test_ctrl_c_during_a_run_loses_nothing(
 def test_kill_between_a_run_and_its_record_repeats_nothing(
     tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1)
+    settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1, linear_floor=False)
 
     def die(*_: Any) -> None:
         raise SystemExit("killed")
@@ -293,7 +293,7 @@ def test_diverged_run_is_recorded_and_the_grid_continues(tmp_path: Path, make: M
     assert "1 of 2 runs diverged" in printed
     report = read_json(settings.run / "report.json")
     assert report["chosen"]["run"] == ended["name"]
-    assert {cell["row"] for cell in report["cells"]} == {"lr0.001-bs16-ep0.5"}
+    assert {cell["row"] for cell in report["cells"]} == {"lr0.001-bs16-ep0.5", "linear model"}
     assert report["without_results"] == [{"row": "lr1e+30-bs16-ep0.5", "column": "dev", "diverged": 1}]
     chosen = settings.run / "runs" / ended["name"] / "run"
     assert same_weights(chosen / "model", settings.run / "model")

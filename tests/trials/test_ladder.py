@@ -63,7 +63,7 @@ def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSetti
     assert sum(line.startswith(tuple(f"| {row} |" for row in rows)) for line in table) == len(rows) + len(steps)
     assert not list(settings.run.rglob("*.safetensors"))
     described = " ".join(run_and_capture(info, InfoSettings(settings.run)).split())
-    assert "ladder of systems state finished runs done 11 table Ladder of classification" in described
+    assert "ladder of systems state finished runs done 12 table Ladder of classification" in described
     assert f"BERT, fine-tuned dev {100 * sum(scores['BERT, fine-tuned', 'dev']) / 2:.2f}, test" in described
 
 
@@ -80,11 +80,11 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
         return train(tuning, reporter)
 
     monkeypatch.setattr(trials, "finetune", stop_in_the_second)
-    with pytest.raises(KeyboardInterrupt, match=r"2 of 3 runs are finished.*--resume"):
+    with pytest.raises(KeyboardInterrupt, match=r"3 of 4 runs are finished.*--resume"):
         run_ladder(small)
     assert trained == ["bilstm-random-vectors-seed0"]
     monkeypatch.setattr(trials, "finetune", train)
-    assert "3 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
+    assert "4 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
     assert "0 of them pending" in run_ladder(replace(small, resume=True))
     (small.run / "results.jsonl").touch()
     with pytest.raises(ValueError, match=r"results\.jsonl: .*earlier version; .*--run"):

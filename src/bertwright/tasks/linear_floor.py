@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertwright.tables.tag_example import TagExample
 from bertwright.tables.tag_schemes import Span, find_spans, spell
-from bertwright.tables.tagged_sentences import TagExample
 from bertwright.tasks.classification import Classification, TextExample, known_labels
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
@@ -110,7 +110,7 @@ def train_floor(name: str, task: AnyTask, examples: Mapping[str, Sequence[Any]])
     if isinstance(task, Tagging):
         task = replace(task, tag_head="linear").with_labels_of(whole)
     train = _limit(task, whole)
-    floor = (_look_up if name == LOOKUP else _fit)(task, train)
+    floor = _look_up(task, train) if isinstance(task, Tagging) and name == LOOKUP else _fit(task, train)
     if len(train) < len(whole):
         floor = replace(floor, reads=f"{floor.reads}, {len(train):,} of {len(whole):,} examples")
     if isinstance(task, MultiLabel) and (dev := examples.get("dev")):
@@ -159,32 +159,46 @@ Described = Sequence[tuple[Any, Sequence[Sequence[str]]]]
 """Per block, `rows` and the names of the features of each word; a name may occur several times."""
 
 
+class Problem(NamedTuple):
+    """What the linear model of a task learns."""
+
+    reads: str
+    """What it knows of the examples."""
+    describe: Callable[[Sequence[Any]], Described]
+    loss: Loss
+    targets: Floats
+    """N × C."""
+
+
+def _pose(task: AnyTask, train: Sequence[Any]) -> Problem:
+    """Return the problem that the training examples of a task pose."""
+    if isinstance(task, Tagging):
+        one_hot = np.eye(len(task.labels))[task.encode_labels(train)]
+        return Problem("spelling and neighbours", _describe_words, cross_entropy, one_hot)
+    if isinstance(task, MultipleChoice):  # whether an ending is the right one
+        right = zip(train, known_labels(train), strict=True)
+        targets = np.concatenate([np.arange(len(one.endings)) == label for one, label in right])
+        return Problem("words of prompt and ending", _describe_texts, logistic_loss, targets[:, None].astype(float))
+    reads = "words of both texts" if task.num_segments == 2 else "words and bigrams"
+    if isinstance(task, Classification):
+        one_hot = np.eye(len(task.labels))[task.encode_labels(train)]
+        return Problem(reads, _describe_texts, cross_entropy, one_hot)
+    assert isinstance(task, MultiLabel | Regression), f"{type(task).__name__} has no floor"
+    loss = logistic_loss if isinstance(task, MultiLabel) else squared_loss
+    targets = task.encode_labels(train).reshape(len(train), -1).astype(float)
+    return Problem(reads, _describe_texts, loss, targets)
+
+
 def _fit(task: AnyTask, train: Sequence[Any]) -> Floor:
     """Train the linear model of a task."""
-    reads, describe, loss = "words and bigrams", _describe_texts, cross_entropy
-    if isinstance(task, Tagging):
-        reads, describe = "spelling and neighbours", _describe_words
-        targets = np.eye(len(task.labels))[task.encode_labels(train)]
-    elif isinstance(task, MultipleChoice):  # whether an ending is the right one
-        reads, loss = "words of prompt and ending", logistic_loss
-        right = zip(train, known_labels(train), strict=True)
-        targets = np.concatenate([np.arange(len(one.endings)) == label for one, label in right])[:, None]
-    else:
-        targets = task.encode_labels(train)
-        if isinstance(task, Classification):
-            targets = np.eye(len(task.labels))[targets]
-        else:
-            loss = logistic_loss if isinstance(task, MultiLabel) else squared_loss
-            targets = targets.reshape(len(train), -1)
-        if task.num_segments == 2:
-            reads = "words of both texts"
+    reads, describe, loss, targets = _pose(task, train)
     described, vocabularies = describe(train), list[dict[str, int]]()
     blocks = list[Block]()
     for rows, names in described:
         block, vocabulary = _learn_features(rows, names, MAX_WEIGHTS // targets.shape[1] // len(described))
         blocks.append(block)
         vocabularies.append(vocabulary)
-    weights, bias = fit_linear(blocks, targets.astype(np.float64), loss)
+    weights, bias = fit_linear(blocks, targets, loss)
 
     def compute(examples: Sequence[Any]) -> Floats:
         pairs = zip(describe(examples), vocabularies, strict=True)
@@ -218,7 +232,8 @@ def _add_outputs(blocks: Sequence[Block], weights: Floats) -> Floats:
     """Return the sum of the blocks' outputs, N × C."""
     ends = np.cumsum([block.features.shape[1] for block in blocks])[:-1]
     parts = zip(blocks, np.split(weights, ends), strict=True)
-    return np.sum([block.outputs(part) for block, part in parts], axis=0)
+    outputs: Floats = np.sum([block.outputs(part) for block, part in parts], axis=0)
+    return outputs
 
 
 def cross_entropy(outputs: Floats, targets: Floats) -> tuple[float, Floats]:

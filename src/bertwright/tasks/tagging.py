@@ -505,6 +505,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         return tags if self._learned_scheme == self._scheme else spell(find_spans(tags), len(tags), "bioes")
 
     def encode_labels(self, examples: Sequence[TagExample]) -> Ints:
+        """Return the number of each word's tag, in the scheme that the network learns; UNSEEN without one."""
         ids = {tag: number for number, tag in enumerate(self.labels)}
         if self._scheme != "none":
             # A known type may lack a spelling in the training data, such as I-LST in CoNLL-2000: scored, never
