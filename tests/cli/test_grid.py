@@ -101,6 +101,9 @@ def test_table_and_report_agree_with_the_runs(finished_grid: tuple[GridSettings,
         assert line.split()[-1] == "4"  # evaluations of which the best counts
         assert report["details"]["best of"][row] == "4"
     assert printed.index(f" {rows[0]} ") < printed.index(f" {rows[1]} ")
+    floor = cells["linear model", "dev"]
+    assert floor["scores"] == [read_json(settings.run / "runs" / "linear-model-floor" / "result.json")["scores"]["dev"]]
+    assert f"{100 * floor['mean']:.1f} (1)" in next(line for line in printed.splitlines() if "linear model" in line)
     best = max(names[2:], key=lambda name: reported[name]["dev"]["accuracy"])
     assert report["chosen"]["run"] == best
     tests = [reported[name]["test"]["accuracy"] for name in names[2:]]
@@ -198,7 +201,7 @@ def test_ctrl_c_during_a_run_loses_nothing(
 def test_kill_between_a_run_and_its_record_repeats_nothing(
     tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1)
+    settings = make(tmp_path / "run", learning_rates=(1e-3,), epochs=(0.2,), seeds=1, linear_floor=False)
 
     def die(*_: Any) -> None:
         raise SystemExit("killed")
@@ -289,7 +292,7 @@ def test_diverged_run_is_recorded_and_the_grid_continues(tmp_path: Path, make: M
     assert "1 of 2 runs diverged" in printed
     report = read_json(settings.run / "report.json")
     assert report["chosen"]["run"] == ended["name"]
-    assert {cell["row"] for cell in report["cells"]} == {"lr0.001-bs16-ep0.5"}
+    assert {cell["row"] for cell in report["cells"]} == {"lr0.001-bs16-ep0.5", "linear model"}
     assert report["without_results"] == [{"row": "lr1e+30-bs16-ep0.5", "column": "dev", "diverged": 1}]
     chosen = settings.run / "runs" / ended["name"] / "run"
     assert same_weights(chosen / "model", settings.run / "model")

@@ -9,7 +9,7 @@ import pytest
 from bertwright.base.reporter import Fields, Heading, Reporter
 from bertwright.tables.question_files import GoldAnswer, QaExample
 from bertwright.tables.tag_example import TagExample
-from bertwright.tasks.classification import Classification, TextExample
+from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -17,6 +17,7 @@ from bertwright.tasks.regression import Regression
 from bertwright.tasks.shown_examples import MAX_ANSWERS, show_examples
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.text_task import TextExample
 
 ANSWER, LOST = GoldAnswer("the baker", 4), GoldAnswer("nobody", None)
 CASES: list[tuple[AnyTask, list[Any], dict[str, str], dict[str, int]]] = [

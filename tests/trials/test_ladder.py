@@ -14,6 +14,7 @@ from bertwright.base.reporter import MUTE, Reporter
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
+from bertwright.tasks.linear_floor import LINEAR
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
@@ -42,13 +43,14 @@ def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSetti
     report = read_json(settings.run / "report.json")
     scores = {(cell["row"], cell["column"]): cell["scores"] for cell in report["cells"]}
     rows = [
-        FLOOR, "BiLSTM, random vectors", "+ characters", "BERT, random weights", "BERT, frozen", "BERT, fine-tuned",
+        FLOOR, LINEAR, "BiLSTM, random vectors", "+ characters", "BERT, random weights", "BERT, frozen",
+        "BERT, fine-tuned",
     ]  # fmt: skip
     assert {*scores} == {(row, split) for row in rows for split in ("dev", "test")}
     assert all(name in printed for name in rows)
-    assert len(scores[FLOOR, "test"]) == 1
+    assert len(scores[FLOOR, "test"]) == len(scores[LINEAR, "test"]) == 1
     steps = {one["row"]: one for one in report["differences"]}
-    assert {row: one["from"] for row, one in steps.items()} == dict(zip(rows[2:], rows[1:], strict=False))
+    assert {row: one["from"] for row, one in steps.items()} == dict(zip(rows[3:], rows[2:], strict=False))
     for name in rows:
         assert all(0 <= score <= 1 for score in scores[name, "dev"] + scores[name, "test"])
         known = name not in ("BERT, frozen", "BERT, fine-tuned")  # a model folder without its run
@@ -62,7 +64,7 @@ def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSetti
     assert sum(line.startswith(tuple(f"| {row} |" for row in rows)) for line in table) == len(rows) + len(steps)
     assert not list(settings.run.rglob("*.safetensors"))
     described = " ".join(run_and_capture(info, InfoSettings(settings.run)).split())
-    assert "ladder of systems state finished runs done 11 table Ladder of classification" in described
+    assert "ladder of systems state finished runs done 12 table Ladder of classification" in described
     assert f"BERT, fine-tuned dev {100 * sum(scores['BERT, fine-tuned', 'dev']) / 2:.2f}, test" in described
 
 
@@ -79,11 +81,11 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
         return train(tuning, reporter)
 
     monkeypatch.setattr(task_trials, "finetune", stop_in_the_second)
-    with pytest.raises(KeyboardInterrupt, match=r"2 of 3 runs are finished.*--resume"):
+    with pytest.raises(KeyboardInterrupt, match=r"3 of 4 runs are finished.*--resume"):
         run_ladder(small)
     assert trained == ["bilstm-random-vectors-seed0"]
     monkeypatch.setattr(task_trials, "finetune", train)
-    assert "3 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
+    assert "4 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
     assert "0 of them pending" in run_ladder(replace(small, resume=True))
     (small.run / "results.jsonl").touch()
     with pytest.raises(ValueError, match=r"results\.jsonl: .*earlier version; .*--run"):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.base.files import digest_file
-from bertwright.base.reporter import SILENT, Fields, Heading, Outputs, Reporter, Rows
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import (
     FinetuneState,
@@ -28,6 +28,7 @@ from bertwright.interop.model_files import digest_model
 from bertwright.models.encoder import EncoderConfig
 from bertwright.models.heads import TaskBatch
 from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.tasks.linear_floor import FloorScores, score_floors
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.score_formats import format_scores, make_score_table
 from bertwright.tasks.shown_examples import show_examples
@@ -261,7 +262,18 @@ class FinetuneRun:
             "dev_evaluations": len(result.evaluations),
             "stopped_early": state.optimizer.steps < self.fit_settings().steps,
             "scores": scores,
+            "linear_floor": self.score_floors(),
         } | state.task.report_fields(state.train.examples)
+
+    def score_floors(self) -> dict[str, Mapping[str, Mapping[str, float]]]:
+        """Return the scores of the floors by name and split; none if they are not wanted."""
+        state = self.state
+        if self.temporary or not self.settings.linear_floor:
+            return {}
+        splits = {split.name: split.examples for split in (state.train, state.dev, state.test) if split}
+        scored = {name: examples for name, examples in splits.items() if name != "train"}
+        with self.reporter.progress("linear floor", None):
+            return dict(score_floors(state.task, splits, scored))
 
     def print_results(self, report: Mapping[str, Any]) -> None:
         """Print the scores by split and, unless it is temporary, the files of the run."""
@@ -285,6 +297,8 @@ class FinetuneRun:
         for name, result in self.best.items():
             for warning in result.task.single_class_warnings(result.predictions):
                 self.reporter.note(f"{name}: {warning}; try more --epochs, or another --learning-rate")
+        for floor in report["linear_floor"].items():
+            self.reporter.record(Line(FloorScores(*floor).describe(report["metric"])))
 
 
 def format_dropout(config: EncoderConfig) -> str:

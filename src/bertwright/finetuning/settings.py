@@ -41,6 +41,7 @@ RESUME_OVERRIDES = (
     "save_every",
     "log_every",
     "keep_checkpoints",
+    "linear_floor",
     "device",
     "track",
 )
@@ -203,6 +204,9 @@ class FinetuneSettings:
     show_examples: int = 0
     """Print how often each gold answer occurs, and this many examples of each split as they were read (a dry run: one);
     with --dry-run, only look at them: no step is measured."""
+    linear_floor: bool = True
+    """Also print the scores of a linear model that is trained on the same examples, in seconds; in tagging, and of a
+    lookup of the names in training. Question answering has none."""
     dry_run: bool = False
     """Print the data, the settings and the time, estimated from a few measured steps; then stop. Nothing is written."""
     tuning: TuningSettings = field(default_factory=TuningSettings)

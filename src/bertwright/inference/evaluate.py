@@ -19,6 +19,7 @@ from bertwright.text.sources import check_exist, check_unique
 from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
+    from bertwright.tasks.linear_floor import FloorScores
     from bertwright.tasks.task import AnyTask
 
 
@@ -44,11 +45,16 @@ class EvaluateSettings:
     """Question answering with questions that may have no answer: τ, the margin over "no answer" above which the best
     span is the answer. Multi-label: the probability above which a label is predicted. Unset: the model's; of an
     ensemble, the mean of its models'. The best on these examples is printed."""
+    linear_floor: bool = True
+    """Also print the scores of a linear model that is trained on the model's training files, in seconds; in tagging,
+    and of a lookup of the names in training. Question answering has none."""
+    floor_train: tuple[str, ...] = ()
+    """Training files of the linear model. Unset: the files that the model's run has read, if they are unchanged."""
     overrides: TaskOptions = field(default_factory=TaskOptions)
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        check_not_str(self, "inputs", "ensemble")
+        check_not_str(self, "inputs", "ensemble", "floor_train")
         check_minimum(self, 0, "show_examples")
         if not self.inputs:
             raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
@@ -92,8 +98,10 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
         with reporter.progress("evaluating", encoded.num_items) as advance:
             predictions = task.decode(examples, encoded, predict_ensemble(members, encoded, advance))
         scores = task.score(examples, predictions)
+        floors = _score_floors(settings, task, examples, reporter) if settings.linear_floor else []
         if temporary is not None:
             report = scores | task.score_details(examples, predictions)
+            report |= {"linear_floor": {floor.name: floor.scores[""] for floor in floors}} if floors else {}
             temporary.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if settings.errors is not None and errors_file is not None:
             wrong = _write_errors(errors_file, settings.errors.suffix, task, examples, predictions)
@@ -105,11 +113,30 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     for warning in warnings + task.single_class_warnings(predictions):
         reporter.note(warning)
     _print_scores(reporter, task, examples, predictions, scores)
+    for floor in floors:
+        reporter.record(Line(floor.describe(task.metric)))
     if settings.output is not None:
         reporter.record(Line(f"{settings.output}: scores written"))
     if settings.errors is not None:
         reporter.record(Line(f"{settings.errors}: {wrong:,} wrong predictions written"))
     return scores
+
+
+def _score_floors(
+    settings: EvaluateSettings, task: AnyTask, examples: Sequence[Any], reporter: Reporter
+) -> list[FloorScores]:
+    """Score the floors that the model's training files give; none if they are not at hand."""
+    from bertwright.finetuning.training_examples import read_training_examples
+    from bertwright.tasks.linear_floor import floor_names, score_floors
+
+    if settings.floor_train:
+        train = [example for path in settings.floor_train for example in task.read(path)]
+        return score_floors(task, {"train": train}, {"": examples})
+    found = read_training_examples(Path(settings.model))
+    if found is None and floor_names(task):
+        text = "no linear floor: the files that the model was trained on are not at hand; name them with --floor-train"
+        reporter.record(Line(text, "minor"))
+    return score_floors(task, found, {"": examples}) if found else []
 
 
 def _write_errors(path: Path, suffix: str, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any]) -> int:

@@ -262,7 +262,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         return (word for example in examples for word in example.words)
 
     def check(self, examples: Sequence[TagExample]) -> None:
-        self._encode_labels(examples)
+        self.encode_labels(examples)
 
     def warnings(self, examples: Sequence[TagExample], paths: Sequence[str] = ()) -> list[str]:
         found = []
@@ -322,7 +322,7 @@ class Tagging(Task[TagExample, TagPrediction]):
             example_ids=windows.example,
             positions=(positions + np.repeat(placed.starts[0], counts)).astype(np.int32),
             position_counts=counts,
-            labels=self._encode_labels(examples) if labeled else np.zeros(0, dtype=np.int64),
+            labels=self.encode_labels(examples) if labeled else np.zeros(0, dtype=np.int64),
             label_counts=counts if labeled else np.zeros_like(counts),
             truncated=words.truncated,
             empty_words=int((words.first[read] == len(words.ids) - 1).sum()),
@@ -347,7 +347,7 @@ class Tagging(Task[TagExample, TagPrediction]):
             raise ValueError(
                 f"class_weights: the loss of tag_head = {self.tag_head!r} is of whole sentences, not of words; omit it"
             )
-        labels = self._encode_labels(examples)
+        labels = self.encode_labels(examples)
         return balance(np.bincount(labels[labels != UNSEEN], minlength=len(self.labels)))
 
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
@@ -503,7 +503,8 @@ class Tagging(Task[TagExample, TagPrediction]):
         tags = self._gold(example)
         return tags if self._learned_scheme == self._scheme else spell(find_spans(tags), len(tags), "bioes")
 
-    def _encode_labels(self, examples: Sequence[TagExample]) -> Ints:
+    def encode_labels(self, examples: Sequence[TagExample]) -> Ints:
+        """Return the number of each word's tag, in the scheme that the network learns; UNSEEN without one."""
         ids = {tag: number for number, tag in enumerate(self.labels)}
         if self._scheme != "none":
             # A known type may lack a spelling in the training data, such as I-LST in CoNLL-2000: scored, never

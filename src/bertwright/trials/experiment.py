@@ -141,7 +141,9 @@ def plan_experiment(settings: ExperimentSettings, level: ExperimentLevel) -> Pla
         own = " (or --model FOLDER, to fine-tune a model of your own)" if settings.table.takes_model else ""
         raise ValueError(f"no token store given: --store FOLDER, as `bertwright prepare` wrote it{own}")
     lowercase = open_tokenizer(vocabulary).lowercase
-    inputs = ExperimentInputs(level, store, digest, settings.data, lowercase, settings.tasks, device, settings.model)
+    inputs = ExperimentInputs(
+        level, store, digest, settings.data, lowercase, settings.tasks, device, settings.linear_floor, settings.model
+    )
     return Planner(inputs).plan(settings.experiment, settings.table)
 
 
@@ -233,6 +235,7 @@ def format_command(settings: ExperimentSettings) -> str:
         if (value := getattr(settings, name)) is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
     words += [] if settings.bias_correction else ["--no-bias-correction"]
+    words += [] if settings.linear_floor else ["--no-linear-floor"]
     words += ["--tasks", *settings.tasks] if settings.tasks else []
     return " ".join([*words, "--dtype", select_dtype(settings.device)])
 

@@ -60,5 +60,7 @@ class ExperimentInputs:
     tasks: tuple[str, ...]
     """Names of presets; empty: the tasks of the paper's table."""
     device: DeviceSettings
+    linear_floor: bool = True
+    """Whether models without a network are floors as well."""
     model: str | None = None
     """Model folder of tables 1 and 7, in place of a pre-training."""

@@ -59,6 +59,9 @@ class ExperimentSettings:
     bias_correction: bool = True
     """Adam's bias correction in fine-tuning. Google's code, and so the paper, has none; on small data sets, runs then
     often end at the most frequent label."""
+    linear_floor: bool = True
+    """Also have rows for a linear model that is trained on the same examples, in seconds; in tagging, and for a lookup
+    of the names in training. No claim is checked in a column where no row is above them."""
     dry_run: bool = False
     """Only print the plan and the estimated time, measured with a few steps; nothing is run."""
     report_only: bool = False

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from bertwright.base.description import Description, describe_progress, name_damaged_file, read_settings_with
 from bertwright.base.files import atomic_folder, lock_folder, read_json, remove_stale_parts, write_json
 from bertwright.base.messages import format_duration
-from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
+from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.finetuning.finetune_cost import CostEstimator, open_timed
 from bertwright.finetuning.run import FinetuneRun
 from bertwright.interop.model_files import digest_model
@@ -37,6 +37,7 @@ from bertwright.training.run_folder import (
     delete_weights,
     write_run_settings,
 )
+from bertwright.trials.floors import linear_floors
 from bertwright.trials.grid_settings import RESUME_OVERRIDES, GridSettings
 from bertwright.trials.runner import Result, Runner, count_results
 from bertwright.trials.table import Table
@@ -91,6 +92,7 @@ class GridRun:
             GridTrial(point.name, (), (), settings.finetune_settings(point), str(point.setting), "dev", point.seed)
             for point in settings.points()
         ]
+        self.floors = linear_floors(self.trials[0].settings) if settings.linear_floor else []
 
     @property
     def results(self) -> list[tuple[GridTrial, Result]]:
@@ -145,6 +147,7 @@ class GridRun:
                 check_data_unchanged(self.runner.run_folder(trial), now)
             digests = digest_task_inputs(task, model)
             self.trials = [replace(trial, digests=digests) for trial in self.trials]
+            self.runner.run_all([replace(floor, digests=digests) for floor in self.floors], MUTE)
             with closing(self.runner.run_each(self.trials, self.reporter)) as completed:
                 for _ in completed:
                     self.prune()
@@ -200,7 +203,9 @@ class GridRun:
     def make_table(self, rows: Sequence[str], reports: dict[str, dict[str, Any]]) -> Table:
         """Return the table of the settings. `reports`: the report of the best run of each."""
         title = f"{self.metric.replace('_', ' ')}, of each run the best evaluation; best setting on dev first"
-        table = Table.of_series(title, rows, self.results, LEGEND)
+        floors = self.runner.results(self.floors)
+        results = [*self.results, *floors]
+        table = Table.of_series(title, [*rows, *(floor.row for floor, _ in floors)], results, LEGEND)
         summaries = {row: table.cells[row, "dev"].summary for row in rows if (row, "dev") in table.cells}
         details = {
             "min on dev": {row: format_score(one.min) for row, one in summaries.items()},

@@ -16,7 +16,14 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
 
-RESUME_OVERRIDES = ("run", "resume", "dry_run", "keep_all", "device")  # settings that may change on resume
+RESUME_OVERRIDES = (
+    "run",
+    "resume",
+    "dry_run",
+    "keep_all",
+    "linear_floor",
+    "device",
+)  # settings that may change on resume
 MAX_SEEDS = 1_000
 
 
@@ -71,6 +78,9 @@ class GridSettings:
     (paper, 4.1)."""
     keep_all: bool = False
     """Keep the weights of all runs, not only of the chosen run. Metrics and logs are always kept."""
+    linear_floor: bool = True
+    """Also have a row for a linear model that is trained on the same examples, in seconds; in tagging, and one for a
+    lookup of the names in training."""
     resume: bool = False
     """Continue with the settings in the folder: finished runs are not repeated, and an interrupted one is resumed."""
     dry_run: bool = False
@@ -112,6 +122,7 @@ class GridSettings:
             batch_size=point.setting.batch_size,
             seed=point.seed,
             keep_checkpoints=self.keep_all,
+            linear_floor=False,
             tuning=self.tuning,
             optimizer=replace(self.optimizer, learning_rate=point.setting.learning_rate),
             device=self.device,

@@ -17,7 +17,7 @@ from bertwright.tasks.tagging import Tagging
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import check_run_directory
 
-RESUME_OVERRIDES = ("run", "resume", "device")
+RESUME_OVERRIDES = ("run", "resume", "linear_floor", "device")
 FLOOR = "most frequent answer"
 
 
@@ -76,6 +76,9 @@ class LadderSettings:
     """Share of the training examples that becomes dev if there are no dev files."""
     limit: int | None = None
     """Use only this many randomly chosen examples of each split. Unset: all."""
+    linear_floor: bool = True
+    """Also have a row for a linear model that is trained on the same examples, in seconds; in tagging, and one for a
+    lookup of the names in training."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
@@ -118,7 +121,9 @@ class LadderSettings:
         if rung.is_frozen:
             tuning["freeze_layers"] = count_layers(table["model"])
         table |= {"run": str(self.run / "runs" / f"{slug(rung.name)}-seed{seed}"), "task": task, "tuning": tuning}
-        table |= {"seed": seed, "device": to_table(self.device)} | ({} if epochs is None else {"epochs": epochs})
+        table |= {"seed": seed, "linear_floor": False, "device": to_table(self.device)} | (
+            {} if epochs is None else {"epochs": epochs}
+        )
         return from_table(FinetuneSettings, table, "ladder")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from bertwright.models.representations import RepresentationName
+from bertwright.tasks.linear_floor import LINEAR, LOOKUP
 from bertwright.trials.ladder_settings import FLOOR
 from bertwright.trials.levels import Shape
 
@@ -22,7 +23,7 @@ named as the task's preset, or PRESET EM for SQuAD's exact match; a row as the s
 
 PERPLEXITY, FEATURES = "perplexity", "features"  # columns without fine-tuning
 FREQUENT, RANDOM = FLOOR, "random weights"
-FLOORS = (FREQUENT, RANDOM)  # rows of every table: the floors of its columns
+FLOORS = (FREQUENT, LOOKUP, LINEAR, RANDOM)  # rows of every table: the floors of its columns
 CURVE_CHECKPOINTS = 10  # evenly spaced checkpoints of a pre-training, which figure 5 shows
 ACCURACY = {"mrpc": "accuracy"}  # metric in tables 5 and 6; table 1 has F1
 UNTRAINED_POOLER = (

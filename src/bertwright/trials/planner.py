@@ -19,6 +19,7 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.trials.composed_model import Compose, ComposeSettings
 from bertwright.trials.experiment_plan import ExperimentInputs, Plan
+from bertwright.trials.floors import FrequentAnswer, linear_floors
 from bertwright.trials.paper_table import (
     CURVE_CHECKPOINTS,
     FEATURES,
@@ -33,7 +34,7 @@ from bertwright.trials.paper_table import (
 from bertwright.trials.pretrain_trials import BestRate, InitialModel, Pretrain, SameRate, with_rate
 from bertwright.trials.probe_settings import ProbeSettings, ProbeTrial
 from bertwright.trials.task_files import FoundTask, add_test_files, find_task
-from bertwright.trials.task_trials import FrequentAnswer, LastStepFinetune, Probe, digest_task_inputs
+from bertwright.trials.task_trials import LastStepFinetune, Probe, digest_task_inputs
 from bertwright.trials.trial import Digests, Trial
 
 Starts = Sequence[Trial | Mapping[int, Trial] | None]
@@ -74,7 +75,7 @@ class Planner:
         if any(trial.column == FEATURES for trial in trials):
             titles[FEATURES] = f"{HEADS_ON} features F1"
         used = {trial.row for trial in trials}
-        names = (*(row for row in rows if row in used and row not in FLOORS), *FLOORS)
+        names = (*(row for row in rows if row in used and row not in FLOORS), *(row for row in FLOORS if row in used))
         claims = [
             claim if claim.columns else claim._replace(columns=tuple(tasks))
             for claim in at(table.claims, self)
@@ -269,18 +270,20 @@ class Planner:
         ]
 
     def floors(self, task: FoundTask) -> list[Trial]:
-        """Return the trials of both floors of a task.
+        """Return the trials of the floors of a task.
 
         The same network from random weights has the same rates, steps and seeds as the rows above it.
         """
         trials = self.finetune(RANDOM, task, Row(), self.random)
-        if not task.settings.build_task().has_frequent_answer:
-            return trials
         start, name = self.random[0], task.settings.task  # whose tokenizer reads the task
         settings = self._finetune_settings(task, 0, 0.0, Row(), None)
         described, digests = f"most frequent answer of {name}", self._digest(task, start)
         parents = (start,) if isinstance(start, Trial) else ()
-        return [*trials, FrequentAnswer(described, digests, parents, settings, FREQUENT, name)]
+        if self.inputs.linear_floor:
+            trials += linear_floors(settings, digests, parents, name)
+        if task.settings.build_task().has_frequent_answer:
+            trials.append(FrequentAnswer(described, digests, parents, settings, FREQUENT, name))
+        return trials
 
     def finetune(self, row: str, task: FoundTask, how: Row, starts: Starts) -> list[Trial]:
         """Return the fine-tunings of a cell, one for each pre-training, seed and learning rate."""
@@ -314,6 +317,7 @@ class Planner:
             seed=seed,
             eval_every=NO_DEV_SELECTION,
             save_every=SAVE_EVERY,
+            linear_floor=False,
             tuning=TuningSettings(
                 task.validation_fraction,
                 self.limit(name),

@@ -160,8 +160,9 @@ class FloorColumns(NamedTuple):
         """Return a note on each group."""
         at_floor, without_floor, undecided = map(", ".join, self)
         notes = {
-            f"At the floor: {at_floor}. No pre-trained row is above both the most frequent answer and the same network "
-            "from random weights (95 % interval), so that these columns measure no pre-training.": at_floor,
+            f"At the floor: {at_floor}. No pre-trained row is above the most frequent answer, the models without a "
+            "network and the same network from random weights (95 % interval), so that these columns measure no "
+            "pre-training.": at_floor,
             f"The floors of {without_floor} have not been run yet, so that no claim is checked there.": without_floor,
             f"{undecided}: one run of each row and no scores of single examples, so that no interval says whether a "
             "row is above the floors, and no claim is checked there.": undecided,

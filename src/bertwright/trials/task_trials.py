@@ -1,4 +1,4 @@
-"""Trials on the files of a task: fine-tuning, heads on frozen features, the most frequent answer."""
+"""Trials on the files of a task: fine-tuning, heads on frozen features."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from bertwright.base.files import digest_bytes, ensure_folder, read_json, remove_folder, remove_stale_parts
+from bertwright.base.files import digest_bytes, read_json, remove_folder, remove_stale_parts
 from bertwright.base.reporter import MUTE, Reporter
 from bertwright.base.settings import default_table, to_table
 from bertwright.finetuning.finetune_cost import CostEstimator, open_timed
@@ -19,7 +19,6 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.model_files import digest_model
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import SPLITS, TaskSettings
-from bertwright.tasks.task_data import read_splits
 from bertwright.text.sources import digest_input
 from bertwright.training import checkpoint
 from bertwright.training.context import execution_context
@@ -31,7 +30,6 @@ from bertwright.trials.probe_settings import RESUME_OVERRIDES as PROBE_OVERRIDES
 from bertwright.trials.probe_settings import ProbeSettings
 from bertwright.trials.runner import FORMER_RESULTS
 from bertwright.trials.trial import ONE_LABEL, RESULT, Cost, Digests, Trial, start_or_resume
-from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
 
 S = TypeVar("S", FinetuneSettings, ProbeSettings)
 
@@ -172,41 +170,6 @@ class Probe(TaskTrial):
         remove_stale_parts(folder)
         if (folder / "features").is_dir():
             remove_folder(folder / "features")
-
-
-@dataclass(frozen=True)
-class FrequentAnswer(TaskTrial):
-    """The score of the most frequent answer of the training examples, given to every example. It trains nothing."""
-
-    settings: FinetuneSettings
-
-    kind: ClassVar[str] = "frequent"
-    described: ClassVar[str] = "most frequent answers"
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """Everything that decides the result: the task and its examples."""
-        identity = super().identity
-        table = identity["settings"]
-        tuning = {name: table["tuning"][name] for name in ("validation_fraction", "limit") if name in table["tuning"]}
-        return identity | {"settings": {"task": table["task"], "tuning": tuning}}
-
-    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Score the answer on dev and, if there is one, on test, without a model; write its numbers per dev example."""
-        settings = self.settings
-        task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit)
-        rules = WordRules(split_punctuation=not task.reads_words)
-        tokenizer = WordTokenizer.learn(task.texts(examples["train"]), rules, min_count=1)
-        train, scores = task.encode(examples.pop("train"), tokenizer), dict[str, float]()
-        for name, given in examples.items():
-            prefix = "" if name == "dev" else f"{name}_"
-            predictions = task.frequent_predictions(train, given, task.encode(given, tokenizer, labeled=False))
-            scored = task.score(given, predictions)
-            scores |= {f"{prefix}{key}": value for key, value in scored.items()} | {name: scored[task.metric]}
-            if name == "dev" and (numbers := task.example_scores(given, predictions)):
-                ensure_folder(folder)
-                numbers.save(folder.parent / "dev.npz")
-        return scores
 
 
 def with_model_of(settings: S, parents: Sequence[Path], step: int | None = None) -> S:

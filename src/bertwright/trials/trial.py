@@ -33,7 +33,7 @@ RESULTS_VERSION = 6  # raise it if the same settings give other numbers: earlier
 # Settings that decide where to compute and what to print, and paths, whose content is in the key instead.
 NOT_IN_KEY = (
     "run", "resume", "micro_batch_size", "pad_batches", "log_every", "store", "features", "keep_checkpoints",
-    "show_examples", "track",
+    "show_examples", "track", "linear_floor",
 )  # fmt: skip
 
 Digests = tuple[tuple[str, str], ...]
