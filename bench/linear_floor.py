@@ -1,6 +1,6 @@
 """Score the floors without a network on published tasks, on random samples of the training examples.
 
-usage: python bench/linear_floor.py DATA --results FILE.json [--samples 5]
+    python bench/linear_floor.py DATA --results FILE.json [--samples 5]
 
 DATA has the folders trec, glue/SST-2 and conll2003. Each sample is drawn by its own seed; the whole dev or test set is
 scored. The expected figures are of other implementations, on other samples of the same sizes: logistic regression on

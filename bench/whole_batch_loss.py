@@ -1,6 +1,6 @@
 """Time the two passes of a loss over all rows of a step against one graph of the whole batch.
 
-usage: python bench/whole_batch_loss.py [--pairs 64] [--length 32] [--rounds 7] [--output FILE]
+    python bench/whole_batch_loss.py [--pairs 64] [--length 32] [--rounds 7] [--output FILE]
 
 A BERT of four layers (H256) computes a vector per text; the loss finds each text's partner in the batch. All ways
 alternate in each round; each is timed after a step of its own kind, as in training. A single micro-batch is the same

@@ -193,7 +193,7 @@ SWEEPS = [
     ),
     Artefact(
         "experiment", ("experiment", "table1", "--model", "finished/bert", "--data", "tables", "--seeds", "1",
-        "--limit", "16", *DEVICE), lambda _: None, "result.json", "jobs/*/result.json", "--work",
+        "--limit", "16", "--no-linear-floor", *DEVICE), lambda _: None, "result.json", "jobs/*/result.json", "--work",
     ),
 ]  # fmt: skip
 

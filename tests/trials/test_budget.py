@@ -126,5 +126,5 @@ def test_report_only_of_an_unknown_budget_is_rejected(make: Make, tmp_path: Path
 def test_a_budget_that_is_too_small_is_rejected(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "estimate_costs", lambda jobs, _: {job.key: cost_of(job) for job in jobs})
     settings = make(tmp_path / "work", **FREE, budget=0.1)
-    with pytest.raises(ValueError, match=r"--budget 0\.1: too little for 48 runs"):
+    with pytest.raises(ValueError, match=r"--budget 0\.1: too little for 51 runs"):
         experiment(settings)

@@ -23,12 +23,13 @@ from bertwright.base.settings import to_table
 from bertwright.finetuning.run import finetune
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
+from bertwright.tasks.linear_floor import LOOKUP
 from bertwright.trials import pretrain_trials, task_trials
 from bertwright.trials.composed_model import Compose
 from bertwright.trials.experiment import experiment
 from bertwright.trials.experiment_settings import ExperimentSettings
 from bertwright.trials.levels import LEVELS
-from bertwright.trials.paper_table import FLOORS, FREQUENT
+from bertwright.trials.paper_table import FLOORS, FREQUENT, RANDOM
 from bertwright.trials.pretrain_trials import BestRate, InitialModel, Pretrain
 from bertwright.trials.runner import Runner
 from bertwright.trials.table import format_p
@@ -43,14 +44,16 @@ def test_table5_reports_every_cell_beside_the_paper(finished_run: tuple[Experime
     cells = {(cell["row"], cell["column"]): cell for cell in record["cells"]}
     pooled = {"MLM, mean pooling", "LTR, mean pooling", "random weights, mean pooling"}
     rows = {"MLM + NSP", "MLM", "LTR", "LTR + BiLSTM", "LTR + RTL", *FLOORS}
-    assert {*cells} == {(row, name) for row in rows for name in ("sst2", "conll2003")} | {
-        (row, "sst2") for row in pooled
-    }
-    assert all(cell["seeds"] == (1 if row == FREQUENT else 2) for (row, _), cell in cells.items())
+    named = {(row, name) for row in rows for name in ("sst2", "conll2003")} | {(row, "sst2") for row in pooled}
+    assert {*cells} == named - {(LOOKUP, "sst2")}
+    assert all(
+        cell["seeds"] == (2 if row in ({*rows} - {*FLOORS}) | pooled | {RANDOM} else 1)
+        for (row, _), cell in cells.items()
+    )
     assert cells[FREQUENT, "conll2003"]["mean"] == 0.0
     assert cells["LTR", "sst2"]["paper"] == 92.1
     assert cells["MLM", "sst2"]["mean"] > 0  # tagging learns nothing in so few steps
-    assert record["finished"] == record["total"] == 32
+    assert record["finished"] == record["total"] == 35
     assert "LTR" in printed
     assert "[92.1]" in printed
     markdown = (output(settings) / "report.md").read_text()
@@ -135,7 +138,7 @@ def test_a_pretraining_that_learned_token_frequencies_alone_is_reported(
 def test_report_only_prints_what_is_finished(finished_run: tuple[ExperimentSettings, str], make: Make) -> None:
     settings, _ = finished_run
     printed = run_experiment(make(settings.work, seeds=3, report_only=True), columns=140)
-    assert "Incomplete: 32 of 47 results" in printed
+    assert "Incomplete: 35 of 50 results" in printed
     run_experiment(settings)
 
 
@@ -153,7 +156,7 @@ def test_a_second_experiment_shares_the_pre_trainings(
     assert "shown" not in printed  # a single seed has no verdict
     record = read_json(output(figure) / "report.json")
     assert [cell["row"] for cell in record["cells"]][:2] == ["MLM, 2 steps", "MLM, 4 steps"]
-    assert record["finished"] == record["total"] == 22
+    assert record["finished"] == record["total"] == 23
     assert {claim["verdict"] for claim in record["claims"]} <= {"no verdict"}
     last = {cell["row"]: cell["scores"][0] for cell in record["cells"]}["LTR, 20 steps"]
     table5 = read_json(output(settings) / "report.json")["cells"]
@@ -288,7 +291,7 @@ def test_the_processes_of_torchrun_share_the_jobs(
     copy_results(unbroken, settings, is_pretraining("mlm"))
     printed = "".join(run_on_ranks(2, run_and_capture, experiment, settings).values())
     assert results(settings).items() <= results(unbroken).items()
-    assert printed.count("Table 5: pre-training objectives: 25 runs") == 1
+    assert printed.count("Table 5: pre-training objectives: 26 runs") == 1
     assert printed.count("report.json") == 1
     check_started_once(settings)
 

@@ -43,7 +43,7 @@ def test_the_key_of_a_job_is_its_content(make: Make, tmp_path: Path, data: Path)
         return {job.key for job in jobs if job.kind in ("pretrain", "finetune")}
 
     before = keys()
-    assert len({*before}) == len(before) == SHARED + 30 + 2  # fine-tunings, and the most frequent answers
+    assert len({*before}) == len(before) == SHARED + 30 + 5  # fine-tunings, and the floors
     assert keys(device=DeviceSettings("cpu", "float32", threads=2)) == before
     assert keys(device=DeviceSettings(device="cpu")) in (before, keys(device=DeviceSettings("cpu", "bfloat16")))
     assert not trained(device=DeviceSettings(device="cpu", dtype="bfloat16")) & {*before}

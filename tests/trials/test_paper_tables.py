@@ -13,12 +13,13 @@ from small_experiments import Make, output, plan_of, run_experiment, sentences
 
 from bertwright.base.files import read_json
 from bertwright.base.settings import differences, to_table
+from bertwright.tasks.linear_floor import LINEAR, LOOKUP
 from bertwright.trials.experiment_settings import ExperimentSettings
 from bertwright.trials.levels import LEVELS
 from bertwright.trials.paper import describe_tables, find_table, table_names
 from bertwright.trials.paper.table1 import GLUE, published_figures
 from bertwright.trials.paper.table8 import MIXES
-from bertwright.trials.paper_table import FREQUENT, RANDOM
+from bertwright.trials.paper_table import FLOORS, FREQUENT, RANDOM
 from bertwright.trials.pretrain_trials import BestRate
 from bertwright.trials.runner import Runner
 from bertwright.trials.table import format_p
@@ -46,8 +47,8 @@ def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monk
     record = read_json(output(settings) / "report.json")
     columns = {(cell["row"], cell["column"]) for cell in record["cells"]}
     floors = {
-        (FREQUENT, "sst2"),
-        (FREQUENT, "conll2003"),
+        *((row, name) for row in (FREQUENT, LINEAR) for name in ("sst2", "conll2003")),
+        (LOOKUP, "conll2003"),
         *((RANDOM, name) for name in ("sst2", "conll2003", "features")),
     }
     assert columns == floors | {(row, column) for row in mixes for column in ("sst2", "conll2003", "features")}
@@ -91,8 +92,8 @@ def test_table7_has_the_features_that_the_model_has_layers_for(make: Make, tmp_p
     names = ["embeddings", "second-to-last", "last", "sum-all"]
     rows = ["fine-tuned", *(f"features: {name}" for name in names)]
     cells = {cell["row"]: cell for cell in record["cells"]}
-    assert {*cells} == {*rows, RANDOM, FREQUENT}
-    assert all(cell["seeds"] == 2 for row, cell in cells.items() if row != FREQUENT)
+    assert {*cells} == {*rows, *FLOORS}
+    assert all(cell["seeds"] == 2 for row, cell in cells.items() if row in (*rows, RANDOM))
     assert [cells[row]["paper"] for row in rows] == pytest.approx([96.4, 91.0, 95.6, 94.9, 95.5])
     assert "too few for sum-last-four, concat-last-four" in " ".join(
         (output(settings) / "report.md").read_text().split()
@@ -124,7 +125,7 @@ def test_table1_scores_a_model_folder_on_all_tasks(make: Make, tmp_path: Path, d
     printed = run_experiment(settings, columns=250)
     record = read_json(output(settings) / "report.json")
     cells = {cell["column"]: cell for cell in record["cells"] if cell["row"] == "ours"}
-    assert {cell["row"] for cell in record["cells"]} == {"ours", RANDOM, FREQUENT}
+    assert {cell["row"] for cell in record["cells"]} == {"ours", *FLOORS}
     assert cells.keys() == {"sst2", "mrpc", "squad", "squad EM", "conll2003", "conll2003 test", "GLUE average"}
     assert all(cell["seeds"] == 2 for cell in cells.values())
     assert cells["GLUE average"]["mean"] == pytest.approx((cells["sst2"]["mean"] + cells["mrpc"]["mean"]) / 2)
