@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels.dropout import Dropout
-from bertwright.models.feature_head import BiLSTM, FeatureHead, FeatureHeadConfig
+from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
 from bertwright.models.layer_mix import LayerMix
+from bertwright.models.packed_lstm import BiLSTM
 from bertwright.models.representations import PAPER_F1, REPRESENTATIONS, expand_representations, select_layers
 
 SHAPE = FeatureHeadConfig(num_layers=3, weighted=True, hidden_size=6, outputs=5, lstm_size=8, lstm_layers=2)

@@ -23,7 +23,7 @@ from bertwright.models.packed_lstm import (
     run_directions,
     run_layer,
 )
-from bertwright.models.rnn import TimeMajor
+from bertwright.models.packing import TimeMajor
 
 needs_bf16_units = pytest.mark.skipif(bf16_isa() is None, reason="no native bfloat16 kernels on this machine")
 NATIVE = [pytest.param(True, marks=needs_bf16_units, id="native"), pytest.param(False, id="reference")]

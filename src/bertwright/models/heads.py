@@ -19,7 +19,7 @@ from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packing import PackedInput, Packing
 from bertwright.models.pooling import pool_states
@@ -226,7 +226,7 @@ class EncoderForTask(BatchPredictor):
         self.initialize_head(seed)
 
     def initialize_head(self, seed: int) -> None:
-        initialize(self.head, self.encoder.config.initializer_range, seed)
+        initialize(self.head, truncated_normal(self.config.initializer_range), seed)
 
     @property
     def num_outputs(self) -> int:

@@ -1,26 +1,52 @@
-"""LSTMs over packed sequences, in one direction or in both, which take each step together.
+"""LSTMs over packed sequences, in one direction or in both, which take each step together; all systems run theirs here.
 
 PyTorch's LSTM runs one direction after the other on packed sequences, limits neither cells nor states, and its backward
 pass adds up a gradient of the weights at every step. Here each step is a product for both directions, and the gradient
-of the weights is one product over all words. R words in `TimeMajor` order, n of them in a step; D inputs, C cells, H
-states per direction. The leading dimension, 2 or 1, is the direction.
+of the weights is one product over all words. Modules of type `nn.LSTM` only hold weights.
+
+R words in `TimeMajor` order, n of them in a step; D inputs, C cells, H states per direction. The leading dimension, 2
+or 1, is the direction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertwright.kernels.cpu_linear import TILE
-from bertwright.kernels.fused_ops import linear
+from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.fused_ops import dropout, linear
 from bertwright.kernels.lstm_bf16 import NativeLstmSteps, uses_native_lstm
-from bertwright.models.rnn import TimeMajor
+from bertwright.models.packing import TimeMajor
+
+
+class BiLSTM(nn.Module):
+    """A stack of bidirectional LSTMs with dropout before, between and after its layers."""
+
+    def __init__(self, input_size: int, size: int, num_layers: int) -> None:
+        """Build `num_layers` layers; `size` is the number of outputs per word, half of them from each direction."""
+        super().__init__()
+        if size % 2:
+            raise ValueError(f"BiLSTM size: expected an even number, got {size}; each direction gives half of it")
+        self.layers = nn.ModuleList(
+            nn.LSTM(size if number else input_size, size // 2, bidirectional=True) for number in range(num_layers)
+        )
+
+    def forward(self, words: Tensor, lengths: Sequence[int], drop: Dropout | None) -> Tensor:
+        """Encode words, R × D → R × size, in the same order; `lengths` (B): words per sequence, at least 1."""
+        order = TimeMajor.of(np.asarray(lengths, dtype=np.int64), words.device)
+        in_order = drop and drop.select(order.order)  # dropout depends on the word, not on the order
+        packed = order.pack(words)
+        for site, layer in enumerate(self.layers):
+            packed = run_bilstm(cast(nn.LSTM, layer), dropout(packed, in_order, site), order)
+        return dropout(order.unpack(packed), drop, len(self.layers))
 
 
 def run_bilstm(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> Tensor:
@@ -61,6 +87,10 @@ class LstmValues(NamedTuple):
 
     states: Tensor
     cells: Tensor
+
+    def at_ends(self, order: TimeMajor) -> LstmValues:
+        """Return the values after the last step of each sequence, both directions side by side, B × 2H."""
+        return LstmValues(*(values[:, order.last].transpose(0, 1).flatten(1) for values in self))
 
     def detach_last(self, rows: int) -> LstmValues:
         """Return the values of the last rows, without their gradients."""
