@@ -61,10 +61,10 @@ def run_directions(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> LstmValue
     """
     suffixes = ("l0", "l0_reverse")
     inputs, hidden, bias, more_bias = (
-        torch.stack([getattr(layer, f"{name}_{suffix}") for suffix in suffixes])
+        [layer.get_parameter(f"{name}_{suffix}") for suffix in suffixes]
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     )
-    weights = LstmWeights(inputs, bias + more_bias, hidden)
+    weights = LstmWeights(inputs, torch.stack(bias) + torch.stack(more_bias), torch.stack(hidden))
     return run_layer(order.both_directions(words), weights, order.batch_sizes.tolist(), NO_CLIPS)
 
 
@@ -77,7 +77,7 @@ def run_lstm(
     Gradients flow back over at most `max_steps` steps: the values from which the steps after them start are constants.
     """
     inputs, bias, more_bias = map(layer.get_parameter, ("weight_ih_l0", "bias_ih_l0", "bias_hh_l0"))
-    weights = LstmWeights(inputs[None], (bias + more_bias)[None], hidden[None])
+    weights = LstmWeights([inputs], (bias + more_bias)[None], hidden[None])
     values = run_layer(words[None], weights, batch_sizes, NO_CLIPS, first, max_steps)
     return LstmValues(*(value[0] for value in values))
 
@@ -110,8 +110,8 @@ NO_CLIPS = Clips(0.0, 0.0)
 class LstmWeights(NamedTuple):
     """Weights of a layer; in each, the gates i, f, g, o one after the other."""
 
-    inputs: Tensor
-    """Of the inputs, 2 × 4C × D."""
+    inputs: Sequence[Tensor]
+    """Of the inputs, 4C × D for each direction."""
     bias: Tensor
     """2 × 4C."""
     hidden: Tensor
@@ -121,18 +121,19 @@ class LstmWeights(NamedTuple):
 
     def pad(self) -> LstmWeights:
         """Return the weights with zeros up to multiples of TILE; more cells and states are 0 at every step."""
-        (directions, rows, inputs), size = self.inputs.shape, self.hidden.shape[2]
+        (directions, rows, size), inputs = self.hidden.shape, self.inputs[0].shape[1]
         more_inputs, more_cells, more_states = (-count % TILE for count in (inputs, rows // 4, size))
         if not (more_inputs or more_cells or more_states):
             return self
 
         def by_gate(weight: Tensor, more_columns: int) -> Tensor:
-            return F.pad(weight.view(directions, 4, rows // 4, -1), (0, more_columns, 0, more_cells)).flatten(1, 2)
+            gates = weight.unflatten(-2, (4, rows // 4))
+            return F.pad(gates, (0, more_columns, 0, more_cells)).flatten(-3, -2)
 
         project = self.project
         return LstmWeights(
-            by_gate(self.inputs, more_inputs),
-            by_gate(self.bias, 0)[:, :, 0],
+            [by_gate(weight, more_inputs) for weight in self.inputs],
+            by_gate(self.bias[..., None], 0)[..., 0],
             by_gate(self.hidden, more_states),
             None if project is None else F.pad(project, (0, more_cells, 0, more_states)),
         )
@@ -153,12 +154,9 @@ def run_layer(
     size, cells = weights.hidden.shape[2], weights.bias.shape[1] // 4
     if uses_native_lstm(words, weights.hidden):
         weights = weights.pad()
-        words = pad_columns(words, weights.inputs.shape[2])
-    if len(words) == 2 and words.dtype != torch.bfloat16:  # one product for both directions
-        gates = torch.baddbmm(weights.bias[:, None], words, weights.inputs.transpose(1, 2))  # 2 R 4C
-    else:
-        by_direction = zip(words, weights.inputs, weights.bias, strict=True)
-        gates = torch.stack([linear(*direction) for direction in by_direction])
+        words = pad_columns(words, weights.inputs[0].shape[1])
+    by_direction = zip(words, weights.inputs, weights.bias, strict=True)
+    gates = torch.stack([linear(*direction) for direction in by_direction])  # 2 R 4C
     if first is not None:
         sizes = weights.hidden.shape[2], gates.shape[2] // 4
         first = LstmValues(*(pad_columns(values, n) for values, n in zip(first, sizes, strict=True)))
