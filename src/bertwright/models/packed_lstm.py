@@ -238,7 +238,7 @@ class LstmSteps(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Compute states and cells; see `run_steps`."""
         ctx.dtype, size = gates.dtype, gates.shape[2] // 4
-        gates, by_hidden = gates.to(hidden.dtype, copy=True), hidden.transpose(1, 2).to(ctx.dtype).contiguous()
+        gates, by_hidden = gates.to(hidden.dtype, copy=True), hidden.transpose(1, 2).to(ctx.dtype)
         hidden, by_project = hidden.to(ctx.dtype), None if project is None else project.transpose(1, 2).to(ctx.dtype)
         cells = gates.new_empty(*gates.shape[:2], size)
         states = gates.new_empty(*gates.shape[:2], hidden.shape[2])
@@ -260,8 +260,10 @@ class LstmSteps(torch.autograd.Function):
                 cell.addcmul_(f, earlier.cells[:, :n])
             if clips.cell:
                 cell.clamp_(-clips.cell, clips.cell)
-            output = o * cell.tanh()
-            states[:, rows] = output if by_project is None else torch.bmm(output.to(ctx.dtype), by_project)
+            if by_project is None:
+                torch.mul(o, cell.tanh(), out=states[:, rows])
+            else:
+                states[:, rows] = torch.bmm((o * cell.tanh()).to(ctx.dtype), by_project)
             if clips.state:
                 states[:, rows].clamp_(-clips.state, clips.state)
             earlier, begin = LstmValues(states[:, rows], cell), begin + n
