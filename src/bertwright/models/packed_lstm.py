@@ -156,16 +156,16 @@ def run_layer(
         weights = weights.pad()
         words = pad_columns(words, weights.inputs[0].shape[1])
     by_direction = zip(words, weights.inputs, weights.bias, strict=True)
-    gates = torch.stack([linear(*direction) for direction in by_direction])  # 2 R 4C
+    gates = [linear(*direction) for direction in by_direction]  # R 4C
     if first is not None:
-        sizes = weights.hidden.shape[2], gates.shape[2] // 4
+        sizes = weights.hidden.shape[2], weights.bias.shape[1] // 4
         first = LstmValues(*(pad_columns(values, n) for values, n in zip(first, sizes, strict=True)))
     max_steps = max_steps or len(batch_sizes)
     parts, begin = list[LstmValues](), 0
     for at in range(0, len(batch_sizes), max_steps):
         steps = batch_sizes[at : at + max_steps]
         rows = slice(begin, begin := begin + sum(steps))
-        part = run_steps(gates[:, rows], weights.hidden, weights.project, steps, clips, first)
+        part = run_steps([by_inputs[rows] for by_inputs in gates], weights.hidden, weights.project, steps, clips, first)
         first = part.detach_last(steps[-1])
         parts.append(part)
     joined = (values[0] if len(parts) == 1 else torch.cat(values, 1) for values in zip(*parts, strict=True))
@@ -201,7 +201,7 @@ class ProjectedLSTM(nn.Module):
 
 
 def run_steps(
-    gates: Tensor,
+    gates: Sequence[Tensor],
     hidden: Tensor,
     project: Tensor | None,
     batch_sizes: Sequence[int],
@@ -210,14 +210,17 @@ def run_steps(
 ) -> LstmValues:
     """Compute states, 2 × R × H, and cells, 2 × R × C.
 
-    `gates`: the inputs' share in them, 2 × R × 4C; `hidden`: weights of the states, 2 × 4C × H; `project`: weights
+    `gates`: the inputs' share in them, R × 4C for each direction; `hidden`: weights of the states, 2 × 4C × H; `project`: weights
     from cells to states, 2 × H × C, or None for an LSTM without, where H is C; `first`: values before the first step,
     a row for each of its words or more, which get no gradients; None: 0.
     """
     if first is not None:
         first = LstmValues(*(values.view(-1, *values.shape[-2:])[:, : batch_sizes[0]] for values in first))
-    steps = NativeLstmSteps if uses_native_lstm(gates, hidden) else LstmSteps
-    return LstmValues(*steps.apply(gates, hidden, project, batch_sizes, clips, first))  # type: ignore[no-untyped-call]
+    if uses_native_lstm(gates[0], hidden):
+        values = NativeLstmSteps.apply(torch.stack([*gates]), hidden, project, batch_sizes, clips, first)  # type: ignore[no-untyped-call]
+    else:
+        values = LstmSteps.apply(hidden, project, batch_sizes, clips, first, *gates)  # type: ignore[no-untyped-call]
+    return LstmValues(*values)
 
 
 class LstmSteps(torch.autograd.Function):
@@ -229,16 +232,16 @@ class LstmSteps(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        gates: Tensor,
         hidden: Tensor,
         project: Tensor | None,
         batch_sizes: Sequence[int],
         clips: Clips,
         first: LstmValues | None,
+        *by_inputs: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute states and cells; see `run_steps`."""
-        ctx.dtype, size = gates.dtype, gates.shape[2] // 4
-        gates, by_hidden = gates.to(hidden.dtype, copy=True), hidden.transpose(1, 2).to(ctx.dtype)
+        ctx.dtype, size = by_inputs[0].dtype, by_inputs[0].shape[1] // 4
+        gates, by_hidden = torch.stack(by_inputs).to(hidden.dtype), hidden.transpose(1, 2).to(ctx.dtype)
         hidden, by_project = hidden.to(ctx.dtype), None if project is None else project.transpose(1, 2).to(ctx.dtype)
         cells = gates.new_empty(*gates.shape[:2], size)
         states = gates.new_empty(*gates.shape[:2], hidden.shape[2])
@@ -317,7 +320,7 @@ class LstmSteps(torch.autograd.Function):
         flat = d_gates.flatten(2).to(ctx.dtype)
         d_hidden = multiply(flat.transpose(1, 2), earlier_states)
         d_project = None if project is None else multiply(d_states.transpose(1, 2), o * squashed)
-        return flat, d_hidden, d_project, None, None, None
+        return d_hidden, d_project, None, None, None, *flat
 
 
 def values_one_step_before(values: Tensor, batch_sizes: Sequence[int], first: Tensor | None) -> Tensor:
