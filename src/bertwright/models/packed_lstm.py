@@ -245,31 +245,31 @@ class LstmSteps(torch.autograd.Function):
         hidden, by_project = hidden.to(ctx.dtype), None if project is None else project.transpose(1, 2).to(ctx.dtype)
         cells = gates.new_empty(*gates.shape[:2], size)
         states = gates.new_empty(*gates.shape[:2], hidden.shape[2])
-        begin, earlier = 0, first
-        for n in batch_sizes:
-            rows = slice(begin, begin + n)
-            step, cell = gates[:, rows], cells[:, rows]
+        parts = (gates, *gates.chunk(4, -1), gates[..., : 2 * size], cells, states)
+        earlier = first
+        for n, *step in zip(batch_sizes, *(part.split([*batch_sizes], 1) for part in parts), strict=True):
+            total, i, f, g, o, i_and_f, cell, state = step
             if earlier is not None:
-                if step.dtype == ctx.dtype:
-                    step.baddbmm_(earlier.states[:, :n], by_hidden)
+                before = LstmValues(*(values[:, :n] for values in earlier))
+                if total.dtype == ctx.dtype:
+                    total.baddbmm_(before.states, by_hidden)
                 else:
-                    step += torch.bmm(earlier.states[:, :n].to(ctx.dtype), by_hidden)
-            step[..., : 2 * size].sigmoid_()
-            step[..., 2 * size : 3 * size].tanh_()
-            step[..., 3 * size :].sigmoid_()
-            i, f, g, o = step.chunk(4, -1)
+                    total += torch.bmm(before.states.to(ctx.dtype), by_hidden)
+            i_and_f.sigmoid_()
+            g.tanh_()
+            o.sigmoid_()
             torch.mul(i, g, out=cell)
             if earlier is not None:
-                cell.addcmul_(f, earlier.cells[:, :n])
+                cell.addcmul_(f, before.cells)
             if clips.cell:
                 cell.clamp_(-clips.cell, clips.cell)
             if by_project is None:
-                torch.mul(o, cell.tanh(), out=states[:, rows])
+                torch.mul(o, cell.tanh(), out=state)
             else:
-                states[:, rows] = torch.bmm((o * cell.tanh()).to(ctx.dtype), by_project)
+                state.copy_(torch.bmm((o * cell.tanh()).to(ctx.dtype), by_project))
             if clips.state:
-                states[:, rows].clamp_(-clips.state, clips.state)
-            earlier, begin = LstmValues(states[:, rows], cell), begin + n
+                state.clamp_(-clips.state, clips.state)
+            earlier = LstmValues(state, cell)
         ctx.save_for_backward(gates, cells, states, hidden, project)
         ctx.batch_sizes, ctx.clips, ctx.first = batch_sizes, clips, first
         ctx.set_materialize_grads(False)
