@@ -122,7 +122,9 @@ def test_bfloat16_layers_with_first_values_are_near_those_in_float32(is_native: 
     factors = torch.randn(2, sum(STEPS), size), torch.randn(2, sum(STEPS), cells)
 
     def run(dtype: torch.dtype) -> tuple[LstmValues, tuple[torch.Tensor, ...]]:
-        values = run_layer(words.to(dtype), LstmWeights(*weights), STEPS, NO_CLIPS, first, max_steps=3)
+        values = run_layer(
+            words.to(dtype), LstmWeights(weights[0].unbind(), *weights[1:]), STEPS, NO_CLIPS, first, max_steps=3
+        )
         total = (values.states * factors[0]).sum() + (values.cells * factors[1]).sum()
         return values, torch.autograd.grad(total, [words, *weights])
 
@@ -135,16 +137,17 @@ def test_bfloat16_layers_with_first_values_are_near_those_in_float32(is_native: 
 @pytest.mark.parametrize("is_native", NATIVE)
 def test_bfloat16_values_at_a_limit_have_no_gradients(is_native: bool) -> None:
     """A large input takes the first word's cells and states to their limits; the second word's stay far from them."""
-    weights = LstmWeights(torch.zeros(1, 128, 32), torch.zeros(1, 128), torch.zeros(1, 128, 32), torch.eye(32)[None])
-    weights.inputs[0, :, 0] = 1.0
-    weights.inputs.requires_grad_()
+    by_inputs = torch.zeros(128, 32)
+    by_inputs[:, 0] = 1.0
+    by_inputs.requires_grad_()
+    weights = LstmWeights([by_inputs], torch.zeros(1, 128), torch.zeros(1, 128, 32), torch.eye(32)[None])
     words = torch.zeros(1, 2, 32)
     words[0, :, 0] = torch.tensor([8.0, 0.25])
     gradients = list[torch.Tensor]()
     for dtype in (torch.float32, torch.bfloat16):
         with native_lstm(is_native):
             states = run_layer(words.to(dtype), weights, [2], Clips(0.5, 0.4)).states
-        gradients += (torch.autograd.grad(row.sum(), weights.inputs, retain_graph=True)[0] for row in states[0])
+        gradients += (torch.autograd.grad(row.sum(), by_inputs, retain_graph=True)[0] for row in states[0])
     assert not gradients[0].any()
     assert not gradients[2].any()
     assert gradients[1].any()

@@ -73,7 +73,7 @@ def run_directions(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> LstmValue
     """
     suffixes = ("l0", "l0_reverse")
     inputs, hidden, bias, more_bias = (
-        [layer.get_parameter(f"{name}_{suffix}") for suffix in suffixes]
+        [getattr(layer, f"{name}_{suffix}") for suffix in suffixes]
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     )
     weights = LstmWeights(inputs, torch.stack(bias) + torch.stack(more_bias), torch.stack(hidden))
@@ -139,13 +139,12 @@ class LstmWeights(NamedTuple):
             return self
 
         def by_gate(weight: Tensor, more_columns: int) -> Tensor:
-            gates = weight.unflatten(-2, (4, rows // 4))
-            return F.pad(gates, (0, more_columns, 0, more_cells)).flatten(-3, -2)
+            return F.pad(weight.view(directions, 4, rows // 4, -1), (0, more_columns, 0, more_cells)).flatten(1, 2)
 
         project = self.project
         return LstmWeights(
-            [by_gate(weight, more_inputs) for weight in self.inputs],
-            by_gate(self.bias[..., None], 0)[..., 0],
+            by_gate(torch.stack([*self.inputs]), more_inputs).unbind(),
+            by_gate(self.bias, 0)[:, :, 0],
             by_gate(self.hidden, more_states),
             None if project is None else F.pad(project, (0, more_cells, 0, more_states)),
         )
@@ -208,7 +207,7 @@ class ProjectedLSTM(nn.Module):
 
     def forward(self, inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
         """Read words, 2 × R × D → 2 × R × H; `batch_sizes`: words per step."""
-        weights = LstmWeights(self.weight_ih, self.bias, self.weight_hh, self.weight_hr)
+        weights = LstmWeights(self.weight_ih.unbind(), self.bias, self.weight_hh, self.weight_hr)
         return run_layer(inputs, weights, batch_sizes, self.clips).states
 
 
@@ -222,9 +221,9 @@ def run_steps(
 ) -> LstmValues:
     """Compute states, 2 × R × H, and cells, 2 × R × C.
 
-    `gates`: the inputs' share in them, R × 4C for each direction; `hidden`: weights of the states, 2 × 4C × H; `project`: weights
-    from cells to states, 2 × H × C, or None for an LSTM without, where H is C; `first`: values before the first step,
-    a row for each of its words or more, which get no gradients; None: 0.
+    `gates`: the inputs' share in them, R × 4C for each direction; `hidden`: weights of the states, 2 × 4C × H;
+    `project`: weights from cells to states, 2 × H × C, or None for an LSTM without, where H is C; `first`: values
+    before the first step, a row for each of its words or more, which get no gradients; None: 0.
     """
     if first is not None:
         first = LstmValues(*(values.view(-1, *values.shape[-2:])[:, : batch_sizes[0]] for values in first))
@@ -259,7 +258,7 @@ class LstmSteps(torch.autograd.Function):
         states = gates.new_empty(*gates.shape[:2], hidden.shape[2])
         parts = (gates, *gates.chunk(4, -1), gates[..., : 2 * size], cells, states)
         earlier = first
-        for n, *step in zip(batch_sizes, *(part.split([*batch_sizes], 1) for part in parts), strict=True):
+        for n, *step in zip(batch_sizes, *(torch.split(part, [*batch_sizes], 1) for part in parts), strict=True):
             total, i, f, g, o, i_and_f, cell, state = step
             if earlier is not None:
                 before = LstmValues(*(values[:, :n] for values in earlier))
