@@ -2,7 +2,8 @@
 
 PyTorch's LSTM runs one direction after the other on packed sequences, limits neither cells nor states, and its backward
 pass adds up a gradient of the weights at every step. Here each step is a product for both directions, and the gradient
-of the weights is one product over all words. Modules of type `nn.LSTM` hold weights; see `is_faster_in_torch`.
+of the weights is one product over all words. Modules of type `nn.LSTM` hold weights; `run_bilstm` calls them
+where they are faster.
 
 R words in `TimeMajor` order, n of them in a step; D inputs, C cells, H states per direction. The leading dimension, 2
 or 1, is the direction.
@@ -52,18 +53,11 @@ class BiLSTM(nn.Module):
 
 def run_bilstm(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> Tensor:
     """Compute the states of a bidirectional layer of `nn.LSTM`, R × D → R × 2H, in `order`."""
-    if is_faster_in_torch(layer, words):
+    # PyTorch's own loop is faster without a graph on a CPU, and on a GPU, where cuDNN has gradients in training alone.
+    is_fast = not torch.is_grad_enabled() or (words.is_cuda and layer.training)
+    if is_fast and words.dtype == torch.float32:
         return cast(Tensor, layer(PackedSequence(words, order.batch_sizes))[0].data)
     return order.join_directions(run_directions(layer, words, order).states)
-
-
-def is_faster_in_torch(layer: nn.LSTM, words: Tensor) -> bool:
-    """Return whether PyTorch's own loop is faster: without a graph on a CPU, and with cuDNN on a GPU.
-
-    cuDNN has gradients in training mode alone.
-    """
-    needs_graph = torch.is_grad_enabled()
-    return words.dtype == torch.float32 and (not needs_graph or (words.is_cuda and layer.training))
 
 
 def run_directions(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> LstmValues:
@@ -256,8 +250,7 @@ class LstmSteps(torch.autograd.Function):
         hidden, by_project = hidden.to(ctx.dtype), None if project is None else project.transpose(1, 2).to(ctx.dtype)
         cells = gates.new_empty(*gates.shape[:2], size)
         states = gates.new_empty(*gates.shape[:2], hidden.shape[2])
-        parts = (gates, *gates.chunk(4, -1), gates[..., : 2 * size], cells, states)
-        earlier = first
+        parts, earlier = (gates, *gates.chunk(4, -1), gates[..., : 2 * size], cells, states), first
         for n, *step in zip(batch_sizes, *(torch.split(part, [*batch_sizes], 1) for part in parts), strict=True):
             total, i, f, g, o, i_and_f, cell, state = step
             if earlier is not None:
@@ -274,10 +267,8 @@ class LstmSteps(torch.autograd.Function):
                 cell.addcmul_(f, before.cells)
             if clips.cell:
                 cell.clamp_(-clips.cell, clips.cell)
-            if by_project is None:
-                torch.mul(o, cell.tanh(), out=state)
-            else:
-                state.copy_(torch.bmm((o * cell.tanh()).to(ctx.dtype), by_project))
+            output = o * cell.tanh()
+            state.copy_(output if by_project is None else torch.bmm(output.to(ctx.dtype), by_project))
             if clips.state:
                 state.clamp_(-clips.state, clips.state)
             earlier = LstmValues(state, cell)
