@@ -60,6 +60,26 @@ def test_states_and_gradients_equal_those_of_nn_lstm(lengths: list[int]) -> None
         torch.testing.assert_close(one, other)
 
 
+def test_states_without_a_graph_equal_those_with_one() -> None:
+    torch.manual_seed(0)
+    layer, words = nn.LSTM(5, 4, bidirectional=True), torch.randn(11, 5)
+    order = TimeMajor.of(np.array([3, 7, 1]))
+    with torch.no_grad():
+        states = run_bilstm(layer, words, order)
+    torch.testing.assert_close(states, run_bilstm(layer, words, order).detach())
+
+
+@pytest.mark.parametrize("inputs", [packed_lstm.MANY_INPUTS - 1, packed_lstm.MANY_INPUTS])
+def test_few_and_many_inputs_have_the_gradients_of_nn_lstm(inputs: int) -> None:
+    torch.manual_seed(0)
+    layer, words = nn.LSTM(inputs, 4, bidirectional=True), torch.randn(5, inputs, requires_grad=True)
+    order = TimeMajor.of(np.array([5]))
+    wanted = [words, *layer.parameters()]
+    own = torch.autograd.grad(run_bilstm(layer, words, order).square().sum(), wanted)
+    for one, other in zip(own, torch.autograd.grad(layer(words)[0].square().sum(), wanted), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
 def test_last_states_and_cells_and_their_gradients_equal_those_of_nn_lstm() -> None:
     torch.manual_seed(0)
     lengths = [3, 7, 1]
