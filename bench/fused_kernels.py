@@ -28,7 +28,7 @@ from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.ffi import bf16_isa
 from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
@@ -232,7 +232,7 @@ def at_once(hidden: int, length: int) -> tuple[float, float]:
     """Measure six layers over 32 texts: in one native call per direction, and layer by layer."""
     config = BertConfig(VOCABULARY, hidden, num_layers=6, num_heads=hidden // HEAD_SIZE, intermediate_size=4 * hidden)
     encoder = BertEncoder(config, torch.bfloat16).train()
-    initialize(encoder, config.initializer_range, seed=1)
+    initialize(encoder, truncated_normal(config.initializer_range), seed=1)
     weights = list(encoder.layers.parameters())
     batch = pack([np.arange(length)] * 32)
 

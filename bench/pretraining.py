@@ -179,7 +179,7 @@ def ours(chosen: argparse.Namespace) -> Step:
 
     def step(_: float) -> Callable[[], float]:
         result = next(results)
-        return lambda: result.sums["mlm_sum"] / len(labels)
+        return lambda: result.sums["lm_sum"] / len(labels)
 
     return step
 

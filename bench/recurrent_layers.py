@@ -85,7 +85,8 @@ def compare_layers(rounds: int) -> None:
     for name, (directions, sequences, length, inputs, cells, states) in LAYERS.items():
         shapes = [(directions, 4 * cells, inputs), (directions, 4 * cells), (directions, 4 * cells, states)]
         shapes += [(directions, states, cells)] * (states != cells)
-        weights = LstmWeights(*((0.05 * torch.randn(shape)).requires_grad_() for shape in shapes))
+        by_inputs, *others = ((0.05 * torch.randn(shape)).requires_grad_() for shape in shapes)
+        weights = LstmWeights(by_inputs.unbind(), *others)
         words = torch.randn(directions, sequences * length, inputs, requires_grad=True)
         times: list[list[float]] = [[], []]
         for _ in range(1 + rounds):

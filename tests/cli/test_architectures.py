@@ -28,7 +28,7 @@ from bertwright.interop.huggingface import load_config, load_model, load_task_mo
 from bertwright.interop.model_format import Architecture
 from bertwright.models.encoder import EncoderModel, TextEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.models.packing import TokenBatch, pack
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
@@ -77,7 +77,7 @@ class GruEncoder(TextEncoder):
         super().__init__(config)
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList([nn.GRU(config.hidden_size, config.hidden_size)])
-        initialize(self, config.initializer_range, seed)
+        initialize(self, truncated_normal(config.initializer_range), seed)
 
     def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
         return self.hidden_states(batch, (1,), positions)[0]

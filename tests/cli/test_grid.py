@@ -403,13 +403,11 @@ def test_grid_under_torchrun_is_rejected(tmp_path: Path, make: Make, monkeypatch
         run_grid(make(tmp_path / "run"))
 
 
-def test_settings_of_runs_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    """`algorithm` had a second value, which is gone."""
+def test_an_unknown_setting_of_a_run_names_file_and_table(tmp_path: Path) -> None:
     settings = FinetuneSettings(tmp_path / "run", TaskSettings("sst2", train=("a.tsv",)), "model")
     write_settings(tmp_path / "run" / "settings.toml", settings, "bertwright finetune")
     path = tmp_path / "run" / "settings.toml"
     written = path.read_text()
-    path.write_text(written.replace("[optimizer]", '[optimizer]\nalgorithm = "adamw"'))
     assert read_run_settings(FinetuneSettings, tmp_path / "run").optimizer == settings.optimizer
     path.write_text(written.replace("[optimizer]", '[optimizer]\nalgorithm = "muon"'))
     with pytest.raises(ValueError, match=r'settings\.toml: optimizer: unknown setting "algorithm"'):

@@ -20,7 +20,7 @@ from bertwright.inference.feature_cache import (
     example_state_starts,
     load_or_compute_features,
 )
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.models.packing import from_flat
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
@@ -34,7 +34,7 @@ COUNTS = ([2, 3], [4], [], [1], [2, 2])  # states of each sequence of each examp
 
 def make_encoder(seed: int = 1) -> BertEncoder:
     encoder = BertEncoder(CONFIG)
-    initialize(encoder, std=0.3, seed=seed)
+    initialize(encoder, truncated_normal(0.3), seed=seed)
     return encoder.eval()
 
 

@@ -285,7 +285,7 @@ def train(dtype: torch.dtype, steps: int = 3) -> Iterator[Any]:
     for result in train_steps(
         lambda batch: MaskedLMWithNextSentence().loss(model, batch), [[batch]] * steps, optimizer, lambda _: 1e-2
     ):
-        yield result.sums["mlm_sum"] + result.gradient_norm
+        yield result.sums["lm_sum"] + result.gradient_norm
     yield torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).cpu()
 
 

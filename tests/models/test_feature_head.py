@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels.dropout import Dropout
-from bertwright.models.feature_head import BiLSTM, FeatureHead, FeatureHeadConfig
+from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
 from bertwright.models.layer_mix import LayerMix
+from bertwright.models.packed_lstm import BiLSTM
 from bertwright.models.representations import REPRESENTATIONS, expand_representations, select_layers
 from bertwright.trials.paper.table7 import PAPER_F1
 

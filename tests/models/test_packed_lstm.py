@@ -23,7 +23,7 @@ from bertwright.models.packed_lstm import (
     run_directions,
     run_layer,
 )
-from bertwright.models.rnn import TimeMajor
+from bertwright.models.packing import TimeMajor
 
 needs_bf16_units = pytest.mark.skipif(bf16_isa() is None, reason="no native bfloat16 kernels on this machine")
 NATIVE = [pytest.param(True, marks=needs_bf16_units, id="native"), pytest.param(False, id="reference")]
@@ -58,6 +58,26 @@ def test_states_and_gradients_equal_those_of_nn_lstm(lengths: list[int]) -> None
     gradients = [torch.autograd.grad((states * weights).sum(), wanted) for states in (own, reference)]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_states_without_a_graph_equal_those_with_one() -> None:
+    torch.manual_seed(0)
+    layer, words = nn.LSTM(5, 4, bidirectional=True), torch.randn(11, 5)
+    order = TimeMajor.of(np.array([3, 7, 1]))
+    with torch.no_grad():
+        states = run_bilstm(layer, words, order)
+    torch.testing.assert_close(states, run_bilstm(layer, words, order).detach())
+
+
+@pytest.mark.parametrize("inputs", [packed_lstm.MANY_INPUTS - 1, packed_lstm.MANY_INPUTS])
+def test_few_and_many_inputs_have_the_gradients_of_nn_lstm(inputs: int) -> None:
+    torch.manual_seed(0)
+    layer, words = nn.LSTM(inputs, 4, bidirectional=True), torch.randn(5, inputs, requires_grad=True)
+    order = TimeMajor.of(np.array([5]))
+    wanted = [words, *layer.parameters()]
+    own = torch.autograd.grad(run_bilstm(layer, words, order).square().sum(), wanted)
+    for one, other in zip(own, torch.autograd.grad(layer(words)[0].square().sum(), wanted), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
 def test_last_states_and_cells_and_their_gradients_equal_those_of_nn_lstm() -> None:
@@ -122,7 +142,9 @@ def test_bfloat16_layers_with_first_values_are_near_those_in_float32(is_native: 
     factors = torch.randn(2, sum(STEPS), size), torch.randn(2, sum(STEPS), cells)
 
     def run(dtype: torch.dtype) -> tuple[LstmValues, tuple[torch.Tensor, ...]]:
-        values = run_layer(words.to(dtype), LstmWeights(*weights), STEPS, NO_CLIPS, first, max_steps=3)
+        values = run_layer(
+            words.to(dtype), LstmWeights(weights[0].unbind(), *weights[1:]), STEPS, NO_CLIPS, first, max_steps=3
+        )
         total = (values.states * factors[0]).sum() + (values.cells * factors[1]).sum()
         return values, torch.autograd.grad(total, [words, *weights])
 
@@ -135,16 +157,17 @@ def test_bfloat16_layers_with_first_values_are_near_those_in_float32(is_native: 
 @pytest.mark.parametrize("is_native", NATIVE)
 def test_bfloat16_values_at_a_limit_have_no_gradients(is_native: bool) -> None:
     """A large input takes the first word's cells and states to their limits; the second word's stay far from them."""
-    weights = LstmWeights(torch.zeros(1, 128, 32), torch.zeros(1, 128), torch.zeros(1, 128, 32), torch.eye(32)[None])
-    weights.inputs[0, :, 0] = 1.0
-    weights.inputs.requires_grad_()
+    by_inputs = torch.zeros(128, 32)
+    by_inputs[:, 0] = 1.0
+    by_inputs.requires_grad_()
+    weights = LstmWeights([by_inputs], torch.zeros(1, 128), torch.zeros(1, 128, 32), torch.eye(32)[None])
     words = torch.zeros(1, 2, 32)
     words[0, :, 0] = torch.tensor([8.0, 0.25])
     gradients = list[torch.Tensor]()
     for dtype in (torch.float32, torch.bfloat16):
         with native_lstm(is_native):
             states = run_layer(words.to(dtype), weights, [2], Clips(0.5, 0.4)).states
-        gradients += (torch.autograd.grad(row.sum(), weights.inputs, retain_graph=True)[0] for row in states[0])
+        gradients += (torch.autograd.grad(row.sum(), by_inputs, retain_graph=True)[0] for row in states[0])
     assert not gradients[0].any()
     assert not gradients[2].any()
     assert gradients[1].any()

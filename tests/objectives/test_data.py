@@ -99,7 +99,7 @@ def test_shares_of_masked_tokens(data: Examples) -> None:
     shown, labels, tokens = [], [], 0
     for step in range(60):
         (batch,) = data.batches_for_step(step)
-        assert batch.mlm_count == len(batch.mlm_positions)
+        assert batch.lm_count == len(batch.mlm_positions)
         assert (batch.mlm_labels > MASK).all()
         shown.append(batch.input.input_ids[batch.mlm_positions])
         labels.append(batch.mlm_labels)
@@ -158,7 +158,7 @@ def test_ranks_and_micro_batches_are_slices_of_the_step(
         for micro_batch in data.batches_for_step(2, rank, world_size, micro_batch_size)
     ]
     assert contents(micro_batches) == contents([whole])
-    assert {micro_batch.mlm_count for micro_batch in micro_batches} == {whole.mlm_count} == {len(whole.mlm_positions)}
+    assert {micro_batch.lm_count for micro_batch in micro_batches} == {whole.lm_count} == {len(whole.mlm_positions)}
     assert {micro_batch.nsp_count for micro_batch in micro_batches} == {whole.nsp_count}
     assert {micro_batch.packing.dropout_seed for micro_batch in micro_batches} == {whole.packing.dropout_seed}
     sizes = [micro_batch.packing.num_tokens for micro_batch in micro_batches]
@@ -210,7 +210,7 @@ def test_ltr_predicts_each_next_token(data: Examples, tokenizer: Tokenizer) -> N
     (batch,) = with_settings(data, tokenizer, objective="ltr").batches_for_step(0)
     ids = batch.input.input_ids
     assert batch.mlm_labels.tolist() == ids[batch.mlm_positions + 1].tolist()
-    assert batch.mlm_count == batch.packing.num_tokens - 32
+    assert batch.lm_count == batch.packing.num_tokens - 32
     assert MASK not in ids
     assert batch.nsp_count == len(batch.nsp_labels) == 0
 
@@ -227,7 +227,7 @@ def test_validation_batches_do_not_depend_on_seed_and_batch_size(data: Examples,
     batches = list(data.validation_batches(150))
     assert contents(batches) == contents(list(other.validation_batches(150)))
     assert [len(batch.packing) for batch in batches] == [64, 64, 22]
-    assert all(batch.mlm_count == len(batch.mlm_positions) for batch in batches)
+    assert all(batch.lm_count == len(batch.mlm_positions) for batch in batches)
     assert all(batch.nsp_count == len(batch.packing) for batch in batches)
     assert sum(len(batch.packing) for batch in data.validation_batches(10**9)) == data.examples_per_epoch
     assert contents(batches[:1]) != contents(data.batches_for_step(0))
@@ -245,7 +245,7 @@ def test_shortest_allowed_length_gives_valid_batches(
 ) -> None:
     (batch,) = with_settings(data, tokenizer, objective=objective, max_length=length).batches_for_step(0)
     assert batch.packing.max_seqlen == length
-    assert batch.mlm_count >= 32
+    assert batch.lm_count >= 32
 
 
 def test_describe_summarizes_the_store(data: Examples) -> None:

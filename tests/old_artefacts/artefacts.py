@@ -198,6 +198,10 @@ SWEEPS = [
 ]  # fmt: skip
 
 
+REFUSED = ("grid", "ladder", "probe")
+"""Series whose old folders are refused: each of their runs has its own file of results now."""
+
+
 ESTIMATORS = ("BertClassifier", "BertTagger", "BertRegressor", "BertEmbedder")
 
 

@@ -33,6 +33,7 @@ from artefacts import (
     ESTIMATORS,
     HERE,
     OPENED,
+    REFUSED,
     RUNS,
     SWEEPS,
     VECTORS,
@@ -120,8 +121,9 @@ def make_answers() -> dict[str, Any]:
     answers: dict[str, Any] = {"environment": read_environment()}
     for artefact in (*RUNS, *SWEEPS):
         answers[artefact.name] = {"predictions": artefact.ask(artefact.finished)}
-        resume(artefact, artefact.stopped)
-        answers[artefact.name] |= describe(artefact, artefact.stopped)
+        if artefact.name not in REFUSED:
+            resume(artefact, artefact.stopped)
+            answers[artefact.name] |= describe(artefact, artefact.stopped)
     return answers | {name: ask() for name, ask in OPENED.items()}
 
 

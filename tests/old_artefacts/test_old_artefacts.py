@@ -11,6 +11,7 @@ import pytest
 from artefacts import (
     HERE,
     OPENED,
+    REFUSED,
     RUNS,
     SWEEPS,
     Artefact,
@@ -66,7 +67,6 @@ def check_same(expected: Any, actual: Any) -> None:
 # A softmax does not change when one number is added to all logits, so Adam moves these biases by rounding alone.
 WITHOUT_GRADIENT = re.compile(r"k_proj\.bias$|qa_outputs\.bias$")
 ALL = [*RUNS, *SWEEPS]
-REFUSED = ("grid", "ladder", "probe")  # each run has its own file of results now
 RESUMED = [artefact for artefact in ALL if artefact.name not in REFUSED]
 
 

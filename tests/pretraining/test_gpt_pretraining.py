@@ -64,7 +64,7 @@ def test_examples_are_running_text_and_predict_every_next_token(tmp_path: Path, 
     lengths = batch.packing.lengths
     assert not {*opened.tokenizer.special_ids} & {*batch.input.input_ids.tolist()}
     assert batch.input.token_type_ids is None
-    assert batch.mlm_count == lengths.sum() - len(lengths)
+    assert batch.lm_count == lengths.sum() - len(lengths)
     assert (batch.mlm_labels == batch.input.input_ids[batch.mlm_positions + 1]).all()
     stored = opened.train[0].store.read_tokens(0, opened.train[0].store.num_tokens)
     first = batch.input.input_ids[: lengths[0]].numpy()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import bertwright
 from bertwright.interop.huggingface import load_model
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.models.linear import Linear
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.objectives.language_model_objective import LanguageModelBatch
@@ -29,7 +29,7 @@ class BertWithLengths(BertForPretraining):
     def __init__(self, config: BertConfig, seed: int = 0) -> None:
         super().__init__(config, seed)
         self.length = Linear(config.hidden_size, 1)
-        initialize(self, config.initializer_range, seed, only=("length",))
+        initialize(self, truncated_normal(config.initializer_range), seed, only=("length",))
 
 
 class MaskedLMWithLengths(MaskedLM):

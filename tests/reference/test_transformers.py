@@ -65,7 +65,7 @@ def example(lengths: tuple[int, ...] = (17, 2, 40, 9, 33)) -> Example:
         mlm_positions=torch.from_numpy(masked[real].nonzero()[0]),
         mlm_labels=torch.from_numpy(targets[masked]),
         nsp_labels=torch.from_numpy(nsp),
-        mlm_count=int(masked.sum()),
+        lm_count=int(masked.sum()),
         nsp_count=len(lengths),
     )
     padded |= {"attention_mask": real.astype(int), "labels": np.where(masked, targets, IGNORED)}
@@ -103,7 +103,7 @@ def test_losses_and_every_gradient_equal_transformers(pair):
     ours.loss.backward()
 
     assert ours.loss.item() == pytest.approx(output.loss.item(), rel=1e-5)
-    mean = ours.sums["mlm_sum"] / batch.ours.mlm_count + ours.sums["nsp_sum"] / batch.ours.nsp_count
+    mean = ours.sums["lm_sum"] / batch.ours.lm_count + ours.sums["nsp_sum"] / batch.ours.nsp_count
     assert mean.item() == pytest.approx(output.loss.item(), rel=1e-5)
     theirs = dict(reference.named_parameters())
     for name, parameter in model.named_parameters():

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_encoder import fused_encoder
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.models.packing import pack
 from bertwright.systems.bert import bert_encoder as encoder_module
 from bertwright.systems.bert.bert_config import BertConfig
@@ -32,7 +32,7 @@ LENGTHS = st.lists(st.integers(1, 32), min_size=1, max_size=6)
 def encoder(config: BertConfig = CONFIG) -> BertEncoder:
     """Return an encoder whose weights are so large that attention is far from uniform."""
     model = BertEncoder(config)
-    initialize(model, std=0.3, seed=1)
+    initialize(model, truncated_normal(0.3), seed=1)
     return model.eval()
 
 
@@ -160,7 +160,7 @@ def test_initial_weights_depend_on_seed_and_name_only():
     first, again, other = BertEncoder(CONFIG), BertEncoder(CONFIG), BertEncoder(CONFIG)
     deeper = BertEncoder(BertConfig(**(vars(CONFIG) | {"num_layers": 3})))
     for model, seed in ((first, 7), (again, 7), (other, 8), (deeper, 7)):
-        initialize(model, std=0.02, seed=seed)
+        initialize(model, truncated_normal(0.02), seed=seed)
     theirs = dict(deeper.named_parameters())
     for (name, ours), same, different in zip(
         first.named_parameters(), again.parameters(), other.parameters(), strict=True
@@ -174,7 +174,7 @@ def test_initial_weights_depend_on_seed_and_name_only():
 
 def test_initial_weights_are_a_normal_distribution_truncated_at_two_sigma():
     model = BertEncoder(BertConfig.from_size("tiny", vocab_size=5000))
-    initialize(model, std=0.02, seed=0)
+    initialize(model, truncated_normal(0.02), seed=0)
     words = model.embeddings.word.weight.detach()
     assert words.abs().max() <= 0.04
     # a standard normal distribution truncated at ±2 has variance 1 − 2·2·φ(2) / (2Φ(2) − 1) = 0.7737
@@ -225,7 +225,7 @@ def test_fused_encoder_equals_its_layers_to_the_bit(causal, activation, rate, po
         activation=activation, hidden_dropout=rate, attention_dropout=rate,
     )  # fmt: skip
     model = BertEncoder(config, torch.bfloat16).train()
-    initialize(model, std=0.1, seed=1)
+    initialize(model, truncated_normal(0.1), seed=1)
     for number, (name, parameter) in enumerate(model.named_parameters()):
         if parameter.ndim == 1:
             parameter.data += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
@@ -259,7 +259,7 @@ def test_fused_encoder_equals_its_layers_to_the_bit(causal, activation, rate, po
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_fused_encoder_gives_the_same_bits_with_any_number_of_threads(threads):
     model = BertEncoder(replace(CONFIG, hidden_size=96, intermediate_size=160), torch.bfloat16).train()
-    initialize(model, std=0.1, seed=1)
+    initialize(model, truncated_normal(0.1), seed=1)
     batch = pack(texts([7, 32, 16, 30])[0]).with_dropout(5)
     found = []
     before = torch.get_num_threads()

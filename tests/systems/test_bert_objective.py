@@ -36,7 +36,7 @@ def make_batch(sequences: slice, first_token: int = 0, nsp: bool = True) -> Lang
         mlm_positions=(starts[:, None] + torch.tensor([1, 2])).flatten(),
         mlm_labels=labels[sequences].flatten(),
         nsp_labels=torch.tensor([0, 1, 1, 0])[sequences] if nsp else NO_LABELS,
-        mlm_count=8,
+        lm_count=8,
         nsp_count=4 if nsp else 0,
     )
 
@@ -54,16 +54,16 @@ def test_losses_are_the_cross_entropies_of_the_logits():
         math.log(math.exp(row[label]) / sum(map(math.exp, row)))
         for row, label in zip(predicted.next_sentence.tolist(), batch.nsp_labels.tolist(), strict=True)
     )
-    assert found.sums["mlm_sum"].item() == pytest.approx(tokens, rel=1e-5)
+    assert found.sums["lm_sum"].item() == pytest.approx(tokens, rel=1e-5)
     assert found.sums["nsp_sum"].item() == pytest.approx(answers, rel=1e-5)
     assert found.loss.item() == pytest.approx(tokens / 8 + answers / 4, rel=1e-5)
-    assert found.sums["mlm_correct"] == (predicted.tokens.argmax(-1) == batch.mlm_labels).sum()
+    assert found.sums["lm_correct"] == (predicted.tokens.argmax(-1) == batch.mlm_labels).sum()
     assert found.sums["nsp_correct"] == (predicted.next_sentence.argmax(-1) == batch.nsp_labels).sum()
 
 
 def test_losses_of_an_untrained_model_are_those_of_chance():
     found = NEXT_SENTENCE.loss(BertForPretraining(CONFIG).eval(), make_batch(slice(None)))
-    assert found.sums["mlm_sum"].item() / 8 == pytest.approx(math.log(30), abs=0.1)
+    assert found.sums["lm_sum"].item() / 8 == pytest.approx(math.log(30), abs=0.1)
     assert found.sums["nsp_sum"].item() / 4 == pytest.approx(math.log(2), abs=0.1)
 
 
@@ -91,7 +91,7 @@ def test_next_sentence_head_without_its_objective_has_no_gradient():
     found = MaskedLM().loss(model, make_batch(slice(None), nsp=False))
     found.loss.backward()
     assert found.sums["nsp_sum"] == found.sums["nsp_correct"] == 0
-    assert found.loss.item() == pytest.approx(found.sums["mlm_sum"].item() / 8)
+    assert found.loss.item() == pytest.approx(found.sums["lm_sum"].item() / 8)
     without = {name for name, parameter in model.named_parameters() if parameter.grad is None}
     assert without == {f"{m}.{kind}" for m in ("pooler.dense", "next_sentence") for kind in ("weight", "bias")}
 
@@ -101,12 +101,12 @@ def test_micro_batch_without_masked_tokens_has_a_loss_of_zero():
     empty = LanguageModelBatch(**(vars(batch) | {"mlm_positions": NO_LABELS, "mlm_labels": NO_LABELS}))
     found = NEXT_SENTENCE.loss(model, empty)
     found.loss.backward()
-    assert found.sums["mlm_sum"] == found.sums["mlm_correct"] == 0
+    assert found.sums["lm_sum"] == found.sums["lm_correct"] == 0
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters() if parameter.grad is not None)
 
 
 def test_scores_equal_those_worked_by_hand() -> None:
-    sums = {"mlm_sum": 6.0, "mlm_correct": 1, "mlm_count": 4, "nsp_sum": 1.0, "nsp_correct": 3, "nsp_count": 5}
+    sums = {"lm_sum": 6.0, "lm_correct": 1, "lm_count": 4, "nsp_sum": 1.0, "nsp_correct": 3, "nsp_count": 5}
     expected = {
         "loss": 1.5, "perplexity": math.exp(1.5), "mlm_accuracy": 0.25, "nsp_loss": 0.2, "nsp_accuracy": 0.6
     }  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
@@ -18,7 +18,7 @@ MINI = BertConfig.from_size("mini", vocab_size=1_000, max_positions=128, initial
 
 def normal_encoder(config: BertConfig, seed: int = 0) -> BertEncoder:
     model = BertEncoder(config).eval()
-    initialize(model, config.initializer_range, seed)
+    initialize(model, truncated_normal(config.initializer_range), seed)
     return model
 
 

@@ -17,7 +17,7 @@ from bertwright.cli.main import run
 from bertwright.interop.model_format import Architecture
 from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.models.encoder import EncoderModel, TextEncoder
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.models.packing import TokenBatch
 from bertwright.objectives.language_model_objective import (
     LanguageModelBatch,
@@ -61,7 +61,7 @@ class BagEncoder(TextEncoder):
         super().__init__(config)
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList([nn.Linear(config.hidden_size, config.hidden_size, bias=False)])
-        initialize(self, config.initializer_range, seed)
+        initialize(self, truncated_normal(config.initializer_range), seed)
 
     def forward(self, batch: TokenBatch, positions: Tensor | None = None) -> Tensor:
         return self.hidden_states(batch, (1,), positions)[0]
@@ -104,9 +104,9 @@ class BagObjective(LanguageModelObjective[BagLanguageModel]):
     def loss(self, model: BagLanguageModel, batch: LanguageModelBatch) -> LossOutput:
         states, words = model.encoder(batch.input, batch.mlm_positions), model.encoder.embeddings.weight
         bias = torch.zeros(len(words))
-        loss, correct = linear_cross_entropy(states, words, bias, batch.mlm_labels, scale=1 / batch.mlm_count)
-        counts = {"mlm_count": batch.num_predictions, "tokens": int(batch.packing.num_tokens), "flops": 0}
-        return LossOutput.of(loss, {"mlm_sum": loss.detach() * batch.mlm_count, "mlm_correct": correct}, counts)
+        loss, correct = linear_cross_entropy(states, words, bias, batch.mlm_labels, scale=1 / batch.lm_count)
+        counts = {"lm_count": batch.num_predictions, "tokens": int(batch.packing.num_tokens), "flops": 0}
+        return LossOutput.of(loss, {"lm_sum": loss.detach() * batch.lm_count, "lm_correct": correct}, counts)
 
 
 FOLDER = Architecture(BagEncoder, BagConfig, "ToyBag", BagLanguageModel)

@@ -171,7 +171,7 @@ def test_all_tensors_of_a_pretraining_step_are_on_the_device(
     monkeypatch.setattr(bert_encoder, "attention", self_attention_on_cuda)
     packed = pack([np.arange(3, 12), np.arange(4, 20)]).with_dropout(3)
     asked = torch.tensor([1, 3, 10]), torch.tensor([5, 6, 7]), torch.tensor([0, 1])
-    batch = LanguageModelBatch(packed, *asked, mlm_count=3, nsp_count=2).to("meta")
+    batch = LanguageModelBatch(packed, *asked, lm_count=3, nsp_count=2).to("meta")
     model = BertForPretraining(TINY).train().to("meta")
     model.encoder.compute_dtype = dtype
     optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())

@@ -25,14 +25,12 @@ from bertwright.interop.weights import check_shapes, raise_if_any, read_weights,
 from bertwright.models.encoder import EncoderConfig, EncoderModel, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import PooledHead, TaskHead
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.registry import DEFAULT_MODEL_TYPE
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
-POOLED_CODE = Path(__file__).parents[1] / "systems/bert/modeling_pooled_bert.py"  # copied beside a pooled head
-IN_TRANSFORMERS = (DEFAULT_MODEL_TYPE, "openai-gpt")
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
 NAMED_IN_FILES = ("encoder.", "pooler.", "classifier.", "masked_token.", "next_sentence.")  # by the architecture
 Head = (
@@ -153,7 +151,7 @@ def build_model(source: ModelSource, model_class: type[EncoderModel] | None = No
     if model_class is not None and isinstance(general, type) and issubclass(model_class, general):
         build = model_class
     model = meta_model(build, source)
-    modules = dict.fromkeys(name.partition(".")[0] for name, _ in model.named_parameters())
+    modules = dict.fromkeys(name.partition(".")[0] for name in model.state_dict())
     loaded = load_weights(model, source, optional=tuple(name for name in modules if name != "encoder"))
     model.eval()
     return loaded
@@ -245,7 +243,7 @@ def load_weights(
     parameters of another shape.
     """
     tensors, path = source.tensors, source.path
-    parameters, names = dict(model.named_parameters()), file_names(model)
+    parameters, names = model.state_dict(keep_vars=True), file_names(model)
     modules = {name: name.removeprefix(HEAD_PREFIX).partition(".")[0] for name in names}
     given = {modules[name] for name, found in names.items() if any(t in tensors for t in found)}
     absent = {module for module in optional if module not in given}
@@ -266,19 +264,21 @@ def load_weights(
     model.load_state_dict(state, strict=False, assign=True)
     for name in new:  # Module.to_empty would import sympy, for a second
         owner, _, leaf = name.rpartition(".")
-        fresh = torch.nn.Parameter(torch.zeros(parameters[name].shape), parameters[name].requires_grad)
-        setattr(model.get_submodule(owner), leaf, fresh)
+        like, fresh = parameters[name], torch.zeros(parameters[name].shape)
+        is_trained = isinstance(like, torch.nn.Parameter)
+        value = torch.nn.Parameter(fresh, like.requires_grad) if is_trained else fresh  # otherwise a buffer
+        setattr(model.get_submodule(owner), leaf, value)
     heads = model.head if isinstance(model, EncoderForTask) else model
     only = tuple(name.removeprefix(HEAD_PREFIX) for name in new)
-    initialize(heads, model.config.initializer_range, seed, only=only)
+    initialize(heads, truncated_normal(model.config.initializer_range), seed, only=only)
     return LoadResult(model, tuple(dict.fromkeys(modules[name] for name in new)), unexpected)
 
 
 def file_names(model: EncoderModel) -> dict[str, tuple[str, ...]]:
-    """Return the names in files of each parameter, in order."""
+    """Return the names in files of each parameter and buffer, in order."""
     architecture = find_architecture(model.encoder.model_type)
     classifier = HEAD_CLASSES[model.head.spec.kind].classifier if isinstance(model, EncoderForTask) else ""
-    names = [(name, name.removeprefix(HEAD_PREFIX)) for name, _ in model.named_parameters()]
+    names = [(name, name.removeprefix(HEAD_PREFIX)) for name in model.state_dict()]
     return {
         name: architecture.file_names(inside, classifier) if inside.startswith(NAMED_IN_FILES) else (name,)
         for name, inside in names
@@ -295,17 +295,15 @@ def concatenate(tensors: list[Tensor]) -> Tensor:
 
 
 def to_hf_weights(model: EncoderModel, missing_heads: Sequence[str] = ()) -> dict[str, Tensor]:
-    """Return all parameters by their names in files, float32 on the CPU, without a copy of the tied decoder.
+    """Return all parameters and buffers by their names in files, float32 on the CPU; a tied decoder is left out.
 
     `missing_heads`: as in `LoadResult`; their parameters are omitted.
     """
     tensors: dict[str, Tensor] = {}
-    parameters = dict(model.named_parameters())
+    parameters = model.state_dict()
     for name, names_in_file in file_names(model).items():
         if name.partition(".")[0] not in missing_heads:
-            tensors |= zip(
-                names_in_file, parameters[name].detach().float().cpu().chunk(len(names_in_file)), strict=True
-            )
+            tensors |= zip(names_in_file, parameters[name].float().cpu().chunk(len(names_in_file)), strict=True)
     return find_architecture(model.encoder.model_type).to_file(tensors)
 
 
@@ -334,26 +332,25 @@ def write_task_model(folder: Path, model: EncoderForTask, tokenizer: TextTokeniz
     values = format_head(head, folder, architecture.class_prefix)
     if not model.head.has_standard_class:
         values["architectures"] = [f"{architecture.class_prefix}With{type(model.head).__name__}"]
-        values |= _describe_own_head(model)
-        if "auto_map" in values:
-            write_text(folder / POOLED_CODE.name, POOLED_CODE.read_text(encoding="utf-8"))
+        values |= _describe_own_head(model, architecture)
+        if "auto_map" in values and (code := architecture.pooled_code):
+            write_text(folder / code.name, code.read_text(encoding="utf-8"))
     _write(folder, model, tokenizer, values)
 
 
-def _describe_own_head(model: EncoderForTask) -> dict[str, Any]:
+def _describe_own_head(model: EncoderForTask, architecture: Architecture) -> dict[str, Any]:
     """Return the fields of `config.json` by which `transformers` opens a head that it lacks, or fails clearly."""
-    model_type, head = model.encoder.model_type, model.head
-    if model_type not in IN_TRANSFORMERS or getattr(model.config, "is_reversed", False):
+    head, code = model.head, architecture.pooled_code
+    if not architecture.in_transformers or getattr(model.config, "is_reversed", False):
         return {}  # it does not know the `model_type` either
-    values = {"model_type": f"{model_type}{OWN_HEAD}"}
-    if model_type != DEFAULT_MODEL_TYPE or not isinstance(head, PooledHead):
+    values = {"model_type": f"{model.encoder.model_type}{OWN_HEAD}"}
+    if code is None or not isinstance(head, PooledHead):
         return values | {"read_with": "bertwright; transformers has no such head"}
-    own_class = HEAD_CLASSES[head.spec.kind].suffix
-    names = {"AutoConfig": "PooledBertConfig", "AutoModel": "PooledBertModel"}
-    names[f"AutoModel{own_class}"] = f"PooledBert{own_class}"
+    prefix, own_class = f"{code.stem}.Pooled{architecture.class_prefix}", HEAD_CLASSES[head.spec.kind].suffix
+    own_classes = {"AutoConfig": "Config", "AutoModel": "Model", f"AutoModel{own_class}": own_class}
     return values | {
         "read_with": "bertwright, or transformers with trust_remote_code=True",
-        "auto_map": {name: f"{POOLED_CODE.stem}.{value}" for name, value in names.items()},
+        "auto_map": {name: prefix + suffix for name, suffix in own_classes.items()},
         "pooling": head.modes,
     }
 

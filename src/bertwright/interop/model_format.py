@@ -16,6 +16,8 @@ from bertwright.models.encoder import EncoderConfig, EncoderModel, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.systems.registry import DEFAULT_MODEL_TYPE, folder_formats
 
+LOG_VARIANCE = ".log_variance"
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -30,6 +32,10 @@ class Architecture:
     """As "Bert" in `BertForSequenceClassification`."""
     model: Callable[[Any], EncoderModel] | None = None
     """The model of pre-training; a folder may lack its modules other than the encoder. None: the encoder by itself."""
+    in_transformers: bool = False
+    """Whether `transformers` has this `model_type`, so that it would misread a head that it lacks."""
+    pooled_code: Path | None = None
+    """Classes for `transformers` of this encoder with a `PooledHead`; the file is copied beside such a head."""
 
     def parse_config(self, values: Mapping[str, Any], path: Path) -> EncoderConfig:
         """Read a configuration from the fields of `config.json`. Raises ValueError, naming field and value."""
@@ -60,8 +66,11 @@ class Architecture:
         """Return a file's tensors under the names of `file_names`, whichever program wrote them.
 
         `values`: the fields of `config.json`. Raises ValueError for tensors that cannot be used, naming `path`.
+        Earlier folders have logarithms of the variances of batch normalization.
         """
-        return dict(tensors)
+        logarithms = {name: tensor for name, tensor in tensors.items() if name.endswith(LOG_VARIANCE)}
+        variances = {name.replace(LOG_VARIANCE, ".variance"): tensor.exp() for name, tensor in logarithms.items()}
+        return {name: tensor for name, tensor in tensors.items() if name not in logarithms} | variances
 
     def to_file(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return normalized tensors as a file has them, the reverse of `normalize`."""

@@ -1,4 +1,4 @@
-"""Batch normalization, whose statistics are saved with the weights."""
+"""Batch normalization that also reads a single row."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ MOMENTUM, EPS = 0.1, 1e-5  # the defaults of torch.nn.BatchNorm1d
 
 
 class BatchNorm(nn.Module):
-    """`nn.BatchNorm1d` with running statistics that are fixed parameters, because model files have parameters only.
+    """`nn.BatchNorm1d`, except that in training, too, the running statistics normalize a batch of one row.
 
-    A batch of one row, which has no variance, is normalized by the running statistics in training as well.
+    One row has no variance.
     """
+
+    mean: Tensor
+    variance: Tensor
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.bias = nn.Parameter(torch.zeros(size))
-        self.mean = nn.Parameter(torch.zeros(size), requires_grad=False)
-        self.log_variance = nn.Parameter(torch.zeros(size), requires_grad=False)
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("variance", torch.ones(size))
+
+    def reset_statistics(self) -> None:
+        """Set the running mean and variance to those before the first batch."""
+        self.mean.zero_()
+        self.variance.fill_(1.0)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Normalize B × H float32; in training, update the running mean and variance."""
-        mean, variance = self.mean, self.log_variance.exp()
         uses_batch = self.training and len(rows) > 1
-        normalized = F.batch_norm(rows, mean, variance, self.weight, self.bias, uses_batch, MOMENTUM, EPS)
-        if uses_batch:  # `batch_norm` has updated both
-            with torch.no_grad():
-                self.log_variance.copy_(variance.clamp_min(1e-30).log())
-        return normalized
+        return F.batch_norm(rows, self.mean, self.variance, self.weight, self.bias, uses_batch, MOMENTUM, EPS)

@@ -19,7 +19,7 @@ from bertwright.kernels.fused_ops import dropout
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.linear import Linear
-from bertwright.models.rnn import TimeMajor
+from bertwright.models.packing import TimeMajor
 from bertwright.tables.tag_schemes import AllowedTags, Scheme, allowed_tags
 
 Reduction = Callable[[Tensor], Tensor]  # reduces N × C × … over dimension 1

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import Weight, initialize, truncated_normal
 from bertwright.models.packing import Packing
 
 if TYPE_CHECKING:
@@ -127,7 +127,11 @@ class TextEncoder(nn.Module, ABC):
 
     def initialize(self, seed: int) -> None:
         """Draw random weights: each parameter's numbers are a function of (seed, name)."""
-        initialize(self, self.config.initializer_range, seed, prefix="encoder.")
+        initialize(self, self.draw, seed, prefix="encoder.")
+
+    def draw(self, weight: Weight) -> None:
+        """Give a parameter its first numbers; by default as Google's code for BERT does."""
+        truncated_normal(self.config.initializer_range)(weight)
 
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return this architecture's own head for a task; None for the linear layer of the paper."""

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
+from bertwright.models.initialization import initialize, uniform_by_size
 from bertwright.models.layer_mix import LayerMix
-from bertwright.models.rnn import BiLSTM, initialize_uniform
+from bertwright.models.packed_lstm import BiLSTM
 
 
 class FeatureHeadConfig(NamedTuple):
@@ -42,7 +43,7 @@ class FeatureHead(nn.Module):
         input_size = config.hidden_size * (1 if config.weighted else config.num_layers)
         self.lstm = BiLSTM(input_size, config.lstm_size, config.lstm_layers) if config.lstm_layers else None
         self.classifier = nn.Linear(config.lstm_size if config.lstm_layers else input_size, config.outputs)
-        initialize_uniform(self, seed)
+        initialize(self, uniform_by_size, seed)
 
     def forward(self, states: Tensor, lengths: Sequence[int], drop: Dropout | None = None) -> Tensor:
         """Compute logits R × C of states R × K × H float32; `lengths` (B): number of states of each sequence."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,23 +13,77 @@ from bertwright.base import seeding
 from bertwright.models.batch_norm import BatchNorm
 
 
+class Weight(NamedTuple):
+    """A parameter that is to get its first numbers."""
+
+    name: str
+    """Its name in the model that is initialized."""
+    owner: nn.Module
+    """The module that has it."""
+    values: nn.Parameter
+    rng: torch.Generator
+
+    def draw_uniform(self, bound: float) -> None:
+        """Draw numbers from -bound to bound."""
+        self.values.uniform_(-bound, bound, generator=self.rng)
+
+    def draw_normal(self, std: float) -> None:
+        """Draw numbers with a mean of 0."""
+        self.values.normal_(0.0, std, generator=self.rng)
+
+
+Rule = Callable[[Weight], None]
+"""A function that gives a parameter its first numbers, by its name, its owner or its shape."""
+
+
 @torch.no_grad()
-def initialize(model: nn.Module, std: float, seed: int, only: tuple[str, ...] = ("",), prefix: str = "") -> None:
-    """Draw weights from a normal distribution truncated at 2 σ; set biases to 0, norms to 1 and 0 (Google's code).
+def initialize(model: nn.Module, rule: Rule, seed: int, only: tuple[str, ...] = ("",), prefix: str = "") -> None:
+    """Give parameters their first numbers by a rule; parameters on the meta device are skipped.
 
     Every parameter's numbers are a function of (seed, prefix + name), whatever other parameters the model has.
-    `only`: prefixes of the names to initialize. Parameters on the meta device, and fixed ones, are skipped.
+    `only`: prefixes of the names to initialize.
     """
-    norms = {id(module.weight) for module in model.modules() if isinstance(module, nn.LayerNorm | BatchNorm)}
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta or not parameter.requires_grad or not name.startswith(only):
-            continue
-        if parameter.ndim > 1:
-            weights = torch.empty(parameter.shape)
-            nn.init.trunc_normal_(weights, std=std, a=-2 * std, b=2 * std, generator=parameter_rng(seed, prefix + name))
-            parameter.copy_(weights)
+    for name, values in model.named_parameters():
+        if not values.is_meta and name.startswith(only):
+            owner = model.get_submodule(name.rpartition(".")[0])
+            rule(Weight(name, owner, values, parameter_rng(seed, prefix + name)))
+
+
+def truncated_normal(std: float) -> Rule:
+    """Return Google's rule for BERT: normal numbers truncated at 2 σ; biases are 0, norms 1 and 0.
+
+    Batch normalization has seen no batch. Fixed parameters are skipped.
+    """
+
+    def draw(weight: Weight) -> None:
+        owner, values = weight.owner, weight.values
+        if not values.requires_grad:
+            return
+        if values.ndim > 1:
+            drawn = torch.empty(values.shape)
+            values.copy_(nn.init.trunc_normal_(drawn, std=std, a=-2 * std, b=2 * std, generator=weight.rng))
         else:
-            parameter.fill_(1.0 if id(parameter) in norms else 0.0)
+            values.fill_(1.0 if isinstance(owner, nn.LayerNorm | BatchNorm) and values is owner.weight else 0.0)
+        if isinstance(owner, BatchNorm):
+            owner.reset_statistics()
+
+    return draw
+
+
+def uniform_by_size(weight: Weight) -> None:
+    """Draw LSTM and linear weights by PyTorch's rule: uniform in ±1/√n.
+
+    n is the hidden size of an LSTM, or the input size of a linear layer; parameters of other modules are skipped.
+    """
+    if isinstance(weight.owner, nn.LSTM):
+        weight.draw_uniform(weight.owner.hidden_size**-0.5)
+    elif isinstance(weight.owner, nn.Linear):
+        weight.draw_uniform(weight.owner.in_features**-0.5)
+
+
+def glorot_bound(rows: int, columns: int) -> float:
+    """Return the bound of uniform numbers for a matrix by Glorot & Bengio 2010: √(6 / (rows + columns))."""
+    return float((6 / (rows + columns)) ** 0.5)
 
 
 def sinusoidal_positions(positions: int, hidden_size: int) -> Tensor:

@@ -1,30 +1,62 @@
-"""LSTMs over packed sequences, in one direction or in both, which take each step together.
+"""LSTMs over packed sequences, in one direction or in both, which take each step together; all systems run theirs here.
 
 PyTorch's LSTM runs one direction after the other on packed sequences, limits neither cells nor states, and its backward
 pass adds up a gradient of the weights at every step. Here each step is a product for both directions, and the gradient
-of the weights is one product over all words. R words in `TimeMajor` order, n of them in a step; D inputs, C cells, H
-states per direction. The leading dimension, 2 or 1, is the direction.
+of the weights is one product over all words. Modules of type `nn.LSTM` hold weights; `run_bilstm` calls them
+where they are faster.
+
+R words in `TimeMajor` order, n of them in a step; D inputs, C cells, H states per direction. The leading dimension, 2
+or 1, is the direction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import PackedSequence
 
 from bertwright.kernels.cpu_linear import TILE
-from bertwright.kernels.fused_ops import linear
+from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.fused_ops import dropout, linear
 from bertwright.kernels.lstm_bf16 import NativeLstmSteps, uses_native_lstm
-from bertwright.models.rnn import TimeMajor
+from bertwright.models.packing import TimeMajor
+
+
+class BiLSTM(nn.Module):
+    """A stack of bidirectional LSTMs with dropout before, between and after its layers."""
+
+    def __init__(self, input_size: int, size: int, num_layers: int) -> None:
+        """Build `num_layers` layers; `size` is the number of outputs per word, half of them from each direction."""
+        super().__init__()
+        if size % 2:
+            raise ValueError(f"BiLSTM size: expected an even number, got {size}; each direction gives half of it")
+        self.layers = nn.ModuleList(
+            nn.LSTM(size if number else input_size, size // 2, bidirectional=True) for number in range(num_layers)
+        )
+
+    def forward(self, words: Tensor, lengths: Sequence[int], drop: Dropout | None) -> Tensor:
+        """Encode words, R × D → R × size, in the same order; `lengths` (B): words per sequence, at least 1."""
+        order = TimeMajor.of(np.asarray(lengths, dtype=np.int64), words.device)
+        in_order = drop and drop.select(order.order)  # dropout depends on the word, not on the order
+        packed = order.pack(words)
+        for site, layer in enumerate(self.layers):
+            packed = run_bilstm(cast(nn.LSTM, layer), dropout(packed, in_order, site), order)
+        return dropout(order.unpack(packed), drop, len(self.layers))
 
 
 def run_bilstm(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> Tensor:
     """Compute the states of a bidirectional layer of `nn.LSTM`, R × D → R × 2H, in `order`."""
+    # PyTorch's own loop is faster without a graph on a CPU, and on a GPU, where cuDNN has gradients in training alone.
+    is_fast = not torch.is_grad_enabled() or (words.is_cuda and layer.training)
+    if is_fast and words.dtype == torch.float32:
+        return cast(Tensor, layer(PackedSequence(words, order.batch_sizes))[0].data)
     return order.join_directions(run_directions(layer, words, order).states)
 
 
@@ -35,10 +67,10 @@ def run_directions(layer: nn.LSTM, words: Tensor, order: TimeMajor) -> LstmValue
     """
     suffixes = ("l0", "l0_reverse")
     inputs, hidden, bias, more_bias = (
-        torch.stack([getattr(layer, f"{name}_{suffix}") for suffix in suffixes])
+        [getattr(layer, f"{name}_{suffix}") for suffix in suffixes]
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     )
-    weights = LstmWeights(inputs, bias + more_bias, hidden)
+    weights = LstmWeights(inputs, torch.stack(bias) + torch.stack(more_bias), torch.stack(hidden))
     return run_layer(order.both_directions(words), weights, order.batch_sizes.tolist(), NO_CLIPS)
 
 
@@ -51,7 +83,7 @@ def run_lstm(
     Gradients flow back over at most `max_steps` steps: the values from which the steps after them start are constants.
     """
     inputs, bias, more_bias = map(layer.get_parameter, ("weight_ih_l0", "bias_ih_l0", "bias_hh_l0"))
-    weights = LstmWeights(inputs[None], (bias + more_bias)[None], hidden[None])
+    weights = LstmWeights([inputs], (bias + more_bias)[None], hidden[None])
     values = run_layer(words[None], weights, batch_sizes, NO_CLIPS, first, max_steps)
     return LstmValues(*(value[0] for value in values))
 
@@ -61,6 +93,10 @@ class LstmValues(NamedTuple):
 
     states: Tensor
     cells: Tensor
+
+    def at_ends(self, order: TimeMajor) -> LstmValues:
+        """Return the values after the last step of each sequence, both directions side by side, B × 2H."""
+        return LstmValues(*(values[:, order.last].transpose(0, 1).flatten(1) for values in self))
 
     def detach_last(self, rows: int) -> LstmValues:
         """Return the values of the last rows, without their gradients."""
@@ -75,13 +111,14 @@ class Clips(NamedTuple):
 
 
 NO_CLIPS = Clips(0.0, 0.0)
+MANY_INPUTS = 512  # from here on, two products take less time than a copy of both directions' weights and one product
 
 
 class LstmWeights(NamedTuple):
     """Weights of a layer; in each, the gates i, f, g, o one after the other."""
 
-    inputs: Tensor
-    """Of the inputs, 2 × 4C × D."""
+    inputs: Sequence[Tensor]
+    """Of the inputs, 4C × D for each direction."""
     bias: Tensor
     """2 × 4C."""
     hidden: Tensor
@@ -91,7 +128,7 @@ class LstmWeights(NamedTuple):
 
     def pad(self) -> LstmWeights:
         """Return the weights with zeros up to multiples of TILE; more cells and states are 0 at every step."""
-        (directions, rows, inputs), size = self.inputs.shape, self.hidden.shape[2]
+        (directions, rows, size), inputs = self.hidden.shape, self.inputs[0].shape[1]
         more_inputs, more_cells, more_states = (-count % TILE for count in (inputs, rows // 4, size))
         if not (more_inputs or more_cells or more_states):
             return self
@@ -101,7 +138,7 @@ class LstmWeights(NamedTuple):
 
         project = self.project
         return LstmWeights(
-            by_gate(self.inputs, more_inputs),
+            by_gate(torch.stack([*self.inputs]), more_inputs).unbind(),
             by_gate(self.bias, 0)[:, :, 0],
             by_gate(self.hidden, more_states),
             None if project is None else F.pad(project, (0, more_cells, 0, more_states)),
@@ -123,21 +160,21 @@ def run_layer(
     size, cells = weights.hidden.shape[2], weights.bias.shape[1] // 4
     if uses_native_lstm(words, weights.hidden):
         weights = weights.pad()
-        words = pad_columns(words, weights.inputs.shape[2])
-    if len(words) == 2 and words.dtype != torch.bfloat16:  # one product for both directions
-        gates = torch.baddbmm(weights.bias[:, None], words, weights.inputs.transpose(1, 2))  # 2 R 4C
+        words = pad_columns(words, weights.inputs[0].shape[1])
+    inputs, bias = weights.inputs, weights.bias
+    if len(words) == 2 and words.dtype != torch.bfloat16 and words.shape[2] < MANY_INPUTS:
+        gates = [*torch.baddbmm(bias[:, None], words, torch.stack([*inputs]).transpose(1, 2))]  # R 4C
     else:
-        by_direction = zip(words, weights.inputs, weights.bias, strict=True)
-        gates = torch.stack([linear(*direction) for direction in by_direction])
+        gates = [linear(*direction) for direction in zip(words, inputs, bias, strict=True)]
     if first is not None:
-        sizes = weights.hidden.shape[2], gates.shape[2] // 4
+        sizes = weights.hidden.shape[2], weights.bias.shape[1] // 4
         first = LstmValues(*(pad_columns(values, n) for values, n in zip(first, sizes, strict=True)))
     max_steps = max_steps or len(batch_sizes)
     parts, begin = list[LstmValues](), 0
     for at in range(0, len(batch_sizes), max_steps):
         steps = batch_sizes[at : at + max_steps]
         rows = slice(begin, begin := begin + sum(steps))
-        part = run_steps(gates[:, rows], weights.hidden, weights.project, steps, clips, first)
+        part = run_steps([by_inputs[rows] for by_inputs in gates], weights.hidden, weights.project, steps, clips, first)
         first = part.detach_last(steps[-1])
         parts.append(part)
     joined = (values[0] if len(parts) == 1 else torch.cat(values, 1) for values in zip(*parts, strict=True))
@@ -168,12 +205,12 @@ class ProjectedLSTM(nn.Module):
 
     def forward(self, inputs: Tensor, batch_sizes: Sequence[int]) -> Tensor:
         """Read words, 2 × R × D → 2 × R × H; `batch_sizes`: words per step."""
-        weights = LstmWeights(self.weight_ih, self.bias, self.weight_hh, self.weight_hr)
+        weights = LstmWeights(self.weight_ih.unbind(), self.bias, self.weight_hh, self.weight_hr)
         return run_layer(inputs, weights, batch_sizes, self.clips).states
 
 
 def run_steps(
-    gates: Tensor,
+    gates: Sequence[Tensor],
     hidden: Tensor,
     project: Tensor | None,
     batch_sizes: Sequence[int],
@@ -182,14 +219,17 @@ def run_steps(
 ) -> LstmValues:
     """Compute states, 2 × R × H, and cells, 2 × R × C.
 
-    `gates`: the inputs' share in them, 2 × R × 4C; `hidden`: weights of the states, 2 × 4C × H; `project`: weights
-    from cells to states, 2 × H × C, or None for an LSTM without, where H is C; `first`: values before the first step,
-    a row for each of its words or more, which get no gradients; None: 0.
+    `gates`: the inputs' share in them, R × 4C for each direction; `hidden`: weights of the states, 2 × 4C × H;
+    `project`: weights from cells to states, 2 × H × C, or None for an LSTM without, where H is C; `first`: values
+    before the first step, a row for each of its words or more, which get no gradients; None: 0.
     """
     if first is not None:
         first = LstmValues(*(values.view(-1, *values.shape[-2:])[:, : batch_sizes[0]] for values in first))
-    steps = NativeLstmSteps if uses_native_lstm(gates, hidden) else LstmSteps
-    return LstmValues(*steps.apply(gates, hidden, project, batch_sizes, clips, first))  # type: ignore[no-untyped-call]
+    if uses_native_lstm(gates[0], hidden):
+        values = NativeLstmSteps.apply(torch.stack([*gates]), hidden, project, batch_sizes, clips, first)  # type: ignore[no-untyped-call]
+    else:
+        values = LstmSteps.apply(hidden, project, batch_sizes, clips, first, *gates)  # type: ignore[no-untyped-call]
+    return LstmValues(*values)
 
 
 class LstmSteps(torch.autograd.Function):
@@ -201,42 +241,41 @@ class LstmSteps(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        gates: Tensor,
         hidden: Tensor,
         project: Tensor | None,
         batch_sizes: Sequence[int],
         clips: Clips,
         first: LstmValues | None,
+        *by_inputs: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Compute states and cells; see `run_steps`."""
-        ctx.dtype, size = gates.dtype, gates.shape[2] // 4
-        gates, by_hidden = gates.to(hidden.dtype, copy=True), hidden.transpose(1, 2).to(ctx.dtype).contiguous()
+        ctx.dtype, size = by_inputs[0].dtype, by_inputs[0].shape[1] // 4
+        gates, by_hidden = torch.stack(by_inputs).to(hidden.dtype), hidden.transpose(1, 2).to(ctx.dtype)
         hidden, by_project = hidden.to(ctx.dtype), None if project is None else project.transpose(1, 2).to(ctx.dtype)
         cells = gates.new_empty(*gates.shape[:2], size)
         states = gates.new_empty(*gates.shape[:2], hidden.shape[2])
-        begin, earlier = 0, first
-        for n in batch_sizes:
-            rows = slice(begin, begin + n)
-            step, cell = gates[:, rows], cells[:, rows]
+        parts, earlier = (gates, *gates.chunk(4, -1), gates[..., : 2 * size], cells, states), first
+        for n, *step in zip(batch_sizes, *(torch.split(part, [*batch_sizes], 1) for part in parts), strict=True):
+            total, i, f, g, o, i_and_f, cell, state = step
             if earlier is not None:
-                if step.dtype == ctx.dtype:
-                    step.baddbmm_(earlier.states[:, :n], by_hidden)
+                before = LstmValues(*(values[:, :n] for values in earlier))
+                if total.dtype == ctx.dtype:
+                    total.baddbmm_(before.states, by_hidden)
                 else:
-                    step += torch.bmm(earlier.states[:, :n].to(ctx.dtype), by_hidden)
-            step[..., : 2 * size].sigmoid_()
-            step[..., 2 * size : 3 * size].tanh_()
-            step[..., 3 * size :].sigmoid_()
-            i, f, g, o = step.chunk(4, -1)
+                    total += torch.bmm(before.states.to(ctx.dtype), by_hidden)
+            i_and_f.sigmoid_()
+            g.tanh_()
+            o.sigmoid_()
             torch.mul(i, g, out=cell)
             if earlier is not None:
-                cell.addcmul_(f, earlier.cells[:, :n])
+                cell.addcmul_(f, before.cells)
             if clips.cell:
                 cell.clamp_(-clips.cell, clips.cell)
             output = o * cell.tanh()
-            states[:, rows] = output if by_project is None else torch.bmm(output.to(ctx.dtype), by_project)
+            state.copy_(output if by_project is None else torch.bmm(output.to(ctx.dtype), by_project))
             if clips.state:
-                states[:, rows].clamp_(-clips.state, clips.state)
-            earlier, begin = LstmValues(states[:, rows], cell), begin + n
+                state.clamp_(-clips.state, clips.state)
+            earlier = LstmValues(state, cell)
         ctx.save_for_backward(gates, cells, states, hidden, project)
         ctx.batch_sizes, ctx.clips, ctx.first = batch_sizes, clips, first
         ctx.set_materialize_grads(False)
@@ -287,7 +326,7 @@ class LstmSteps(torch.autograd.Function):
         flat = d_gates.flatten(2).to(ctx.dtype)
         d_hidden = multiply(flat.transpose(1, 2), earlier_states)
         d_project = None if project is None else multiply(d_states.transpose(1, 2), o * squashed)
-        return flat, d_hidden, d_project, None, None, None
+        return d_hidden, d_project, None, None, None, *flat
 
 
 def values_one_step_before(values: Tensor, batch_sizes: Sequence[int], first: Tensor | None) -> Tensor:

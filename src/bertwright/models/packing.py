@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -172,3 +172,54 @@ def make_input(ids: np.ndarray, token_type_ids: np.ndarray | None, lengths: np.n
     if ids.ndim == 2:
         return WordBatch(Packing.of(lengths), torch.from_numpy(ids.astype(np.int64, copy=False)))
     return from_flat(ids, token_type_ids, lengths)
+
+
+class TimeMajor(NamedTuple):
+    """The order in which recurrent networks read B sequences: the first words of all, then the second words, and on.
+
+    Longer sequences come first, so that the sequences of each step are the first ones of the step before.
+    """
+
+    order: Tensor
+    """R int64, index of each word of this order in the packed batch."""
+    inverse: Tensor
+    """R int64, place in this order of each word of the packed batch."""
+    mirror: Tensor
+    """R int64, place in this order of the word that is as far from its sequence's other end."""
+    last: Tensor
+    """B int64, place in this order of each sequence's last word."""
+    sequences: Tensor
+    """B int64, the sequences from the longest to the shortest."""
+    batch_sizes: Tensor
+    """Words per step, int64 on the CPU."""
+
+    @classmethod
+    def of(cls, lengths: Ints, device: torch.device | str = "cpu") -> TimeMajor:
+        """Return the order of sequences with these numbers of words, each at least 1."""
+        steps = positions_from_lengths(lengths)
+        sequences = np.argsort(-lengths, kind="stable")
+        rank = np.argsort(sequences)
+        order = np.argsort(steps * len(lengths) + np.repeat(rank, lengths))
+        inverse = np.argsort(order)
+        ends = offsets_from_lengths(lengths)[1:] - 1  # in the packed batch
+        mirror = inverse[(np.repeat(ends, lengths) - steps)[order]]
+        arrays = (order, inverse, mirror, inverse[ends], sequences)
+        on_device = (torch.from_numpy(array).to(device) for array in arrays)
+        return cls(*on_device, torch.from_numpy(np.bincount(steps)))  # type: ignore[call-arg]
+
+    def pack(self, words: Tensor) -> Tensor:
+        """Return R rows of a packed batch in this order."""
+        return words.index_select(0, self.order)
+
+    def unpack(self, words: Tensor) -> Tensor:
+        """Return R rows of this order in the packed batch's."""
+        return words.index_select(0, self.inverse)
+
+    def both_directions(self, words: Tensor) -> Tensor:
+        """Return R rows of this order twice, 2 × R × any size: as they are, and from each sequence's other end."""
+        return torch.stack([words, words.index_select(0, self.mirror)])
+
+    def join_directions(self, states: Tensor) -> Tensor:
+        """Return the states of both directions, 2 × R × H, side by side in this order, R × 2H."""
+        forward, backward = states
+        return torch.cat([forward, backward.index_select(0, self.mirror)], 1)

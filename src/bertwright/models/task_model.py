@@ -14,7 +14,7 @@ from torch import Tensor
 from bertwright.models.encoder import EncoderModel, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import LinearHead, PooledHead, TaskBatch, TaskHead
-from bertwright.models.initialization import initialize
+from bertwright.models.initialization import initialize, truncated_normal
 from bertwright.models.linear import make_dropout
 from bertwright.models.pooling import pool_states
 
@@ -45,7 +45,7 @@ class EncoderForTask(BatchPredictor):
         self.initialize_head(seed)
 
     def initialize_head(self, seed: int) -> None:
-        initialize(self.head, self.encoder.config.initializer_range, seed)
+        initialize(self.head, truncated_normal(self.encoder.config.initializer_range), seed)
 
     @property
     def num_outputs(self) -> int:

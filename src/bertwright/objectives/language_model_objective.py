@@ -41,7 +41,7 @@ class LanguageModelBatch:
     nsp_labels: Tensor
     """B int64: 0, B follows A; 1, B is random (as in `transformers`). Empty if the objective has no NSP.
     `IGNORED_LABEL` for sequences that `pad_batch` added."""
-    mlm_count: int
+    lm_count: int
     """Predicted tokens of the whole step, all ranks and micro-batches; the summed loss is divided by it."""
     nsp_count: int
     """Next-sentence answers of the whole step; 0 if the objective has no NSP."""
@@ -120,7 +120,7 @@ class LanguageModelObjective(StoreObjective[LanguageModelBatch, M]):
                     mlm_positions=torch.from_numpy(masked.positions[chosen] - tokens.start),
                     mlm_labels=torch.from_numpy(masked.labels[chosen]),
                     nsp_labels=torch.from_numpy(answers[sequences.start : sequences.stop]),
-                    mlm_count=len(masked.positions) if step.is_whole else step.num_predictions,
+                    lm_count=len(masked.positions) if step.is_whole else step.num_predictions,
                     nsp_count=step.num_sequences if self.has_next_sentence else 0,
                 )
             )

@@ -194,12 +194,12 @@ class Objective(ABC, Generic[B, M]):
 
         By default, the means of a language model over all predictions, losses in nats; without predictions they are 0.
         """
-        count = max(sums["mlm_count"], 1)
-        loss = sums["mlm_sum"] / count
+        count = max(sums["lm_count"], 1)
+        loss = sums["lm_sum"] / count
         return {
             LOSS: loss,
             "perplexity": math.exp(min(loss, 700.0)),
-            "mlm_accuracy": sums["mlm_correct"] / count,
+            "mlm_accuracy": sums["lm_correct"] / count,
         }
 
     def pad_batch(self, batch: B, sequences: int, settings: DataSettings) -> B:

@@ -25,7 +25,7 @@ def pad_batch(batch: LanguageModelBatch, sequences: int, length: int, prediction
     tokens, which no other token sees; empty sequences fill up `cu_seqlens`. Added predictions and answers have the
     label `IGNORED_LABEL`. On a CPU, padding changes no bit of the losses, and gradients only by rounding.
 
-    The numbers `dropout_seed`, `first_token`, `mlm_count` and `nsp_count` differ between batches as before.
+    The numbers `dropout_seed`, `first_token`, `lm_count` and `nsp_count` differ between batches as before.
     """
     tokens = batch.input
     packed = tokens.packing

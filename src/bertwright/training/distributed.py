@@ -100,10 +100,11 @@ def wrap(module: nn.Module, find_unused_parameters: bool = False) -> nn.Module:
 
     The exchange of a gradient begins as soon as it is computed, in groups of about 25 MB, while the backward pass goes
     on. `find_unused_parameters`: a step may use only some of the parameters; the ranks then search for unused ones.
+    Each rank keeps its own statistics of batches; rank 0 saves its own.
     """
     if world_size() == 1:
         return module
-    return DistributedDataParallel(module, find_unused_parameters=find_unused_parameters)
+    return DistributedDataParallel(module, find_unused_parameters=find_unused_parameters, broadcast_buffers=False)
 
 
 def no_sync(module: object) -> AbstractContextManager[None]:

@@ -70,8 +70,9 @@ def gather(part: Tensor, parameter: Any) -> Tensor:
 
 @torch.no_grad()
 def copy_weights(divided: nn.Module, whole: nn.Module) -> None:
-    """Copy the weights of a divided model into a whole one on rank 0. All ranks must call this together."""
-    for own, target in zip(divided.parameters(), whole.parameters(), strict=True):
+    """Copy the weights and buffers of a divided model into a whole one on rank 0. All ranks must call this together."""
+    tensors, targets = ([*model.parameters(), *model.buffers()] for model in (divided, whole))
+    for own, target in zip(tensors, targets, strict=True):
         weights = gather(own_part(own), own) if is_divided(own) else own
         if len(weights) == len(target):
             target.copy_(weights)

@@ -170,8 +170,8 @@ def check_finite_weights(model: torch.nn.Module, step: int) -> None:
 
     Called before weights are written, because the loss does not show the effect of an update until the next step.
     """
-    for name, parameter in model.named_parameters():
-        if not parameter.isfinite().all():
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if not tensor.isfinite().all():
             if step == 0:
                 raise ValueError(f"the initial weights are damaged: {name} has numbers that are not finite")
             raise DivergedError(

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from bertwright.training.context import ExecutionContext
 
 FROM_WEIGHTS = "pretrain --init, finetune --model"
-# Settings of earlier versions that had a choice, by table and name, with the value that every run now has.
-FORMER_SETTINGS = {("optimizer", "algorithm"): "adamw"}
 FOLDERS = ("checkpoints", "best", "tensorboard")
 DATA = "data.json"  # digests of the data that a run reads, by name
 INITIAL_WEIGHTS = "the initial weights"  # name of their digest in data.json
@@ -51,9 +49,6 @@ def read_run_settings(cls: type[S], run: Path) -> S:
     if not path.is_file():
         raise ValueError(f"{run}: no run to resume (settings.toml is missing); omit --resume to start one")
     table: dict[str, Any] = read_toml(path) | {"run": str(run), "resume": True}
-    for (part, name), value in FORMER_SETTINGS.items():
-        if isinstance(table.get(part), dict) and table[part].get(name) == value:
-            del table[part][name]
     try:
         return from_table(cls, table, str(path))
     except ValueError as error:

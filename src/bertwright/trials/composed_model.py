@@ -21,9 +21,10 @@ from bertwright.interop.huggingface import load_model, save_model
 from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import skip_sites
 from bertwright.models.encoder import EncoderModel, TextEncoder
+from bertwright.models.initialization import initialize, uniform_by_size
 from bertwright.models.linear import make_dropout
+from bertwright.models.packed_lstm import BiLSTM
 from bertwright.models.packing import TokenBatch
-from bertwright.models.rnn import BiLSTM, initialize_uniform
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.device_settings import DeviceSettings
@@ -111,8 +112,7 @@ class CompositeEncoder(TextEncoder):
         self.lstm = BiLSTM(config.hidden_size, config.hidden_size, config.lstm_layers) if config.lstm_layers else None
         if self.lstm is not None:
             self.learning_rates = {"lstm": config.lstm_learning_rate}
-            if not next(self.lstm.parameters()).is_meta:
-                initialize_uniform(self.lstm, seed)
+            initialize(self.lstm, uniform_by_size, seed)
 
     @property
     def num_dropout_sites(self) -> int:

@@ -27,11 +27,11 @@ from bertwright.models.batch_norm import BatchNorm
 from bertwright.models.encoder import TextEncoder, count_parameters
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
+from bertwright.models.initialization import Weight
 from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packed_lstm import as_factor, run_bilstm
-from bertwright.models.packing import WordBatch
-from bertwright.models.rnn import TimeMajor
-from bertwright.systems.bilstm.bilstm import Texts, WordEmbeddings, initialize_word_model
+from bertwright.models.packing import TimeMajor, WordBatch
+from bertwright.systems.bilstm.bilstm import Texts, WordEmbeddings, draw_word_model
 from bertwright.systems.cove.mt_lstm import CoveConfig, Memory
 from bertwright.systems.elmo.elmo import ElmoConfig
 from bertwright.systems.language_model_states import LanguageModelStates
@@ -154,7 +154,8 @@ class BcnEncoder(TextEncoder):
         )
         self.initialize(seed)
 
-    initialize = initialize_word_model
+    def draw(self, weight: Weight) -> None:
+        draw_word_model(weight)
 
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""

@@ -68,11 +68,11 @@ class BertObjective(LanguageModelObjective["BertForPretraining"]):
         hidden = model.encoder(batch.input, torch.cat([firsts, batch.mlm_positions]))  # B + M  H
         first, masked = hidden.split([len(firsts), len(batch.mlm_positions)])
         states, head = model.masked_token(masked), model.masked_token  # M H
-        mlm_count = max(batch.mlm_count, 1)
-        loss, mlm_correct = linear_cross_entropy(
-            states, model.word_embeddings, head.bias, batch.mlm_labels, scale=1 / mlm_count
+        lm_count = max(batch.lm_count, 1)
+        loss, lm_correct = linear_cross_entropy(
+            states, model.word_embeddings, head.bias, batch.mlm_labels, scale=1 / lm_count
         )
-        mlm_sum = loss.detach() * mlm_count
+        lm_sum = loss.detach() * lm_count
         nsp_sum = nsp_correct = torch.zeros((), device=hidden.device)
         if len(batch.nsp_labels):
             answers = model.next_sentence(model.pooler(first)).float()  # B 2
@@ -82,12 +82,12 @@ class BertObjective(LanguageModelObjective["BertForPretraining"]):
 
         lengths, predictions = batch.packing.lengths[: batch.num_sequences], batch.num_predictions
         counts = {
-            "mlm_count": predictions,
+            "lm_count": predictions,
             "nsp_count": batch.num_sequences if batch.nsp_count else 0,
             "tokens": int(lengths.sum()),
             "flops": model.config.count_training_flops(lengths, predictions, pooled=batch.nsp_count > 0),
         }
-        sums = {"mlm_sum": mlm_sum, "mlm_correct": mlm_correct, "nsp_sum": nsp_sum.detach(), "nsp_correct": nsp_correct}
+        sums = {"lm_sum": lm_sum, "lm_correct": lm_correct, "nsp_sum": nsp_sum.detach(), "nsp_correct": nsp_correct}
         return LossOutput.of(loss, sums, counts)
 
     def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:

@@ -27,7 +27,7 @@ from bertwright.kernels.fused_encoder import (
 from bertwright.kernels.fused_ops import add_dropout_norm, bias_activation, embed_norm
 from bertwright.kernels.reference import EmbeddingTables, LayerNormParams
 from bertwright.models.encoder import TextEncoder
-from bertwright.models.initialization import initialize, sinusoidal_positions
+from bertwright.models.initialization import sinusoidal_positions
 from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packing import Packing, TokenBatch
 from bertwright.systems.bert.bert_config import BertConfig
@@ -133,7 +133,7 @@ class BertEncoder(TextEncoder):
             config.activation == "gelu_tanh",
             config.layer_norm_eps,
         )
-        initialize(self, config.initializer_range, seed, prefix="encoder.")
+        self.initialize(seed)
         if config.sinusoidal_positions:
             positions = self.embeddings.position.weight.requires_grad_(False)
             if not positions.is_meta:

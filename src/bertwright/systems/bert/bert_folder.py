@@ -121,4 +121,7 @@ class BertArchitecture(Architecture):
         check_sizes({field: (expected[field], size) for field, size in sizes.items()}, path)
 
 
-BERT = BertArchitecture(BertEncoder, BertConfig, "Bert", BertForPretraining)
+POOLED_CODE = Path(__file__).with_name("modeling_pooled_bert.py")
+BERT = BertArchitecture(
+    BertEncoder, BertConfig, "Bert", BertForPretraining, in_transformers=True, pooled_code=POOLED_CODE
+)

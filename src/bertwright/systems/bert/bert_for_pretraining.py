@@ -65,7 +65,7 @@ class BertForPretraining(EncoderModel):
         self.pooler = Pooler(config.hidden_size)
         self.masked_token = MaskedLMHead(config)
         self.next_sentence = Linear(config.hidden_size, 2)
-        initialize(self, config.initializer_range, seed, only=("pooler", "masked_token", "next_sentence"))
+        initialize(self, self.encoder.draw, seed, only=("pooler", "masked_token", "next_sentence"))
 
     @property
     def word_embeddings(self) -> Tensor:

@@ -19,7 +19,6 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from bertwright.base.ragged import Ints, offsets_from_lengths
 from bertwright.base.settings import check_choice, check_minimum
@@ -30,11 +29,10 @@ from bertwright.models.distinct_words import DistinctWords, is_mark
 from bertwright.models.encoder import TextEncoder, count_parameters
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
-from bertwright.models.initialization import parameter_rng
+from bertwright.models.initialization import Weight, glorot_bound
 from bertwright.models.linear import Linear, make_dropout
-from bertwright.models.packed_lstm import as_factor, run_bilstm
-from bertwright.models.packing import Packing, WordBatch
-from bertwright.models.rnn import TimeMajor
+from bertwright.models.packed_lstm import as_factor, run_bilstm, run_directions
+from bertwright.models.packing import Packing, TimeMajor, WordBatch
 from bertwright.systems.cove.mt_lstm import CoveConfig
 from bertwright.systems.elmo.elmo import ElmoConfig
 from bertwright.systems.language_model_states import NUM_LETTERS, LanguageModelStates
@@ -123,9 +121,7 @@ class CharacterLstm(nn.Module):
         lengths = (rows > 0).sum(1).clamp_min(1)
         order = TimeMajor.of(lengths.cpu().numpy(), rows.device)
         inside = torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]
-        _, (last, _) = self.lstm(PackedSequence(order.pack(letters[inside]), order.batch_sizes))  # 2 U F/2
-        features = torch.empty_like(last[0].expand(2, -1, -1)).transpose(0, 1)
-        return features.index_copy(0, order.sequences, last.transpose(0, 1)).flatten(1)
+        return run_directions(self.lstm, order.pack(letters[inside]), order).at_ends(order).states
 
 
 class WordEmbeddings(nn.Module):
@@ -184,24 +180,23 @@ class Texts(NamedTuple):
         return ends_text
 
 
-@torch.no_grad()
-def initialize_word_model(model: TextEncoder, seed: int) -> None:
-    """Draw weights uniformly in ±√(3 / size) for embeddings and ±√(6 / (rows + columns)) for matrices.
+def draw_word_model(weight: Weight) -> None:
+    """Draw numbers in ±√(3 / size) for embeddings, and by Glorot's bound for matrices, for each gate of an LSTM.
 
-    Biases are 0, and 1 for the forget gates (section 3.2). Every parameter is a function of (seed, name).
+    Biases are 0, and 1 for the forget gates (section 3.2). A joined language model keeps its weights.
     """
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta or name.startswith("language_model."):
-            continue
-        if parameter.ndim == 1:
-            parameter.zero_()
-            if name.startswith("layers.") and "bias_ih" in name:
-                parameter[len(parameter) // 4 : len(parameter) // 2] = 1.0
-            continue
-        gates = 4 if "_ih_" in name or "_hh_" in name else 1  # an LSTM's matrix has four, one per gate
-        rows, columns = len(parameter) // gates, parameter.shape[1]
-        bound = (3 / columns) ** 0.5 if "embedding." in name or "word." in name else (6 / (rows + columns)) ** 0.5
-        parameter.uniform_(-bound, bound, generator=parameter_rng(seed, f"encoder.{name}"))
+    name, owner, values, _ = weight
+    if name.startswith("language_model."):
+        return
+    if values.ndim == 1:
+        values.zero_()
+        if name.startswith("layers.") and "bias_ih" in name:
+            values[len(values) // 4 : len(values) // 2] = 1.0
+    elif isinstance(owner, nn.Embedding):
+        weight.draw_uniform((3 / owner.embedding_dim) ** 0.5)
+    else:
+        gates = 4 if isinstance(owner, nn.LSTM) else 1
+        weight.draw_uniform(glorot_bound(len(values) // gates, values.shape[1]))
 
 
 class BiLSTMEncoder(TextEncoder):
@@ -224,7 +219,8 @@ class BiLSTMEncoder(TextEncoder):
         )
         self.initialize(seed)
 
-    initialize = initialize_word_model
+    def draw(self, weight: Weight) -> None:
+        draw_word_model(weight)
 
     @property
     def num_dropout_sites(self) -> int:

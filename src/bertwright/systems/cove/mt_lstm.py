@@ -21,11 +21,10 @@ from bertwright.base.settings import check_limit, check_minimum
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.beam_search import StepDecoder
-from bertwright.models.initialization import parameter_rng
+from bertwright.models.initialization import initialize
 from bertwright.models.linear import Linear, make_dropout
-from bertwright.models.packed_lstm import as_factor, run_directions
-from bertwright.models.packing import PairBatch, TokenBatch
-from bertwright.models.rnn import TimeMajor
+from bertwright.models.packed_lstm import LstmValues, as_factor, run_directions
+from bertwright.models.packing import PairBatch, TimeMajor, TokenBatch
 from bertwright.systems.translation_models import TranslationModel
 
 INITIAL_BOUND = 0.1  # initial weights are uniform in ±0.1 (section 4)
@@ -79,9 +78,9 @@ class Encoded(NamedTuple):
 
     layers: list[Tensor]
     """Vectors of the words, S × D, then the states after each LSTM layer, S × H."""
-    last_states: Tensor
-    """State of each direction after its last word, layers × B × H."""
-    last_cells: Tensor
+    last_states: list[Tensor]
+    """States of both directions after their last words, B × H for each layer."""
+    last_cells: list[Tensor]
     """The cells beside them."""
 
 
@@ -102,19 +101,17 @@ class CoveEncoder(nn.Module):
     ) -> Encoded:
         """Read S words by their ids; `lengths`: B, words of each source, at least 1; `dtype`: of the products."""
         order = TimeMajor.of(lengths, ids.device)
-        last = order.inverse[torch.from_numpy(lengths.cumsum() - 1).to(ids.device)]  # B
         drop = drop and drop.select(order.order)
         words = self.words(ids)
         states, layers = dropout(order.pack(words), drop, 0), [words]
-        last_states, last_cells = list[Tensor](), list[Tensor]()
+        ends = list[LstmValues]()
         for site, layer in enumerate(self.layers, 1):
             inputs = as_factor(states, dtype)
-            directions = run_directions(cast(nn.LSTM, layer), inputs, order)  # 2 S H/2 each
-            states = dropout(order.join_directions(directions[0]), drop, site)
+            directions = run_directions(cast(nn.LSTM, layer), inputs, order)
+            states = dropout(order.join_directions(directions.states), drop, site)
             layers.append(order.unpack(states))
-            for values, ends in zip(directions, (last_states, last_cells), strict=True):
-                ends.append(values[:, last].transpose(0, 1).flatten(1))  # B H
-        return Encoded(layers, torch.stack(last_states), torch.stack(last_cells))
+            ends.append(directions.at_ends(order))
+        return Encoded(layers, [end.states for end in ends], [end.cells for end in ends])
 
 
 class Memory(NamedTuple):
@@ -172,8 +169,8 @@ class Decoder(nn.Module):
 
     def start(self, source: Encoded) -> DecoderState:
         """Return the state before the first token: the encoder's last one, and h̃ = 0."""
-        hidden = list(source.last_states)
-        return DecoderState(hidden, list(source.last_cells), torch.zeros_like(hidden[0]))
+        hidden = source.last_states
+        return DecoderState(hidden, source.last_cells, torch.zeros_like(hidden[0]))
 
     def embed(self, ids: Tensor, drop: Dropout | None, site: int) -> Tensor:
         """Compute the part of the first layer's gates that depends on the tokens alone, T → T × 4H."""
@@ -213,11 +210,7 @@ class MtLstm(TranslationModel):
         self.encoder = CoveEncoder(config.encoder)
         self.decoder = Decoder(config)
         self.encoder.words.weight.requires_grad_(not config.freeze_words)
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                if parameter.is_meta:
-                    continue
-                parameter.uniform_(-INITIAL_BOUND, INITIAL_BOUND, generator=parameter_rng(seed, name))
+        initialize(self, lambda weight: weight.draw_uniform(INITIAL_BOUND), seed)
 
     def forward(self, batch: PairBatch) -> Tensor:
         """Compute the attentional states of all target tokens, T × H.

@@ -24,11 +24,10 @@ from bertwright.kernels.fused_ops import dropout
 from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.models.distinct_words import DistinctWords, is_mark
 from bertwright.models.encoder import EncoderModel, TextEncoder, count_parameters
-from bertwright.models.initialization import parameter_rng
+from bertwright.models.initialization import Weight, glorot_bound, initialize
 from bertwright.models.linear import make_dropout
 from bertwright.models.packed_lstm import Clips, ProjectedLSTM, as_factor
-from bertwright.models.packing import WordBatch
-from bertwright.models.rnn import TimeMajor
+from bertwright.models.packing import TimeMajor, WordBatch
 from bertwright.systems.elmo.defaults import FILTERS, SIZES, Filters
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES, mark_rows
@@ -181,32 +180,23 @@ class ElmoEncoder(TextEncoder):
         """Return the encoder for the words of a task, all of which it reads by their bytes."""
         return self
 
-    @torch.no_grad()
-    def initialize(self, seed: int) -> None:
-        """Draw initial weights; every parameter is a function of (seed, name).
+    def draw(self, weight: Weight) -> None:
+        """Draw characters in ±1, convolutions in ±√(1 / fan-in), LSTMs by Glorot's bound for each gate.
 
-        Characters, convolutions and the LSTMs: uniform, in ±1, ±√(1 / fan-in) and ±√(6 / (rows + columns));
-        highway and projection: normal with σ = √(1 / columns). Biases are 0, the forget gates' 1, the highway gates'
-        −2.
+        Linear layers: normal with σ = √(1 / columns). Biases are 0, the forget gates' 1, the highway gates' −2.
         """
-        for name, parameter in self.named_parameters():
-            if parameter.is_meta:
-                continue
-            rng = parameter_rng(seed, f"encoder.{name}")
-            if name.endswith("bias"):
-                parameter.fill_(CARRY_BIAS if "gate" in name else 0.0)
-                if name.startswith("layers"):
-                    parameter[:, self.config.cell_size : 2 * self.config.cell_size] = 1.0
-            elif name.startswith("layers"):
-                gates = 1 if name.endswith("hr") else 4
-                rows, columns = parameter.shape[1] // gates, parameter.shape[2]
-                bound = (6 / (rows + columns)) ** 0.5
-                parameter.uniform_(-bound, bound, generator=rng)
-            elif "highways" in name or "projection" in name:
-                parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=rng)
-            else:
-                bound = parameter[0].numel() ** -0.5 if parameter.ndim == 3 else 1.0
-                parameter.uniform_(-bound, bound, generator=rng)
+        name, owner, values, _ = weight
+        if name.endswith("bias"):
+            values.fill_(CARRY_BIAS if name.endswith("gate.bias") else 0.0)
+            if isinstance(owner, ProjectedLSTM):
+                values[:, self.config.cell_size : 2 * self.config.cell_size] = 1.0
+        elif isinstance(owner, ProjectedLSTM):
+            gates = 1 if name.endswith("hr") else 4
+            weight.draw_uniform(glorot_bound(values.shape[1] // gates, values.shape[2]))
+        elif isinstance(owner, nn.Linear):
+            weight.draw_normal(owner.in_features**-0.5)
+        else:
+            weight.draw_uniform(values[0].numel() ** -0.5 if isinstance(owner, nn.Conv1d) else 1.0)
 
     @property
     def num_dropout_sites(self) -> int:
@@ -253,10 +243,7 @@ class BidirectionalLM(EncoderModel):
     def __init__(self, config: ElmoConfig, seed: int = 0) -> None:
         super().__init__(ElmoEncoder(config, seed=seed))
         self.softmax = nn.Linear(config.projection_size, config.vocab_size)
-        if not self.softmax.weight.is_meta:
-            rng = parameter_rng(seed, "softmax.weight")
-            nn.init.normal_(self.softmax.weight, 0.0, config.projection_size**-0.5, generator=rng)
-            nn.init.zeros_(self.softmax.bias)
+        initialize(self, self.encoder.draw, seed, only=("softmax.",))
 
     def predicting_states(self, batch: WordBatch, positions: Sequence[Tensor]) -> Tensor:
         """Compute the forward states at the first positions and the backward states at the second ones, M × P."""

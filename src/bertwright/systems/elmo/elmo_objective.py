@@ -182,10 +182,10 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
         else:
             loss, correct = model.cross_entropy(states, batch.labels, 1 / max(batch.count, 1))
         words = batch.packing.num_tokens
-        sums = {"mlm_sum": loss.detach() * max(batch.count, 1), "mlm_correct": correct}
+        sums = {"lm_sum": loss.detach() * max(batch.count, 1), "lm_correct": correct}
         candidates = len(sampled.ids) if sampled else model.config.vocab_size
         flops = model.config.count_training_flops(words, len(states), candidates)
-        counts = {"mlm_count": len(states), "tokens": words, "flops": flops}
+        counts = {"lm_count": len(states), "tokens": words, "flops": flops}
         return LossOutput.of(loss, sums, counts)
 
 

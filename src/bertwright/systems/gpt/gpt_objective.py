@@ -76,15 +76,15 @@ class GptObjective(LanguageModelObjective["GptLanguageModel"]):
         from bertwright.training.loop import LossOutput
 
         states = model.encoder(batch.input, batch.mlm_positions)
-        count = max(batch.mlm_count, 1)
+        count = max(batch.lm_count, 1)
         loss, correct = model.encoder.next_token_loss(states, batch.mlm_labels, 1 / count)
         lengths = batch.packing.lengths[: batch.num_sequences]
         counts = {
-            "mlm_count": batch.num_predictions,
+            "lm_count": batch.num_predictions,
             "tokens": int(lengths.sum()),
             "flops": model.config.count_training_flops(lengths, batch.num_predictions, pooled=False),
         }
-        sums = {"mlm_sum": loss.detach() * count, "mlm_correct": correct}
+        sums = {"lm_sum": loss.detach() * count, "lm_correct": correct}
         return LossOutput.of(loss, sums, counts)
 
     def suggest_command(self, model: str) -> str:

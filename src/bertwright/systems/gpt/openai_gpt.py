@@ -141,4 +141,4 @@ def count_added_tokens(folder: Path, vocab_size: int) -> int:
     return max(0, BytePairTokenizer.load(folder).vocab_size - vocab_size)
 
 
-GPT = GptArchitecture(GptEncoder, GptConfig, "OpenAIGPT", GptLanguageModel)
+GPT = GptArchitecture(GptEncoder, GptConfig, "OpenAIGPT", GptLanguageModel, in_transformers=True)

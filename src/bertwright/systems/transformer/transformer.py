@@ -19,7 +19,7 @@ from bertwright.base.settings import check_limit, check_minimum
 from bertwright.kernels.attention import attention, cross_attention
 from bertwright.kernels.fused_ops import add_dropout_norm, dropout, linear
 from bertwright.models.beam_search import StepDecoder
-from bertwright.models.initialization import parameter_rng, sinusoidal_positions
+from bertwright.models.initialization import Weight, initialize, sinusoidal_positions
 from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packing import Packing, PairBatch, TokenBatch
 from bertwright.models.shapes import format_shape
@@ -221,7 +221,7 @@ class Transformer(TranslationModel):
         self.encoder_layers = nn.ModuleList(EncoderLayer(config, 2 + 2 * n) for n in range(layers))
         self.decoder_layers = nn.ModuleList(DecoderLayer(config, 2 + 2 * layers + 3 * n) for n in range(layers))
         self.positions = torch.empty(0, config.hidden_size)  # grows with the sequences (section 3.5)
-        initialize_glorot(self, seed)
+        initialize(self, draw_glorot, seed)
 
     def forward(self, batch: PairBatch) -> Tensor:
         """Compute the decoder's last states, T × H; each depends on its source and on earlier target tokens only."""
@@ -298,22 +298,16 @@ class CachedDecoder:
         return self.model.logits(hidden).cpu()
 
 
-@torch.no_grad()
-def initialize_glorot(model: Transformer, seed: int) -> None:
-    """Draw matrices uniformly with Glorot's bound, embeddings with σ = H^-0.5; biases are 0 (tensor2tensor).
+def draw_glorot(weight: Weight) -> None:
+    """Draw matrices with Glorot's bound, embeddings with σ = H^-0.5; biases are 0 (tensor2tensor).
 
-    Every parameter's numbers are a function of (seed, name). The bound of stacked projections is that of each part.
+    Each part of stacked projections has the bound of a matrix of its own.
     """
-    hidden = model.config.hidden_size
-    for name, parameter in model.named_parameters():
-        rng = parameter_rng(seed, name)
-        if name == "words.weight":
-            parameter.normal_(std=hidden**-0.5, generator=rng)
-        elif parameter.ndim > 1:
-            parts = {"qkv": 3, "kv": 2}.get(name.split(".")[-2], 1)
-            for part in parameter.chunk(parts):
-                nn.init.xavier_uniform_(part, generator=rng)
-        elif name.endswith("norm.weight"):
-            parameter.fill_(1.0)
-        else:
-            parameter.zero_()
+    values = weight.values
+    if isinstance(weight.owner, nn.Embedding):
+        weight.draw_normal(weight.owner.embedding_dim**-0.5)
+    elif values.ndim > 1:
+        for part in values.chunk({"qkv": 3, "kv": 2}.get(weight.name.split(".")[-2], 1)):
+            nn.init.xavier_uniform_(part, generator=weight.rng)
+    else:
+        values.fill_(1.0 if weight.name.endswith("norm.weight") else 0.0)

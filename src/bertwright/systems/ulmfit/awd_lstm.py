@@ -28,12 +28,11 @@ from bertwright.models.batch_norm import BatchNorm
 from bertwright.models.encoder import EncoderModel, TextEncoder, count_parameters
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
-from bertwright.models.initialization import parameter_rng
+from bertwright.models.initialization import Weight, uniform_by_size
 from bertwright.models.linear import Linear
 from bertwright.models.packed_lstm import LstmValues, as_factor, run_lstm
-from bertwright.models.packing import Packing, TokenBatch, WordBatch
+from bertwright.models.packing import Packing, TimeMajor, TokenBatch, WordBatch
 from bertwright.models.pooling import pool_states
-from bertwright.models.rnn import TimeMajor
 from bertwright.systems.ulmfit.defaults import SIZES
 
 DROPOUTS = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout", "output_dropout")
@@ -151,16 +150,12 @@ class AwdLstmEncoder(TextEncoder):
         self.layers = nn.ModuleList(nn.LSTM(size, state) for size, state in config.layer_sizes())
         self.initialize(seed)
 
-    @torch.no_grad()
-    def initialize(self, seed: int) -> None:
-        """Draw weights: word vectors uniform in ±0.1, LSTMs in ±1 / √C; every parameter is a function of (seed, name).
-
-        PyTorch and the released code of AWD-LSTM have the same limits.
-        """
-        for name, parameter in self.named_parameters():
-            if not parameter.is_meta:
-                bound = EMBEDDING_RANGE if name.startswith("embeddings") else (len(parameter) // 4) ** -0.5
-                parameter.uniform_(-bound, bound, generator=parameter_rng(seed, f"encoder.{name}"))
+    def draw(self, weight: Weight) -> None:
+        """Draw word vectors in ±0.1 and LSTMs in ±1 / √C, as the released code of AWD-LSTM and PyTorch do."""
+        if isinstance(weight.owner, nn.Embedding):
+            weight.draw_uniform(EMBEDDING_RANGE)
+        else:
+            uniform_by_size(weight)
 
     @property
     def num_dropout_sites(self) -> int:

@@ -174,7 +174,7 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
         carried.write(batch.streams, reading.last)
         output, total = reading.outputs[-1], batch.num_step_tokens
         loss, correct = model.cross_entropy(output, batch.labels, 1 / total)
-        sums = {"mlm_sum": loss.detach() * total, "mlm_correct": correct}
+        sums = {"lm_sum": loss.detach() * total, "lm_correct": correct}
         if model.training:
             states = reading.states.view(len(batch.packing), -1, output.shape[1])  # S N H
             loss = loss + ACTIVATION_PENALTY * output.square().sum() / (total * output.shape[1])
@@ -182,7 +182,7 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
                 differences = (total - batch.num_streams) * output.shape[1]
                 loss = loss + SLOWNESS_PENALTY * states.diff(dim=1).square().sum() / differences
         flops = model.config.count_training_flops(len(batch.labels))
-        counts = {"mlm_count": len(batch.labels), "tokens": len(batch.labels), "flops": flops}
+        counts = {"lm_count": len(batch.labels), "tokens": len(batch.labels), "flops": flops}
         return LossOutput.of(loss, sums, counts)
 
     def suggest_command(self, model: str) -> str:

@@ -24,7 +24,7 @@ from bertwright.kernels.fused_ops import dropout
 from bertwright.models.encoder import TextEncoder, count_parameters
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskHead
-from bertwright.models.initialization import parameter_rng
+from bertwright.models.initialization import Weight, glorot_bound
 from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packing import WordBatch
 from bertwright.systems.bilstm.bilstm import SentenceHead, Texts, WordEmbeddings
@@ -94,19 +94,14 @@ class WindowEncoder(TextEncoder):
         self.layers = nn.ModuleList([WindowLayer(config.input_size, config.reach, config.hidden_size)])
         self.initialize(seed)
 
-    @torch.no_grad()
-    def initialize(self, seed: int) -> None:
-        """Draw weights uniformly in ±√(3 / size) for embeddings and ±√(6 / (rows + columns)) for matrices.
-
-        Biases and padding are 0. Every parameter is a function of (seed, name).
-        """
-        for name, parameter in self.named_parameters():
-            if parameter.ndim == 1 or parameter.is_meta:
-                parameter.zero_()
-                continue
-            rows, columns = parameter.shape
-            bound = (3 / columns) ** 0.5 if name.startswith("embeddings.") else (6 / (rows + columns)) ** 0.5
-            parameter.uniform_(-bound, bound, generator=parameter_rng(seed, f"encoder.{name}"))
+    def draw(self, weight: Weight) -> None:
+        """Draw numbers in ±√(3 / size) for embeddings and by Glorot's bound for matrices; biases and padding are 0."""
+        if weight.values.ndim == 1:
+            weight.values.zero_()
+            return
+        rows, columns = weight.values.shape
+        is_embedding = weight.name.startswith("embeddings.")
+        weight.draw_uniform((3 / columns) ** 0.5 if is_embedding else glorot_bound(rows, columns))
 
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""
