@@ -328,6 +328,11 @@ MISUSE = {
     "unknown nested key": ("pretrain --config b.toml", 'b.toml: data: unknown setting "max_lenght"; did you mean'),
     "a folder for a settings file": ("survey text.txt --config vocabulary", "--config vocabulary: expected a TOML"),
     "settings file not named": ("survey text.txt --config", "--config: expected one argument"),
+    "dashes as the settings file": ("survey text.txt --config=--", "--config has no value"),
+    "dashes as a text": ("survey text.txt --encoding=--", "--encoding has no value"),
+    "dashes as a number": ("survey text.txt --workers=-- --encoding=utf-8", "--workers has no value"),
+    "dashes as a list": ("train-translation --run r --train-source=--", "--train-source has no value"),
+    "dashes as a switch": ("pretrain --run r --resume=--", "--resume has no value"),
 }  # fmt: skip
 
 
