@@ -12,9 +12,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from bertwright.base.foreign import is_name_below
 from bertwright.base.optional import missing_package
 
 READ_AHEAD = 8 << 20  # bytes per request of a stream
@@ -190,8 +191,7 @@ def count_bytes(url: str) -> int:
 def check_object_names(url: str, names: Sequence[str]) -> None:
     """Raise ValueError unless all objects of a folder can be files of one folder of this machine, and nowhere else."""
     for name in names:
-        leaves = not {"", ".", ".."}.isdisjoint(name.split("/")) or PureWindowsPath(name).drive
-        if leaves or "\\" in name or "\0" in name or "::" in name:  # the last joins two URLs for fsspec
+        if not is_name_below(name):
             raise ValueError(f"{url}: expected names of files inside this folder, got {name!r}; rename or delete it")
     folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
     if both := sorted(folders.intersection(names)):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertwright.base.files import write_text
+from bertwright.base.files import read_bytes, write_text
 
 R = TypeVar("R")
 
@@ -28,7 +28,7 @@ def read_results(path: Path, parse: Callable[[Any], R]) -> list[R]:
     if not path.is_file():
         return []
     results = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(read_bytes(path).decode(errors="replace").splitlines(), 1):
         try:
             results.append(parse(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

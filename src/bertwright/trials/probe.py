@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from bertwright.base.description import Description, describe_progress, read_settings_with
-from bertwright.base.files import digest_bytes, ensure_folder, remove_stale_parts, save_figure, write_json
+from bertwright.base.files import digest_bytes, ensure_folder, read_bytes, remove_stale_parts, save_figure, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.optional import is_installed
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
@@ -456,5 +456,5 @@ def describe(folder: Path, verify: bool) -> Description | None:
         names = [*expand_representations(names, max(open_features(cache).header.layers))]
     if "each-layer" not in names:
         planned = prod(map(len, (names, settings["learning_rates"], settings["seeds"])))
-    done = len(results.read_bytes().splitlines()) if results.is_file() else 0
+    done = len(read_bytes(results).splitlines()) if results.is_file() else 0
     return Description("probe of frozen features", describe_progress(folder, done, planned))

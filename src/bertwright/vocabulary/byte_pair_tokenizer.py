@@ -17,7 +17,7 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bertwright.base.files import digest_bytes, read_json, write_json, write_text
+from bertwright.base.files import digest_bytes, read_json, read_utf8, write_json, write_text
 from bertwright.base.ragged import Ragged
 from bertwright.vocabulary.learn.merges import WORD_END, Pair
 from bertwright.vocabulary.sequence_layout import SequenceLayout
@@ -200,7 +200,7 @@ def read_merges(path: Path) -> list[Pair]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; {VOCAB} next to it needs it, copy both files of one model")
     merges: list[Pair] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(read_utf8(path).split("\n"), 1):
         if not line or (number == 1 and line.startswith("#version")):
             continue
         parts = line.split(" ")

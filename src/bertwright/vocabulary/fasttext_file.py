@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.base.files import new_file
+from bertwright.base.files import new_file, open_binary
 from bertwright.base.ragged import Ragged, offsets_from_lengths
 from bertwright.base.settings import check_range
 from bertwright.text.decoding import FIX_INPUT
@@ -134,7 +134,7 @@ def read_fasttext(path: Path) -> FastTextFile:
     Raises ValueError for another version, a quantized file, one that ends early, and words that are not UTF-8.
     """
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_binary(path) as file:
         magic, version = file.read(4), int.from_bytes(file.read(4), "little")
         if magic != FASTTEXT_MAGIC or version not in (11, VERSION):
             raise ValueError(f"{path}: expected a fastText file of version {VERSION}, got version {version}")

@@ -78,6 +78,7 @@ def read_checkpoint(folder: Path, labels: Sequence[str] = ()) -> GoogleCheckpoin
     `labels`: names of a classifier's outputs, in order, which Google's files lack. Raises ValueError for
     missing or damaged files, naming them, and for labels that are not one name per output.
     """
+    check_links(folder)
     indexes, path = sorted(folder.glob("*.index")), folder / CONFIG
     bundle = read_bundle(indexes[0]) if len(indexes) == 1 else None
     if bundle is not None:
