@@ -79,7 +79,7 @@ def ensure_folder(path: Path) -> None:
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path, which becomes `path` when the block ends; after an error nothing is left behind."""
     if url := as_url(path):
-        with object_storage.new_object(url) as temporary:
+        with object_storage.new_object(url) as temporary, attach_filename(temporary):
             yield temporary
         return
     ensure_folder(path.parent)
@@ -116,7 +116,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     Raises ValueError if another process has created `path` in the meantime.
     """
     if url := as_url(path):
-        with object_storage.new_folder(url) as temporary:
+        with object_storage.new_folder(url) as temporary, attach_filename(temporary):
             yield temporary
             check_absent(path)
         return
@@ -124,8 +124,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary = _temporary(path)
     temporary.mkdir()
     try:
-        yield temporary
         with attach_filename(path):
+            yield temporary
             mode = temporary.stat().st_mode & 0o666
             for written in [*sorted(temporary.rglob("*")), temporary]:
                 if written.is_file() and written.stat().st_mode & 0o777 != mode:  # as in atomic_file

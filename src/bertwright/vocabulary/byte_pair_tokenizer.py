@@ -197,7 +197,7 @@ def _check_ids(ids: Mapping[str, int], source: str) -> None:
 
 def read_merges(path: Path) -> list[Pair]:
     """Read the pairs of a merges.txt, one per line. Raises ValueError with the line of anything else."""
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"{path}: no such file; {VOCAB} next to it needs it, copy both files of one model")
     merges: list[Pair] = []
     for number, line in enumerate(read_utf8(path).split("\n"), 1):

@@ -15,12 +15,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.base.files import new_file, open_binary
+from bertwright.base.files import READ_SIZE, new_file, open_binary
 from bertwright.base.ragged import Ragged, offsets_from_lengths
 from bertwright.base.settings import check_range
 from bertwright.text.decoding import FIX_INPUT
@@ -149,7 +149,7 @@ def read_fasttext(path: Path) -> FastTextFile:
         names, counts = list[str](), list[int]()
         for number in range(entries):
             while (end := text.find(b"\0")) < 0 or end + 10 > len(text):
-                more = file.read(1 << 20)
+                more = file.read(READ_SIZE) if len(text) < READ_SIZE else b""  # no word is so long
                 if not more:
                     raise ValueError(f"{path}: expected {entries:,} words, got {number:,}; {COPY_AGAIN}")
                 text += more
@@ -164,7 +164,7 @@ def read_fasttext(path: Path) -> FastTextFile:
         file.seek(-len(text), 1)
         quantized, rows, columns = SHAPE.unpack(_read(file, SHAPE.size, path))
         start = file.tell()
-    if quantized or columns != width or len(names) != count or entries != count + labels:
+    if quantized or not columns == width > 0 or not len(names) == count <= rows or entries != count + labels:
         raise ValueError(
             f"{path}: expected {count:,} words and a matrix of width {width}, got {len(names):,} and {columns}"
         )
@@ -174,12 +174,15 @@ def read_fasttext(path: Path) -> FastTextFile:
         )
     if version == 11 and model == 3:  # supervised models of this version had no subwords
         max_n = 0
-    subwords = Subwords(min_n, max_n if rows > count else 0, rows - count)
+    try:
+        subwords = Subwords(min_n, max_n if rows > count else 0, rows - count)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; {COPY_AGAIN}") from None
     matrix = np.memmap(path, dtype="<f4", mode="r", offset=start, shape=(rows, columns))
     return FastTextFile(names, np.array(counts), subwords, matrix, None, window, epochs, min_count, negatives, sample)
 
 
-def _read(file: BinaryIO, size: int, path: Path) -> bytes:
+def _read(file: IO[bytes], size: int, path: Path) -> bytes:
     content = file.read(size)
     if len(content) < size:
         raise ValueError(f"{path}: {COPY_AGAIN}")

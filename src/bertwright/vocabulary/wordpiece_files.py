@@ -73,7 +73,7 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
                 f"{path}: neither tokenizer.json nor vocab.txt is there; name the folder of a vocabulary or of a model"
             )
         path = files[0]
-    elif not path.is_file():
+    elif not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
     config_path = path.with_name("tokenizer_config.json")
     config = _check_config(config_path, read_json(config_path)) if config_path.is_file() else {}

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bertwright.base.files import read_json, write_json
+from bertwright.base.foreign import check_links
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.huggingface import ModelSource, check_vocabulary, to_hf_weights
 from bertwright.interop.model_files import new_folder
