@@ -104,7 +104,7 @@ def attach_filename(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename is None:
+        if error.errno not in (None, errno.EAGAIN) and error.filename is None:  # EAGAIN: no more processes
             error.filename = str(path)
         raise
 
