@@ -98,7 +98,7 @@ def word2vec(n: int) -> bytes:
     return f"{n} 2\n".encode() + b"".join(b"%d " % i + NUMBERS for i in range(n))
 
 
-def fasttext(n: int, path: Path = Path()) -> bytes:
+def fasttext(n: int) -> bytes:
     path = Path(os.environ["PYTEST_FOLDER"]) / f"{n}.made"
     model = FastTextFile([*map(str, range(n))], np.ones(n, np.int64), Subwords(3, 6, 10), np.ones((n + 10, 2)), None)
     write_fasttext(path, model)
@@ -299,6 +299,17 @@ def test_files_are_opened_for_reading_by_one_helper() -> None:
             found |= {name for mark in opened if mark in path.read_text(encoding="utf-8")}
     # The package's own code, the error of an own process, an own temporary folder; and advice in a message.
     assert found == {"interop/huggingface.py", "planning/plan.py", "estimators.py", "interop/weights.py"}
+
+
+def test_shortened_fasttext_file_is_an_error(tmp_path: Path) -> None:
+    """While its words are looked up. A memory map of the file would end the process."""
+    path = tmp_path / "a.bin"
+    path.write_bytes(fasttext(20_000))
+    vectors = load_vectors(path)
+    assert vectors.lookup(["unknown"]).has_vector.all()
+    os.truncate(path, path.stat().st_size // 4)
+    with pytest.raises(ValueError, match=rf"^{path}: became shorter"):
+        vectors.lookup(["unknown"])
 
 
 def test_shortened_word2vec_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -226,9 +227,10 @@ def test_damaged_numbers_of_a_fasttext_file_name_it(tmp_path: Path, value: int) 
     errors = 0
     for place in [*range(8, words, 4), *range(shape, shape + 16, 4)]:
         path.write_bytes(content[:place] + struct.pack("<i", value) + content[place + 4 :])
-        try:
+        with suppress(ValueError):  # some values change nothing that is read
             load_vectors(path)
-        except ValueError as error:
-            assert str(error).startswith(f"{path}: ")
-            errors += 1
+            continue
+        errors += 1
+        with pytest.raises(ValueError, match=f"^{path}: "):
+            load_vectors(path)
     assert errors > 4

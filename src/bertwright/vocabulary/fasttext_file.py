@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.base.files import READ_SIZE, new_file, open_binary
+from bertwright.base.foreign import open_regular
 from bertwright.base.ragged import Ragged, offsets_from_lengths
 from bertwright.base.settings import check_range
 from bertwright.text.decoding import FIX_INPUT
@@ -32,6 +33,7 @@ COUNTS = struct.Struct("<3i2q")  # entries, words, labels, tokens, pruned bucket
 SHAPE = struct.Struct("<?2q")  # quantized, rows, columns
 END_OF_SENTENCE = "</s>"  # fastText gives it no subwords
 FNV_OFFSET, FNV_PRIME = np.uint32(2166136261), np.uint32(16777619)
+WORDS_PER_READ = 1 << 12  # words whose n-grams are looked up together; most n-grams are of several words
 NEGATIVE_SAMPLING, SKIP_GRAM = 2, 2  # fastText's numbers of the loss and the model
 
 
@@ -53,13 +55,37 @@ class Subwords:
             raise ValueError(f"min_n: expected at most max_n, {self.max_n}, got {self.min_n}")
 
 
+class FileRows(NamedTuple):
+    """Rows of a matrix in a file, read when they are asked for.
+
+    It is no memory map, because a file that becomes shorter would then end the process (SIGBUS).
+    """
+
+    path: Path
+    start: int
+    """Place of the first row in the file, in bytes."""
+    shape: tuple[int, int]
+
+    def __getitem__(self, rows: npt.NDArray[np.int64]) -> Vectors:
+        """Return rows. Raises ValueError if the file has become shorter."""
+        size = 4 * self.shape[1]
+        parts = []
+        with open_regular(self.path, buffering=0) as file:
+            for row in rows.tolist():
+                file.seek(self.start + size * row)
+                parts.append(file.read(size))
+        if len(content := b"".join(parts)) < size * len(rows):
+            raise ValueError(f"{self.path}: became shorter while it was read; {COPY_AGAIN}")
+        return np.frombuffer(content, dtype="<f4").astype(np.float32, copy=False).reshape(len(rows), -1)
+
+
 class FastTextFile(NamedTuple):
     """Content of a .bin file: V words, most frequent first."""
 
     words: list[str]
     counts: npt.NDArray[np.int64]  # V
     subwords: Subwords
-    input: Vectors  # (V + buckets) × D; a memory map after reading
+    input: Vectors | FileRows  # (V + buckets) × D
     output: Vectors | None  # V × D; not read
     window: int = 5
     epochs: int = 5
@@ -119,17 +145,21 @@ def compose_vectors(model: FastTextFile, words: Sequence[str], rows: npt.NDArray
     A word without a row and without subwords has a vector of zeros.
     """
     vectors = np.zeros((len(words), model.input.shape[1]), dtype=np.float32)
-    for index, (row, buckets) in enumerate(zip(rows.tolist(), hash_subwords(words, model.subwords), strict=True)):
-        parts = buckets.astype(np.int64) + len(model.words)
-        if row >= 0:
-            parts = np.append(parts, row)
-        if len(parts):
-            vectors[index] = model.input[parts].mean(axis=0)
+    for start in range(0, len(words), WORDS_PER_READ):
+        block = slice(start, start + WORDS_PER_READ)
+        hashed = hash_subwords(words[block], model.subwords)
+        parts = [buckets.astype(np.int64) + len(model.words) for buckets in hashed]
+        parts = [np.append(part, row) if row >= 0 else part for part, row in zip(parts, rows[block], strict=True)]
+        used, places = np.unique(np.concatenate(parts), return_inverse=True)  # in the order of the file
+        matrix = model.input[used]
+        for index, chosen in enumerate(np.split(places, np.cumsum([*map(len, parts)])[:-1]), start):
+            if len(chosen):
+                vectors[index] = matrix[chosen].mean(axis=0)
     return vectors
 
 
 def read_fasttext(path: Path) -> FastTextFile:
-    """Read words and settings of a .bin file, and memory-map its input matrix.
+    """Read words and settings of a .bin file; rows of its input matrix are read when they are used.
 
     Raises ValueError for another version, a quantized file, one that ends early, and words that are not UTF-8.
     """
@@ -178,7 +208,7 @@ def read_fasttext(path: Path) -> FastTextFile:
         subwords = Subwords(min_n, max_n if rows > count else 0, rows - count)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; {COPY_AGAIN}") from None
-    matrix = np.memmap(path, dtype="<f4", mode="r", offset=start, shape=(rows, columns))
+    matrix = FileRows(path, start, (rows, columns))
     return FastTextFile(names, np.array(counts), subwords, matrix, None, window, epochs, min_count, negatives, sample)
 
 
@@ -191,6 +221,8 @@ def _read(file: IO[bytes], size: int, path: Path) -> bytes:
 
 def write_fasttext(path: Path, model: FastTextFile) -> None:
     """Write a new .bin file of skip-gram vectors, which fastText and gensim open."""
+    if isinstance(model.input, FileRows):
+        raise TypeError(f"{path}: expected vectors in memory, got those of {model.input.path}; copy that file")
     check_words(path, model.words, len(model.input) - model.subwords.buckets)
     width = model.input.shape[1]
     output = model.output if model.output is not None else np.zeros((len(model.words), width), dtype=np.float32)
