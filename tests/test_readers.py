@@ -270,7 +270,7 @@ def no_wait() -> Iterator[None]:
 @pytest.mark.usefixtures("no_wait")
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize("name", [*READERS, *OTHERS])
-def test_reader_refuses_pipes_and_devices(tmp_path: Path, name: str, kind: str) -> None:
+def test_reader_rejects_pipes_and_devices(tmp_path: Path, name: str, kind: str) -> None:
     file, read = (READERS[name][0], READERS[name][2]) if name in READERS else OTHERS[name]
     if kind == "pipe":
         os.mkfifo(tmp_path / file)

@@ -222,7 +222,7 @@ def _read(file: IO[bytes], size: int, path: Path) -> bytes:
 def write_fasttext(path: Path, model: FastTextFile) -> None:
     """Write a new .bin file of skip-gram vectors, which fastText and gensim open."""
     if isinstance(model.input, FileRows):
-        raise TypeError(f"{path}: expected vectors in memory, got those of {model.input.path}; copy that file")
+        raise TypeError(f"{path}: expected vectors in memory, got {model.input.path}; copy that file")
     check_words(path, model.words, len(model.input) - model.subwords.buckets)
     width = model.input.shape[1]
     output = model.output if model.output is not None else np.zeros((len(model.words), width), dtype=np.float32)
