@@ -55,7 +55,8 @@ class Subwords:
             raise ValueError(f"min_n: expected at most max_n, {self.max_n}, got {self.min_n}")
 
 
-class FileRows(NamedTuple):
+@dataclass(frozen=True)
+class FileRows:
     """Rows of a matrix in a file, read when they are asked for.
 
     It is no memory map, because a file that becomes shorter would then end the process (SIGBUS).
