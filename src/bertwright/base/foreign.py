@@ -25,12 +25,12 @@ def is_name_below(name: object) -> bool:
     return isinstance(name, str) and all(map(is_name, name.split("/")))
 
 
-def check_file_name(name: object, listing: Path, below: bool = False) -> str:
-    """Return the name of a file that a listing in its folder contains; `below`: or of one in the folders there.
+def check_file_name(name: object, listing: Path) -> str:
+    """Return the name of a file that a listing in its folder contains.
 
     Raises ValueError, naming the listing, for a path to other folders, and for a link to them.
     """
-    if not isinstance(name, str) or not (is_name_below(name) if below else is_name(name)):
+    if not isinstance(name, str) or not is_name(name):
         raise ValueError(f"{listing}: expected the names of files in its own folder, got {name!r}")
     check_link(listing.parent / name, listing.parent)
     return name

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from bertwright.base.files import atomic_folder, digest_bytes, digest_file, read_json
-from bertwright.base.foreign import check_file_name, check_links
+from bertwright.base.foreign import check_link, check_links, is_name_below
 from bertwright.base.object_storage import as_url
 
 CONFIG = "config.json"
@@ -96,11 +96,12 @@ def read_modules(path: Path) -> list[tuple[str, PurePosixPath]]:
     listed, modules = read_json(path), list[tuple[str, PurePosixPath]]()
     for module in listed if isinstance(listed, list) else []:
         kind, name = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
-        if not isinstance(kind, str) or not isinstance(name, str):
+        inside = name.removesuffix("/") if isinstance(name, str) else None
+        if not isinstance(kind, str) or inside is None or not (name == "" or is_name_below(inside)):
             modules.clear()
             break
-        inside = name.removesuffix("/") if name != "/" else name
-        modules.append((kind, PurePosixPath(inside and check_file_name(inside, path, below=True))))
+        check_link(path.parent / inside, path.parent)
+        modules.append((kind, PurePosixPath(inside)))
     if not modules:
         raise ValueError(f"{path}: expected a list of modules with their type and their path inside the folder")
     return modules
