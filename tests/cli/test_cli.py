@@ -338,6 +338,11 @@ MISUSE = {
     "unknown nested key": ("pretrain --config b.toml", 'b.toml: data: unknown setting "max_lenght"; did you mean'),
     "a folder for a settings file": ("survey text.txt --config vocabulary", "--config vocabulary: expected a TOML"),
     "settings file not named": ("survey text.txt --config", "--config: expected one argument"),
+    "dashes as the settings file": ("survey text.txt --config=--", "--config has no value"),
+    "dashes as a text": ("survey text.txt --encoding=--", "--encoding has no value"),
+    "dashes as a number": ("survey text.txt --workers=-- --encoding=utf-8", "--workers has no value"),
+    "dashes as a list": ("train-translation --run r --train-source=--", "--train-source has no value"),
+    "dashes as a switch": ("pretrain --run r --resume=--", "--resume has no value"),
 }  # fmt: skip
 
 
@@ -512,6 +517,7 @@ def test_broken_pipe_without_standard_output_has_an_exit_code(monkeypatch: pytes
         "vocabulary text.txt --output new",
         "convert run new",
         "convert run new --format google",
+        "word-vectors text.txt --output new --size 4 --epochs 1 --threads 1 --min-count 1",
         "embed run --inputs many.txt --output new",
         "survey text.txt --json new",
     ],
@@ -520,7 +526,8 @@ def test_full_disk_leaves_nothing(at: Path, command: str) -> None:
     (at / "many.txt").write_text("\n".join(f"the cook {number}" for number in range(3_000)))
     before = files(at)
     with full_disk(500):
-        run_failing(command, code=1)
+        message = run_failing(command, code=1)
+    assert message.startswith("bertwright: error: new")
     assert files(at) == before
 
 
@@ -754,3 +761,12 @@ def test_help_works_without_source_files(tmp_path: Path) -> None:
 def test_corpus_stages_do_not_import_torch() -> None:
     code = "import bertwright, sys; bertwright.survey; bertwright.learn_vocabulary; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
+def test_full_disk_of_the_output_is_named() -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "bertwright", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("bertwright: error: standard output or a temporary file: No space")

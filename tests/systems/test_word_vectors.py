@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections import Counter
@@ -16,6 +17,7 @@ from bertwright.cli.main import run
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
+from bertwright.systems.word_vectors import train_vectors
 from bertwright.systems.word_vectors.glove import count_cooccurrences
 from bertwright.systems.word_vectors.skip_gram import SubwordRows, keep_probabilities
 from bertwright.systems.word_vectors.train_vectors import train_word_vectors
@@ -170,6 +172,23 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
 
 
 TOY = "man 1 0 0\nwoman 1 0 1\nking 1 0.5 0\nqueen 1 0.5 1\nstone -1 0 0\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork")
+@pytest.mark.parametrize("model", ["skip-gram", "glove"])
+def test_after_a_kill_the_same_command_leaves_nothing_else(tmp_path: Path, model: VectorModel) -> None:
+    settings = settings_for(tmp_path, model)
+    before = {path.name for path in tmp_path.iterdir()}
+    if not (child := os.fork()):
+        train_vectors._train = lambda *_: os._exit(9)  # type: ignore[assignment]
+        train_word_vectors(settings)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert {path.name for path in tmp_path.iterdir()} - before != set()
+    train_word_vectors(settings)
+    assert {path.name for path in tmp_path.iterdir()} - before == {"vectors"}
+    assert not [path for path in (tmp_path / "vectors").iterdir() if path.name.startswith(".")]
 
 
 def test_scores_by_hand(tmp_path: Path) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import os
-import time
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -282,30 +280,3 @@ def test_archive_that_names_a_place_before_its_start_is_damaged(tmp_path: Path) 
 @pytest.mark.filterwarnings("ignore:.*read as json-member")
 def test_objects_beside_a_list_of_columns_are_rows_as_they_are(tmp_path: Path) -> None:
     assert rows_of(write(tmp_path / "a.json", {"columns": ["text", "label"], "data": OBJECTS})) == ROWS
-
-
-SLOW_FORMS = {
-    "columns.json": lambda n: json.dumps({"text": [*map(str, range(n)), "\u00e9"], "label": ["x"] * (n + 1)}),
-    "pandas.json": lambda n: json.dumps(
-        {key: {str(i): f"{i}" for i in range(n)} | {str(n): "\u00e9"} for key in ("text", "label")}
-    ),
-    "header.csv": lambda n: f"text,label{',' * n}\na,x\n",
-    "rows.csv": lambda n: f"text,label\na,x{',' * n}\n",
-    "open.txt": lambda n: "(1 " + "(" * n + " a" + ")" * (n + 1) + "\n",
-    "tree.txt": lambda n: "(1 " * n + "a" + ")" * n + "\n",
-}
-
-
-@pytest.mark.slow  # it compares times
-@pytest.mark.parametrize("name", SLOW_FORMS)
-@pytest.mark.filterwarnings("ignore")
-def test_reading_takes_time_in_proportion_to_the_size(tmp_path: Path, name: str) -> None:
-    def seconds(size: int) -> float:
-        path = write(tmp_path / name, SLOW_FORMS[name](size))
-        start = time.process_time()
-        with suppress(ValueError):
-            rows_of(path)
-        return time.process_time() - start
-
-    small, large = seconds(20_000), seconds(80_000)
-    assert large < 8 * max(small, 0.05)  # quadratic: 16 times

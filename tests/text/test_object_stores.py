@@ -171,6 +171,62 @@ def test_write_that_fails_half_way_leaves_nothing(bucket: str, when: str, monkey
     assert object_storage.list_names(bucket) == []
 
 
+def test_folder_whose_upload_was_killed_is_refused_and_replaced(
+    bucket: str, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, marked = Path(f"{bucket}/vocabulary"), list[bool]()
+    put_file = object_storage._put
+
+    def note_mark(system: Any, file: Path, path: str) -> None:
+        marked.append(system.exists(path.rpartition("/")[0] + "/.incomplete"))
+        put_file(system, file, path)
+
+    put(f"{bucket}/vocabulary/.incomplete", "")
+    put(f"{bucket}/vocabulary/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhalf\n")
+    put(f"{bucket}/vocabulary/left-over.txt", "half")
+    assert not files.exists(folder)
+    for name in ("vocabulary", ""):
+        with pytest.raises(ValueError, match=r"its upload was interrupted; run the command"):
+            open_tokenizer(Path(f"{bucket}/{name}"))
+    monkeypatch.setattr(object_storage, "_put", note_mark)
+    with files.atomic_folder(folder) as temporary:
+        tokenizer.save(temporary)
+    assert marked == [True] * 3
+    assert {*content(f"{bucket}/vocabulary")} == {"vocab.txt", "tokenizer.json", "tokenizer_config.json"}
+    assert open_tokenizer(folder).digest == tokenizer.digest
+    with pytest.raises(ValueError, match="already exists"):
+        files.check_absent(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+@pytest.mark.parametrize("finished", [0, 1, 2, 3])
+def test_vocabulary_whose_upload_is_killed_is_learned_again(
+    tmp_path: Path, finished: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text(TEXT)
+    url = f"file://{tmp_path}/bucket/vocabulary"
+    command = f"vocabulary {tmp_path / 'text.txt'} --output {url} --size 300 --min-frequency 1 --workers 1".split()
+    put_file, uploaded = object_storage._put, list[str]()
+
+    def put_some(system: Any, file: Path, path: str) -> None:
+        if len(uploaded) == finished:
+            os._exit(9)
+        uploaded.append(path)
+        put_file(system, file, path)
+
+    if not (child := os.fork()):
+        object_storage._put = put_some  # type: ignore[assignment]
+        os._exit(cli.run(command))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert len(content(url)) == finished + 1
+    assert cli.run(["tokenize", url, "cat"]) == 2
+    assert "interrupted" in capsys.readouterr().err
+    assert cli.run(command) == 0
+    assert cli.run(["tokenize", url, "cat"]) == 0
+    assert ".incomplete" not in content(url)
+
+
 SMALL_RUN = (
     "--size tiny --hidden-size 32 --num-heads 2 --max-positions 32 --max-length 32 --batch-size 4 --steps 2 "
     "--long-ratio 0 --device cpu --dtype float32 --threads 1"

@@ -228,6 +228,23 @@ def test_a_killed_run_resumes_to_the_bit(tmp_path: Path, architecture: str) -> N
 
 
 @pytest.mark.usefixtures("small_model")
+def test_a_finished_run_that_was_killed_before_its_checkpoints_were_deleted_deletes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(tmp_path, steps=2, save_every=1, eval_every=2, dev_source=(), dev_target=())
+    with monkeypatch.context() as killed:
+        killed.setattr("bertwright.training.train_run.delete_weights", lambda *_, **__: None)
+        train_translation(settings)
+    checkpoints = settings.run / "checkpoints"
+    assert len(checkpoint.list_checkpoints(checkpoints)) == 2
+    (checkpoints / ".step-00000002.part-1-1").mkdir()
+    train_translation(replace(settings, resume=True, keep_checkpoints=True))
+    assert len(checkpoint.list_checkpoints(checkpoints)) == 2
+    train_translation(replace(settings, resume=True))
+    assert [*checkpoints.iterdir()] == []
+    assert (settings.run / "model").is_dir()
+
+
 def test_the_mean_of_equal_checkpoints_is_the_checkpoint(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, steps=2, save_every=1, keep_checkpoints=True)
     model_folder = train_translation(settings, MUTE)

@@ -156,3 +156,12 @@ def test_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run([*arguments, "--output", str(tmp_path / "cased"), "--no-lowercase"]) == 2
     assert "lowercase" in capsys.readouterr().err
     assert not (tmp_path / "cased").exists()
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "vocab.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", [b"#version: 0.2\nt \xff\n", b"\xff\xfea\0", b'{"a": \xe9}'])
+def test_file_in_another_encoding_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    TOKENIZER.save(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^{tmp_path / name}: not UTF-8 at byte \d+"):
+        open_tokenizer(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -213,3 +214,23 @@ def test_words_that_a_format_cannot_hold_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"each of 2 words, got 1"):
         write_text_vectors(tmp_path / "v.txt", ["a", "b"], VECTORS[:1], header=True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [-1, 0, 65, 2**31 - 1])
+def test_damaged_numbers_of_a_fasttext_file_name_it(tmp_path: Path, value: int) -> None:
+    """Settings, counts of words and the shape of the matrix, one after the other."""
+    path = tmp_path / "a.bin"
+    write_fasttext_file(path, ["a", "b"])
+    content = path.read_bytes()
+    words = content.index(b"a\0")
+    shape = content.index(b"b\0") + 11
+    errors = 0
+    for place in [*range(8, words, 4), *range(shape, shape + 16, 4)]:
+        path.write_bytes(content[:place] + struct.pack("<i", value) + content[place + 4 :])
+        with suppress(ValueError):  # some values change nothing that is read
+            load_vectors(path)
+            continue
+        errors += 1
+        with pytest.raises(ValueError, match=f"^{path}: "):
+            load_vectors(path)
+    assert errors > 4

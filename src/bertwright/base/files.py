@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bertwright.base import object_storage
+from bertwright.base.foreign import NO_WAIT, check_no_link, open_regular
 from bertwright.base.object_storage import as_url, display
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ except ImportError:  # Windows
 READ_SIZE = 1 << 20  # bytes per read; large enough that system calls take no noticeable time
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # raised by flock on some network file systems
 LOCK_FILE = ".lock"  # marks folders that one process at a time writes to
-NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # Windows has neither
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | NO_WAIT  # Windows has neither
 WAIT_S = 0.5  # seconds until a process looks again for the copy that another process makes
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # raised by the rename of a folder if the new name exists
 
@@ -78,7 +79,7 @@ def ensure_folder(path: Path) -> None:
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path, which becomes `path` when the block ends; after an error nothing is left behind."""
     if url := as_url(path):
-        with object_storage.new_object(url) as temporary:
+        with object_storage.new_object(url) as temporary, attach_filename(temporary):
             yield temporary
         return
     ensure_folder(path.parent)
@@ -103,7 +104,7 @@ def attach_filename(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename is None:
+        if error.errno not in (None, errno.EAGAIN) and error.filename is None:  # EAGAIN: no more processes
             error.filename = str(path)
         raise
 
@@ -115,7 +116,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     Raises ValueError if another process has created `path` in the meantime.
     """
     if url := as_url(path):
-        with object_storage.new_folder(url) as temporary:
+        with object_storage.new_folder(url) as temporary, attach_filename(temporary):
             yield temporary
             check_absent(path)
         return
@@ -123,8 +124,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary = _temporary(path)
     temporary.mkdir()
     try:
-        yield temporary
         with attach_filename(path):
+            yield temporary
             mode = temporary.stat().st_mode & 0o666
             for written in [*sorted(temporary.rglob("*")), temporary]:
                 if written.is_file() and written.stat().st_mode & 0o777 != mode:  # as in atomic_file
@@ -220,27 +221,29 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def read_bytes(path: Path) -> bytes:
+    """Read a file of this machine or an object. Raises ValueError for a pipe or a device."""
+    with open_binary(path) as file:
+        return file.read()
+
+
+def read_utf8(path: Path) -> str:
+    r"""Read a text file; its lines end in \n. Raises ValueError with the file and the byte for other encodings."""
+    try:
+        return read_bytes(path).decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 at byte {error.start}; restore the file") from None
+
+
 def read_json(path: Path) -> Any:
     """Parse a JSON file. Raises ValueError with the file, the line and the parser's reason if it is not JSON."""
+    text = read_utf8(path)
     try:
-        with open_binary(path) as file:
-            return json.loads(file.read().decode())
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 at byte {error.start}") from None
     except (ValueError, RecursionError) as error:  # a number of too many digits; brackets nested too deeply
         raise ValueError(f"{path}: not readable as JSON ({error})") from None
-
-
-def check_file_name(name: object, listing: Path) -> str:
-    """Return the name of a file that a listing in its folder contains. Raises ValueError for a path to other folders.
-
-    Listings come from elsewhere: a path could disclose a file of this machine, or name a device that never ends.
-    """
-    if not isinstance(name, str) or name in ("", ".", "..") or {*name} & {*"/\\:\0"} or not name.isprintable():
-        raise ValueError(f"{listing}: expected the names of files in its own folder, got {name!r}")
-    return name
 
 
 def digest_bytes(*strings: bytes | memoryview) -> str:
@@ -255,7 +258,7 @@ def digest_bytes(*strings: bytes | memoryview) -> str:
 def digest_file(path: Path) -> str:
     """Return the BLAKE2b digest (128 bits, hex) of a file's content, in constant memory."""
     state = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(READ_SIZE):
             state.update(block)
     return state.hexdigest()
@@ -275,14 +278,6 @@ def try_lock(file: IO[Any]) -> bool:
     except (BlockingIOError, PermissionError):  # the latter on Windows
         return False
     return True
-
-
-def check_no_link(path: Path) -> None:
-    """Raise ValueError if a path is a link: in a folder from elsewhere, it could lead to any file of this machine."""
-    if path.is_symlink():
-        raise ValueError(
-            f"{path}: expected a file or folder inside {path.parent}, got a link to {path.readlink()}; delete the link"
-        )
 
 
 def open_to_append(path: Path) -> IO[str]:
@@ -347,9 +342,9 @@ def exists(path: Path) -> bool:
 
 
 def open_binary(path: Path) -> IO[bytes]:
-    """Open a file of this machine or an object for reading."""
+    """Open a file of this machine or an object for reading. Raises ValueError for a pipe or a device."""
     url = as_url(path)
-    return object_storage.open_stream(url) if url else path.open("rb")
+    return object_storage.open_stream(url) if url else open_regular(path)
 
 
 def local_folder(path: Path, progress: Callable[[int], None] = lambda _: None) -> Path:

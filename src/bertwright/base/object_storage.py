@@ -12,14 +12,16 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from bertwright.base.foreign import is_name_below
 from bertwright.base.optional import missing_package
 
 READ_AHEAD = 8 << 20  # bytes per request of a stream
 SCHEMES = "file://, s3:// and gs://"
 URL = re.compile(r"(?!hf:)([a-z][a-z0-9+.-]+):/+(?=[^/])", re.IGNORECASE)  # hf:// is the hub; one letter, a drive
+INCOMPLETE = ".incomplete"  # object that is written first and deleted last
 CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`; gcloud auth for gs://"
 
 
@@ -98,10 +100,15 @@ def status(url: str) -> tuple[int, int]:
 
 
 def exists(url: str) -> bool:
-    """Return whether there is an object or a folder with objects."""
+    """Return whether there is an object or a whole folder with objects."""
     with explain(url):
         system, path = file_system(url)
-        return bool(system.exists(path))
+        return bool(system.exists(path)) and not system.exists(_mark(path))
+
+
+def _mark(path: str) -> str:
+    """Return the name of the object that a folder has until all its objects are there."""
+    return f"{path.rstrip('/')}/{INCOMPLETE}"
 
 
 def list_names(url: str) -> list[str]:
@@ -141,20 +148,25 @@ def new_folder(url: str) -> Iterator[Path]:
     """Yield an empty folder on this machine, whose files become objects when the block ends.
 
     They appear in the order in which they were written, so that a reader of the last one has all. After an error, the
-    objects that have been written are deleted.
+    objects that have been written are deleted. After a kill, the mark of an incomplete folder is there: no reader takes
+    it for the whole one, and the next writer replaces it.
     """
     with tempfile.TemporaryDirectory(prefix="bertwright-") as folder:
         yield Path(folder)
         files = sorted((path for path in Path(folder).rglob("*") if path.is_file()), key=lambda p: p.stat().st_mtime_ns)
         with explain(url):
             system, root = file_system(url)
+            if system.exists(_mark(root)):
+                system.rm(root, recursive=True)
+            system.pipe_file(_mark(root), b"")
             written: list[str] = []
             try:
                 for file in files:
                     written.append(f"{root.rstrip('/')}/{file.relative_to(folder).as_posix()}")
                     _put(system, file, written[-1])
+                system.rm_file(_mark(root))
             except BaseException:
-                for path in written:
+                for path in [*written, _mark(root)]:
                     with suppress(Exception):
                         system.rm_file(path)
                 raise
@@ -167,12 +179,20 @@ def _put(system: Any, file: Path, path: str) -> None:
 
 
 def digest_names(url: str) -> str:
-    """Return a digest of the names, sizes and versions of all objects in a folder. Raises ValueError if it has none."""
+    """Return a digest of the names, sizes and versions of all objects in a folder.
+
+    Raises ValueError if it has none, or if the process that wrote them was killed before it had written all.
+    """
     with explain(url):
         system, path = file_system(url)
         objects = system.find(path, detail=True)
         if not objects:
             raise FileNotFoundError("no objects there")
+        if marks := [name for name in objects if PurePosixPath(name).name == INCOMPLETE]:
+            raise ValueError(
+                f"{url}: expected whole folders, got {marks[0]}: its upload was interrupted; run the command that "
+                "writes it again"
+            )
         versions = [
             (name, item["size"], str(item.get("ETag") or item.get("mtime") or item.get("created")))
             for name, item in sorted(objects.items())
@@ -190,8 +210,7 @@ def count_bytes(url: str) -> int:
 def check_object_names(url: str, names: Sequence[str]) -> None:
     """Raise ValueError unless all objects of a folder can be files of one folder of this machine, and nowhere else."""
     for name in names:
-        leaves = not {"", ".", ".."}.isdisjoint(name.split("/")) or PureWindowsPath(name).drive
-        if leaves or "\\" in name or "\0" in name or "::" in name:  # the last joins two URLs for fsspec
+        if not is_name_below(name):
             raise ValueError(f"{url}: expected names of files inside this folder, got {name!r}; rename or delete it")
     folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
     if both := sorted(folders.intersection(names)):

@@ -23,7 +23,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tomli_w
 
-from bertwright.base.files import write_text
+from bertwright.base.files import read_utf8, write_text
 from bertwright.base.object_storage import as_url
 
 S = TypeVar("S")
@@ -59,12 +59,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file. Raises ValueError with the file and the parser's line and column if it is not TOML."""
+    text = read_utf8(path).removeprefix("\ufeff")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: not valid TOML: {error}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 at byte {error.start}") from None
     except (ValueError, RecursionError) as error:  # a number of too many digits; brackets nested too deeply
         raise ValueError(f"{path}: not readable as TOML ({error})") from None
 

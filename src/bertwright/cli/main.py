@@ -48,6 +48,7 @@ RANK_LOST = "another rank has ended; restart all (torchrun --max-restarts does),
 # Messages of gloo and NCCL if another rank has ended.
 PEER_LOST = re.compile("Connection (closed|reset) by peer|Broken pipe|remote process exited")
 MISUSE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+DISK_ERRNO = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 MISUSE_ERRNO = (errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
 
 
@@ -119,7 +120,8 @@ def format_os_error(error: OSError) -> str:
     >>> format_os_error(PermissionError(13, "Permission denied", "models/.bert.part-4711-21"))
     'models/bert: Permission denied'
     """
-    text = f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror or str(error)
+    filename = error.filename or ("standard output or a temporary file" if error.errno in DISK_ERRNO else "")
+    text = f"{os.fsdecode(filename)}: {error.strerror}" if filename else error.strerror or str(error)
     return re.sub(r"(^|[\\/])\.([^\\/]+)\.part-[\d-]+", r"\1\2", text)
 
 

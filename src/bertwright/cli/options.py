@@ -128,6 +128,8 @@ def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[s
             count: Any = "*" if Ellipsis in option.items else len(option.items) or 1
             parser.add_argument(option.name, dest=option.name, nargs=count, action="append")
     end = arguments.index("--") if "--" in arguments else len(arguments)
+    if empty := [text for text in arguments[:end] if text.startswith("-") and text.partition("=")[2] == "--"]:
+        raise ValueError(f"{empty[0].removesuffix('=--')} has no value: -- only separates options from texts")
     namespace, rest = parser.parse_known_args(arguments[:end])
     values = vars(namespace)
     wants_help = "" if "help" not in namespace else "all" if namespace.help == "all" else "usual"

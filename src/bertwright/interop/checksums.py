@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from bertwright.base.files import READ_SIZE, check_file_name, read_json, write_json
+from bertwright.base.files import READ_SIZE, open_binary, read_json, write_json
+from bertwright.base.foreign import check_file_name
 from bertwright.interop.model_files import CHECKSUMS, WEIGHTS
 
 ALGORITHM = "crc32c"
@@ -78,7 +79,7 @@ def check_file(path: Path, expected: str) -> None:
 def compute_checksum(path: Path) -> str:
     """Compute the CRC32C of a file's content, eight hex digits, in constant memory."""
     checksum = 0
-    with path.open("rb") as file:
+    with open_binary(path) as file:
         while block := file.read(READ_SIZE):
             checksum = google_crc32c.extend(checksum, block)
     return f"{checksum:08x}"

@@ -6,9 +6,10 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from bertwright.base.files import atomic_folder, digest_bytes, digest_file, read_json
+from bertwright.base.foreign import check_link, check_links, is_name_below
 from bertwright.base.object_storage import as_url
 
 CONFIG = "config.json"
@@ -87,14 +88,31 @@ def _transformer_folder(folder: Path) -> Path:
     """Return the folder with the configuration: in old layouts of sentence-transformers, one inside the folder."""
     if (folder / CONFIG).is_file() or not (folder / MODULES).is_file():
         return folder
-    try:
-        return folder / str(read_json(folder / MODULES)[0]["path"])
-    except (LookupError, TypeError):
-        raise ValueError(f"{folder / MODULES}: expected a list of modules with their path") from None
+    return folder / read_modules(folder / MODULES)[0][1]
+
+
+def read_modules(path: Path) -> list[tuple[str, PurePosixPath]]:
+    """Read type and path of each module of a `modules.json`. Raises ValueError for paths that leave its folder."""
+    listed, modules = read_json(path), list[tuple[str, PurePosixPath]]()
+    for module in listed if isinstance(listed, list) else []:
+        kind, name = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+        inside = name.removesuffix("/") if isinstance(name, str) else None
+        if not isinstance(kind, str) or inside is None or not (name == "" or is_name_below(inside)):
+            modules.clear()
+            break
+        check_link(path.parent / inside, path.parent)
+        modules.append((kind, PurePosixPath(inside)))
+    if not modules:
+        raise ValueError(f"{path}: expected a list of modules with their type and their path inside the folder")
+    return modules
 
 
 def locate_config(folder: Path) -> Path:
-    """Return the path of a model folder's `config.json`. Raises ValueError for a folder without it."""
+    """Return the path of a model folder's `config.json`.
+
+    Raises ValueError for a folder without it, and for one with links to other folders.
+    """
+    check_links(folder)
     path = folder / CONFIG
     if not path.is_file():
         raise ValueError(

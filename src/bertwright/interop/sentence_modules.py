@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertwright.base.files import read_json, write_json
-from bertwright.interop.model_files import CONFIG, MODULES
+from bertwright.base.files import read_bytes, read_json, write_json
+from bertwright.base.foreign import check_link
+from bertwright.interop.model_files import CONFIG, MODULES, read_modules
 from bertwright.interop.weights import read_weights
 from bertwright.models.pooling import POOLINGS
 
@@ -113,13 +114,7 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     path = root / MODULES
     if not path.is_file():
         return None
-    listed = read_json(path)
-    try:
-        modules = [(str(module["type"]), PurePosixPath(module["path"])) for module in listed]
-    except (KeyError, TypeError):
-        modules = []
-    if not modules or any(name.is_absolute() or ".." in name.parts for _, name in modules):
-        raise ValueError(f"{path}: expected a list of modules with their type and their path inside the folder")
+    modules = read_modules(path)
     if root / modules[0][1] != folder:
         return None  # of another model, which lies around this one
     files = dict(_carried_files(root, modules))
@@ -162,13 +157,14 @@ def write_sentence_modules(folder: Path, modules: SentenceModules | None) -> Non
 
 
 def _carried_files(root: Path, modules: Sequence[tuple[str, PurePosixPath]]) -> Iterator[tuple[str, bytes]]:
-    yield MODULES, (root / MODULES).read_bytes()
+    yield MODULES, read_bytes(root / MODULES)
     if (root / SETTINGS).is_file():
-        yield SETTINGS, (root / SETTINGS).read_bytes()
+        yield SETTINGS, read_bytes(root / SETTINGS)
     for _, name in modules[1:]:
         for path in sorted((root / name).rglob("*") if name.parts else ()):
             if path.is_file() and path.suffix in CARRIED_SUFFIXES:
-                yield path.relative_to(root).as_posix(), path.read_bytes()
+                check_link(path, root)
+                yield path.relative_to(root).as_posix(), read_bytes(path)
 
 
 def _read_object(path: Path) -> dict[str, Any]:

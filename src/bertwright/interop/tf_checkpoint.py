@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.base.files import atomic_file, masked_crc32c
+from bertwright.base.files import atomic_file, masked_crc32c, open_binary, read_bytes
 
 HANDLES_SIZE = 40  # two block handles, padded
 FOOTER_SIZE = HANDLES_SIZE + 8  # and the magic number
@@ -94,7 +94,7 @@ def read_tensor(path: Path, name: str, entry: Entry) -> npt.NDArray[np.float32]:
         raise ValueError(f"{path}: {name}: expected 4 bytes per value of shape {entry.shape}, got {entry.size} bytes")
     if not path.is_file():
         raise ValueError(f"{path}: missing, but the index names it for {name}")
-    with path.open("rb") as file:
+    with open_binary(path) as file:
         # A damaged index may name more bytes than memory or the file has.
         if entry.offset + entry.size <= path.stat().st_size:
             file.seek(entry.offset)
@@ -108,7 +108,7 @@ def read_tensor(path: Path, name: str, entry: Entry) -> npt.NDArray[np.float32]:
 
 def read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and values of a LevelDB table, in order. Raises ValueError for a damaged file."""
-    data = path.read_bytes() if path.is_file() else b""  # reading a named pipe would never end
+    data = read_bytes(path) if path.is_file() else b""
     if len(data) < FOOTER_SIZE or int.from_bytes(data[-8:], "little") != MAGIC:
         raise ValueError(f"{path}: truncated, or not the index of a TensorFlow checkpoint; copy or download it again")
     _, offset = read_handle(data, len(data) - FOOTER_SIZE)  # skips the handle of the table's statistics

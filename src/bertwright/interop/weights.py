@@ -11,7 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertwright.base.files import atomic_file, check_file_name, read_json
+from bertwright.base.files import atomic_file, read_json
+from bertwright.base.foreign import check_file_name
 from bertwright.interop.model_files import CONFIG, SHARDS, WEIGHTS
 
 

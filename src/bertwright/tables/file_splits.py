@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from bertwright.base.files import read_bytes
 from bertwright.tables.row_formats import read_file_rows
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema
 from bertwright.text.decoding import ReadStats, TextCodec
@@ -80,7 +81,7 @@ def splits_in(path: str, form: str | None, encoding: str, has_columns: bool) -> 
 @lru_cache(maxsize=32)  # settings are asked for the files of a split several times
 def _splits_in(path: str, modified_ns: int, form: str | None, encoding: str, has_columns: bool) -> Splits:
     if path.endswith(".json"):
-        return Splits(_members(Path(path).read_bytes()), are_members=True)
+        return Splits(_members(read_bytes(Path(path))), are_members=True)
     return Splits(_values_of_column(path, form, encoding) if has_columns else {})
 
 

@@ -182,8 +182,9 @@ def _name_values(path: str, columns: list[Any], rows: list[Any]) -> list[dict[st
 
     Raises ValueError for columns that are not different strings, and for rows of another length or type.
     """
-    for name in columns:
-        if not isinstance(name, str) or columns.count(name) > 1:
+    places = dict[str, int]()
+    for number, name in enumerate(columns):
+        if not isinstance(name, str) or places.setdefault(name, number) != number:
             raise ValueError(f"{path}: expected different strings in 'columns', got {name!r}; rename the columns")
     for number, row in enumerate(rows, 1):
         if not isinstance(row, list) or len(row) != len(columns):

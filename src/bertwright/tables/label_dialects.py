@@ -18,6 +18,7 @@ from bertwright.text.sources import InputFile, find_file
 HEAD_LINES = 1_000  # lines that show what a file is
 SHOWN = 60  # characters of a line in a message
 FASTTEXT = "__label__"  # before each label in the files of fastText
+MORE_LABELS = re.compile(rf"(?:{FASTTEXT}[^ ]*(?: |$))*")
 LABEL_WORD = re.compile(rf"{FASTTEXT}\S+|[A-Z]{{2,}}[\w:.-]*|[+-]?\d+")
 LABEL_MARK = "@"  # before the label at the end of each line in the Financial PhraseBank
 TREE = re.compile(r"\(([^()\s]+) (\(.*\)|\S+)\)")
@@ -189,11 +190,9 @@ def split_first(file: UnlabeledFile) -> Iterator[Row]:
         if len(cells) < 2 or "\t" in cells[1]:
             raise file.error(number, line, "a label and a text")
         label, text = cells
-        labels = [label.removeprefix(FASTTEXT)]
-        while label.startswith(FASTTEXT) and text.startswith(FASTTEXT):
-            following, _, text = text.partition(" ")
-            labels.append(following.removeprefix(FASTTEXT))
-        yield number, (text, labels if len(labels) > 1 else labels[0])
+        more = MORE_LABELS.match(text) if label.startswith(FASTTEXT) else None
+        labels = [name.removeprefix(FASTTEXT) for name in (label, *(more[0].split() if more else ()))]
+        yield number, (text[more.end() :] if more else text, labels if len(labels) > 1 else labels[0])
 
 
 def _split_first(line: str) -> list[str]:

@@ -18,18 +18,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
+from bertwright.base.foreign import NOT_SEEKABLE
 from bertwright.base.object_storage import as_url, explain
 from bertwright.base.optional import needs
-from bertwright.text.sources import (
-    NOT_SEEKABLE,
-    STDIN,
-    InputFile,
-    expand_files,
-    find_file,
-    is_remote,
-    split_member,
-    zip_member,
-)
+from bertwright.text.sources import STDIN, InputFile, expand_files, find_file, is_remote, split_member, zip_member
 
 BLOCK = 1 << 20  # bytes per read; large enough that Python's overhead is negligible
 ZSTD_WINDOW = 1 << 31  # bytes, as in public dumps made with `zstd --long=31`; smaller windows take less memory

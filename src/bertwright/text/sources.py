@@ -19,7 +19,8 @@ from pathlib import Path, PurePath
 from typing import IO, Any, Literal, cast, get_args
 
 from bertwright.base import object_storage
-from bertwright.base.files import digest_bytes, digest_file
+from bertwright.base.files import attach_filename, digest_bytes, digest_file
+from bertwright.base.foreign import NOT_SEEKABLE, check_regular, open_regular
 from bertwright.base.object_storage import as_url
 
 DocumentUnit = Literal["blank-line", "file", "line", "section"]
@@ -28,7 +29,6 @@ COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 HF_SCHEME = "hf://"
 SHOWN = 8  # names in a message
 STDIN = "-"  # stands for standard input on the command line
-NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a file first"
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class InputFile:
     def open(self) -> IO[bytes]:
         """Open the file: of this machine, of the hub's cache, or an object as a stream."""
         url = as_url(self.path)
-        return object_storage.open_stream(url) if url else self._local_path().open("rb", buffering=0)
+        return object_storage.open_stream(url) if url else open_regular(self._local_path(), buffering=0)
 
     @contextmanager
     def local_path(self) -> Iterator[Path]:
         """Yield a path on this machine; an object is copied for the time of the block."""
-        if (url := as_url(self.path)) is None:
+        if as_url(self.path) is None:
             yield self._local_path()
             return
         with tempfile.TemporaryDirectory(prefix="bertwright-") as folder, self.open() as source:
-            copy = Path(folder) / PurePath(url).name
-            with copy.open("wb") as target:
+            copy = Path(folder) / "object"
+            with attach_filename(copy), copy.open("wb") as target:
                 shutil.copyfileobj(source, target, object_storage.READ_AHEAD)
             yield copy
 
@@ -94,7 +94,8 @@ def _file_status(path: str) -> tuple[int, int]:
         return _hub_size(path), 0
     if url := as_url(path):
         return object_storage.status(url)
-    status = Path(split_member(path)[0]).stat()
+    check_regular(local := Path(split_member(path)[0]))
+    status = local.stat()
     return status.st_size, status.st_mtime_ns
 
 
@@ -311,7 +312,7 @@ def _copy_of_stdin(stream: IO[bytes] | None) -> str:
     folder = Path(tempfile.mkdtemp(prefix="bertwright-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     copy = folder / "standard-input.txt"
-    with copy.open("wb") as target:
+    with attach_filename(copy), copy.open("wb") as target:
         if stream is not None:
             shutil.copyfileobj(stream, target)
     if not copy.stat().st_size:

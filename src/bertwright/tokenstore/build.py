@@ -41,7 +41,6 @@ from bertwright.tokenstore.build_part import (
 )
 from bertwright.tokenstore.store import (
     FORMAT_VERSION,
-    HEADER,
     DocumentChunk,
     Provenance,
     StoreHeader,
@@ -119,8 +118,7 @@ def build(
     plan = _make_plan(folder, list_corpora(corpus, settings), tokenizer)
     with _explain_disk_full(folder), files.lock_folder(folder):
         files.remove_stale_parts(folder)
-        # The header is written last; on this machine the folder appears with it.
-        if files.exists(folder / "train" / HEADER if as_url(folder) else folder / "train"):
+        if files.exists(folder / "train"):  # written last, and whole or absent
             return _read_result(folder, plan, settings)
         _check_overwrites_nothing(folder)
         with nullcontext(executor) if executor else open_executor(settings) as workers:

@@ -22,6 +22,7 @@ import numpy as np
 
 from bertwright.base import files, object_storage
 from bertwright.base.description import Description
+from bertwright.base.foreign import check_file_name
 from bertwright.base.object_storage import as_url, display
 from bertwright.base.reporter import Line, Reporter
 
@@ -179,8 +180,7 @@ def read_header(folder: Path) -> StoreHeader:
         raise ValueError(f"{path}: files: expected a list of three or more, got {str(listed)[:60]}; {RESTORE_HINT}")
     value["files"] = tuple(_parse(StoreFile, file, path) for file in listed)
     for file in value["files"]:
-        if not file.name or Path(file.name).name != file.name:
-            raise ValueError(f"{path}: expected the name of a file in the same folder, got {file.name!r}")
+        check_file_name(file.name, path)
     return _parse(StoreHeader, value, path)
 
 
@@ -221,7 +221,7 @@ def sampled_digest(path: Path) -> str:
     """Return the BLAKE2b of evenly spread blocks, from the first to the last; milliseconds for a file of any size."""
     state = hashlib.blake2b(digest_size=16)
     last = max(0, path.stat().st_size - SAMPLE_BYTES)
-    with path.open("rb") as file:
+    with files.open_binary(path) as file:
         for block in range(SAMPLE_BLOCKS):
             file.seek(last * block // (SAMPLE_BLOCKS - 1))
             state.update(file.read(SAMPLE_BYTES))

@@ -18,7 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertwright.base.files import atomic_folder, check_file_name, digest_file, read_json, remove_folder, write_json
+from bertwright.base.files import atomic_folder, digest_file, read_json, remove_folder, write_json
+from bertwright.base.foreign import check_file_name
 from bertwright.kernels.cpu import processor_name
 from bertwright.kernels.native_library import describe_library
 from bertwright.training.context import ExecutionContext

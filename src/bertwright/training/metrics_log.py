@@ -9,7 +9,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertwright.base.files import attach_filename, check_no_link, open_to_append, save_figure, write_text
+from bertwright.base.files import attach_filename, open_to_append, read_bytes, save_figure, write_text
+from bertwright.base.foreign import check_no_link
 from bertwright.base.messages import escape_control
 from bertwright.base.optional import is_installed
 from bertwright.training.tracking import TrackerName, Tracking
@@ -22,7 +23,7 @@ FORMER_NAMES = {"mlm_loss": "loss", "long_mlm_loss": "long_loss"}  # of metrics,
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """Read all records of a run, in order; drop a last line that a killed process left incomplete."""
     path, records = run / METRICS_FILE, list[dict[str, Any]]()
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
+    lines = read_bytes(path).decode(errors="replace").split("\n") if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
             if line:

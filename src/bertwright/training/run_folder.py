@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from bertwright.base.files import check_no_link, lock_folder, read_json, remove_folder, remove_stale_parts, write_json
+from bertwright.base.files import lock_folder, read_json, read_utf8, remove_folder, remove_stale_parts, write_json
+from bertwright.base.foreign import check_no_link
 from bertwright.base.settings import differences, from_table, read_toml, to_table, write_settings
 from bertwright.training.device_settings import DeviceSettings
 
@@ -52,7 +53,7 @@ def read_run_settings(cls: type[S], run: Path) -> S:
     try:
         return from_table(cls, table, str(path))
     except ValueError as error:
-        writer = path.read_text(encoding="utf-8").removeprefix("# ").partition(":")[0]
+        writer = read_utf8(path).removeprefix("# ").partition(":")[0]
         raise ValueError(f"{error} (the folder was written by `{writer}`)") from None
 
 

@@ -74,7 +74,8 @@ def train_translation(settings: TrainTranslationSettings, reporter: Reporter = S
     check_single_process("the training of a translation model")
 
     open_this_run = partial(open_run, settings)
-    return train_run(settings, RESUME_OVERRIDES, open_this_run, reporter, distributed=False)
+    keep = settings.keep_checkpoints
+    return train_run(settings, RESUME_OVERRIDES, open_this_run, reporter, distributed=False, keep_checkpoints=keep)
 
 
 def open_run(settings: TrainTranslationSettings, context: ExecutionContext, reporter: Reporter) -> TranslationRun:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bertwright.base.files import digest_bytes, read_json, write_json, write_text
+from bertwright.base.files import digest_bytes, read_json, read_utf8, write_json, write_text
 from bertwright.base.ragged import Ragged
 from bertwright.vocabulary.learn.merges import WORD_END, Pair
 from bertwright.vocabulary.sequence_layout import SequenceLayout
@@ -197,10 +197,10 @@ def _check_ids(ids: Mapping[str, int], source: str) -> None:
 
 def read_merges(path: Path) -> list[Pair]:
     """Read the pairs of a merges.txt, one per line. Raises ValueError with the line of anything else."""
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"{path}: no such file; {VOCAB} next to it needs it, copy both files of one model")
     merges: list[Pair] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(read_utf8(path).split("\n"), 1):
         if not line or (number == 1 and line.startswith("#version")):
             continue
         parts = line.split(" ")

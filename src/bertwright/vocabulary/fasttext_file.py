@@ -15,12 +15,13 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.base.files import new_file
+from bertwright.base.files import READ_SIZE, new_file, open_binary
+from bertwright.base.foreign import open_regular
 from bertwright.base.ragged import Ragged, offsets_from_lengths
 from bertwright.base.settings import check_range
 from bertwright.text.decoding import FIX_INPUT
@@ -32,6 +33,7 @@ COUNTS = struct.Struct("<3i2q")  # entries, words, labels, tokens, pruned bucket
 SHAPE = struct.Struct("<?2q")  # quantized, rows, columns
 END_OF_SENTENCE = "</s>"  # fastText gives it no subwords
 FNV_OFFSET, FNV_PRIME = np.uint32(2166136261), np.uint32(16777619)
+WORDS_PER_READ = 1 << 12  # words whose n-grams are looked up together; most n-grams are of several words
 NEGATIVE_SAMPLING, SKIP_GRAM = 2, 2  # fastText's numbers of the loss and the model
 
 
@@ -53,13 +55,38 @@ class Subwords:
             raise ValueError(f"min_n: expected at most max_n, {self.max_n}, got {self.min_n}")
 
 
+@dataclass(frozen=True)
+class FileRows:
+    """Rows of a matrix in a file, read when they are asked for.
+
+    It is no memory map, because a file that becomes shorter would then end the process (SIGBUS).
+    """
+
+    path: Path
+    start: int
+    """Place of the first row in the file, in bytes."""
+    shape: tuple[int, int]
+
+    def __getitem__(self, rows: npt.NDArray[np.int64]) -> Vectors:
+        """Return rows. Raises ValueError if the file has become shorter."""
+        size = 4 * self.shape[1]
+        parts = []
+        with open_regular(self.path, buffering=0) as file:
+            for row in rows.tolist():
+                file.seek(self.start + size * row)
+                parts.append(file.read(size))
+        if len(content := b"".join(parts)) < size * len(rows):
+            raise ValueError(f"{self.path}: became shorter while it was read; {COPY_AGAIN}")
+        return np.frombuffer(content, dtype="<f4").astype(np.float32, copy=False).reshape(len(rows), -1)
+
+
 class FastTextFile(NamedTuple):
     """Content of a .bin file: V words, most frequent first."""
 
     words: list[str]
     counts: npt.NDArray[np.int64]  # V
     subwords: Subwords
-    input: Vectors  # (V + buckets) × D; a memory map after reading
+    input: Vectors | FileRows  # (V + buckets) × D
     output: Vectors | None  # V × D; not read
     window: int = 5
     epochs: int = 5
@@ -119,22 +146,26 @@ def compose_vectors(model: FastTextFile, words: Sequence[str], rows: npt.NDArray
     A word without a row and without subwords has a vector of zeros.
     """
     vectors = np.zeros((len(words), model.input.shape[1]), dtype=np.float32)
-    for index, (row, buckets) in enumerate(zip(rows.tolist(), hash_subwords(words, model.subwords), strict=True)):
-        parts = buckets.astype(np.int64) + len(model.words)
-        if row >= 0:
-            parts = np.append(parts, row)
-        if len(parts):
-            vectors[index] = model.input[parts].mean(axis=0)
+    for start in range(0, len(words), WORDS_PER_READ):
+        block = slice(start, start + WORDS_PER_READ)
+        hashed = hash_subwords(words[block], model.subwords)
+        parts = [buckets.astype(np.int64) + len(model.words) for buckets in hashed]
+        parts = [np.append(part, row) if row >= 0 else part for part, row in zip(parts, rows[block], strict=True)]
+        used, places = np.unique(np.concatenate(parts), return_inverse=True)  # in the order of the file
+        matrix = model.input[used]
+        for index, chosen in enumerate(np.split(places, np.cumsum([*map(len, parts)])[:-1]), start):
+            if len(chosen):
+                vectors[index] = matrix[chosen].mean(axis=0)
     return vectors
 
 
 def read_fasttext(path: Path) -> FastTextFile:
-    """Read words and settings of a .bin file, and memory-map its input matrix.
+    """Read words and settings of a .bin file; rows of its input matrix are read when they are used.
 
     Raises ValueError for another version, a quantized file, one that ends early, and words that are not UTF-8.
     """
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_binary(path) as file:
         magic, version = file.read(4), int.from_bytes(file.read(4), "little")
         if magic != FASTTEXT_MAGIC or version not in (11, VERSION):
             raise ValueError(f"{path}: expected a fastText file of version {VERSION}, got version {version}")
@@ -149,7 +180,7 @@ def read_fasttext(path: Path) -> FastTextFile:
         names, counts = list[str](), list[int]()
         for number in range(entries):
             while (end := text.find(b"\0")) < 0 or end + 10 > len(text):
-                more = file.read(1 << 20)
+                more = file.read(READ_SIZE) if len(text) < READ_SIZE else b""  # no word is so long
                 if not more:
                     raise ValueError(f"{path}: expected {entries:,} words, got {number:,}; {COPY_AGAIN}")
                 text += more
@@ -164,7 +195,7 @@ def read_fasttext(path: Path) -> FastTextFile:
         file.seek(-len(text), 1)
         quantized, rows, columns = SHAPE.unpack(_read(file, SHAPE.size, path))
         start = file.tell()
-    if quantized or columns != width or len(names) != count or entries != count + labels:
+    if quantized or not columns == width > 0 or not len(names) == count <= rows or entries != count + labels:
         raise ValueError(
             f"{path}: expected {count:,} words and a matrix of width {width}, got {len(names):,} and {columns}"
         )
@@ -174,12 +205,15 @@ def read_fasttext(path: Path) -> FastTextFile:
         )
     if version == 11 and model == 3:  # supervised models of this version had no subwords
         max_n = 0
-    subwords = Subwords(min_n, max_n if rows > count else 0, rows - count)
-    matrix = np.memmap(path, dtype="<f4", mode="r", offset=start, shape=(rows, columns))
+    try:
+        subwords = Subwords(min_n, max_n if rows > count else 0, rows - count)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; {COPY_AGAIN}") from None
+    matrix = FileRows(path, start, (rows, columns))
     return FastTextFile(names, np.array(counts), subwords, matrix, None, window, epochs, min_count, negatives, sample)
 
 
-def _read(file: BinaryIO, size: int, path: Path) -> bytes:
+def _read(file: IO[bytes], size: int, path: Path) -> bytes:
     content = file.read(size)
     if len(content) < size:
         raise ValueError(f"{path}: {COPY_AGAIN}")
@@ -188,6 +222,8 @@ def _read(file: BinaryIO, size: int, path: Path) -> bytes:
 
 def write_fasttext(path: Path, model: FastTextFile) -> None:
     """Write a new .bin file of skip-gram vectors, which fastText and gensim open."""
+    if isinstance(model.input, FileRows):
+        raise TypeError(f"{path}: expected vectors in memory, got {model.input.path}; copy that file")
     check_words(path, model.words, len(model.input) - model.subwords.buckets)
     width = model.input.shape[1]
     output = model.output if model.output is not None else np.zeros((len(model.words), width), dtype=np.float32)

@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 
 from bertwright.base.description import Description
 from bertwright.base.files import local_folder, read_json
+from bertwright.base.foreign import check_links
 from bertwright.systems.registry import system_of_folder
 from bertwright.vocabulary.byte_pair_tokenizer import TOKENIZER_CLASS, BytePairTokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
@@ -29,6 +30,7 @@ def open_tokenizer(folder_or_file: Path | str, lowercase: bool | None = None) ->
     `lowercase` overrides the files of a WordPiece tokenizer. Errors: see `Tokenizer.load`.
     """
     path = local_folder(Path(folder_or_file))
+    check_links(path)
     kind = None
     for name, field in (("tokenizer_config.json", "tokenizer_class"), ("config.json", "model_type")):
         values = read_json(path / name) if (path / name).is_file() else {}

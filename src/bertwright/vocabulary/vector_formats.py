@@ -10,17 +10,16 @@ V words, D numbers per word. The content of a file decides its format, not its s
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.base.files import new_file
+from bertwright.base.files import READ_SIZE, new_file, open_binary
 from bertwright.text.decoding import FIX_INPUT, ReadStats, TextCodec, decode_blocks
 from bertwright.text.lines import split_lines
 from bertwright.text.sources import COMPRESSIONS, find_file
@@ -29,6 +28,7 @@ WORDS_PER_BLOCK = 1 << 14
 FASTTEXT_MAGIC = (793712314).to_bytes(4, "little")  # FASTTEXT_FILEFORMAT_MAGIC_INT32 of fasttext.cc
 HEADER = re.compile(rb"(\d+) (\d+)[ \r]*")
 MAX_WIDTH = 1 << 16  # numbers per word; a larger one means that the format is another
+MAX_RECORD = 4 * MAX_WIDTH + READ_SIZE  # bytes of a word and its numbers in a binary file
 COPY_AGAIN = "the file is truncated; copy it again"
 
 Vectors = npt.NDArray[np.float32]
@@ -47,7 +47,7 @@ def detect_format(path: Path) -> VectorFormat:
     """Return a file's format by its first bytes."""
     if path.suffix in COMPRESSIONS:
         return "text"
-    with path.open("rb") as file:
+    with open_binary(path) as file:
         head = file.readline(1 << 12)
         if head.startswith(FASTTEXT_MAGIC):
             return "fasttext-binary"
@@ -130,36 +130,46 @@ def read_word2vec_binary(path: Path) -> Iterator[VectorBlock]:
 
     Raises ValueError with the byte for a file that ends early or goes on, a word that is not UTF-8, NaN and infinity.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        end = content.find(b"\n")
-        header = HEADER.fullmatch(content[:end])
+    with open_binary(path) as file:  # no memory map: a file that becomes shorter would end the process (SIGBUS)
+        line = file.readline(1 << 12)
+        header = HEADER.fullmatch(line.rstrip(b"\n"))
         if header is None:
-            raise ValueError(f"{path}: expected a first line with two numbers, got {content[:20]!r}")
+            raise ValueError(f"{path}: expected a first line with two numbers, got {line[:20]!r}")
         count, width = map(int, header.groups())
         check_width(path, width)
-        position = end + 1
-        for start in range(0, count, WORDS_PER_BLOCK):
-            block = VectorBlock([], [], np.empty((min(WORDS_PER_BLOCK, count - start), width), dtype=np.float32))
-            for row in range(len(block.vectors)):
-                while content[position : position + 1] == b"\n":
-                    position += 1
-                space = content.find(b" ", position)
-                last = space + 1 + 4 * width
-                if space < 0 or last > len(content):
-                    raise ValueError(f"{path}: expected {count:,} words (line 1), got {start + row:,}; {COPY_AGAIN}")
-                try:
-                    block.words.append(content[position:space].decode())
-                except UnicodeDecodeError as error:
-                    raise ValueError(
-                        f"{path}, byte {position + error.start}: word {start + row + 1} is not UTF-8; {FIX_INPUT}"
-                    ) from None
-                block.places.append(f"word {start + row + 1}")
-                block.vectors[row] = np.frombuffer(content[space + 1 : last], dtype="<f4")
-                position = last
-            check_block(path, block)
+        records = _read_records(path, file, count, width)
+        while batch := list(islice(records, WORDS_PER_BLOCK)):
+            words, places, numbers = zip(*batch, strict=True)
+            vectors = np.frombuffer(b"".join(numbers), dtype="<f4").astype(np.float32).reshape(len(batch), width)
+            check_block(path, block := VectorBlock([*words], [*places], vectors))
             yield block
-        if content[position:].strip(b"\n"):
-            raise ValueError(f"{path}, byte {position}: expected the end after {count:,} words (line 1), got more")
+
+
+def _read_records(path: Path, file: IO[bytes], count: int, width: int) -> Iterator[tuple[str, str, bytes]]:
+    """Yield each word with its place and the bytes of its numbers."""
+    content, position, offset = b"", 0, file.tell()  # what is read, where the next record is in it, and it in the file
+    for number in range(1, count + 1):
+        while (end := content.find(b" ", position) + 1 + 4 * width) - position <= 4 * width or end > len(content):
+            more = file.read(READ_SIZE) if len(content) - position < MAX_RECORD else b""
+            if not more:
+                raise ValueError(f"{path}: expected {count:,} words (line 1), got {number - 1:,}; {COPY_AGAIN}")
+            content, position, offset = content[position:] + more, 0, offset + position
+        while content[position : position + 1] == b"\n":
+            position += 1
+        last = end - 4 * width
+        try:
+            word = content[position : last - 1].decode()
+        except UnicodeDecodeError as error:
+            place = offset + position + error.start
+            raise ValueError(f"{path}, byte {place}: word {number} is not UTF-8; {FIX_INPUT}") from None
+        yield word, f"word {number}", content[last:end]
+        position = end
+    rest, offset = content[position:], offset + position
+    while not rest.strip(b"\n"):
+        offset += len(rest)
+        if not (rest := file.read(READ_SIZE)):
+            return
+    raise ValueError(f"{path}, byte {offset}: expected the end after {count:,} words (line 1), got more")
 
 
 def check_width(path: Path, width: int) -> None:

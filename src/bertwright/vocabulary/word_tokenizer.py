@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertwright.base.files import digest_bytes, read_json, write_json, write_text
+from bertwright.base.files import digest_bytes, read_json, read_utf8, write_json, write_text
 from bertwright.base.ragged import Ragged
 from bertwright.base.settings import convert
 from bertwright.vocabulary.sequence_layout import SequenceLayout
@@ -121,10 +121,7 @@ class WordTokenizer(TextTokenizer):
         rules, characters = values.get("rules"), values.get("characters")
         if not isinstance(characters, str):
             raise ValueError(f"{path}: characters: expected a text, got {characters!r}; restore the file")
-        try:
-            tokens = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1]
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{folder / VOCABULARY}: not UTF-8 at byte {error.start}; restore the file") from None
+        tokens = read_utf8(folder / VOCABULARY).split("\n")[:-1]
         special = len(cls([], "", rules := convert(rules, WordRules, f"{path}: rules")).tokens)
         tokenizer = cls(tokens[special:], characters, rules)
         if tokenizer.tokens != tuple(tokens) or len({*tokens}) < len(tokens):

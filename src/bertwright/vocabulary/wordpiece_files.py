@@ -17,7 +17,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from bertwright.base.files import read_json, write_json, write_text
+from bertwright.base.files import read_bytes, read_json, write_json, write_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # first tokens of learned vocabularies, in this order
 SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -73,7 +73,7 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
                 f"{path}: neither tokenizer.json nor vocab.txt is there; name the folder of a vocabulary or of a model"
             )
         path = files[0]
-    elif not path.is_file():
+    elif not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
     config_path = path.with_name("tokenizer_config.json")
     config = _check_config(config_path, read_json(config_path)) if config_path.is_file() else {}
@@ -216,7 +216,7 @@ def read_vocab(path: Path) -> dict[str, int]:
     A blank line is the token "", and of equal lines the last one counts; a warning names the ids that no text has.
     Raises ValueError with the line of an error.
     """
-    data = path.read_bytes()
+    data = read_bytes(path)
     if data.startswith(codecs.BOM_UTF8):
         raise ValueError(f"{path}: starts with a byte order mark, which would belong to the first token; remove it")
     try:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bertwright.base.files import read_json, write_json
+from bertwright.base.foreign import check_links
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.huggingface import ModelSource, check_vocabulary, to_hf_weights
 from bertwright.interop.model_files import new_folder
@@ -78,6 +79,7 @@ def read_checkpoint(folder: Path, labels: Sequence[str] = ()) -> GoogleCheckpoin
     `labels`: names of a classifier's outputs, in order, which Google's files lack. Raises ValueError for
     missing or damaged files, naming them, and for labels that are not one name per output.
     """
+    check_links(folder)
     indexes, path = sorted(folder.glob("*.index")), folder / CONFIG
     bundle = read_bundle(indexes[0]) if len(indexes) == 1 else None
     if bundle is not None:

@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from bertwright.base.files import read_json, write_json, write_text
+from bertwright.base.files import read_json, read_utf8, write_json, write_text
 from bertwright.base.settings import from_table
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.meta_model import build_on_meta
@@ -61,7 +61,7 @@ def load_system(folder: Path) -> TranslationSystem:
     sizes = {name: value for name, value in values.items() if name not in ("model_type", "dtype")}
     config = from_table(MtLstmConfig, sizes, str(path))
     check_weights(folder)
-    words = (folder / SOURCE_WORDS).read_text(encoding="utf-8").split("\n")[len(SPECIAL_TOKENS) : -1]
+    words = read_utf8(folder / SOURCE_WORDS).split("\n")[len(SPECIAL_TOKENS) : -1]
     source = WordTokenizer(words, "", SOURCE_RULES)
     if source.vocab_size != config.encoder.vocab_size:
         raise ValueError(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bertwright.base.files import atomic_file, read_json, write_json
+from bertwright.base.foreign import check_links
 from bertwright.base.optional import needs
 from bertwright.base.settings import convert
 from bertwright.interop.model_files import new_folder
@@ -46,6 +47,7 @@ def read_elmo(folder: Path) -> BidirectionalLM:
 
     Raises ValueError, naming the file, for unsupported options, and for weights that are missing or of other sizes.
     """
+    check_links(folder)
     path = next(path for path in (folder / OPTIONS, *sorted(folder.glob("*options.json"))) if path.is_file())
     config = parse_options(read_json(path), path)
     weights = find_elmo(folder)

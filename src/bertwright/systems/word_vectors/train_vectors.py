@@ -34,7 +34,7 @@ def train_word_vectors(settings: WordVectorSettings, reporter: Reporter = SILENT
     device = DeviceSettings(device="cpu", threads=settings.threads)
     with (
         atomic_folder(settings.output) as folder,  # created first: a full or read-only disk shows before the work
-        tempfile.TemporaryDirectory(dir=folder.parent, prefix=".words-") as work,
+        tempfile.TemporaryDirectory(dir=folder, prefix=".words-") as work,  # deleted with it after a kill
         execution_context(device, distributed=False) as context,
     ):
         with reporter.progress("reading words", text_size(list_corpus_files(settings.corpus)), "bytes") as advance:

@@ -127,7 +127,7 @@ def read_examples(path: str) -> Iterator[list[str]]:
         raise ValueError(f"{path}: expected word pairs or analogies, got no lines")
     separator = next((mark for mark in SEPARATORS if _is_common([text.count(mark) >= 2 for _, text in lines])), None)
     rows = [(number, _split_fields(text, separator, f"{path}, line {number}")) for number, text in lines]
-    width = max(len(fields) for _, fields in rows)
+    width = sorted(len(fields) for _, fields in rows)[len(rows) // 2]  # columns that half of the lines have
     columns = (c for c in range(2, width) if _is_common([is_rating(fields, c, separator) for _, fields in rows]))
     column = next(columns, None)
     if column is not None:
