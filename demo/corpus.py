@@ -5,7 +5,8 @@
 Documents are the language manual's topics (`pydoc_data.topics`) and the modules of the standard library and of the
 installers bundled with it: their docstrings and comment blocks in the order of the source. The file has prose only (no
 code, doctests, tables, argument lists): one paragraph per line, a blank line between documents, no paragraph twice. The
-same installation gives the same file.
+same installation gives the same file. Every fifth module of the standard library is left out: labels.py scores its
+sentences, which pre-training must not have read.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def sources() -> Iterator[list[str]]:
     for name in sorted(topics):
         yield paragraphs_of(topics[name])
     root = Path(sysconfig.get_path("stdlib"))
-    for path in sorted(root.rglob("*.py")):
-        if SKIPPED.isdisjoint(path.relative_to(root).parts):
+    files = [path for path in sorted(root.rglob("*.py")) if SKIPPED.isdisjoint(path.relative_to(root).parts)]
+    for number, path in enumerate(files):
+        if number % 5:  # every fifth file is scored by the task of labels.py
             yield module_paragraphs(path.read_bytes())
     for wheel in sorted(root.glob("ensurepip/_bundled/*.whl")):  # pip, setuptools; some distributions leave them out
         with zipfile.ZipFile(wheel) as archive:

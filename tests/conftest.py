@@ -63,6 +63,7 @@ def fast_runs() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertwright.finetuning.settings.MAX_FITTED_ITEMS", 0)
+        patch.setattr("bertwright.finetuning.settings.MAX_FITTED_PER_LABEL", 0)
         for name in PLOTS:
             patch.setattr(name, lambda *_: None)
         patch.setattr("bertwright.pretraining.run.measure_peak_flops", lambda *_: 1e11)

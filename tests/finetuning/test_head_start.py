@@ -217,11 +217,14 @@ def test_a_fit_to_a_few_examples_is_finite_and_no_worse_than_zero_weights(name: 
 
 def test_a_head_is_fitted_by_default_in_small_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_module, "MAX_FITTED_ITEMS", 60)
-    assert [TuningSettings().choose_head_init(items, True) for items in (1, 60, 61)] == ["fit", "fit", "random"]
-    assert TuningSettings().choose_head_init(60, False) == "random"
-    assert TuningSettings(from_scratch=True).choose_head_init(60, True) == "random"
-    assert TuningSettings(head_init="random").choose_head_init(60, True) == "random"
-    assert TuningSettings(head_init="fit").choose_head_init(61, True) == "fit"
+    monkeypatch.setattr(settings_module, "MAX_FITTED_PER_LABEL", 10)
+    tuning = TuningSettings()
+    assert [tuning.choose_head_init(items, 2, True) for items in (1, 60, 61)] == ["fit", "fit", "random"]
+    assert [tuning.choose_head_init(items, 77, True) for items in (61, 770, 771)] == ["fit", "fit", "random"]
+    assert tuning.choose_head_init(60, 2, False) == "random"
+    assert TuningSettings(from_scratch=True).choose_head_init(60, 2, True) == "random"
+    assert TuningSettings(head_init="random").choose_head_init(60, 2, True) == "random"
+    assert TuningSettings(head_init="fit").choose_head_init(61, 2, True) == "fit"
 
 
 @pytest.mark.parametrize(("items", "fitted"), [(60, True), (59, False)])

@@ -129,7 +129,7 @@ def _start_head(
 ) -> tuple[HeadInit, HeadFit | None]:
     """Choose the start of a new head, and fit it to the encoder's states if that is the choice."""
     can_be_fitted = model.encoder.fits_new_heads and is_linear(model.head)
-    head_init = settings.tuning.choose_head_init(train.num_items, can_be_fitted)
+    head_init = settings.tuning.choose_head_init(train.num_items, len(task.label_names), can_be_fitted)
     if head_init != "fit" or settings.dry_run:
         return head_init, None
     with reporter.progress("fitting the head", min(train.num_items, MAX_ITEMS)) as advance:

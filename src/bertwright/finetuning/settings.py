@@ -48,7 +48,8 @@ RESUME_OVERRIDES = (
 
 
 HeadInit = Literal["random", "fit"]
-MAX_FITTED_ITEMS = 512  # training items up to which a head is fitted by default (decision 26)
+# Training items up to which a head is fitted by default, in all and per label (decision 26).
+MAX_FITTED_ITEMS, MAX_FITTED_PER_LABEL = 512, 10
 
 
 def read_hidden_size(name: Any) -> int:
@@ -119,8 +120,8 @@ class TuningSettings:
     head_init: HeadInit | None = None
     """Initial weights of a new head. random: small random numbers (paper). fit: those that minimize the loss on the
     states of the pre-trained encoder, computed in one pass over the training examples, of at most 8,192 of them. Unset:
-    fit for up to 512 training examples (question answering, tagging: windows) if the encoder is a BERT and the head
-    is one linear layer, else random. `experiment` and `ladder` use random."""
+    fit for up to 512 training examples (question answering, tagging: windows), or 10 per label where these are more,
+    if the encoder is a BERT and the head is one linear layer, else random. `experiment` and `ladder` use random."""
     dropout: float | None = None
     """Dropout of states, attention weights and the head's input. Unset: the model's own (paper: 0.1)."""
     label_smoothing: float = 0.0
@@ -161,11 +162,12 @@ class TuningSettings:
             option = "from_scratch" if self.from_scratch else "keep_head"
             raise ValueError(f"head_init = 'fit' and {option}: a fit needs a new head on a trained encoder; omit it")
 
-    def choose_head_init(self, num_items: int, can_be_fitted: bool) -> HeadInit:
+    def choose_head_init(self, num_items: int, num_labels: int, can_be_fitted: bool) -> HeadInit:
         """Return the start of a new head; `can_be_fitted`: it is one linear layer on a BERT."""
         if self.head_init is not None:
             return self.head_init
-        return "fit" if can_be_fitted and not self.from_scratch and num_items <= MAX_FITTED_ITEMS else "random"
+        is_small = num_items <= max(MAX_FITTED_ITEMS, MAX_FITTED_PER_LABEL * num_labels)
+        return "fit" if can_be_fitted and not self.from_scratch and is_small else "random"
 
 
 @dataclass(frozen=True)
