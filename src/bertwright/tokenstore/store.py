@@ -22,7 +22,7 @@ import numpy as np
 
 from bertwright.base import files, object_storage
 from bertwright.base.description import Description
-from bertwright.base.foreign import check_file_name
+from bertwright.base.foreign import check_link, is_name
 from bertwright.base.object_storage import as_url, display
 from bertwright.base.reporter import Line, Reporter
 
@@ -180,7 +180,9 @@ def read_header(folder: Path) -> StoreHeader:
         raise ValueError(f"{path}: files: expected a list of three or more, got {str(listed)[:60]}; {RESTORE_HINT}")
     value["files"] = tuple(_parse(StoreFile, file, path) for file in listed)
     for file in value["files"]:
-        check_file_name(file.name, path)
+        if not is_name(file.name):
+            raise ValueError(f"{path}: expected the name of a file in the same folder, got {file.name!r}")
+        check_link(folder / file.name, folder)
     return _parse(StoreHeader, value, path)
 
 
