@@ -12,7 +12,7 @@ peak rate, `finetune`'s default for this width.
 `random` and `fit` are this package with --head-init random and fit, and mean pooling for whole texts, as the folder
 says. `transformers` is a plain loop around the task's class there (`transformers_baseline.py`), with [CLS] and the
 pooler for whole texts. `logistic`, the floor of single texts, is scikit-learn's logistic regression (C = 10) on the
-vectors of `embed`.
+vectors of `embed`. `linear` is the floor that `finetune` prints: a linear model on words and bigrams.
 
 Rule, fixed before the runs: `fit` becomes the default if its mean gain over `random` on the six tasks, per seed, has a
 95 % interval (Student's t over seeds) above 0, and no task's own interval lies below 0. Else the default is `random`.
@@ -41,6 +41,7 @@ from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, pap
 from bertwright.kernels.cpu import configure_malloc
 from bertwright.systems.finetune_request import default_learning_rate
 from bertwright.tasks.classification import Classification
+from bertwright.tasks.linear_floor import score_floors
 from bertwright.tasks.prediction import evaluate_examples
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -54,7 +55,7 @@ from study import Record, by_seed, print_heading, print_row, read_records, read_
 
 DTYPE: Literal["bfloat16", "float32"] = "bfloat16" if supports_bfloat16(torch.device("cpu")) else "float32"
 RATE = f"{default_learning_rate(3e-5, 384):g}"
-CONTENDERS = ("logistic", f"random:{RATE}", f"fit:{RATE}", f"transformers:{RATE}")
+CONTENDERS = ("linear", "logistic", f"random:{RATE}", f"fit:{RATE}", f"transformers:{RATE}")
 MAX_CONTEXT = 600  # characters, of SQuAD's questions that are drawn
 
 
@@ -115,6 +116,10 @@ def execute(run: Record, about: Work, examples: dict[str, list[Any]]) -> Record:
     system, _, rate = run["contender"].partition(":")
     if system == "logistic":
         return {"score": score_vectors(examples)}
+    if system == "linear":
+        task = about.task.build_task().with_labels_of(examples["train"])
+        (floor,) = score_floors(task, examples, {"test": examples["test"]})
+        return {"score": floor.scores["test"][about.metric]}
     settings = FinetuneSettings(
         run=Path("not-written"), task=about.task, model=str(minilm()), seed=run["seed"],
         tuning=TuningSettings(head_init="fit" if system == "fit" else "random", dropout=0.1),
