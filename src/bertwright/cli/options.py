@@ -219,6 +219,8 @@ def find_config(name: str, command: str) -> Path:
             raise ValueError(f"--config {name}: a recipe of {RECIPE_COMMAND}; for {command}, name a TOML file")
         return RECIPES / f"{recipe}.toml"
     known = f"; recipes are {', '.join(RECIPE_NAMES)}" if command == RECIPE_COMMAND else ""
+    if close := difflib.get_close_matches(recipe, RECIPE_NAMES, n=1) if known else []:
+        known = f"; did you mean the recipe {close[0]}?"
     if path.is_dir():
         raise ValueError(f"--config {name}: expected a TOML file, got a folder{known}")
     if path.exists():

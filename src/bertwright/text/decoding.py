@@ -21,7 +21,16 @@ from typing import IO, Literal, NamedTuple
 from bertwright.base.foreign import NOT_SEEKABLE
 from bertwright.base.object_storage import as_url, explain
 from bertwright.base.optional import needs
-from bertwright.text.sources import STDIN, InputFile, expand_files, find_file, is_remote, split_member, zip_member
+from bertwright.text.sources import (
+    STDIN,
+    InputFile,
+    expand_files,
+    find_file,
+    hint_at_similar,
+    is_remote,
+    split_member,
+    zip_member,
+)
 
 BLOCK = 1 << 20  # bytes per read; large enough that Python's overhead is negligible
 ZSTD_WINDOW = 1 << 31  # bytes, as in public dumps made with `zstd --long=31`; smaller windows take less memory
@@ -119,7 +128,8 @@ def read_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
             raise ValueError(f"{path}: expected a file, got a folder; give a file in it")
         if {*path} & {*"*?"} and not Path(path).exists():
             raise ValueError(f"{path}: expected a file, got a pattern; name each file")
-        raise ValueError(f"{path}: {NOT_SEEKABLE if Path(path).exists() else 'no such file'}")
+        missing = f"no such file{hint_at_similar(Path(path))}"
+        raise ValueError(f"{path}: {NOT_SEEKABLE if Path(path).exists() else missing}")
     return decode_blocks(find_file(path), TextCodec(encoding), ReadStats())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import difflib
 import glob
 import os
 import re
@@ -262,6 +263,16 @@ def resolve_files(pattern: str) -> list[str]:
         return []
 
 
+def hint_at_similar(path: Path) -> str:
+    """Return the question whether the file of the same folder with the most similar name is meant, if there is one."""
+    try:
+        names = [other.name for other in path.parent.iterdir()]
+    except OSError:  # no such folder
+        return ""
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
+    return f"; did you mean {path.with_name(close[0])}?" if close else ""
+
+
 def expand_files(pattern: str) -> Iterator[str]:
     """Yield the files that a file, folder or glob of this machine names; of several links to a file, the first.
 
@@ -280,7 +291,7 @@ def expand_files(pattern: str) -> Iterator[str]:
         matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 (Path.glob takes no absolute pattern)
         files = sorted(match for match in map(Path, matches) if match.is_file())
     else:
-        raise ValueError(f"{pattern}: no such file or folder")
+        raise ValueError(f"{pattern}: no such file or folder{hint_at_similar(path)}")
     if path.exists() and not (path.is_dir() or path.is_file()):
         raise ValueError(f"{pattern}: {NOT_SEEKABLE}")
     if not files:
