@@ -17,9 +17,10 @@ from bertwright.cli.main import run
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
+from bertwright.kernels.word_vectors import make_alias_table
 from bertwright.systems.word_vectors import train_vectors
 from bertwright.systems.word_vectors.glove import count_cooccurrences
-from bertwright.systems.word_vectors.skip_gram import SubwordRows, keep_probabilities
+from bertwright.systems.word_vectors.skip_gram import SubwordRows, keep_probabilities, noise_weights
 from bertwright.systems.word_vectors.train_vectors import train_word_vectors
 from bertwright.systems.word_vectors.vector_evaluation import (
     NearestSettings,
@@ -82,6 +83,18 @@ def test_frequent_words_are_skipped_by_word2vecs_formula(tmp_path: Path) -> None
     probabilities = keep_probabilities(stream, 0.2)
     np.testing.assert_allclose(probabilities, [(0.2 / 0.8) ** 0.5 + 0.2 / 0.8, 1, 1], rtol=1e-6)
     assert keep_probabilities(stream, 0).tolist() == [1, 1, 1]
+
+
+def test_noise_words_are_drawn_as_in_the_papers(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path, "a " * 16 + "b", min_count=1)
+    weights = {subwords: noise_weights(stream, subwords) for subwords in (False, True)}
+    assert {subwords: found[0] / found[1] for subwords, found in weights.items()} == {False: 8.0, True: 4.0}
+    shares, alias = make_alias_table(weights[True])
+    drawn = np.random.default_rng(0).random((2, 100_000))
+    words = np.where(
+        drawn[1] < np.asarray(shares)[picked := (drawn[0] * 2).astype(int)], picked, np.asarray(alias)[picked]
+    )
+    assert (words == 0).mean() == pytest.approx(0.8, abs=0.01)
 
 
 def test_cooccurrences_equal_a_loop_over_pairs(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Skip-gram with negative sampling (Mikolov et al. 2013, arXiv 1310.4546), and its form with subwords: fastText.
 
 For every word c and every word o in a window around it: log σ(u_o·v_c) + Σ_k log σ(-u_n·v_c) rises, for noise words n
-drawn by count^0.75. The window's size is uniform from 1 to its limit. Occurrences of frequent words are skipped:
-a word with share f of the text is used with probability √(t/f) + t/f (word2vec.c; the paper has √(t/f)). In fastText
-(Bojanowski et al. 2017, arXiv 1607.04606), v_c is the mean of the rows of the word and of its n-grams.
+drawn by count^0.75 (fastText: count^0.5). The window's size is uniform from 1 to its limit. Occurrences of frequent
+words are skipped: a word with share f of the text is used with probability √(t/f) + t/f (word2vec.c; the paper has
+√(t/f)). In fastText (Bojanowski et al. 2017, arXiv 1607.04606), v_c is the mean of the rows of the word and of its
+n-grams.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from bertwright.systems.word_vectors.word_stream import WordStream
 from bertwright.vocabulary.fasttext_file import FastTextFile, hash_subwords
 from bertwright.vocabulary.vector_formats import Vectors
 
-MIN_RATE = 1e-4
-NOISE_EXPONENT = 0.75
+LEAST_RATE = 1e-4  # share of the first rate, below which it does not fall (word2vec.c); fastText's falls to 0
 WORDS_PER_CALL = 1 << 16
 KEY_MASK = (1 << 63) - 1
 
@@ -31,6 +31,15 @@ def keep_probabilities(stream: WordStream, sample: float) -> torch.Tensor:
     share = stream.counts / stream.counts.sum()
     probabilities = np.sqrt(sample / share) + sample / share if sample else np.ones(len(share))
     return torch.from_numpy(np.minimum(probabilities, 1).astype(np.float32))
+
+
+def noise_weights(stream: WordStream, has_subwords: bool) -> np.ndarray:
+    """Return for each word a number to which its probability as a noise word is proportional.
+
+    word2vec.c: count^0.75; fastText (Bojanowski et al. 2017, section 3.1, and its loss.cc): count^0.5.
+    """
+    weights: np.ndarray = np.power(stream.counts, 0.5 if has_subwords else 0.75, dtype=np.float64)
+    return weights
 
 
 def train_skip_gram(
@@ -49,12 +58,12 @@ def train_skip_gram(
     for start in range(0, inputs, WORDS_PER_CALL):
         block = table[start : start + WORDS_PER_CALL, :size]
         block.copy_(torch.from_numpy(rng.uniform(-limit, limit, block.shape)))
-    shares, alias = make_alias_table(np.power(stream.counts, NOISE_EXPONENT, dtype=np.float64))
+    shares, alias = make_alias_table(noise_weights(stream, has_subwords=rows is not None))
     keep = keep_probabilities(stream, recipe.sample)
     total, done = stream.length * recipe.epochs, 0
 
     def rate() -> float:
-        return max(MIN_RATE, recipe.learning_rate * (1 - done / total))
+        return recipe.learning_rate * max(LEAST_RATE if rows is None else 0.0, 1 - done / total)
 
     for epoch in range(recipe.epochs):
         for number, ids in enumerate(stream.stretches(WORDS_PER_CALL)):
