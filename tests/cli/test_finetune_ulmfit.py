@@ -66,7 +66,7 @@ def test_the_paper_s_settings_are_the_defaults_of_its_model(language_model: Path
 
 def test_a_classifier_is_learned_and_its_folder_predicts(language_model: Path, reviews: Path, tmp_path: Path) -> None:
     tuning = {"unfreeze": "all", "layerwise_lr_decay": 1.0, "dropout": 0.03}
-    printed = run_finetune(make_settings(tmp_path / "run", language_model, reviews, epochs=8.0, tuning=tuning))
+    printed = run_finetune(make_settings(tmp_path / "run", language_model, reviews, epochs=10.0, tuning=tuning))
     assert "AWD-LSTM L2 E8 H12" in printed
     (*_, last) = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "dev"]
     assert last["accuracy"] > 0.9

@@ -69,7 +69,7 @@ def test_all_five_dropouts_equal_a_loop_over_steps() -> None:
     """Each sequence is read alone, step by step, with one mask of vectors, and one mask of weights for all."""
     encoder = AwdLstmEncoder(replace(CONFIG, bptt=100), seed=2).train()
     batch, rates = make_batch(LENGTHS, first_token=20), (CONFIG.hidden_dropout, CONFIG.hidden_dropout, 0.4)
-    expected, begin = [], 0
+    expected, undropped, begin = list[torch.Tensor](), list[torch.Tensor](), 0
     for ids in batch.input_ids.split(LENGTHS):
         words = encoder.embeddings.word.weight[ids] * mask(0.05, 7, 0, ids.tolist(), 1)
         states = words * mask(0.4, 7, 1, [20 + begin], 5)
@@ -84,9 +84,12 @@ def test_all_five_dropouts_equal_a_loop_over_steps() -> None:
                 state = o.sigmoid() * cell.tanh()
                 outputs.append(state)
             states = torch.stack(outputs) * mask(rate, 7, 3 + 2 * number, [20 + begin], size)
+        undropped += outputs
         expected.append(states)
         begin += len(ids)
-    torch.testing.assert_close(encoder(batch), torch.cat(expected), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(encoder.read(batch).outputs[-1], torch.cat(expected), atol=1e-6, rtol=1e-5)
+    # A classifier reads the states before the dropout of the language model's outputs.
+    torch.testing.assert_close(encoder(batch), torch.stack(undropped), atol=1e-6, rtol=1e-5)
     assert (mask(0.4, 7, 1, [20], 5) == 0).any()
 
 

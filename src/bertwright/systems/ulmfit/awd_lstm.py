@@ -169,8 +169,13 @@ class AwdLstmEncoder(TextEncoder):
     def hidden_states(
         self, batch: TokenBatch | WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
-        """Compute the states after each of `layers`; layer 0 is the word vectors."""
-        outputs = self.read(batch).outputs
+        """Compute the states after each of `layers`; layer 0 is the word vectors.
+
+        The output dropout is the language model's alone: a classifier reads the last layer's states before it, as in
+        the released code, and has a dropout of its own.
+        """
+        reading = self.read(batch)
+        outputs = [*reading.outputs[:-1], reading.states]
         chosen = outputs if layers is None else [outputs[number] for number in layers]
         return chosen if positions is None else [states[positions] for states in chosen]
 
