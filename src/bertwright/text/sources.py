@@ -21,6 +21,7 @@ from typing import IO, Any, Literal, cast, get_args
 from bertwright.base import object_storage
 from bertwright.base.files import digest_bytes, digest_file
 from bertwright.base.object_storage import as_url
+from bertwright.text.signatures import HEAD_BYTES, recognize
 
 DocumentUnit = Literal["blank-line", "file", "line", "section"]
 
@@ -209,6 +210,10 @@ def _check_file(path: str, unit: DocumentUnit, formats: Mapping[str, bool], suff
     if file.size == 0:
         raise EmptyFileError(f"{path}: {EMPTY_FILE}; replace it, or leave it out")
     if file.format not in formats:
+        if not file.compression and not is_remote(path):
+            with file.open() as plain:
+                if known := recognize(plain.read(HEAD_BYTES)):
+                    raise ValueError(f"{path}: not text but {known}")
         alone = [name for name, may_be_compressed in formats.items() if not may_be_compressed]
         each = " ".join(["each but", *alone]) if alone else "each"
         raise ValueError(

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.base.files import new_file
-from bertwright.text.decoding import FIX_INPUT, ReadStats, TextCodec, decode_blocks
+from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.text.lines import split_lines
 from bertwright.text.sources import COMPRESSIONS, find_file
 
@@ -38,7 +38,7 @@ VectorFormat = Literal["text", "word2vec-binary", "fasttext-binary"]
 class VectorBlock(NamedTuple):
     """Consecutive words of a file with their vectors."""
 
-    words: list[str]
+    words: list[str]  # with a surrogate for each byte that is not UTF-8 (PEP 383)
     places: list[str]  # the place of each word for messages: "line 7"
     vectors: Vectors  # words × D
 
@@ -72,12 +72,12 @@ def read_text_vectors(path: Path) -> Iterator[VectorBlock]:
     A word may contain spaces: the last D fields of a line are its numbers. Raises ValueError with the line for a line
     of another width, a field that is no number, NaN and infinity, and if the header counts other words.
     """
-    blocks = decode_blocks(find_file(str(path)), TextCodec(hint=FIX_INPUT), ReadStats())
+    blocks = decode_blocks(find_file(str(path)), TextCodec(errors="surrogateescape"), ReadStats())
     lines = split_lines(str(path), blocks)
     first = next(lines, None)
     if first is None:
         raise ValueError(f"{path}: expected word vectors, got an empty file")
-    header = HEADER.fullmatch(first[1].encode())
+    header = HEADER.fullmatch(first[1].encode(errors="replace"))
     if header is None:
         count, width = None, len(first[1].rstrip().split(" ")) - 1
         lines = chain([first], lines)
@@ -128,7 +128,7 @@ def is_number(text: str) -> bool:
 def read_word2vec_binary(path: Path) -> Iterator[VectorBlock]:
     """Yield the vectors of a word2vec binary file.
 
-    Raises ValueError with the byte for a file that ends early or goes on, a word that is not UTF-8, NaN and infinity.
+    Raises ValueError with the byte for a file that ends early or goes on, NaN and infinity.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         end = content.find(b"\n")
@@ -147,12 +147,7 @@ def read_word2vec_binary(path: Path) -> Iterator[VectorBlock]:
                 last = space + 1 + 4 * width
                 if space < 0 or last > len(content):
                     raise ValueError(f"{path}: expected {count:,} words (line 1), got {start + row:,}; {COPY_AGAIN}")
-                try:
-                    block.words.append(content[position:space].decode())
-                except UnicodeDecodeError as error:
-                    raise ValueError(
-                        f"{path}, byte {position + error.start}: word {start + row + 1} is not UTF-8; {FIX_INPUT}"
-                    ) from None
+                block.words.append(content[position:space].decode(errors="surrogateescape"))
                 block.places.append(f"word {start + row + 1}")
                 block.vectors[row] = np.frombuffer(content[space + 1 : last], dtype="<f4")
                 position = last
