@@ -36,7 +36,7 @@ SIGNATURES = tuple(
         (
             ZIP + rb"[^/\0]+/(?:data\.pkl|version|byteorder|\.)|\x80\x02\x8a\x0al\xfc\x9cF\xf9",
             "a PyTorch file",
-            f"its pickle can run code, so it is not read; if you trust it, torch.load it and save text, or {AS_VECTORS}",
+            f"its pickle can run code and is not read; if you trust it, torch.load it and save text, or {AS_VECTORS}",
         ),
         (ZIP + rb"[^\0]{1,200}?\.npy", "a NumPy archive (.npz)", f"numpy.load it and save text, or {AS_VECTORS}"),
         (rb"PK\x03\x04", "a ZIP archive", "rename it to .zip"),

@@ -192,8 +192,8 @@ class VectorFile:
 def load_vectors(path: Path | str) -> VectorFile:
     """Open word vectors: a file in any format of `vector_formats`, fastText's .bin, or a run of `word-vectors`.
 
-    Words that are not UTF-8 and words that occur again are left out, with a warning. Raises ValueError with the line for
-    lines of another width, NaN and truncated files; FileNotFoundError if there is no such file.
+    Words that are not UTF-8 and words that occur again are left out, with a warning. Raises ValueError with the line
+    for lines of another width, NaN and truncated files; FileNotFoundError if there is no such file.
     """
     path = Path(path)
     if path.is_dir():
