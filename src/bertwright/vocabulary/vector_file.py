@@ -275,7 +275,8 @@ def _open_index(path: Path, folder: Path) -> VectorFile:
         return np.load(folder / f"{name}.npy", mmap_mode="r")
 
     model = read_fasttext(path) if detect_format(path) == "fasttext-binary" else None
-    file = VectorFile(path, *map(map_array, ARRAYS), model)
+    vectors, letters, offsets, hashes, rows, left_out = map(map_array, ARRAYS)
+    file = VectorFile(path, vectors, letters, offsets, hashes, rows, left_out, model)
     not_utf8, repeated = file.left_out.tolist()
     reasons = [f"{not_utf8:,} not UTF-8"] * bool(not_utf8)
     reasons += [f"{repeated:,} repeated (the first vector counts)"] * bool(repeated)
