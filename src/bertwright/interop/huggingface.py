@@ -6,6 +6,7 @@ with the linear layer of a task. Models of other architectures (`systems/registr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
 POOLED_CODE = Path(__file__).parents[1] / "systems/bert/modeling_pooled_bert.py"  # copied beside a pooled head
+WRAPPERS = re.compile(r"\b(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.")  # of torch
 IN_TRANSFORMERS = (DEFAULT_MODEL_TYPE, "openai-gpt")
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
 NAMED_IN_FILES = ("encoder.", "pooler.", "classifier.", "masked_token.", "next_sentence.")  # by the architecture
@@ -110,9 +112,20 @@ def read_source(folder: Path, model_config: ModelConfig) -> ModelSource:
     return ModelSource(
         model_config.architecture,
         model_config.config,
-        model_config.architecture.normalize(tensors, model_config.values, path),
+        model_config.architecture.normalize(_unwrap(tensors, model_config.architecture), model_config.values, path),
         path,
     )
+
+
+def _unwrap(tensors: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
+    """Return tensors without the names of modules around the model, which stand before every name, or inside."""
+    named = {WRAPPERS.sub("", name): tensor for name, tensor in tensors.items()}
+    while len(outer := {name.partition(".")[0] for name in named}) == 1:
+        prefix = f"{outer.pop()}."
+        if not architecture.is_of_a_head(prefix) or not all(name.startswith(prefix) for name in named):
+            break
+        named = {name.removeprefix(prefix): tensor for name, tensor in named.items()}
+    return named
 
 
 def load_model(

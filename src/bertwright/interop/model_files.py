@@ -19,8 +19,21 @@ CHECKSUMS = "checksums.json"  # see interop/checksums.py
 CLASSES = "classes.json"  # the values of y behind the label names, for a classifier of `estimators`
 OWN_HEAD = "-own-head"  # ending of a `model_type` of `transformers` if it lacks the class of the head
 SOURCE_WORDS = "source_words.txt"  # see systems/translation_models.py
+ADAPTER = "adapter_config.json"
+OTHER_FORMATS = {  # files with weights that are not read
+    "onnx": "save the PyTorch model that it was exported from (transformers: save_pretrained)",
+    "gguf": "transformers converts some: AutoModel.from_pretrained(FOLDER, gguf_file=NAME).save_pretrained(NEW)",
+    "xml": "an OpenVINO model: save the PyTorch model that it was exported from (transformers: save_pretrained)",
+    "pb": "a SavedModel of TensorFlow: save the model with transformers (save_pretrained)",
+    "tflite": "save the model that it was exported from with transformers (save_pretrained)",
+    "h5": "convert it with transformers (from_pretrained(FOLDER, from_tf=True), save_pretrained)",
+    "msgpack": "convert it with transformers (from_pretrained(FOLDER, from_flax=True), save_pretrained)",
+    "ot": "take the PyTorch model that it was made from",
+    "distcp": "a sharded checkpoint: accelerate merge-weights FOLDER NEW",
+}
 DOWNLOADED = [
     CONFIG,
+    ADAPTER,
     SOURCE_WORDS,
     WEIGHTS,
     "model-*.safetensors",
@@ -97,11 +110,40 @@ def locate_config(folder: Path) -> Path:
     """Return the path of a model folder's `config.json`. Raises ValueError for a folder without it."""
     path = folder / CONFIG
     if not path.is_file():
+        if explained := explain_folder(folder):
+            raise ValueError(f"{folder}: {explained}")
         raise ValueError(
             f"{folder}: no {CONFIG}, so this is not a model folder; name the folder of a model or run (for Google's "
             "checkpoints, see bertwright convert)"
         )
     return path
+
+
+def explain_folder(folder: Path) -> str:
+    """Return what a folder without the files of a whole model is, and how to make it whole; empty if unknown."""
+    if (folder / ADAPTER).is_file():
+        values = read_json(folder / ADAPTER)
+        kind, base = (values.get(key) for key in ("peft_type", "base_model_name_or_path")) if values else (None, None)
+        known = f"{f'a {kind}' if kind else 'an'} adapter{f' of {base}' if base else ''}".replace("a LORA", "a LoRA")
+        return (
+            f"{known}, not a whole model ({ADAPTER}); merge it into its model (peft: "
+            "AutoPeftModelFor….from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)) and save the tokenizer "
+            "there"
+        )
+    checkpoints = sorted(path.name for path in folder.glob("checkpoint-*") if (path / CONFIG).is_file())
+    if checkpoints:
+        return f"a folder of a trainer's checkpoints ({', '.join(checkpoints)}); name one, such as {checkpoints[-1]}"
+    if (folder / "model_index.json").is_file():
+        return "a pipeline of diffusers, not a model of texts; name a BERT"
+    for suffix, way_out in OTHER_FORMATS.items():
+        if files := sorted({*folder.glob(f"*.{suffix}"), *folder.glob(f"{suffix}/*.{suffix}")}):
+            found = files[0].relative_to(folder)
+            return f"no {WEIGHTS}, and {found} is not read; {way_out}"
+    if any((folder / name).is_file() for name in ("trainer_state.json", "training_args.bin")):
+        return f"a trainer's checkpoint without its model; save it with {CONFIG} and {WEIGHTS} (save_pretrained)"
+    if (folder / "1_Pooling").is_dir() or (folder / "config_sentence_transformers.json").is_file():
+        return "a folder of sentence-transformers without its BERT; copy or download it whole"
+    return ""
 
 
 def check_model(name: str | Path | None) -> None:

@@ -24,7 +24,7 @@ from bertwright.interop.huggingface import (
     read_config,
     write_task_model,
 )
-from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, model_folder, new_folder
+from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, explain_folder, model_folder, new_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.models.encoder import EncoderConfig
 from bertwright.models.heads import EncoderForTask
@@ -179,6 +179,8 @@ def _scale_classifier(model: EncoderForTask, factor: float) -> None:
 def describe(folder: Path, verify: bool) -> Description | None:
     """Load and describe a model; None for another folder. Loading compares all files with their checksums."""
     if not ((folder / CONFIG).is_file() or (folder / MODULES).is_file()):
+        if explained := explain_folder(folder):
+            raise ValueError(f"{folder}: {explained}")
         return None
     folder = model_folder(folder)
     config, trained = load_config(folder), load_task(folder)

@@ -68,6 +68,12 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
         files = [file for name in ("tokenizer.json", "vocab.txt") if (file := path / name).is_file()]
         if not files and (others := [*path.glob("*.model")]):
             raise FileNotFoundError(f"{others[0]}: SentencePiece; expected WordPiece in tokenizer.json or vocab.txt")
+        if not files and (path / "config.json").is_file():
+            raise FileNotFoundError(
+                f"{path}: a model without its tokenizer (neither tokenizer.json nor vocab.txt), as some trainers save "
+                "their checkpoints; copy those files from the model that it was trained from (transformers: "
+                "AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER))"
+            )
         if not files:
             raise FileNotFoundError(
                 f"{path}: neither tokenizer.json nor vocab.txt is there; name the folder of a vocabulary or of a model"
