@@ -34,6 +34,9 @@ M = TypeVar("M", bound=EncoderModel)
 POOLED_CODE = Path(__file__).parents[1] / "systems/bert/modeling_pooled_bert.py"  # copied beside a pooled head
 WRAPPERS = re.compile(r"\b(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.")  # of torch
 IN_TRANSFORMERS = (DEFAULT_MODEL_TYPE, "openai-gpt")
+OF_PRETRAINING = ("bert.pooler.", "cls.", "lm_head.")  # heads that a task's model need not have
+IN_ENCODER = re.compile(r"adapter|lora_|prefix|prompt", re.IGNORECASE)
+NOT_COMPUTED = " (a layer that bertwright does not compute: merge it into the weights, as peft's merge_and_unload does)"
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
 NAMED_IN_FILES = ("encoder.", "pooler.", "classifier.", "masked_token.", "next_sentence.")  # by the architecture
 Head = (
@@ -271,7 +274,8 @@ def load_weights(
     unknown = sorted(tensors.keys() - {t for found in loaded.values() for t in found})
     unexpected = tuple(filter(source.architecture.is_of_a_head, unknown))
     raise_if_any(path, "missing", [t for found in loaded.values() for t in found if t not in tensors])
-    raise_if_any(path, "unexpected", [t for t in unknown if not source.architecture.is_of_a_head(t)])
+    inside = [t for t in unknown if not source.architecture.is_of_a_head(t)]
+    raise_if_any(path, f"unexpected{NOT_COMPUTED if any(map(IN_ENCODER.search, inside)) else ''}", inside)
     check_shapes({t: (tensors[t], parameters[n], len(found)) for n, found in loaded.items() for t in found}, path)
 
     state = {name: concatenate([tensors[t] for t in found]) for name, found in loaded.items()}
@@ -283,6 +287,8 @@ def load_weights(
     heads = model.head if isinstance(model, EncoderForTask) else model
     only = tuple(name.removeprefix(HEAD_PREFIX) for name in new)
     initialize(heads, model.config.initializer_range, seed, only=only)
+    if not new_head:
+        model.not_computed = tuple(name for name in unexpected if not name.startswith(OF_PRETRAINING))
     return LoadResult(model, tuple(dict.fromkeys(modules[name] for name in new)), unexpected)
 
 
