@@ -296,7 +296,7 @@ def _write_index(path: Path, folder: Path) -> None:
         raise ValueError(f"{path}: expected word vectors, got no words")
     with NpyWriter(folder / "vectors.npy", np.float32, block.vectors.shape[1:]) as writer:
         while block is not None:
-            kept = []
+            first_rows = []
             for row, word in enumerate(block.words):
                 if SURROGATE.search(word):
                     not_utf8 += 1
@@ -304,8 +304,8 @@ def _write_index(path: Path, folder: Path) -> None:
                     repeated += 1
                 else:
                     seen[word] = None
-                    kept.append(row)
-            writer.append(block.vectors[kept])
+                    first_rows.append(row)
+            writer.append(block.vectors[first_rows])
             block = next(blocks, None)
     if not_utf8 > len(seen) + repeated:
         raise ValueError(f"{path}: expected words in UTF-8, got {not_utf8:,} in another encoding; {FIX_INPUT}")
