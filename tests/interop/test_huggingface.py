@@ -369,7 +369,7 @@ def test_a_trainers_checkpoint_has_a_command_that_converts_it(folder):
         ("config.json", "checkpoint-5/config.json", "trainer's checkpoints .checkpoint-5.; name one"),
         ("model.safetensors", "trainer_state.json", "a trainer's checkpoint without its model"),
         ("config.json", "1_Pooling/config.json", "sentence-transformers without its BERT"),
-        ("vocab.txt", "trainer_state.json", r"a model without its tokenizer.*AutoTokenizer"),
+        ("vocab.txt", "trainer_state.json", "a model without its tokenizer.*AutoTokenizer"),
     ],
 )
 def test_a_folder_that_is_no_whole_model_is_named_with_a_way_out(folder, lacking, added, message):

@@ -310,13 +310,8 @@ def check_inputs(settings: FinetuneSettings) -> None:
         settings.task.check_files("train")
     elif not (settings.run / "model").is_dir():
         for split in SPLITS:
-            try:
+            with explain_move(f"--{split}" if getattr(settings.task, split) else "--data"):
                 check_exist(settings.task.files(split))
-            except ValueError as error:
-                flag = f"--{split}" if getattr(settings.task, split) else "--data"
-                raise explain_move(error, flag) from None
-        try:
-            if settings.architecture is None and not any(settings.run.glob("checkpoints/step-*")):
+        if settings.architecture is None and not any(settings.run.glob("checkpoints/step-*")):
+            with explain_move("--model"):
                 check_model(settings.model)
-        except ValueError as error:
-            raise explain_move(error, "--model") from None

@@ -22,6 +22,7 @@ from bertwright.interop.meta_model import build_on_meta
 from bertwright.interop.model_files import CONFIG, OWN_HEAD, WEIGHTS, locate_config, new_folder
 from bertwright.interop.model_format import Architecture, architecture_of, find_architecture
 from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
+from bertwright.interop.weight_names import unwrap_names
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
 from bertwright.models.encoder import EncoderConfig, TextEncoder
 from bertwright.models.head_spec import HeadSpec
@@ -32,7 +33,6 @@ from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
 POOLED_CODE = Path(__file__).parents[1] / "systems/bert/modeling_pooled_bert.py"  # copied beside a pooled head
-WRAPPERS = re.compile(r"\b(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.")  # of torch
 IN_TRANSFORMERS = (DEFAULT_MODEL_TYPE, "openai-gpt")
 OF_PRETRAINING = ("bert.pooler.", "cls.", "lm_head.")  # heads that a task's model need not have
 IN_ENCODER = re.compile(r"adapter|lora_|prefix|prompt", re.IGNORECASE)
@@ -112,23 +112,9 @@ def read_source(folder: Path, model_config: ModelConfig) -> ModelSource:
     """Read the weights that belong to a configuration. Raises ValueError for damaged files."""
     check_weights(folder)
     path, tensors = read_weights(folder)
-    return ModelSource(
-        model_config.architecture,
-        model_config.config,
-        model_config.architecture.normalize(_unwrap(tensors, model_config.architecture), model_config.values, path),
-        path,
-    )
-
-
-def _unwrap(tensors: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
-    """Return tensors without the names of modules around the model, which stand before every name, or inside."""
-    named = {WRAPPERS.sub("", name): tensor for name, tensor in tensors.items()}
-    while len(outer := {name.partition(".")[0] for name in named}) == 1:
-        prefix = f"{outer.pop()}."
-        if not architecture.is_of_a_head(prefix) or not all(name.startswith(prefix) for name in named):
-            break
-        named = {name.removeprefix(prefix): tensor for name, tensor in named.items()}
-    return named
+    architecture = model_config.architecture
+    named = architecture.normalize(unwrap_names(tensors, architecture.is_of_a_head), model_config.values, path)
+    return ModelSource(architecture, model_config.config, named, path)
 
 
 def load_model(

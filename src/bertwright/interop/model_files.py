@@ -20,15 +20,10 @@ CLASSES = "classes.json"  # the values of y behind the label names, for a classi
 OWN_HEAD = "-own-head"  # ending of a `model_type` of `transformers` if it lacks the class of the head
 SOURCE_WORDS = "source_words.txt"  # see systems/translation_models.py
 ADAPTER = "adapter_config.json"
-OTHER_FORMATS = {  # files with weights that are not read
-    "onnx": "save the PyTorch model that it was exported from (transformers: save_pretrained)",
+OTHER_FORMATS = {  # suffixes of weights that are not read
+    **dict.fromkeys(("onnx", "xml", "pb", "tflite", "ot"), "save the model that it was made from with transformers"),
     "gguf": "transformers converts some: AutoModel.from_pretrained(FOLDER, gguf_file=NAME).save_pretrained(NEW)",
-    "xml": "an OpenVINO model: save the PyTorch model that it was exported from (transformers: save_pretrained)",
-    "pb": "a SavedModel of TensorFlow: save the model with transformers (save_pretrained)",
-    "tflite": "save the model that it was exported from with transformers (save_pretrained)",
-    "h5": "convert it with transformers (from_pretrained(FOLDER, from_tf=True), save_pretrained)",
-    "msgpack": "convert it with transformers (from_pretrained(FOLDER, from_flax=True), save_pretrained)",
-    "ot": "take the PyTorch model that it was made from",
+    **dict.fromkeys(("h5", "msgpack"), "convert it with transformers (from_tf or from_flax=True, save_pretrained)"),
     "distcp": "a sharded checkpoint: accelerate merge-weights FOLDER NEW",
 }
 DOWNLOADED = [
@@ -123,18 +118,16 @@ def explain_folder(folder: Path) -> str:
     """Return what a folder without the files of a whole model is, and how to make it whole; empty if unknown."""
     if (folder / ADAPTER).is_file():
         values = read_json(folder / ADAPTER)
-        kind, base = (values.get(key) for key in ("peft_type", "base_model_name_or_path")) if values else (None, None)
-        known = f"{f'a {kind}' if kind else 'an'} adapter{f' of {base}' if base else ''}".replace("a LORA", "a LoRA")
+        names = ("peft_type", "base_model_name_or_path")
+        kind, base = (values.get(name, "?") for name in names) if isinstance(values, dict) else "??"
         return (
-            f"{known}, not a whole model ({ADAPTER}); merge it into its model (peft: "
-            "AutoPeftModelFor….from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)) and save the tokenizer "
-            "there"
+            f"{'a LoRA' if kind == 'LORA' else f'an ({kind})'} adapter of {base}, not a whole model ({ADAPTER}); merge it "
+            "(peft: AutoPeftModelFor….from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)), and save the "
+            "tokenizer there, too"
         )
     checkpoints = sorted(path.name for path in folder.glob("checkpoint-*") if (path / CONFIG).is_file())
     if checkpoints:
         return f"a folder of a trainer's checkpoints ({', '.join(checkpoints)}); name one, such as {checkpoints[-1]}"
-    if (folder / "model_index.json").is_file():
-        return "a pipeline of diffusers, not a model of texts; name a BERT"
     for suffix, way_out in OTHER_FORMATS.items():
         if files := sorted({*folder.glob(f"*.{suffix}"), *folder.glob(f"{suffix}/*.{suffix}")}):
             found = files[0].relative_to(folder)

@@ -176,9 +176,13 @@ def check_data_unchanged(run: Path, data: Mapping[str, str], names: Mapping[str,
         )
 
 
-def explain_move(error: Exception, flag: str) -> ValueError:
-    """Return the error for an input that a resumed run does not find, with the way to name its new place."""
-    return ValueError(f"{error}; if it has moved, {flag} NEW names it anew, with the same content")
+@contextmanager
+def explain_move(flag: str) -> Iterator[None]:
+    """Add the way to name its new place to the error for an input that a resumed run does not find."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error}; if it has moved, {flag} NEW names it anew, with the same content") from None
 
 
 def delete_weights(run: Path, with_model: bool) -> None:

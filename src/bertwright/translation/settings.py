@@ -214,10 +214,8 @@ def check_training_inputs(settings: TrainTranslationSettings) -> None:
             check_exist((str(settings.vectors),))
     elif not (settings.run / "model").is_dir():
         for side in ("train_source", "train_target", "dev_source", "dev_target"):
-            try:
+            with explain_move(f"--{side.replace('_', '-')}"):
                 check_exist(getattr(settings, side))
-            except ValueError as error:
-                raise explain_move(error, f"--{side.replace('_', '-')}") from None
 
 
 def check_translation_inputs(settings: TranslateSettings) -> None:

@@ -70,9 +70,8 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
             raise FileNotFoundError(f"{others[0]}: SentencePiece; expected WordPiece in tokenizer.json or vocab.txt")
         if not files and (path / "config.json").is_file():
             raise FileNotFoundError(
-                f"{path}: a model without its tokenizer (neither tokenizer.json nor vocab.txt), as some trainers save "
-                "their checkpoints; copy those files from the model that it was trained from (transformers: "
-                "AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER))"
+                f"{path}: a model without its tokenizer (tokenizer.json, vocab.txt), as in a trainer's checkpoint; copy "
+                "it from the model it was trained from: AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)"
             )
         if not files:
             raise FileNotFoundError(
