@@ -27,7 +27,7 @@ import pytest
 import torch
 from rich.console import Console
 from sklearn.base import BaseEstimator, clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -204,6 +204,16 @@ def test_labels_may_be_lists_and_columns(bert: str, labels: Any, kinds: str) -> 
     classifier = BertClassifier(bert, **QUICK | {"epochs": 0.1}).fit(["bright", "dull"], labels)
     assert classifier.classes_.dtype.kind in kinds
     assert classifier.classes_.tolist() == sorted(labels)
+
+
+@pytest.mark.parametrize("labels", [[["no"], ["maybe"]], [[1], [0]]], ids=str)
+@pytest.mark.parametrize("container", [np.array, polars.DataFrame])
+def test_a_column_of_labels_is_one_label_per_text(bert: str, container: Any, labels: list[Any]) -> None:
+    y = container(labels) if container is np.array else container(labels, orient="row")
+    with pytest.warns(DataConversionWarning):
+        classifier = BertClassifier(bert, **QUICK | {"epochs": 0.1}).fit(["bright", "dull"], y)
+    assert classifier.classes_.tolist() == sorted(label for (label,) in labels)
+    assert classifier.predict(["bright", "dull"]).shape == (2,)
 
 
 def test_texts_may_be_lists_arrays_and_columns(classifier: BertClassifier) -> None:

@@ -251,7 +251,8 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
         """Fine-tune `model` on texts and their labels. Raises ValueError for invalid parameters, X or y."""
         examples = _check_texts(X)
         labels: list[Any]
-        if (several := _label_sets(_check_y(y, examples))) is not None:
+        y = _check_y(y, examples)
+        if (several := _label_sets(y)) is not None:
             classes, kind, form = several.classes, self.multi_label_kind, {"form": several.form}
             names = _class_names(classes)
             labels = [tuple(names[n] for n in np.flatnonzero(row)) for row in several.indicators]
@@ -303,7 +304,7 @@ class BertClassifier(ClassifierMixin, BertEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Compute the accuracy; in multi-label classification, the share of texts with exactly the true labels."""
-        several = _label_sets(_check_y(y, _check_texts(X)))
+        several = _label_sets(y := _check_y(y, _check_texts(X)))
         if several is None or self._form == "matrix":
             return float(super().score(X, y, sample_weight))
         true = [{*labels} for labels in _to_tuples(several.classes, several.indicators)]
@@ -430,11 +431,12 @@ def _to_list(values: Any, name: str) -> list[Any]:
 
 
 def _check_y(y: Any, X: Sequence[Any]) -> Any:
-    """Return y. Raises ValueError if it is absent or of another length than X."""
+    """Return y; a column is a list, with scikit-learn's warning. Raises ValueError for none, and for another length."""
     if y is None:
         raise ValueError("y cannot be None; give a target for each example of X")  # scikit-learn's words
     check_consistent_length(X, y)
-    return y
+    is_column = np.shape(y)[1:] == (1,) if hasattr(y, "__array__") else False
+    return column_or_1d(np.asarray(y), warn=True) if is_column else y
 
 
 def _check_texts(X: Any) -> list[TextExample[Any]]:

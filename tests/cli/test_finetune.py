@@ -29,7 +29,7 @@ from bertwright.base.settings import from_table
 from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.finetuning.finetune_state import open_run
 from bertwright.finetuning.run import FinetuneRun, finetune
-from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.settings import FinetuneSettings, check_inputs
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.interop.huggingface import load_task_model, start_task_model
 from bertwright.models.head_spec import HeadSpec
@@ -50,6 +50,7 @@ from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import (
     check_interrupted_run,
     check_killed_runs,
+    interrupt_at_step,
     load_weights,
     read_untimed,
     run_and_capture,
@@ -330,6 +331,59 @@ def test_resume_with_changed_training_data_is_rejected(
     train.write_text(train.read_text() + "the bear\tbad\n")
     with pytest.raises(ValueError, match=rf"{re.escape(pattern)}: changed since the run started"):
         finetune(replace(settings, resume=True))
+
+
+@pytest.mark.parametrize("step", [1, 6])
+def test_a_run_whose_inputs_have_moved_resumes_to_the_bit(
+    tmp_path: Path, make_tuning: Make, review_files: Path, tiny_bert: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before its first checkpoint, which is after step 5; other content is refused with the way out."""
+    shutil.copytree(review_files, tmp_path / "data")
+    shutil.copytree(tiny_bert, tmp_path / "bert")
+    task = TaskSettings(
+        "classification", train=(str(tmp_path / "data/train.tsv"),), dev=(str(tmp_path / "data/*v.tsv"),)
+    )
+    settings = make_tuning(
+        tmp_path / "whole", task=task, model=str(tmp_path / "bert"), epochs=0.5, save_every=5, keep_checkpoints=True
+    )
+    run_finetune(settings)
+    broken = replace(settings, run=tmp_path / "broken")
+    with interrupt_at_step(step, monkeypatch):
+        run_finetune(broken)
+    if step == 1:
+        shutil.rmtree(broken.run / "checkpoints")
+        (broken.run / "checkpoints").mkdir()
+    (tmp_path / "data").rename(tmp_path / "moved")
+    (tmp_path / "bert").rename(tmp_path / "elsewhere")
+    resumed = replace(broken, resume=True)
+    with pytest.raises(ValueError, match=r"data/train\.tsv: no such file.*--train NEW names it anew"):
+        check_inputs(resumed)
+    task = replace(task, train=(str(tmp_path / "moved/train.tsv"),), dev=(str(tmp_path / "moved/*v.tsv"),))
+    resumed = replace(resumed, task=task, model=str(tmp_path / "elsewhere"))
+    other = replace(task, train=(str(tmp_path / "moved/test.tsv"),))
+    with pytest.raises(
+        ValueError, match=r"moved/test\.tsv: changed since .*data/train\.tsv when it started.*start again"
+    ):
+        finetune(replace(resumed, task=other))
+    with pytest.raises(ValueError, match=r"task\.dev was .* now"):
+        finetune(replace(resumed, task=replace(task, dev=(*task.dev, *task.train))))
+    check_inputs(resumed)
+    with interrupt_at_step(8, monkeypatch):
+        run_finetune(resumed)
+    (tmp_path / "moved").rename(tmp_path / "again")
+    task = replace(task, train=(str(tmp_path / "again/train.tsv"),), dev=(str(tmp_path / "again/*v.tsv"),))
+    run_finetune(replace(resumed, task=task))
+    assert same_weights(settings.run / "model", broken.run / "model")
+
+
+def test_a_moved_model_of_other_weights_is_refused(
+    tmp_path: Path, make_tuning: Make, tiny_bert: Path, task_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_tuning(tmp_path / "run", model=str(tiny_bert), epochs=0.2)
+    with interrupt_at_step(2, monkeypatch):
+        run_finetune(settings)
+    with pytest.raises(ValueError, match=rf"{task_model}: changed since .*the initial weights when it started"):
+        finetune(replace(settings, resume=True, model=str(task_model)))
 
 
 def test_damaged_initial_weights_are_rejected_before_writing(

@@ -12,6 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+import bertwright
 from bertwright.interop.huggingface import load_config, load_model, save_model, to_hf_weights
 from bertwright.interop.weight_names import hf_names
 from bertwright.models.packing import pack
@@ -324,6 +325,69 @@ def test_a_hub_model_without_safetensors_has_a_command_that_downloads_and_conver
     exec(shlex.split(str(caught.value).partition("convert it once: ")[2])[2], {})
     assert asked == [(("acme/bert-ko", "pytorch_model.bin"), {"revision": "abc123"})]
     assert same_parameters(load_model(snapshot).model, random_model())
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        "module.{}".format,
+        "_orig_mod.module.model.{}".format,
+        "0.auto_model.{}".format,
+        lambda name: "_fsdp_wrapped_module." + name.replace("layer.0.", "layer.0._fsdp_wrapped_module."),
+    ],
+)
+def test_names_in_wrappers_are_read_as_the_unwrapped_ones(folder, wrap):
+    rewrite(folder, lambda tensors: {wrap(name): tensor for name, tensor in tensors.items()})
+    assert same_parameters(load_model(folder).model, random_model())
+
+
+def test_a_prefix_before_some_names_only_is_not_removed(folder):
+    rewrite(folder, lambda given: {f"module.{n}" if n.startswith("bert.") else n: t for n, t in given.items()})
+    with pytest.raises(ValueError, match="missing: bert"):
+        load_model(folder)
+
+
+def test_a_trainers_checkpoint_has_a_command_that_converts_it(folder):
+    tensors = load_file(folder / "model.safetensors")
+    wrapped = {f"module.{name}": tensor for name, tensor in tensors.items()}
+    torch.save({"epoch": 3, "state_dict": wrapped}, folder / "epoch=3.ckpt")
+    torch.save({"lr": 1.0}, folder / "optimizer.pt")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"epoch=3\.ckpt: .*convert it once: python -c") as caught:
+        load_model(folder)
+    exec(shlex.split(str(caught.value).partition("convert it once: ")[2])[2], {})
+    assert same_parameters(load_model(folder).model, random_model())
+
+
+@pytest.mark.parametrize(
+    ("lacking", "added", "message"),
+    [
+        ("model.safetensors", "adapter_config.json", "a LoRA adapter of base, not a whole model.*merge_and_unload"),
+        ("config.json", "adapter_config.json", "a LoRA adapter of base, not a whole model.*merge_and_unload"),
+        ("model.safetensors", "onnx/model.onnx", r"no model\.safetensors, and onnx/model\.onnx is not read"),
+        ("config.json", "bert.gguf", r"bert\.gguf is not read"),
+        ("config.json", "checkpoint-5/config.json", "trainer's checkpoints .checkpoint-5.; name one"),
+        ("model.safetensors", "trainer_state.json", "a trainer's checkpoint without its model"),
+        ("config.json", "1_Pooling/config.json", "sentence-transformers without its BERT"),
+        ("vocab.txt", "trainer_state.json", "a model without its tokenizer.*AutoTokenizer"),
+    ],
+)
+def test_a_folder_that_is_no_whole_model_is_named_with_a_way_out(folder, lacking, added, message):
+    (folder / "tokenizer.json").unlink(missing_ok=True)
+    (folder / lacking).unlink()
+    (folder / added).parent.mkdir(exist_ok=True)
+    (folder / added).write_text('{"peft_type": "LORA", "base_model_name_or_path": "base"}')
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        bertwright.load(folder)
+
+
+def test_layers_that_are_not_computed_are_named(folder):
+    rewrite(folder, lambda tensors: tensors | {"linear.weight": torch.ones(2, 24)})
+    with pytest.warns(UserWarning, match=r"not computed: linear\.weight"):
+        bertwright.load(folder)
+    rewrite(folder, lambda tensors: tensors | {"bert.encoder.layer.0.lora_A.weight": torch.ones(2)})
+    with pytest.raises(ValueError, match=r"merge it .*: bert\.encoder\.layer\.0\.lora_A"):
+        bertwright.load(folder)
 
 
 def test_folder_without_a_model_is_rejected(tmp_path, folder):

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from bertwright.inference.bert import load
+from bertwright.inference.load_task_models import load_for_task
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import load_task_model, save_model
 from bertwright.models.head_spec import HeadSpec
@@ -22,9 +25,18 @@ from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.task_folder import TaskModel, infer_task, load_task, read_task, save_task_folder, write_task
-from bertwright.tasks.task_types import TASK_TYPES
+from bertwright.tasks.task_folder import (
+    TaskModel,
+    infer_task,
+    load_task,
+    load_to_continue,
+    read_task,
+    save_task_folder,
+    write_task,
+)
+from bertwright.tasks.task_types import TASK_TYPES, TaskOptions
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
+from toys import CPU
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)
 CONFIG = BertConfig(
@@ -163,6 +175,28 @@ def test_damaged_task_file_is_named(tmp_path, content, message):
     with pytest.raises(ValueError, match=message) as error:
         read_task(tmp_path)
     assert str(error.value).startswith(str(tmp_path / "task.json"))
+
+
+@pytest.mark.parametrize("name", ["crf.transitions", "lstm.weight_ih_l0", "dense.weight", "loss_fct.weight"])
+def test_layers_beyond_a_head_are_named_and_no_answer_is_given_without_them(tmp_path, name):
+    folder = save(tmp_path / "m", TASKS["tagging"])
+    tensors = load_file(folder / "model.safetensors") | {name: torch.ones(3, 3)}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.warns(UserWarning, match=rf"m: not computed: {name}"):
+        model = load(folder)
+    model.embed("the")
+    if name.startswith("loss"):  # it is no part of the answer
+        model.tag("the")
+        return
+    calls = (
+        lambda: model.tag("the"),
+        lambda: model.save(tmp_path / "copy"),
+        lambda: load_for_task([str(folder)], TaskOptions(), None, CPU),
+        lambda: load_to_continue(folder, TASKS["tagging"], None),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=rf"answers depend on {name}.*bertwright finetune"):
+            call()
 
 
 def test_task_of_another_model_is_rejected(tmp_path):

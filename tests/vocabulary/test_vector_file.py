@@ -177,17 +177,16 @@ def test_the_cache_has_a_limit_and_the_oldest_use_goes_first(tmp_path: Path, mon
         (TEXT + "a nan 1\n", "line 3: expected finite numbers for 'a', got nan"),
         (TEXT + "a 1e99 1\n", "line 3: expected finite numbers for 'a', got inf"),
         (TEXT + " 5 6\n", "line 3: expected a word before the numbers"),
-        (TEXT + "the 5 6\n", "line 3: 'the' a second time, first in line 1"),
         ("3 2\n" + TEXT, "expected 3 words .line 1., got 2; the file is truncated"),
         ("2 0\n" + TEXT, "line 1: expected from 1 to"),
         ("0 2\n", "no words"),
-        ("caf\xe9 1 2\n".encode("latin-1"), "byte 3: e9 is not UTF-8"),
+        ("caf\xe9 1 2\nd\xe9 1 2\na 1 2\n".encode("latin-1"), "expected words in UTF-8, got 2 in another encoding"),
+        (b"\x80\x04\x95 1 2\n", "not text but a pickle .*save_word2vec_format"),
         (
             b"2 2\na " + struct.pack("<2f", 1, 2) + b"b \0",
             "expected 2 words .line 1., got 1; the file is trunc",
         ),
         (b"1 2\na " + struct.pack("<2f", 1, 2) + b"b ", "byte 14: expected the end after 1 words"),
-        (b"1 2\n\xff\xfe " + struct.pack("<2f", 1, 2), "byte 4: word 1 is not UTF-8"),
         (b"1 2\na " + struct.pack("<2f", 1, np.nan), "word 1: expected finite numbers"),
     ],
 )
@@ -195,6 +194,30 @@ def test_a_bad_file_is_named_with_its_place(tmp_path: Path, content: str | bytes
     path = write_file(tmp_path, content, "bad.vec")
     with pytest.raises(ValueError, match=rf"bad\.vec.*{message}"):
         load_vectors(path)
+
+
+@pytest.mark.parametrize("form", ["text", "word2vec", "fasttext"])
+def test_words_that_are_not_utf8_or_occur_again_are_left_out_with_their_counts(tmp_path: Path, form: str) -> None:
+    words = ["the", "caf\udce9", "mill", "the", "caf\udce8", "river"]
+    path = tmp_path / "v.bin"
+    if form == "fasttext":
+        write_fasttext_file(path, ["the", "cafX", "mill", "THE", "cafY", "river"])
+        content = path.read_bytes().replace(b"cafX", b"caf\xe9").replace(b"THE", b"the").replace(b"cafY", b"caf\xe8")
+    elif form == "word2vec":
+        content = b"6 5\n" + b"".join(
+            word.encode(errors="surrogateescape") + b" " + row.tobytes()
+            for word, row in zip(words, VECTORS, strict=True)
+        )
+    else:
+        lines = (f"{word} {' '.join(map(str, row))}\n" for word, row in zip(words, VECTORS.tolist(), strict=True))
+        content = "".join(lines).encode(errors="surrogateescape")
+    path.write_bytes(content)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"v\.bin: of 6 words, left out: 2 not UTF-8 and 1 repeated"):
+            file = load_vectors(path)
+        assert file.words == ["the", "mill", "river"]
+    if form != "fasttext":
+        np.testing.assert_array_equal(file.vectors, VECTORS[[0, 2, 5]])
 
 
 def test_a_truncated_or_quantized_fasttext_file_is_refused(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from bertwright.models.heads import TaskBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tasks.linear_floor import FloorScores, score_floors
 from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
+from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.score_formats import format_scores, make_score_table
 from bertwright.tasks.shown_examples import show_examples
 from bertwright.tasks.task import AnyTask
@@ -39,7 +40,14 @@ from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
 from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metrics
-from bertwright.training.run_folder import INITIAL_WEIGHTS, check_data_unchanged, format_resume_command, record_run
+from bertwright.training.run_folder import (
+    INITIAL_WEIGHTS,
+    check_data_unchanged,
+    format_resume_command,
+    read_run_settings,
+    record_run,
+    recorded_names,
+)
 from bertwright.training.train_run import train_run
 
 PLOT = "scores.png"
@@ -233,14 +241,24 @@ class FinetuneRun:
 
     def record_start(self) -> None:
         """Write settings and digests of the data. Raises ValueError if the files of a resumed run have changed."""
-        data, vectors = digest_files(self.settings.task), self.settings.words.vectors
-        if vectors is not None and vectors.is_file():
-            data |= {str(vectors): digest_file(vectors)}
-        if self.settings.resume:
-            check_data_unchanged(self.settings.run, data)
-        elif self.settings.architecture is None:
-            data |= {INITIAL_WEIGHTS: digest_model(self.settings.model)}
-        record_run(self.settings, "finetune", data)
+        settings = self.settings
+        files = [path for split in SPLITS for path in settings.task.files(split)]
+        vectors = settings.words.vectors
+        with_vectors = [str(vectors)] if vectors is not None and vectors.is_file() else []
+        names = recorded_names(settings, files + with_vectors)
+        data = digest_files(settings.task, names) | {names[path]: digest_file(Path(path)) for path in with_vectors}
+        if self._reads_initial_weights():
+            data |= {INITIAL_WEIGHTS: digest_model(settings.model)}
+        if settings.resume:
+            check_data_unchanged(settings.run, data, names | {str(settings.model): INITIAL_WEIGHTS})
+        record_run(settings, "finetune", data)
+
+    def _reads_initial_weights(self) -> bool:
+        """Return whether the model folder counts: at the start, before the first checkpoint, and if it has moved."""
+        settings = self.settings
+        if settings.architecture is not None or not settings.resume or not self.state.optimizer.steps:
+            return settings.architecture is None
+        return read_run_settings(type(settings), settings.run).model != settings.model
 
     def make_report(self, result: FitResult) -> dict[str, Any]:
         """Plot the metrics, score the best weights on test, and return the scores of each split."""

@@ -23,12 +23,13 @@ from bertwright.models.pooling import HEAD_POOLINGS, HeadPoolingName, check_pool
 from bertwright.systems import registry
 from bertwright.systems.finetune_request import BASE_HIDDEN_SIZE, FinetuneRequest, default_learning_rate
 from bertwright.systems.word_settings import WordModelSettings
-from bertwright.tasks.presets import PRESETS, TaskSettings, paper_settings
+from bertwright.tasks.presets import PRESETS, SPLITS, TaskSettings, paper_settings
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task_types import TASK_TYPES
+from bertwright.text.sources import check_exist
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
-from bertwright.training.run_folder import check_run_directory
+from bertwright.training.run_folder import check_run_directory, explain_move
 from bertwright.training.tracking import TrackerName, check_tracker
 
 # Settings that may change on resume: they decide where to compute, and how often to save and report.
@@ -313,3 +314,10 @@ def check_inputs(settings: FinetuneSettings) -> None:
         if settings.architecture is None:
             check_model(settings.model)
         settings.task.check_files("train")
+    elif not (settings.run / "model").is_dir():
+        for split in SPLITS:
+            with explain_move(f"--{split}" if getattr(settings.task, split) else "--data"):
+                check_exist(settings.task.files(split))
+        if settings.architecture is None and not any(settings.run.glob("checkpoints/step-*")):
+            with explain_move("--model"):
+                check_model(settings.model)

@@ -34,6 +34,7 @@ from bertwright.inference.text_vectors import (
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
+from bertwright.interop.weights import summarize
 from bertwright.kernels.gpu_linear import keep_copies
 from bertwright.models.encoder import EncoderModel
 from bertwright.models.heads import is_untrained
@@ -435,6 +436,7 @@ class Bert:
         Raises ValueError if the folder already exists.
         """
         if self.task_model is not None:
+            self.task_model.check_computed(f"{folder}, the model to save")
             save_task_folder(Path(folder), self.task_model, self.tokenizer)
         else:
             save_model(Path(folder), self.model, self.tokenizer, self.missing_heads, self.sentence_modules)
@@ -447,6 +449,8 @@ class Bert:
 
     def _check_task(self, method: str, task_type: type[T], kind: str) -> T:
         """Return the model's task. Raises ValueError, naming the method and a `kind` that has it, for other types."""
+        if self.task_model is not None:
+            self.task_model.check_computed("this model")
         if isinstance(self.task, task_type):
             return self.task
         purpose = "was not fine-tuned for a task"
@@ -493,8 +497,18 @@ def load(
     takes 0.1 s for BERT base.
 
     Raises ValueError, naming file and reason, for an incomplete, damaged or unsupported model, and for a device that
-    does not exist. If a run is unfinished, its best or newest checkpoint is loaded, with a warning.
+    does not exist. If a run is unfinished, its best or newest checkpoint is loaded, with a warning; another one names
+    the parameters of layers that the model's class does not have.
     """
+    bert = open_model(name, device, compute_dtype)
+    if bert.model.not_computed:
+        names = summarize(bert.model.not_computed)
+        warnings.warn(f"{name}: not computed: {names}, of layers that the model's class does not have", stacklevel=2)
+    return bert
+
+
+def open_model(name: str | Path, device: str | torch.device | None, compute_dtype: torch.dtype) -> Bert:
+    """Load a model as `load` does, without its warning of layers that are not computed."""
     if compute_dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(f"compute_dtype: expected torch.float32 or torch.bfloat16, got {compute_dtype!r}")
     checked_device = _check_device(device)

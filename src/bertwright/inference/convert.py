@@ -116,7 +116,8 @@ def _load(folder: Path) -> tuple[LoadResult[EncoderModel], TaskModel | None]:
     from bertwright.interop.huggingface import LoadResult, load_model
     from bertwright.tasks.task_folder import load_task
 
-    task = load_task(folder)
+    if task := load_task(folder):
+        task.check_computed(folder)
     return (LoadResult(task.model, (), ()) if task else load_model(folder, heads="optional")), task
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bertwright.inference.bert import Bert, load
+from bertwright.inference.bert import Bert, open_model
 from bertwright.interop.model_files import model_folder
+from bertwright.interop.weights import summarize
 from bertwright.tasks.ensemble import merge_tasks
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import within_positions
@@ -39,9 +40,12 @@ def load_for_task(
     members: list[TaskModel] = []
     for name in names:
         folder = model_folder(name)
-        bert = load(folder, context.device, context.dtype)
+        bert = open_model(folder, context.device, context.dtype)
         if bert.task_model is None:
-            raise ValueError(f"{folder}: not fine-tuned on a task yet; bertwright finetune --model {name} …")
+            layers = bert.model.not_computed
+            other = f" that bertwright computes (it has {summarize(layers)})" if layers else " yet"
+            raise ValueError(f"{folder}: not fine-tuned on a task{other}; bertwright finetune --model {name} …")
+        bert.task_model.check_computed(folder)
         if berts and bert.tokenizer.digest != berts[0].tokenizer.digest:
             raise ValueError(f"{name}: its vocabulary differs from {names[0]}'s; the models of an ensemble share one")
         chosen = overrides.apply_to(bert.task_model.task)

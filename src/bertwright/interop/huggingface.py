@@ -6,6 +6,7 @@ with the linear layer of a task. Models of other architectures (`systems/registr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from bertwright.interop.meta_model import build_on_meta
 from bertwright.interop.model_files import CONFIG, OWN_HEAD, WEIGHTS, locate_config, new_folder
 from bertwright.interop.model_format import Architecture, architecture_of, find_architecture
 from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
+from bertwright.interop.weight_names import unwrap_names
 from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
 from bertwright.models.encoder import EncoderConfig, EncoderModel, TextEncoder
 from bertwright.models.head_spec import HeadSpec
@@ -31,6 +33,9 @@ from bertwright.systems.registry import DEFAULT_MODEL_TYPE
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
+OF_PRETRAINING = ("bert.pooler.", "cls.", "lm_head.")  # heads that a task's model need not have
+IN_ENCODER = re.compile(r"adapter|lora_|prefix|prompt", re.IGNORECASE)
+NOT_COMPUTED = " (a layer that bertwright does not compute: merge it into the weights, as peft's merge_and_unload does)"
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
 NAMED_IN_FILES = ("encoder.", "pooler.", "classifier.", "masked_token.", "next_sentence.")  # by the architecture
 Head = (
@@ -106,12 +111,9 @@ def read_source(folder: Path, model_config: ModelConfig) -> ModelSource:
     """Read the weights that belong to a configuration. Raises ValueError for damaged files."""
     check_weights(folder)
     path, tensors = read_weights(folder)
-    return ModelSource(
-        model_config.architecture,
-        model_config.config,
-        model_config.architecture.normalize(tensors, model_config.values, path),
-        path,
-    )
+    architecture = model_config.architecture
+    named = architecture.normalize(unwrap_names(tensors, architecture.is_of_a_head), model_config.values, path)
+    return ModelSource(architecture, model_config.config, named, path)
 
 
 def load_model(
@@ -257,7 +259,8 @@ def load_weights(
     unknown = sorted(tensors.keys() - {t for found in loaded.values() for t in found})
     unexpected = tuple(filter(source.architecture.is_of_a_head, unknown))
     raise_if_any(path, "missing", [t for found in loaded.values() for t in found if t not in tensors])
-    raise_if_any(path, "unexpected", [t for t in unknown if not source.architecture.is_of_a_head(t)])
+    inside = [t for t in unknown if not source.architecture.is_of_a_head(t)]
+    raise_if_any(path, f"unexpected{NOT_COMPUTED if any(map(IN_ENCODER.search, inside)) else ''}", inside)
     check_shapes({t: (tensors[t], parameters[n], len(found)) for n, found in loaded.items() for t in found}, path)
 
     state = {name: concatenate([tensors[t] for t in found]) for name, found in loaded.items()}
@@ -271,6 +274,8 @@ def load_weights(
     heads = model.head if isinstance(model, EncoderForTask) else model
     only = tuple(name.removeprefix(HEAD_PREFIX) for name in new)
     initialize(heads, truncated_normal(model.config.initializer_range), seed, only=only)
+    if not new_head:
+        model.not_computed = tuple(name for name in unexpected if not name.startswith(OF_PRETRAINING))
     return LoadResult(model, tuple(dict.fromkeys(modules[name] for name in new)), unexpected)
 
 

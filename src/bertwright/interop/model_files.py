@@ -20,8 +20,16 @@ CHECKSUMS = "checksums.json"  # see interop/checksums.py
 CLASSES = "classes.json"  # the values of y behind the label names, for a classifier of `estimators`
 OWN_HEAD = "-own-head"  # ending of a `model_type` of `transformers` if it lacks the class of the head
 SOURCE_WORDS = "source_words.txt"  # see systems/translation_models.py
+ADAPTER = "adapter_config.json"
+OTHER_FORMATS = {  # suffixes of weights that are not read
+    **dict.fromkeys(("onnx", "xml", "pb", "tflite", "ot"), "save the model that it was made from with transformers"),
+    "gguf": "transformers converts some: AutoModel.from_pretrained(FOLDER, gguf_file=NAME).save_pretrained(NEW)",
+    **dict.fromkeys(("h5", "msgpack"), "convert it with transformers (from_tf or from_flax=True, save_pretrained)"),
+    "distcp": "a sharded checkpoint: accelerate merge-weights FOLDER NEW",
+}
 DOWNLOADED = [
     CONFIG,
+    ADAPTER,
     SOURCE_WORDS,
     WEIGHTS,
     "model-*.safetensors",
@@ -115,11 +123,38 @@ def locate_config(folder: Path) -> Path:
     check_links(folder)
     path = folder / CONFIG
     if not path.is_file():
+        if explained := explain_folder(folder):
+            raise ValueError(f"{folder}: {explained}")
         raise ValueError(
             f"{folder}: no {CONFIG}, so this is not a model folder; name the folder of a model or run (for Google's "
             "checkpoints, see bertwright convert)"
         )
     return path
+
+
+def explain_folder(folder: Path) -> str:
+    """Return what a folder without the files of a whole model is, and how to make it whole; empty if unknown."""
+    if (folder / ADAPTER).is_file():
+        values = read_json(folder / ADAPTER)
+        names = ("peft_type", "base_model_name_or_path")
+        kind, base = (values.get(name, "?") for name in names) if isinstance(values, dict) else "??"
+        return (
+            f"{'a LoRA' if kind == 'LORA' else f'an ({kind})'} adapter of {base}, not a whole model ({ADAPTER}); merge "
+            "it (peft: AutoPeftModelFor….from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)), and save the "
+            "tokenizer there, too"
+        )
+    checkpoints = sorted(path.name for path in folder.glob("checkpoint-*") if (path / CONFIG).is_file())
+    if checkpoints:
+        return f"a folder of a trainer's checkpoints ({', '.join(checkpoints)}); name one, such as {checkpoints[-1]}"
+    for suffix, way_out in OTHER_FORMATS.items():
+        if files := sorted({*folder.glob(f"*.{suffix}"), *folder.glob(f"{suffix}/*.{suffix}")}):
+            found = files[0].relative_to(folder)
+            return f"no {WEIGHTS}, and {found} is not read; {way_out}"
+    if any((folder / name).is_file() for name in ("trainer_state.json", "training_args.bin")):
+        return f"a trainer's checkpoint without its model; save it with {CONFIG} and {WEIGHTS} (save_pretrained)"
+    if (folder / "1_Pooling").is_dir() or (folder / "config_sentence_transformers.json").is_file():
+        return "a folder of sentence-transformers without its BERT; copy or download it whole"
+    return ""
 
 
 def check_model(name: str | Path | None) -> None:

@@ -113,7 +113,11 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     root = folder if (folder / MODULES).is_file() else folder.parent
     path = root / MODULES
     if not path.is_file():
-        return None
+        found = [name for name in (SETTINGS, "1_Pooling/config.json") if (folder / name).is_file()]
+        if not found:
+            return None
+        text = f"{folder}: {found[0]} belongs to sentence-transformers, but {MODULES} is missing; copy it, too"
+        return SentenceModules(unsupported=text, description=f"not supported: {text}")
     modules = read_modules(path)
     if root / modules[0][1] != folder:
         return None  # of another model, which lies around this one
@@ -150,7 +154,7 @@ def write_sentence_modules(folder: Path, modules: SentenceModules | None) -> Non
     for name, content in (modules.files if modules else {}).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    if modules:
+    if modules and modules.files:
         listed = json.loads(modules.files[MODULES])
         listed[0]["path"] = ""  # old layouts: in a folder of its own
         write_json(folder / MODULES, listed)
@@ -199,6 +203,10 @@ def _add_modules(
         package, _, short = kind.rpartition(".")
         config = root / name / "config.json"
         values = _read_object(config) if number else {}
+        if number and short in ("Pooling", "Dense", "LayerNorm") and not config.is_file():
+            raise ValueError(
+                f"{config}: missing, but {root / MODULES} names its module; copy or download the whole folder"
+            )
         known = package.startswith("sentence_transformers") or kind == short
         ends = {values.get(key) or VECTOR for key in ("module_input_name", "module_output_name")}
         if known and number == 0 and short in ("Transformer", "BERT"):

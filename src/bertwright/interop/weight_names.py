@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+WRAPPERS = re.compile(r"\b(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.")  # of torch
 Names = tuple[tuple[str, tuple[str, ...]], ...]
 # Our module, and theirs; several of theirs are concatenated to one of ours along the first dimension.
 # The last word of a parameter's name, `weight` or `bias`, is the same. Import and export both read this table.
@@ -55,6 +56,16 @@ def is_of_a_head(foreign: str) -> bool:
     """
     module = foreign.rpartition(".")[0]
     return not foreign.startswith(("bert.", "cls.")) or any(module in theirs for _, theirs in HEAD_NAMES)
+
+
+def unwrap_names(tensors: Mapping[str, Tensor], is_of_a_head: Callable[[str], bool]) -> dict[str, Tensor]:
+    """Return tensors without the names of modules around the model, which stand before every name, or inside."""
+    named = {WRAPPERS.sub("", name): tensor for name, tensor in tensors.items()}
+    while len(outer := {name.partition(".")[0] for name in named}) == 1 and is_of_a_head(prefix := f"{outer.pop()}."):
+        if not all(name.startswith(prefix) for name in named):
+            break
+        named = {name.removeprefix(prefix): tensor for name, tensor in named.items()}
+    return named
 
 
 def normalize_names(foreign: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,7 +13,10 @@ from torch import Tensor
 
 from bertwright.base.files import atomic_file, read_json
 from bertwright.base.foreign import check_file_name
-from bertwright.interop.model_files import CONFIG, SHARDS, WEIGHTS
+from bertwright.interop.model_files import CONFIG, SHARDS, WEIGHTS, explain_folder
+
+OF_TRAINING = ("optimizer", "scheduler", "scaler", "rng_state")  # files of a trainer's checkpoint without weights
+NESTED = ("state_dict", "model_state_dict", "model")  # where a trainer's pickle has the weights
 
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
@@ -38,8 +41,13 @@ def _explain_missing_weights(folder: Path) -> str:
     """Return what a folder without safetensors has instead, and how to convert it."""
     on_hub = re.search(r"/models--([^/]+?)--([^/]+)/snapshots/([^/]+)(.*)", folder.as_posix())
     pickles = sorted(folder.glob("pytorch_model*.bin"))
+    if not pickles:
+        others = (path for path in folder.glob("*.*") if path.suffix in (".pt", ".pth", ".ckpt"))
+        pickles = sorted(path for path in others if not path.name.startswith(OF_TRAINING))
     if pickles:
         place, files, imports = str(pickles[0]), repr([*map(str, pickles)]), ""
+    elif explained := explain_folder(folder):
+        return f"{folder}: {explained}"
     elif on_hub:  # whose pickles are not downloaded
         owner, name, revision, inside = on_hub.groups()
         place, imports = f"{owner}/{name} on the hub has no {WEIGHTS}", "import huggingface_hub as h; "
@@ -47,12 +55,11 @@ def _explain_missing_weights(folder: Path) -> str:
         files = f"[h.hf_hub_download({f'{owner}/{name}'!r}, {pickle!r}, revision={revision!r})]"
         place += f"; older models have {pickle}"
     else:
-        others = [file.name for file in folder.glob("*") if file.suffix in (".h5", ".msgpack", ".onnx", ".ot")]
-        hint = f"; {others[0]} is not read, convert it with transformers (save_pretrained)" if others else ""
-        return f"{folder}: no {WEIGHTS} and no {SHARDS}{hint}"
+        return f"{folder}: no {WEIGHTS} and no {SHARDS}; copy or download the whole folder of the model"
     conversion = (
-        f"{imports}import torch, safetensors.torch as s; s.save_file({{n: t.clone() for f in {files} for n, t in "
-        f"torch.load(f, weights_only=True).items()}}, {str(folder / WEIGHTS)!r})"
+        f"{imports}import torch, safetensors.torch as s; s.save_file({{n: t.clone() for f in {files} for d in "
+        f"[torch.load(f, weights_only=True)] for n, t in next((d[k] for k in {NESTED} if k in d), d).items()}}, "
+        f"{str(folder / WEIGHTS)!r})"
     )
     return (
         f"{place}: a pickle can run any code when it is read, so bertwright does not read it; if you trust this "

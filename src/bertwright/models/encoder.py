@@ -180,6 +180,9 @@ class TextEncoder(nn.Module, ABC):
 class EncoderModel(nn.Module):
     """A text encoder by itself; subclasses add heads."""
 
+    not_computed: tuple[str, ...] = ()
+    """Parameters of its folder that belong to layers which this model does not have."""
+
     def __init__(self, encoder: TextEncoder) -> None:
         super().__init__()
         self.encoder = encoder

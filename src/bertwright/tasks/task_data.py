@@ -111,7 +111,11 @@ def data_warnings(
     return warnings
 
 
-def digest_files(task: TaskSettings) -> dict[str, str]:
-    """Return the digest of the name and content of each file, folder or glob of a task; for remote ones, of names."""
+def digest_files(task: TaskSettings, names: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the digest of the name and content of each file, folder or glob of a task; for remote ones, of names.
+
+    `names`: names to use for paths, which they have in the digests of a run that started before the files moved.
+    """
     paths = [path for split in SPLITS for path in task.files(split)]
-    return {path: digest_bytes(path.encode(), digest_input(path).encode()) for path in paths}
+    named = {(names or {}).get(path, path): digest_input(path) for path in paths}
+    return {name: digest_bytes(name.encode(), digest.encode()) for name, digest in named.items()}

@@ -26,8 +26,9 @@ from bertwright.interop.huggingface import (
     read_config,
     write_task_model,
 )
-from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, model_folder, new_folder
+from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, explain_folder, model_folder, new_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
+from bertwright.interop.weights import summarize
 from bertwright.models.encoder import EncoderConfig
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
@@ -37,6 +38,7 @@ from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.vocabulary.open_tokenizer import describe_tokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
+OF_LOSSES = ("loss", "criterion")  # weights of classes that some programs store beside the model
 MAX_LABELS = 12  # listed labels
 TASK_FILE = "task.json"
 
@@ -94,6 +96,15 @@ class TaskModel(NamedTuple):
     """Names of the outputs in `config.json`, if an inferred task spells them differently."""
     classes: Any = None
     """For classifiers of `estimators`: the values of y by label, from `classes.json`."""
+
+    def check_computed(self, name: Path | str) -> None:
+        """Raise ValueError, naming the model, if its answers depend on layers that are not computed here."""
+        if layers := [layer for layer in self.model.not_computed if not layer.startswith(OF_LOSSES)]:
+            raise ValueError(
+                f"{name}: its answers depend on {summarize(layers)}, which its class does not have and bertwright does "
+                "not compute; predict with the program that trained it, or train a new head (bertwright finetune "
+                "--model)"
+            )
 
 
 def load_task(folder: Path) -> TaskModel | None:
@@ -155,6 +166,7 @@ def continue_task(folder: Path, task: AnyTask) -> AnyTask:
 def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> EncoderForTask:
     """Load a folder's model with its head for a task of `continue_task`; `dropout`: None leaves the folder's rates."""
     model = load_task_model(folder, dropout, _head_of(task, folder))
+    TaskModel(model, task).check_computed(folder)
     _scale_classifier(model, 1 / task.head_scale)
     return model
 
@@ -196,6 +208,8 @@ def _scale_classifier(model: EncoderForTask, factor: float) -> None:
 def describe(folder: Path, verify: bool) -> Description | None:
     """Load and describe a model; None for another folder. Loading compares all files with their checksums."""
     if not ((folder / CONFIG).is_file() or (folder / MODULES).is_file()):
+        if explained := explain_folder(folder):
+            raise ValueError(f"{folder}: {explained}")
         return None
     folder = model_folder(folder)
     config, trained = load_config(folder), load_task(folder)
@@ -208,6 +222,8 @@ def describe(folder: Path, verify: bool) -> Description | None:
         fields["missing heads"] = ", ".join(loaded.missing_heads) or "none"
     else:
         fields |= describe_task(loaded.task)
+    if loaded.model.not_computed:
+        fields["not computed"] = f"{summarize(loaded.model.not_computed)} (layers that this class does not have)"
     checked = describe_check(folder)
     fields |= describe_tokenizer(folder) | {"checked": checked.text}
     return Description(f"model for {trained.task.kind}" if trained else "model", fields, checked.by_checksums)

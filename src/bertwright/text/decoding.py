@@ -21,6 +21,7 @@ from typing import IO, Literal, NamedTuple
 from bertwright.base.foreign import NOT_SEEKABLE
 from bertwright.base.object_storage import as_url, explain
 from bertwright.base.optional import needs
+from bertwright.text.signatures import recognize
 from bertwright.text.sources import (
     STDIN,
     InputFile,
@@ -38,16 +39,7 @@ ZSTD_READ = 1 << 13  # bytes per call of the decompressor; each 4 of them may ho
 STDIN_NAME = "standard input"  # the name in messages
 BINARY_HEAD = 1 << 13  # bytes; a file with a NUL among the first ones is binary
 
-MAGIC = {  # first bytes of formats that are often mistaken for plain text
-    b"\x1f\x8b": "gzip data (rename it to .gz)",
-    b"\x28\xb5\x2f\xfd": "Zstandard data (rename it to .zst)",
-    b"BZh": "bzip2 data (rename it to .bz2)",
-    b"PAR1": "a Parquet file (read it with --format parquet)",
-    b"PK\x03\x04": "a ZIP archive (rename it to .zip)",
-    b"\xfd7zXZ\0": "xz data (rename it to .xz)",
-    b"%PDF": "a PDF (extract its text)",
-}
-WIDE_MAGIC = {
+WIDE_MAGIC = {  # first bytes of encodings that are mistaken for UTF-8
     b"\xff\xfe\0\0": "UTF-32",  # before UTF-16, whose mark is a prefix of it
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
@@ -60,6 +52,7 @@ FIX_CORPUS = "give the encoding with --encoding, or read such bytes as U+FFFD wi
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair; text that contains one cannot be encoded
 
 EncodingErrors = Literal["strict", "replace"]
+SURROGATE_OF_NUL = "\udc00"
 
 
 @dataclass(frozen=True)
@@ -67,8 +60,9 @@ class TextCodec:
     """Encoding of a text and what happens to bytes that are not valid in it."""
 
     encoding: str = "utf-8"
-    errors: EncodingErrors = "strict"
-    """strict: raise ValueError. replace: read each invalid sequence as U+FFFD and count it."""
+    errors: EncodingErrors | Literal["surrogateescape"] = "strict"
+    """strict: raise ValueError. replace: read each invalid sequence as U+FFFD and count it. surrogateescape: read each
+    invalid byte as a surrogate (PEP 383)."""
     hint: str = FIX_FILE
     """Advice at the end of the error message."""
 
@@ -183,11 +177,12 @@ def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: Rea
 
 def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
     """Raise ValueError if the first bytes show another format."""
-    for magic, kind in (MAGIC if codec.is_wide else MAGIC | WIDE_MAGIC).items():
+    for magic, kind in ({} if codec.is_wide else WIDE_MAGIC).items():
         if block.startswith(magic):
-            if magic in WIDE_MAGIC:
-                kind += f"; {FIX_INPUT}" if codec.hint == FIX_INPUT else f" (read it with --encoding {kind.lower()})"
-            raise ValueError(f"{path}: not text but {kind}")
+            way_out = f"; {FIX_INPUT}" if codec.hint == FIX_INPUT else f" (read it with --encoding {kind.lower()})"
+            raise ValueError(f"{path}: not text but {kind}{way_out}")
+    if known := recognize(block):
+        raise ValueError(f"{path}: not text but {known}")
     if not codec.is_wide and (nul := block.find(b"\0", 0, BINARY_HEAD)) >= 0:
         raise ValueError(f"{path}, byte {nul}: a NUL byte; the file is binary, not text")
 
@@ -220,11 +215,11 @@ class _BlockDecoder(NamedTuple):
         except UnicodeError as error:  # UTF-16 without a byte order mark
             raise ValueError(f"{self.path}, byte {start}: {error}; give the byte order, as in utf-16-le") from None
         problem = f"{self.path}, byte {location}: {problem}"
-        if codec.errors != "replace":
+        if codec.errors == "strict":
             raise ValueError(f"{problem}; {codec.hint}")
         decoder.setstate(state)
-        decoder.errors = "replace"
-        text = decoder.decode(block, final).replace("\0", "\ufffd")
+        decoder.errors = codec.errors
+        text = decoder.decode(block, final).replace("\0", "\ufffd" if codec.errors == "replace" else SURROGATE_OF_NUL)
         decoder.errors = "strict"
         in_text = (state[0] + block).count("\ufffd".encode()) if codec.is_utf8 else 0
         self.stats.invalid_sequences += text.count("\ufffd") - in_text

@@ -23,6 +23,7 @@ from bertwright.base import object_storage
 from bertwright.base.files import attach_filename, digest_bytes, digest_file
 from bertwright.base.foreign import NOT_SEEKABLE, check_regular, open_regular
 from bertwright.base.object_storage import as_url
+from bertwright.text.signatures import HEAD_BYTES, recognize
 
 DocumentUnit = Literal["blank-line", "file", "line", "section"]
 
@@ -211,6 +212,10 @@ def _check_file(path: str, unit: DocumentUnit, formats: Mapping[str, bool], suff
     if file.size == 0:
         raise EmptyFileError(f"{path}: {EMPTY_FILE}; replace it, or leave it out")
     if file.format not in formats:
+        if not file.compression and not is_remote(path):
+            with file.open() as plain:
+                if known := recognize(plain.read(HEAD_BYTES)):
+                    raise ValueError(f"{path}: not text but {known}")
         alone = [name for name, may_be_compressed in formats.items() if not may_be_compressed]
         each = " ".join(["each but", *alone]) if alone else "each"
         raise ValueError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from bertwright.base.files import lock_folder, read_json, read_utf8, remove_folder, remove_stale_parts, write_json
 from bertwright.base.foreign import check_no_link
 from bertwright.base.settings import differences, from_table, read_toml, to_table, write_settings
+from bertwright.text.sources import split_suffixes
 from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ FROM_WEIGHTS = "pretrain --init, finetune --model"
 FOLDERS = ("checkpoints", "best", "tensorboard")
 DATA = "data.json"  # digests of the data that a run reads, by name
 INITIAL_WEIGHTS = "the initial weights"  # name of their digest in data.json
+# Settings of inputs that may have moved when a run is resumed: their content is compared with its digest.
+MOVABLE = (
+    "model", "task.train", "task.dev", "task.test", "task.data", "words.vectors",
+    "train_source", "train_target", "dev_source", "dev_target", "vectors",
+)  # fmt: skip
 
 
 class Resumable(Protocol):
@@ -60,7 +66,7 @@ def read_run_settings(cls: type[S], run: Path) -> S:
 def check_run_directory(settings: Resumable, resume_overrides: tuple[str, ...]) -> None:
     """Raise ValueError if a new run would use the folder of another one, or a resumed run has other settings.
 
-    `resume_overrides`: names of the settings that may differ on resume.
+    `resume_overrides`: names of the settings that may differ on resume. Inputs may have moved: see `recorded_names`.
     """
     path = settings.run / "settings.toml"
     if not settings.resume:
@@ -68,6 +74,9 @@ def check_run_directory(settings: Resumable, resume_overrides: tuple[str, ...]) 
             raise ValueError(f"{settings.run}: already holds a run; resume it with --resume, or name another --run")
         return
     for name, (before, now) in find_changed_settings(settings, resume_overrides).items():
+        files, moved = ([value] if isinstance(value, str) else value for value in (before, now))
+        if name in MOVABLE and files and moved and len(files) == len(moved):
+            continue
         raise ValueError(
             f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings; to continue from its "
             f"weights with others, start a new run from them ({FROM_WEIGHTS})"
@@ -137,10 +146,39 @@ def find_changed_data(run: Path, now: Mapping[str, str]) -> list[str]:
     return sorted(name for name in names if before.get(name) != now.get(name))
 
 
-def check_data_unchanged(run: Path, data: Mapping[str, str]) -> None:
-    """Raise ValueError if the digest of a file has changed since the run started."""
-    for path in find_changed_data(run, data):
-        raise ValueError(f"{path}: changed since the run started; restore its content, or start again")
+def recorded_names(settings: Resumable, paths: Iterable[str]) -> dict[str, str]:
+    """Return the name of each file in the digests of a run: its path when the run started.
+
+    Raises ValueError for a file that has moved to a name with another suffix, as which it would be read.
+    """
+    names = paths = list(dict.fromkeys(paths))
+    if settings.resume:
+        recorded = [name for name in read_json(settings.run / DATA) if name != INITIAL_WEIGHTS]
+        names = recorded if len(recorded) == len(paths) else paths
+    for path, name in zip(paths, names, strict=True):
+        if path != name and Path(path).is_file() and split_suffixes(path) != split_suffixes(name):
+            raise ValueError(f"{path}: expected the suffix of {name}, with which the run started; rename the file")
+    return dict(zip(paths, names, strict=True))
+
+
+def check_data_unchanged(run: Path, data: Mapping[str, str], names: Mapping[str, str] | None = None) -> None:
+    """Raise ValueError if the digest of a file has changed since the run started; `names`: of `recorded_names`."""
+    places = {name: path for path, name in (names or {}).items()}
+    for name in find_changed_data(run, data):
+        before = f" ({name} when it started)" if places.get(name, name) != name else ""
+        raise ValueError(
+            f"{places.get(name, name)}: changed since the run started{before}; restore its content, name a file "
+            "that has it, or start again"
+        )
+
+
+@contextmanager
+def explain_move(flag: str) -> Iterator[None]:
+    """Add the way to name its new place to the error for an input that a resumed run does not find."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error}; if it has moved, {flag} NEW names it anew, with the same content") from None
 
 
 def delete_weights(run: Path, with_model: bool) -> None:

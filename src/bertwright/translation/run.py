@@ -42,7 +42,7 @@ from bertwright.training.fit import FitResult, FitSettings, MetricWindow, Traini
 from bertwright.training.loop import LossOutput, evaluation_mode
 from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metrics
 from bertwright.training.optimizer import Optimizer, make_optimizer
-from bertwright.training.run_folder import check_data_unchanged, format_resume_command, record_run
+from bertwright.training.run_folder import check_data_unchanged, format_resume_command, record_run, recorded_names
 from bertwright.training.train_run import train_run
 from bertwright.translation.parallel_text import (
     EncodedPairs,
@@ -155,11 +155,12 @@ class TranslationRun:
         """Write settings and digests of the text. Raises ValueError if the files of a resumed run have changed."""
         settings = self.settings
         files = (*settings.train_source, *settings.train_target, *settings.dev_source, *settings.dev_target)
-        data = {path: digest_input(path) for path in files}
         if settings.vectors is not None and settings.vectors.is_file():
-            data |= {str(settings.vectors): digest_input(str(settings.vectors))}
+            files = (*files, str(settings.vectors))
+        names = recorded_names(settings, files)
+        data = {name: digest_input(path) for path, name in names.items()}
         if settings.resume:
-            check_data_unchanged(settings.run, data)
+            check_data_unchanged(settings.run, data, names)
         record_run(settings, "train-translation", data)
 
     def print_summary(self) -> None:

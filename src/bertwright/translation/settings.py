@@ -26,7 +26,7 @@ from bertwright.text.decoding import read_text
 from bertwright.text.sources import STDIN, check_exist
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
-from bertwright.training.run_folder import check_run_directory
+from bertwright.training.run_folder import check_run_directory, explain_move
 
 # Settings that may change on resume: they decide where to compute, and how often to save and report.
 RESUME_OVERRIDES = (
@@ -212,6 +212,10 @@ def check_training_inputs(settings: TrainTranslationSettings) -> None:
             next(read_text(path, settings.encoding), None)
         if settings.vectors is not None:
             check_exist((str(settings.vectors),))
+    elif not (settings.run / "model").is_dir():
+        for side in ("train_source", "train_target", "dev_source", "dev_target"):
+            with explain_move(f"--{side.replace('_', '-')}"):
+                check_exist(getattr(settings, side))
 
 
 def check_translation_inputs(settings: TranslateSettings) -> None:

@@ -24,7 +24,6 @@ from bertwright.base.files import READ_SIZE, new_file, open_binary
 from bertwright.base.foreign import open_regular
 from bertwright.base.ragged import Ragged, offsets_from_lengths
 from bertwright.base.settings import check_range
-from bertwright.text.decoding import FIX_INPUT
 from bertwright.vocabulary.vector_formats import COPY_AGAIN, FASTTEXT_MAGIC, Vectors, check_words
 
 VERSION = 12
@@ -162,7 +161,7 @@ def compose_vectors(model: FastTextFile, words: Sequence[str], rows: npt.NDArray
 def read_fasttext(path: Path) -> FastTextFile:
     """Read words and settings of a .bin file; rows of its input matrix are read when they are used.
 
-    Raises ValueError for another version, a quantized file, one that ends early, and words that are not UTF-8.
+    Raises ValueError for another version, a quantized file, and one that ends early.
     """
     size = path.stat().st_size
     with open_binary(path) as file:
@@ -184,10 +183,7 @@ def read_fasttext(path: Path) -> FastTextFile:
                 if not more:
                     raise ValueError(f"{path}: expected {entries:,} words, got {number:,}; {COPY_AGAIN}")
                 text += more
-            try:
-                name = text[:end].decode()
-            except UnicodeDecodeError:
-                raise ValueError(f"{path}: word {number + 1} is not UTF-8; {FIX_INPUT}") from None
+            name = text[:end].decode(errors="surrogateescape")  # `load_vectors` leaves such words out
             if text[end + 9] == 0:  # a word, not a label
                 names.append(name)
                 counts.append(int.from_bytes(text[end + 1 : end + 9], "little"))

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from bertwright.base.description import Description, format_work, name_damaged_f
 from bertwright.base.files import atomic_folder, digest_bytes, read_json, remove_folder, user_cache, write_json
 from bertwright.base.npy import NpyWriter
 from bertwright.base.settings import did_you_mean, read_toml
+from bertwright.text.decoding import FIX_INPUT, SURROGATE
 from bertwright.vocabulary.fasttext_file import FastTextFile, compose_vectors, read_fasttext
 from bertwright.vocabulary.vector_formats import (
     WORDS_PER_BLOCK,
@@ -41,9 +43,9 @@ from bertwright.vocabulary.vector_formats import (
 SMALLEST_CACHED = 1 << 22  # bytes; smaller files are read within a fraction of a second
 CACHE_LIMIT = "BERTWRIGHT_VECTOR_CACHE_GB"  # variable of the environment
 DEFAULT_LIMIT = "10"
-CACHE_VERSION = 1  # raised with every change of the cache's files
+CACHE_VERSION = 2  # raised with every change of the cache's files
 SOURCE = "source.json"  # of a cache: version, path, size and time of the file; its own time is the cache's last use
-ARRAYS = ("vectors", "letters", "offsets", "hashes", "hashed_rows")  # .npy files of a cache: see VectorFile
+ARRAYS = ("vectors", "letters", "offsets", "hashes", "hashed_rows", "left_out")  # .npy files of a cache: see VectorFile
 DIGITS = re.compile(r"\d")
 RUN_FILES = ("vectors.bin", "vectors.txt")  # of a run of `bertwright word-vectors`, the best one first
 
@@ -95,6 +97,8 @@ class VectorFile:
     """V: hashes of the words, sorted."""
     hashed_rows: Rows
     """V: the row of each hash."""
+    left_out: Rows
+    """2: words of the file that are not UTF-8, and words that it has again; the first vector of a word counts."""
     model: FastTextFile | None = None
     """Subwords, in a .bin file of fastText: unknown words get vectors from them."""
 
@@ -188,8 +192,8 @@ class VectorFile:
 def load_vectors(path: Path | str) -> VectorFile:
     """Open word vectors: a file in any format of `vector_formats`, fastText's .bin, or a run of `word-vectors`.
 
-    Raises ValueError with the line for lines of another width, words that occur twice, NaN, bytes that are not UTF-8
-    and truncated files; FileNotFoundError if there is no such file.
+    Words that are not UTF-8 and words that occur again are left out, with a warning. Raises ValueError with the line
+    for lines of another width, NaN and truncated files; FileNotFoundError if there is no such file.
     """
     path = Path(path)
     if path.is_dir():
@@ -271,33 +275,50 @@ def _open_index(path: Path, folder: Path) -> VectorFile:
         return np.load(folder / f"{name}.npy", mmap_mode="r")
 
     model = read_fasttext(path) if detect_format(path) == "fasttext-binary" else None
-    vectors, letters, offsets, hashes, rows = map(map_array, ARRAYS)
-    return VectorFile(path, vectors, letters, offsets, hashes, rows, model)
+    vectors, letters, offsets, hashes, rows, left_out = map(map_array, ARRAYS)
+    file = VectorFile(path, vectors, letters, offsets, hashes, rows, left_out, model)
+    not_utf8, repeated = file.left_out.tolist()
+    reasons = [f"{not_utf8:,} not UTF-8"] * bool(not_utf8)
+    reasons += [f"{repeated:,} repeated (the first vector counts)"] * bool(repeated)
+    if reasons:
+        count = len(file) + not_utf8 + repeated
+        warnings.warn(f"{path}: of {count:,} words, left out: {' and '.join(reasons)}", stacklevel=3)
+    return file
 
 
 def _write_index(path: Path, folder: Path) -> None:
     """Write the arrays of a VectorFile into a folder, in the memory of its words. Raises ValueError for a bad file."""
-    first_places: dict[str, str] = {}
+    seen: dict[str, None] = {}
+    not_utf8 = repeated = 0
     blocks = _read_blocks(path)
     block = next(blocks, None)
     if block is None:
         raise ValueError(f"{path}: expected word vectors, got no words")
     with NpyWriter(folder / "vectors.npy", np.float32, block.vectors.shape[1:]) as writer:
         while block is not None:
-            for word, place in zip(block.words, block.places, strict=True):
-                if (first := first_places.setdefault(word, place)) != place:
-                    raise ValueError(f"{path}, {place}: {word!r} a second time, first in {first}; delete one of them")
-            writer.append(block.vectors)
+            first_rows = []
+            for row, word in enumerate(block.words):
+                if SURROGATE.search(word):
+                    not_utf8 += 1
+                elif word in seen:
+                    repeated += 1
+                else:
+                    seen[word] = None
+                    first_rows.append(row)
+            writer.append(block.vectors[first_rows])
             block = next(blocks, None)
-    texts = [word.encode() for word in first_places]
+    if not_utf8 > len(seen) + repeated:
+        raise ValueError(f"{path}: expected words in UTF-8, got {not_utf8:,} in another encoding; {FIX_INPUT}")
+    texts = [word.encode() for word in seen]
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
     np.cumsum([len(text) for text in texts], out=offsets[1:])
-    hashes = np.fromiter(map(hash_word, first_places), np.uint64, len(texts))
+    hashes = np.fromiter(map(hash_word, seen), np.uint64, len(texts))
     order = np.argsort(hashes, kind="stable")
     np.save(folder / "letters.npy", np.frombuffer(b"".join(texts), dtype=np.uint8))
     np.save(folder / "offsets.npy", offsets)
     np.save(folder / "hashes.npy", hashes[order])
     np.save(folder / "hashed_rows.npy", order)
+    np.save(folder / "left_out.npy", np.array([not_utf8, repeated]))
 
 
 def _read_blocks(path: Path) -> Iterator[VectorBlock]:
@@ -314,7 +335,8 @@ def _compose_blocks(path: Path) -> Iterator[VectorBlock]:
     for start in range(0, len(model.words), WORDS_PER_BLOCK):
         words = model.words[start : start + WORDS_PER_BLOCK]
         rows = np.arange(start, start + len(words))
-        block = VectorBlock(words, [f"word {row + 1}" for row in rows], compose_vectors(model, words, rows))
+        readable = [word.encode(errors="replace").decode() for word in words]
+        block = VectorBlock(words, [f"word {row + 1}" for row in rows], compose_vectors(model, readable, rows))
         check_block(path, block)
         yield block
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.base.files import READ_SIZE, new_file, open_binary
-from bertwright.text.decoding import FIX_INPUT, ReadStats, TextCodec, decode_blocks
+from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.text.lines import split_lines
 from bertwright.text.sources import COMPRESSIONS, find_file
 
@@ -38,7 +38,7 @@ VectorFormat = Literal["text", "word2vec-binary", "fasttext-binary"]
 class VectorBlock(NamedTuple):
     """Consecutive words of a file with their vectors."""
 
-    words: list[str]
+    words: list[str]  # with a surrogate for each byte that is not UTF-8 (PEP 383)
     places: list[str]  # the place of each word for messages: "line 7"
     vectors: Vectors  # words × D
 
@@ -72,12 +72,12 @@ def read_text_vectors(path: Path) -> Iterator[VectorBlock]:
     A word may contain spaces: the last D fields of a line are its numbers. Raises ValueError with the line for a line
     of another width, a field that is no number, NaN and infinity, and if the header counts other words.
     """
-    blocks = decode_blocks(find_file(str(path)), TextCodec(hint=FIX_INPUT), ReadStats())
+    blocks = decode_blocks(find_file(str(path)), TextCodec(errors="surrogateescape"), ReadStats())
     lines = split_lines(str(path), blocks)
     first = next(lines, None)
     if first is None:
         raise ValueError(f"{path}: expected word vectors, got an empty file")
-    header = HEADER.fullmatch(first[1].encode())
+    header = HEADER.fullmatch(first[1].encode(errors="replace"))
     if header is None:
         count, width = None, len(first[1].rstrip().split(" ")) - 1
         lines = chain([first], lines)
@@ -128,7 +128,7 @@ def is_number(text: str) -> bool:
 def read_word2vec_binary(path: Path) -> Iterator[VectorBlock]:
     """Yield the vectors of a word2vec binary file.
 
-    Raises ValueError with the byte for a file that ends early or goes on, a word that is not UTF-8, NaN and infinity.
+    Raises ValueError with the byte for a file that ends early or goes on, NaN and infinity.
     """
     with open_binary(path) as file:  # no memory map: a file that becomes shorter would end the process (SIGBUS)
         line = file.readline(1 << 12)
@@ -157,11 +157,7 @@ def _read_records(path: Path, file: IO[bytes], count: int, width: int) -> Iterat
         while content[position : position + 1] == b"\n":
             position += 1
         last = end - 4 * width
-        try:
-            word = content[position : last - 1].decode()
-        except UnicodeDecodeError as error:
-            place = offset + position + error.start
-            raise ValueError(f"{path}, byte {place}: word {number} is not UTF-8; {FIX_INPUT}") from None
+        word = content[position : last - 1].decode(errors="surrogateescape")
         yield word, f"word {number}", content[last:end]
         position = end
     rest, offset = content[position:], offset + position

@@ -68,6 +68,11 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
         files = [file for name in ("tokenizer.json", "vocab.txt") if (file := path / name).is_file()]
         if not files and (others := [*path.glob("*.model")]):
             raise FileNotFoundError(f"{others[0]}: SentencePiece; expected WordPiece in tokenizer.json or vocab.txt")
+        if not files and (path / "config.json").is_file():
+            raise FileNotFoundError(
+                f"{path}: a model without its tokenizer (tokenizer.json, vocab.txt), as in a trainer's checkpoint; "
+                "copy it from the model it was trained from: AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)"
+            )
         if not files:
             raise FileNotFoundError(
                 f"{path}: neither tokenizer.json nor vocab.txt is there; name the folder of a vocabulary or of a model"
