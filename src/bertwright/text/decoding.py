@@ -6,9 +6,11 @@ import bz2
 import codecs
 import errno
 import gzip
+import io
 import lzma
 import re
 import sys
+import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -35,7 +37,9 @@ BLOCK = 1 << 20  # bytes per read; large enough that Python's overhead is neglig
 ZSTD_WINDOW = 1 << 31  # bytes, as in public dumps made with `zstd --long=31`; smaller windows take less memory
 ZSTD_READ = 1 << 13  # bytes per call of the decompressor; each 4 of them may hold 128 KiB, so memory stays below 300 MB
 STDIN_NAME = "standard input"  # the name in messages
-BINARY_HEAD = 1 << 13  # bytes; a file with a NUL among the first ones is binary
+BINARY_HEAD = 1 << 13  # bytes that show whether a file with NUL among them is binary
+CONTROLS = bytes({*range(32)} - {*b"\t\n\v\f\r"})  # bytes that text rarely has
+BINARY_SHARE = 0.08  # of such bytes in the head of a file with NUL; UTF-16 has more, too
 
 MAGIC = {  # first bytes of formats that are often mistaken for plain text
     b"\x1f\x8b": "gzip data (rename it to .gz)",
@@ -88,6 +92,7 @@ class ReadStats:
 
     bytes_read: int = 0  # after decompression
     invalid_sequences: int = 0  # read as U+FFFD
+    dropped_nuls: int = 0  # NUL characters
     first_invalid: str = ""  # location and bytes of the first of them
     null_values: int = 0  # skipped rows without a text
     empty_documents: int = 0  # skipped rows or lines of white space
@@ -136,8 +141,9 @@ def decode_blocks(
 ) -> Iterator[str]:
     """Yield the text of a file, or of its bytes `start` to `end` if it is not compressed, in blocks of about 1 MB.
 
-    Raises ValueError with the byte's location for bytes that are invalid in the encoding, unless the codec replaces
-    them.
+    NUL characters are dropped, and carriage returns are line ends in a file whose first block has no others; a warning
+    says so. Raises ValueError with the byte's location for bytes that are invalid in the encoding, unless the codec
+    replaces them.
     """
     return _decode_all(file.path, _read_blocks(file, start, end), codec, stats, start)
 
@@ -164,6 +170,8 @@ def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: Rea
     incremental = codecs.getincrementaldecoder("utf-8" if codec.is_utf8 else codec.encoding)("strict")
     decoder = _BlockDecoder(path, codec, incremental, stats)
     is_head = is_first = offset == 0
+    nuls_before = stats.dropped_nuls
+    line_ends: io.IncrementalNewlineDecoder | None = None
     for block in blocks:
         if is_head:
             _check_head(path, block, codec)
@@ -172,11 +180,18 @@ def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: Rea
             is_head = False
         stats.bytes_read += len(block)
         text = decoder.decode(block, offset)
+        if is_first and "\r" in text[:-1] and "\n" not in text:  # the last one may be half of \r\n
+            warnings.warn(f"{path}: lines end in carriage returns alone, read as line ends", stacklevel=1)
+            line_ends = io.IncrementalNewlineDecoder(None, translate=True)
+        text = line_ends.decode(text) if line_ends else text
         # utf-16 reads the byte order mark itself, utf-16-le takes it for a character.
         yield text.removeprefix("\ufeff") if codec.is_wide and is_first else text
         offset, is_first = offset + len(block), False
-    if rest := decoder.decode(b"", offset, final=True):
+    rest = decoder.decode(b"", offset, final=True)
+    if rest := line_ends.decode(rest, final=True) if line_ends else rest:
         yield rest
+    if nuls := stats.dropped_nuls - nuls_before:
+        warnings.warn(f"{path}: {nuls:,} NUL character{'s' * (nuls > 1)} (U+0000) dropped", stacklevel=1)
 
 
 def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
@@ -186,8 +201,14 @@ def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
             if magic in WIDE_MAGIC:
                 kind += f"; {FIX_INPUT}" if codec.hint == FIX_INPUT else f" (read it with --encoding {kind.lower()})"
             raise ValueError(f"{path}: not text but {kind}")
-    if not codec.is_wide and (nul := block.find(b"\0", 0, BINARY_HEAD)) >= 0:
-        raise ValueError(f"{path}, byte {nul}: a NUL byte; the file is binary, not text")
+    head = block[:BINARY_HEAD]
+    if not codec.is_wide and (nul := head.find(0)) >= 0:
+        controls = len(head) - len(head.translate(None, CONTROLS))
+        if controls > BINARY_SHARE * len(head):
+            wide = FIX_INPUT if codec.hint == FIX_INPUT else "give its --encoding"
+            raise ValueError(
+                f"{path}, byte {nul}: a NUL byte; the file is binary, not text, or UTF-16 ({wide}); else drop them with tr -d '\\000'"
+            )
 
 
 class _BlockDecoder(NamedTuple):
@@ -200,18 +221,14 @@ class _BlockDecoder(NamedTuple):
     def decode(self, block: bytes, offset: int, final: bool = False) -> str:
         """Decode a block that starts at byte `offset` of the file; `final`: no block follows.
 
-        Invalid sequences raise ValueError, or are replaced by U+FFFD and counted, as the codec says.
+        NUL characters are dropped and counted. Invalid sequences raise ValueError, or are replaced by U+FFFD and
+        counted, as the codec says.
         """
         decoder, codec = self.decoder, self.codec
         state = decoder.getstate()
         start = offset - len(state[0])
         try:
-            text = decoder.decode(block, final)
-            nul = text.find("\0")
-            if nul < 0:
-                return text
-            location = start + len(text[:nul].encode(codec.encoding, "replace"))
-            problem = "a NUL byte, which text does not contain"
+            return self._without_nuls(decoder.decode(block, final))
         except UnicodeDecodeError as error:
             location, invalid = start + error.start, bytes(error.object[error.start : error.end])
             problem = f"{invalid.hex(' ')} is not {'UTF-8' if codec.is_utf8 else codec.encoding} text"
@@ -222,12 +239,18 @@ class _BlockDecoder(NamedTuple):
             raise ValueError(f"{problem}; {codec.hint}")
         decoder.setstate(state)
         decoder.errors = "replace"
-        text = decoder.decode(block, final).replace("\0", "\ufffd")
+        text = self._without_nuls(decoder.decode(block, final))
         decoder.errors = "strict"
         in_text = (state[0] + block).count("\ufffd".encode()) if codec.is_utf8 else 0
         self.stats.invalid_sequences += text.count("\ufffd") - in_text
         self.stats.first_invalid = self.stats.first_invalid or problem
         return text
+
+    def _without_nuls(self, text: str) -> str:
+        if "\0" not in text:
+            return text
+        self.stats.dropped_nuls += text.count("\0")
+        return text.replace("\0", "")
 
 
 def _read_blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes]:
