@@ -7,7 +7,7 @@ import lzma
 import os
 import time
 import zipfile
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -309,3 +309,48 @@ def test_reading_takes_time_in_proportion_to_the_size(tmp_path: Path, name: str)
 
     small, large = seconds(20_000), seconds(80_000)
     assert large < 8 * max(small, 0.05)  # quadratic: 16 times
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_excels_first_line_names_the_separator(tmp_path: Path, name: str, separator: str) -> None:
+    content = "\ufeff" + f"sep={separator}\n" + TABLE.replace(",", separator)
+    path = write(tmp_path / name, content.replace("\n", "\r\n"))
+    assert [row.location for row in Classification().read(str(path))] == [f"{path}, line 3", f"{path}, line 4"]
+    assert rows_of(path) == ROWS
+
+
+RESULTS = [[{"type": "choices", "value": {"choices": [label]}}] for _, label in ROWS]
+STUDIO = [
+    {"data": {"text": text}, "annotations": [{"was_cancelled": True}, {"result": result}]}
+    for (text, _), result in zip(ROWS, RESULTS, strict=True)
+]
+MINIMAL = [{"id": 1, "text": text, "mood": label, "annotator": 1} for text, label in ROWS]
+REJECTED = {"text": "no", "accept": ["x"], "answer": "reject"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", STUDIO),
+        ("a.json", MINIMAL),
+        ("a.json", [{**row, "mood": {"choices": [row["mood"]]}} for row in MINIMAL]),
+        ("a.csv", "annotation_id,lead_time,mood,text\n1,2.5,x,a mill\n1,2.5,y,the river\n"),
+        ("a.json", [*({"text": text, "accept": [label], "answer": "accept"} for text, label in ROWS), REJECTED]),
+        ("a.json", [{"text": text, "cats": {"x": float(label == "x"), "y": label == "y"}} for text, label in ROWS]),
+    ],
+)
+def test_labels_are_read_as_annotation_tools_write_them(tmp_path: Path, name: str, content: Any) -> None:
+    path = write(tmp_path / name, content)
+    with pytest.warns(UserWarning, match="read as annotations") as warned:
+        assert rows_of(path) == ROWS
+    assert any("'answer' is reject or ignore: 1" in str(one.message) for one in warned) == ("reject" in str(content))
+    with pytest.warns(UserWarning) if content is STUDIO else nullcontext():
+        assert [text for text, _ in rows_of(path, labeled=False)][:2] == [text for text, _ in ROWS]
+
+
+@pytest.mark.parametrize("cats", [{"x": 1, "y": 1}, {"x": 0, "y": 0}])
+@pytest.mark.filterwarnings("ignore:.*read as annotations")
+def test_several_or_no_annotated_labels_are_an_error_that_names_multi_label(tmp_path: Path, cats: Any) -> None:
+    with pytest.raises(ValueError, match=r"a\.json, line 1: .*a list of [02]; .*--task multi-label"):
+        rows_of(write(tmp_path / "a.json", [{"text": "a", "cats": cats}]))

@@ -16,6 +16,7 @@ from bertwright.text.lines import MAX_CHARACTERS
 from bertwright.text.sources import InputFile
 
 QUOTES_HINT = "; are fields in quotes? Use --quotes True (corpus commands: convert the table to .csv)"  # if not set
+EXCEL_SEPARATOR = re.compile(r"sep=(.)\s*")  # a first line that names the separator
 _LIMIT_LOCK = threading.RLock()  # held while `csv.field_size_limit` is raised
 
 
@@ -24,35 +25,38 @@ def read_delimited_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a delimited table.
 
-    Blank lines are skipped, and so are blank cells after the last column; in a table of one column they are empty
+    A first line such as `sep=;`, which Excel reads, names the separator. Blank lines are skipped, and so are blank cells after the last column; in a table of one column they are empty
     values. Rows with too few columns are skipped and counted if the schema allows it. Raises ValueError for missing and
     ambiguous columns, for other rows with too few or too many columns, and for quotes that are not closed.
     """
     quotes = file.format == ".csv" if schema.quotes is None else schema.quotes
     texts: Iterator[str] = (f"{line}\n" for _, line in numbered_lines)
-    separator = "," if file.format == ".csv" else "\t"
-    if file.format == ".csv":
-        head = next(texts, "")
-        separator, texts = _guess_separator(head, schema, quotes), chain([head], texts)
-    reader = csv.reader(texts, **_dialect(separator, quotes))
+    separator = "\t"
+    head = next(texts, "")
+    if named := EXCEL_SEPARATOR.fullmatch(head):
+        separator = named[1]
+    elif file.format == ".csv":
+        separator = _guess_separator(head, schema, quotes)
+    before = 1 if named else 0  # lines before the table
+    reader = csv.reader(texts if named else chain([head], texts), **_dialect(separator, quotes))
 
-    start = 1  # line of the record that is read
+    start = 1 + before  # line of the record that is read
 
     def records() -> Iterator[tuple[int, list[str]]]:
         nonlocal start
         while (fields := _read_fields(reader)) is not None:
             yield start, fields
-            start = reader.line_num + 1  # fields in quotes may contain line ends
+            start = before + reader.line_num + 1  # fields in quotes may contain line ends
 
     numbered_fields = records()
     try:
-        first = next(numbered_fields, (1, []))
+        first = next(numbered_fields, (start, []))
         if schema.header:
             header = without_blank_end(first[1])
         else:
             header = [str(number) for number in range(1, len(first[1]) + 1)]
             numbered_fields = chain([first], numbered_fields)
-        chosen = _column_indices(header, first[1], schema, quotes, f"{file.path}, line 1")
+        chosen = _column_indices(header, first[1], schema, quotes, f"{file.path}, line {1 + before}")
         num_trailing, ragged = 0, list[int]()
         may_differ = not schema.header and separator == "\t"  # STS-B names sources at the end of some rows
         for line, fields in numbered_fields:

@@ -83,6 +83,15 @@ DIALECTS = {
             lambda file: file.neighbours.class_names,
         ),
         Dialect(
+            "annotations",
+            "labels",
+            "labels as an annotation tool writes them",
+            'Label Studio, Prodigy and spaCy, `{"text": "a mill", "cats": {"good": 1, "bad": 0}}`',
+            labels.is_annotated,
+            labels.read_annotations,
+            lambda file: repr((labels.find_annotations(file) or ("", ""))[1]),
+        ),
+        Dialect(
             "label-first",
             "labels",
             "the first word of each line is its label",

@@ -24,6 +24,7 @@ from bertwright.tables.conll_lines import (
 )
 from bertwright.tables.delimited import without_blank_end
 from bertwright.tables.dialects import recognize
+from bertwright.tables.label_dialects import ANSWER, REJECTED
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, leave_out_rows, read_rows
@@ -37,7 +38,6 @@ CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "depre
 UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
 SHOWN = 60  # characters of a line in a message
 HEAD_SENTENCES = 20  # sentences that show which columns hold words and tags
-ANSWER, REJECTED = "answer", ("reject", "ignore")  # what an annotator of Prodigy said of an example
 
 
 @dataclass(frozen=True)
