@@ -345,7 +345,7 @@ def test_labels_are_read_as_annotation_tools_write_them(tmp_path: Path, name: st
     with pytest.warns(UserWarning, match="read as annotations") as warned:
         assert rows_of(path) == ROWS
     assert any("'answer' is reject or ignore: 1" in str(one.message) for one in warned) == ("reject" in str(content))
-    with pytest.warns(UserWarning) if content is STUDIO else nullcontext():
+    with pytest.warns(UserWarning, match="read as annotations") if content is STUDIO else nullcontext():
         assert [text for text, _ in rows_of(path, labeled=False)][:2] == [text for text, _ in ROWS]
 
 

@@ -25,9 +25,10 @@ def read_delimited_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a delimited table.
 
-    A first line such as `sep=;`, which Excel reads, names the separator. Blank lines are skipped, and so are blank cells after the last column; in a table of one column they are empty
-    values. Rows with too few columns are skipped and counted if the schema allows it. Raises ValueError for missing and
-    ambiguous columns, for other rows with too few or too many columns, and for quotes that are not closed.
+    A first line such as `sep=;`, which Excel reads, names the separator. Blank lines are skipped, and so are blank
+    cells after the last column; in a table of one column they are empty values. Rows with too few columns are skipped
+    and counted if the schema allows it. Raises ValueError for missing and ambiguous columns, for other rows with too
+    few or too many columns, and for quotes that are not closed.
     """
     quotes = file.format == ".csv" if schema.quotes is None else schema.quotes
     texts: Iterator[str] = (f"{line}\n" for _, line in numbered_lines)

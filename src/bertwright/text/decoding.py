@@ -207,8 +207,8 @@ def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
         if controls > BINARY_SHARE * len(head):
             wide = FIX_INPUT if codec.hint == FIX_INPUT else "give its --encoding"
             raise ValueError(
-                f"{path}, byte {nul}: a NUL byte; the file is binary, not text, or UTF-16 ({wide}); from a text, remove "
-                "them with tr -d '\\000'"
+                f"{path}, byte {nul}: a NUL byte; the file is binary, not text, or UTF-16 ({wide}); from a text, "
+                "remove them with tr -d '\\000'"
             )
 
 
