@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mode
 from typing import Any, NamedTuple, Self
 
-from bertwright.tables.char_spans import parse_spans
+from bertwright.tables.char_spans import count_in_characters, parse_spans
 from bertwright.tables.conll_lines import (
     COMMENT,
     DOCUMENT_LINE,
@@ -415,16 +415,22 @@ def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagE
     rows = read_rows(path, schema)
     if of_prodigy:
         rows = leave_out_rows(rows, path, ANSWER, REJECTED, " or ".join(REJECTED))
+    counted = Counter[str]()
     for document, (location, values) in enumerate(rows):
-        yield replace(_row_example(values[: len(fields)], fields, location), document=document)
+        yield replace(_row_example(values[: len(fields)], fields, location, counted), document=document)
+    for name in counted.keys() - {"characters"}:
+        text = f"the spans of {counted[name]:,} texts count {name}; converted to characters"
+        warnings.warn(f"{path}: {text}", stacklevel=1)
 
 
-def _row_example(values: Sequence[Any], fields: Sequence[str], location: str) -> TagExample:
+def _row_example(values: Sequence[Any], fields: Sequence[str], location: str, counted: Counter[str]) -> TagExample:
     if isinstance(values[0], str):
-        example = TagExample.from_text(values[0], source=location)
+        example, where = TagExample.from_text(values[0], source=location), f"{location}: {fields[-1]!r}"
         if len(fields) == 1:
             return example
-        return replace(example, spans=tuple(parse_spans(values[1], f"{location}: {fields[1]!r}"))).split_into("word")
+        spans, name = count_in_characters(values[0], parse_spans(values[1], where), example.offsets, where)
+        counted[name] += 1
+        return replace(example, spans=tuple(spans)).split_into("word")
     for name, value in zip(fields, values, strict=True):
         _check_strings(value, name, location)
     tags = tuple(values[1]) if len(fields) > 1 else None
