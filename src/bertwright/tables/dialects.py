@@ -156,6 +156,15 @@ DIALECTS = {
             words.read_without_prefix,
         ),
         Dialect(
+            "word-table",
+            "words",
+            "a table with a word per row, whose first line names its columns",
+            "Kaggle's NER corpus, `Sentence #,Word,POS,Tag`",
+            words.is_word_table,
+            words.read_word_table,
+            lambda file: ", ".join(map(repr, filter(None, file.table or ()))),
+        ),
+        Dialect(
             "parallel-lines",
             "words",
             "a sentence per line; its tags are the lines of the file beside it",
