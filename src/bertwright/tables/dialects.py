@@ -16,6 +16,7 @@ from bertwright.tables import label_dialects as labels
 from bertwright.tables import question_dialects as questions
 from bertwright.tables import word_dialects as words
 from bertwright.tables.json_documents import JsonDocument, JsonRow
+from bertwright.tables.standoff import annotations_of
 
 PLAIN = "plain"  # says that nothing may be recognized
 PARTS = {
@@ -163,6 +164,23 @@ DIALECTS = {
             words.is_word_table,
             words.read_word_table,
             lambda file: ", ".join(map(repr, filter(None, file.table or ()))),
+        ),
+        Dialect(
+            "brat",
+            "words",
+            "a text, and its entities in the .ann beside it",
+            "brat, `T1<tab>PER 0 4<tab>Anna`",
+            words.is_brat,
+            words.read_brat,
+            lambda file: str(annotations_of(file.path)),
+        ),
+        Dialect(
+            "pubtator",
+            "words",
+            "titles and abstracts, and lines with their entities",
+            "PubTator, `227508|t|Naloxone reverses`",
+            words.is_pubtator,
+            words.read_pubtator,
         ),
         Dialect(
             "parallel-lines",

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from pathlib import Path, PurePath
 from typing import Any
 
-from bertwright.tables.neighbours import Neighbours
+from bertwright.tables.neighbours import MAPPING, Neighbours
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema
 from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.text.lines import split_lines
@@ -22,6 +23,7 @@ HEAD_LINES = 1_000  # lines that show what a file is
 SHOWN = 60  # characters of a line in a message
 FASTTEXT = "__label__"  # before each label in the files of fastText
 LABEL_WORD = re.compile(rf"{FASTTEXT}\S+|[A-Z]{{2,}}[\w:.-]*|[+-]?\d+")
+TEXT_FILE = re.compile(r"(^|[-_.])(texts?|sentences?)(\.\w+)*$")  # a text per line, whatever tabs it has
 LABEL_MARK = "@"  # before the label at the end of each line in the Financial PhraseBank
 TREE = re.compile(r"\(([^()\s]+) (\(.*\)|\S+)\)")
 ANSWER, REJECTED = "answer", ("reject", "ignore")  # what an annotator of Prodigy said of an example
@@ -62,7 +64,15 @@ class UnlabeledFile:
     @property
     def holds_texts(self) -> bool:
         """Whether the file, or each line, is a text, because no tabs separate columns."""
-        return bool(self.head) and (self.neighbours.in_folders or not any("\t" in line for _, line in self.head))
+        is_text_file = self.label_file and TEXT_FILE.search(PurePath(self.file.path).name)
+        is_named = is_text_file and not {*self.schema.texts} & {*self.missing.columns}
+        has_tabs = any("\t" in line for _, line in self.head)
+        return bool(self.head) and (self.is_whole_text or bool(is_named) or not has_tabs)
+
+    @property
+    def is_whole_text(self) -> bool:
+        """Whether the file is one text, because folders are classes."""
+        return self.neighbours.in_folders and not self.label_file
 
     @property
     def labels_in_lines(self) -> list[tuple[int, str]]:
@@ -85,7 +95,7 @@ class UnlabeledFile:
         """Yield the texts of each example: of the whole file if folders are classes, of a line, or of a table's row."""
         if not self.holds_texts:
             return self.read_table()
-        if self.neighbours.in_folders:
+        if self.is_whole_text:
             return iter([(1, ("\n".join([line for _, line in self.lines()]),))])
         return ((number, (line,)) for number, line in self.lines())
 
@@ -117,10 +127,25 @@ def join_labels(file: UnlabeledFile) -> Iterator[Row]:
             raise ValueError(f"{file.file.path}: no file with labels beside it, such as train-labels.txt; add it")
         labels = list(_read_lines(find_file(path), TextCodec(file.schema.encoding)))
     file.neighbours.labels_read.add(path or "")
+    names = _read_mapping(path, {label for _, label in labels}, file) if path and is_labeled else {}
     for count, (number, values) in enumerate(file.texts(), 1):
-        yield number, (*values, labels[count - 1][1] if count <= len(labels) else None)
+        yield number, (*values, names.get(labels[count - 1][1], labels[count - 1][1]) if count <= len(labels) else None)
     if is_labeled and count != len(labels):
         raise ValueError(f"{path}: expected {count:,} labels, one per row of {file.file.path}, got {len(labels):,}")
+
+
+def _read_mapping(path: str, labels: set[str], file: UnlabeledFile) -> dict[str, str]:
+    """Return the names of labels in a file beside them, if it has all: a number, a tab and a name per line."""
+    beside = Path(path).with_name(MAPPING)
+    if not beside.is_file():
+        return {}
+    file.neighbours.labels_read.add(str(beside))
+    lines = _read_lines(find_file(str(beside)), TextCodec(file.schema.encoding))
+    names = {cells[0]: cells[1].strip() for _, line in lines if len(cells := line.split(None, 1)) == 2}
+    if not labels <= names.keys() or len({*names.values()}) < len(names):
+        return {}
+    warnings.warn(f"{beside}: the labels of {path} have the names in it", stacklevel=1)
+    return names
 
 
 def is_class_file(file: UnlabeledFile) -> bool:

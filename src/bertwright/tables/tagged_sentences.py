@@ -27,6 +27,7 @@ from bertwright.tables.dialects import PLAIN, recognize
 from bertwright.tables.label_dialects import ANSWER, REJECTED
 from bertwright.tables.row_formats import LIST_FORMATS, read_file_rows
 from bertwright.tables.schema import TableSchema
+from bertwright.tables.standoff import texts_of_annotations
 from bertwright.tables.tables import column_names, leave_out_rows, read_rows
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.word_dialects import PLAIN_LISTS, RowColumns, WordFile
@@ -67,6 +68,7 @@ def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnForma
       and its entities as spans of characters (see `char_spans`). Each row is a document of its own. A glob may name
       several such files. Numbers in a .parquet of the hub become the tags that its metadata names.
     - a table with a word per row, if its first line (or in .jsonl its row) names columns of words, tags and sentences.
+    - a .txt with brat's .ann beside it, and PubTator's files: an example per line of text.
     - any other suffix, in one or several files: columns separated by tabs, or else by spaces, by number from 1
       or, negative, from the last (1, -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Between tabs
       a space is a word. Comments are `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that
@@ -80,7 +82,7 @@ def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnForma
     that are invalid in the encoding, no sentence at all.
     """
     is_set = Path(path).is_dir() or glob.has_magic(path)
-    files = [*expand_files(path)] if is_set and not is_remote(path) else [path]
+    files = texts_of_annotations([*expand_files(path)] if is_set and not is_remote(path) else [path])
     form = format_of(files[0], columns.suffix)
     if form in LIST_FORMATS:
         return _from_rows(path, labeled, columns)
@@ -107,7 +109,8 @@ def _read_conllu(path: str, labeled: bool, given: ColumnFormat) -> Iterator[TagE
 
 def _open_columns(path: str, labeled: bool, given: ColumnFormat) -> WordFile:
     """Open a file of columns; it is read once, so that its first sentences are kept."""
-    table = _find_table(path, given)
+    first_line = next(_read_lines(path, given.encoding), Line(1, "")).text
+    table = _find_table(path, given, first_line)
     named = given if table is None else ColumnFormat()  # a header's names are no numbers
     words = Column.of(named.words or "1", (), path)._replace(spaces=True)
     tags = Column.of(named.tags or "-1", (), path)
@@ -132,16 +135,16 @@ def _open_columns(path: str, labeled: bool, given: ColumnFormat) -> WordFile:
         read,
         lambda name: _read_lines(name, given.encoding),
         table,
+        first_line,
         lambda columns: _read_table(path, labeled, given, columns),
     )
 
 
-def _find_table(path: str, given: ColumnFormat) -> WordColumns | None:
+def _find_table(path: str, given: ColumnFormat, first_line: str) -> WordColumns | None:
     """Return the columns that the first line of a file names, if its other lines hold a word each."""
     if format_of(path, given.suffix) == ".csv":
         return find_word_columns(column_names(path, given.suffix, given.encoding), given.words, given.tags)
-    first = next(_read_lines(path, given.encoding), None)
-    return find_word_columns(split_cells(first.text), given.words, given.tags) if first else None
+    return find_word_columns(split_cells(first_line), given.words, given.tags)
 
 
 def _read_table(path: str, labeled: bool, given: ColumnFormat, table: WordColumns) -> Iterator[TagExample]:
@@ -462,9 +465,14 @@ def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagE
     rows = read_rows(path, schema)
     if of_prodigy:
         rows = leave_out_rows(rows, path, ANSWER, REJECTED, " or ".join(REJECTED))
-    counted = Counter[str]()
+    counted, odd, has_spans = Counter[str](), "", False
     for document, (location, values) in enumerate(rows):
-        yield replace(_row_example(values[: len(fields)], fields, location, counted), document=document)
+        example = _row_example(values[: len(fields)], fields, location, counted)
+        has_spans = has_spans or example.spans != ()
+        odd = odd or (f"{location}: {str(values[1])[:SHOWN]}" if example.spans == () and values[1] else "")
+        yield replace(example, document=document)
+    if odd and not has_spans:
+        warnings.warn(f"{path}: no entity is understood, such as {odd}", stacklevel=1)
     for name in counted.keys() - {"characters"}:
         text = f"the spans of {counted[name]:,} texts count {name}; converted to characters"
         warnings.warn(f"{path}: {text}", stacklevel=1)

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from bertwright.tables.standoff import PUBTATOR_TEXT, annotations_of, read_brat_file, read_pubtator_file
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.tag_schemes import OUTSIDE
 from bertwright.tables.word_tables import WordColumns
@@ -39,6 +40,7 @@ class WordFile:
     read_lines: Callable[[str], Iterator[tuple[int, str]]]
     table: WordColumns | None = None
     """The columns of a table with a word per row, if the first line names them."""
+    first_line: str = ""
     read_table: Callable[[WordColumns], Iterator[TagExample]] = lambda columns: iter(())
 
     @cached_property
@@ -53,8 +55,9 @@ class WordFile:
 
     @cached_property
     def head(self) -> list[list[list[str]]]:
-        """The cells of the lines of the first sentences; none if line 1 is a header or the tags are beside the file."""
-        return [] if self.tag_file or self.table else self.read_head()
+        """The cells of the lines of the first sentences; none if it has another form or its tags are elsewhere."""
+        has_columns = not (self.tag_file or self.table or is_brat(self) or is_pubtator(self))
+        return self.read_head() if has_columns else []
 
     @cached_property
     def is_unnamed(self) -> bool:
@@ -216,6 +219,25 @@ def read_word_table(file: WordFile) -> Iterator[TagExample]:
             f"{file.path}, line 1: expected columns such as sentence_id, word and tag; name them with --tags"
         )
     return file.read_table(file.table)
+
+
+# A text and its entities
+
+
+def is_brat(file: WordFile) -> bool:
+    return annotations_of(file.path) is not None
+
+
+def read_brat(file: WordFile) -> Iterator[TagExample]:
+    return read_brat_file(file.path, file.labeled, file.read_lines)
+
+
+def is_pubtator(file: WordFile) -> bool:
+    return PUBTATOR_TEXT.fullmatch(file.first_line) is not None
+
+
+def read_pubtator(file: WordFile) -> Iterator[TagExample]:
+    return read_pubtator_file(file.path, file.labeled, file.read_lines(file.path))
 
 
 # Two files

@@ -29,7 +29,7 @@ class WordColumns(NamedTuple):
 
 
 def find_word_columns(header: Sequence[str], words: str | None, tags: str | None) -> WordColumns | None:
-    """Return the columns of a header; None if the line is none. `words`, `tags`: the names or numbers that the user gave.
+    """Return the columns of a header; None if the line is none. `words`, `tags`: names or numbers of the user.
 
     >>> find_word_columns(["Sentence #", "Word", "POS", "Tag"], None, None)
     WordColumns(word='Word', tag='Tag', sentence='Sentence #')

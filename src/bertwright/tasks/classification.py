@@ -59,6 +59,7 @@ REPR_LABELS = 3  # maximum number of labels in the text of a prediction
 MAX_TABLE_LABELS = 30  # maximum number of labels in a confusion table
 WORST = 10  # labels and confusions that are shown instead of a larger table
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
+MANY_QUOTES = 0.05  # share of texts in quotes that may enclose the fields of a table
 MISSING = ("NULL", "NaN", "nan", "<NA>", "#N/A")  # labels of rows without one, as programs write them
 UNDECIDED = ("gold_label", "-")  # column and label of SNLI's and MultiNLI's rows on which the annotators disagreed
 LABEL_SEPARATORS = ("|", ";", ",")
@@ -241,6 +242,14 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
                 )
         if empty := count_empty_texts(examples):
             warnings.append(f"{empty:,} examples have an empty text: the model reads [CLS] and [SEP] only")
+        quoted = [
+            example for example in examples if len(example.text) > 1 and {example.text[0], example.text[-1]} == {'"'}
+        ]
+        if len(quoted) > MANY_QUOTES * len(examples):
+            warnings.append(
+                f"{len(quoted):,} texts begin and end with a quote, which stays ({quoted[0].location}); if it encloses "
+                "the field, use --quotes True"
+            )
         if count := sum(SEP in example.text or SEP in (example.text_pair or "") for example in examples):
             hint = "" if self.text_pair else "; a pair's second text needs a column of its own (--text-pair)"
             warnings.append(f"{count:,} examples contain {SEP} in a text: it is read as plain characters{hint}")

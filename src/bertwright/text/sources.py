@@ -26,6 +26,16 @@ DocumentUnit = Literal["blank-line", "file", "line", "section"]
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 HF_SCHEME = "hf://"
+WAYS_OUT = {
+    ".xlsx": "save the sheet as .csv",
+    ".xls": "save the sheet as .csv",
+    ".ods": "save the sheet as .csv",
+    ".xml": "convert it to .jsonl, with a text and its label, or words and tags, in each line",
+    ".html": "extract its text",
+    ".docx": "save it as .txt",
+    ".pdf": "extract its text",
+}
+"""What to do with files that cannot be mistaken for text without markup."""
 SHOWN = 8  # names in a message
 STDIN = "-"  # stands for standard input on the command line
 NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a file first"
@@ -208,6 +218,8 @@ def _check_file(path: str, unit: DocumentUnit, formats: Mapping[str, bool], suff
     file = find_file(path, unit, suffix)
     if file.size == 0:
         raise EmptyFileError(f"{path}: {EMPTY_FILE}; replace it, or leave it out")
+    if file.format not in formats and file.format in WAYS_OUT:
+        raise ValueError(f"{path}: {file.format} is not read; {WAYS_OUT[file.format]}")
     if file.format not in formats:
         alone = [name for name, may_be_compressed in formats.items() if not may_be_compressed]
         each = " ".join(["each but", *alone]) if alone else "each"
