@@ -195,3 +195,37 @@ def test_spans_whose_texts_are_elsewhere_are_found_by_these_or_are_an_error(tmp_
     for odd in (span | {"text": "Linz"}, {"start": 70, "end": 75, "label": "Linz"}):
         with pytest.raises(ValueError, match=r"a\.jsonl, line 1: 'spans': expected 'Linz' from \d+ to \d+, got"):
             list(Tagging().read(write(tmp_path / "a.jsonl", {"text": TEXT, "spans": [odd]})))
+
+
+def test_brat_and_pubtator_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "brat"
+    folder.mkdir()
+    brat = "T1\tPER 0 10\tAnna Weber\nT2\tLOC 20 24\tGraz\nT3\tPER 0 4;5 10\tAnna Weber\nR1\tlives Arg1:T1 Arg2:T2\n"
+    text = TEXT.replace("lives in", "lives\nin")
+    for name, content in {"a.txt": text, "a.ann": brat, "b.txt": TEXT, "b.ann": brat, "annotation.conf": "[x]"}.items():
+        (folder / name).write_text(content)
+    pubtator = tmp_path / "pubtator.txt"
+    title, abstract = text.split("\n")
+    pubtator.write_text(f"7|t|{title}\n7|a|{abstract}\n7\t0\t10\tAnna Weber\tPER\tD1\n7\t20\t24\tGraz\tLOC\n\n8|t|x\n")
+    halves = [("B-PER", "I-PER", "O"), ("O", "B-LOC", "O")]
+    with pytest.warns(UserWarning, match=f"{folder}: read as brat"):
+        assert [one.tags for one in Tagging().read(str(folder))] == [*halves, sum(halves, ())]
+    with pytest.warns(UserWarning, match="read as brat"):
+        assert [one.tags for one in Tagging().read(str(folder / "a.ann"))] == halves
+    with pytest.warns(UserWarning, match=r"pubtator\.txt: read as pubtator"):
+        assert [(one.tags, one.document) for one in Tagging().read(str(pubtator))] == [
+            (halves[0], 0), (halves[1], 0), (("O",), 1)
+        ]  # fmt: skip
+    (folder / "a.ann").write_text("T1\tPER x 10\tAnna\n")
+    with (
+        pytest.warns(UserWarning, match="brat"),
+        pytest.raises(ValueError, match=r"a\.ann, line 1: expected an entity"),
+    ):
+        list(Tagging().read(str(folder / "a.txt")))
+
+
+@pytest.mark.filterwarnings("ignore:.*read as char-spans")
+def test_entities_of_which_none_is_understood_are_noticed(tmp_path: Path) -> None:
+    row = {"text": TEXT, "spans": [{"type": "PER", "from": 0, "to": 10}]}
+    with pytest.warns(UserWarning, match=r"no entity is understood, such as .*line 1: .*'from': 0"):
+        list(Tagging().read(write(tmp_path / "a.jsonl", row)))

@@ -16,7 +16,6 @@ from bertwright.tables import label_dialects as labels
 from bertwright.tables import question_dialects as questions
 from bertwright.tables import word_dialects as words
 from bertwright.tables.json_documents import JsonDocument, JsonRow
-from bertwright.tables.standoff import annotations_of
 
 PLAIN = "plain"  # says that nothing may be recognized
 PARTS = {
@@ -172,7 +171,6 @@ DIALECTS = {
             "brat, `T1<tab>PER 0 4<tab>Anna`",
             words.is_brat,
             words.read_brat,
-            lambda file: str(annotations_of(file.path)),
         ),
         Dialect(
             "pubtator",

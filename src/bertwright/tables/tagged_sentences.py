@@ -27,7 +27,7 @@ from bertwright.tables.dialects import PLAIN, recognize
 from bertwright.tables.label_dialects import ANSWER, REJECTED
 from bertwright.tables.row_formats import LIST_FORMATS, read_file_rows
 from bertwright.tables.schema import TableSchema
-from bertwright.tables.standoff import texts_of_annotations
+from bertwright.tables.standoff import annotations_of, texts_of_annotations
 from bertwright.tables.tables import column_names, leave_out_rows, read_rows
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.word_dialects import PLAIN_LISTS, RowColumns, WordFile
@@ -96,7 +96,8 @@ def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnForma
             f"{path}: sentences are read from .jsonl, .json, .parquet, .conllu, columns of words and tags such as "
             ".conll, and a .csv whose first line names columns, such as sentence_id,word,tag; convert the file"
         )
-    dialect = recognize("words", file, file.path, columns.dialect)
+    place = str(Path(file.path).parent) if annotations_of(file.path) else file.path  # one warning for all files
+    dialect = recognize("words", file, place, columns.dialect)
     return dialect.rows(file) if dialect else file.read(None, None)
 
 
