@@ -366,7 +366,7 @@ def test_lines_beside_labels_are_texts_whatever_tabs_they_have(tmp_path: Path) -
         write(tmp_path / folder / "mapping.txt", "0\tof stone\n1\twet\n")
     rows = [("a\tmill", "of stone"), ("the\triver", "wet")]
     for path in (tmp_path / "a/train_text.txt", tmp_path / "a"):
-        with pytest.warns(UserWarning, match=r"mapping\.txt: the labels of .*train_labels\.txt have the names in it"):
+        with pytest.warns(UserWarning, match=r"mapping\.txt: the labels of .*train_labels\.txt "):
             assert rows_of(path) == rows
     assert rows_of(f"{tmp_path}/*/train_text.txt") == [*rows, *rows]
     write(tmp_path / "a/mapping.txt", "0\tof stone\n")

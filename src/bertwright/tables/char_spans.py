@@ -125,9 +125,8 @@ def count_in_characters(
     if in_text:
         return in_text
     if all(span.text and text.count(span.text) == 1 for span in spans):
-        places = {span: text.index(span.text or "") for span in spans}
-        found = [span._replace(start=place, end=place + len(span.text or "")) for span, place in places.items()]
-        return found, BY_TEXT
+        ends = [(text.index(span.text or "") + len(span.text or ""), span) for span in spans]
+        return [span._replace(start=end - len(span.text or ""), end=end) for end, span in ends], BY_TEXT
     odd = next((span for span in spans if not _has_text(text, span)), max(spans, key=lambda span: span.end))
     got = text[max(odd.start, 0) : max(odd.end, 0)][:SHOWN]
     raise ValueError(

@@ -21,8 +21,8 @@ PUBTATOR_ENTITY = re.compile(r"[^|\t]+\t(\d+)\t(\d+)\t([^\t]*)\t([^\t]+)(\t.*)?"
 def texts_of_annotations(files: Sequence[str]) -> list[str]:
     """Return files with the text in place of each .ann that has one beside it; brat's settings are left out."""
     texts = {file: str(Path(file).with_suffix(".txt")) for file in files if file.endswith(".ann")}
-    kept = [texts[file] if file in texts and Path(texts[file]).is_file() else file for file in files]
-    return [*dict.fromkeys(file for file in kept if not (texts and file.endswith(".conf")))]
+    replaced = [texts[file] if file in texts and Path(texts[file]).is_file() else file for file in files]
+    return [*dict.fromkeys(file for file in replaced if not (texts and file.endswith(".conf")))]
 
 
 def annotations_of(path: str) -> str | None:

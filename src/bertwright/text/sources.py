@@ -26,16 +26,11 @@ DocumentUnit = Literal["blank-line", "file", "line", "section"]
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 HF_SCHEME = "hf://"
-WAYS_OUT = {
-    ".xlsx": "save the sheet as .csv",
-    ".xls": "save the sheet as .csv",
-    ".ods": "save the sheet as .csv",
+WAYS_OUT = {  # for files that cannot be mistaken for text without markup
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as .csv"),
+    **dict.fromkeys((".html", ".docx", ".pdf"), "save its text as .txt"),
     ".xml": "convert it to .jsonl, with a text and its label, or words and tags, in each line",
-    ".html": "extract its text",
-    ".docx": "save it as .txt",
-    ".pdf": "extract its text",
 }
-"""What to do with files that cannot be mistaken for text without markup."""
 SHOWN = 8  # names in a message
 STDIN = "-"  # stands for standard input on the command line
 NOT_SEEKABLE = "a pipe or a device, which cannot be read twice; write it to a file first"
