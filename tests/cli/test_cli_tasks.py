@@ -410,7 +410,7 @@ MISUSE: dict[str, tuple[str, str]] = {
     # evaluate, predict
     "not fine-tuned": ("evaluate bert dev.tsv", "bert: not fine-tuned on a task yet; bertwright finetune"),
     "no files": ("evaluate classification", "no file given; for example: bertwright evaluate MODEL dev.tsv"),
-    "files of another kind": ("evaluate question-answering dev.tsv", "expected .json"),
+    "files of another kind": ("evaluate question-answering dev.tsv", "no column 'question'"),
     "scores exist": ("evaluate classification header.tsv --output one.tsv", "one.tsv: already exists"),
     "texts and files": ("predict classification a --inputs one.tsv --output found.tsv", "give either texts, or files"),
     "neither": ("predict classification", "give either texts, or files with --inputs"),

@@ -317,7 +317,7 @@ def test_line_and_document_of_100_mb_are_read(tmp_path: Path) -> None:
         ("a.jsonl", b'{"text": "a \\ud800 b"}', r"line 1: \\ud800 is half a surrogate pair"),
         ("a.jsonl", b'{"text": "a", "id": ' + b"1" * 5000 + b"}", r"a\.jsonl, line 1: not valid JSON .*digits"),
         ("a.csv", b"text,text\na,b\n", r"a\.csv, line 1: 'text' names several columns"),
-        ("a.csv", b"text,id\ra,1\r", r"a\.csv, line 1: .*carriage return"),
+        ("a.csv", b"text,id\ra,1\n", r"a\.csv, line 1: .*carriage return"),
         ("a.csv", b"id,body\n1,a\n", r"a\.csv, line 1: no column 'text'; the columns are id, body"),
         ("a.csv", b'id,text\n1,"a\nb"\n2\n', r"a\.csv, line 4: expected 2 columns \(id, text\), got 1"),
         ("a.csv", b'id,text\n1,"a\n2,b\n', r"a\.csv, line 2: .*is a quote left open"),
@@ -360,8 +360,9 @@ def test_invalid_bytes_are_replaced_and_counted_on_request(tmp_path: Path) -> No
     path.write_bytes(b"a\xff \xe9\xef\xbf\xbd\n\n" + b"b" * 10_000 + b"\0\xe3")
     stats = ReadStats()
     found = [d.text for d in read(CorpusSettings((str(path),), encoding_errors="replace"), stats=stats)]
-    assert found == ["a\ufffd \ufffd\ufffd", "b" * 10_000 + "\ufffd\ufffd"]
-    assert (stats.invalid_sequences, stats.first_invalid) == (4, f"{path}, byte 1: ff is not UTF-8 text")
+    assert found == ["a\ufffd \ufffd\ufffd", "b" * 10_000 + "\ufffd"]
+    assert (stats.invalid_sequences, stats.dropped_nuls) == (3, 1)
+    assert stats.first_invalid == f"{path}, byte 1: ff is not UTF-8 text"
     path.write_bytes(b"\0")
     with pytest.raises(ValueError, match="is binary"):
         texts(path, encoding_errors="replace")

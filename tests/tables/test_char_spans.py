@@ -19,7 +19,9 @@ from bertwright.tasks.tagging import Tagging
 TEXT = "Anna Weber lives in Graz."
 SPANS = [(0, 10, "PER"), (20, 24, "LOC")]
 OBJECTS = [{"start": start, "end": end, "label": label} for start, end, label in SPANS]
-STUDIO = [{"value": {"start": s, "end": e, "text": "?", "labels": [label]}, "type": "labels"} for s, e, label in SPANS]
+STUDIO = [
+    {"value": {"start": s, "end": e, "text": TEXT[s:e], "labels": [label]}, "type": "labels"} for s, e, label in SPANS
+]
 FORMS = {
     "doccano.jsonl": {"id": 1, "text": TEXT, "label": SPANS, "Comments": []},
     "doccano-old.jsonl": {"text": TEXT, "labels": SPANS},
@@ -126,7 +128,7 @@ def test_tags_equal_those_of_a_search_through_all_words(limits: list[tuple[int, 
     text, offsets = "ab c, def gh", [(0, 2), (3, 4), (4, 5), (6, 9), (10, 12)]
     spans = [CharSpan(start, end, str(n)) for n, (start, end) in enumerate(limits)]
     expected = ["O"] * len(offsets)
-    for start, end, label in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
+    for start, end, label, _ in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
         touched = [n for n, (first, last) in enumerate(offsets) if first < end and last > start]
         if touched and all(expected[n] == "O" for n in touched):
             expected[touched[0] : touched[-1] + 1] = [f"B-{label}"] + [f"I-{label}"] * (len(touched) - 1)
@@ -149,3 +151,81 @@ def test_examples_that_an_annotator_of_prodigy_rejected_are_left_out_of_training
         read = list(read_sentences(str(path), labeled=True))
     assert [example.words for example in read] == [("Paris", "accept")] * 2
     assert len(list(read_sentences(str(path), labeled=False))) == 4
+
+
+LONG = "🎉🎉 Anna Weber\r\nlives — in Graz ."
+ENTITIES = [("Anna Weber", "PER"), ("Graz", "LOC")]
+
+
+@pytest.mark.parametrize("has_texts", [True, False])
+@pytest.mark.parametrize(
+    ("unit", "text", "annotated"),
+    [
+        ("utf-16-le", LONG, LONG),
+        ("utf-32-le", LONG.replace("\r", ""), LONG),
+        ("utf-16-le", LONG.replace("\r", ""), LONG),
+        ("utf-32-le", LONG, LONG.replace("\r", "")),
+        ("utf-16-le", LONG, LONG.replace("\r", "")),
+        ("utf-8", LONG, LONG),
+    ],
+)
+def test_spans_that_count_something_else_are_converted(
+    tmp_path: Path, unit: str, text: str, annotated: str, has_texts: bool
+) -> None:
+    size = len("a".encode(unit))
+    spans = []
+    for name, label in ENTITIES:
+        start = len(annotated[: annotated.index(name)].encode(unit)) // size
+        span = {"start": start, "end": start + len(name), "label": label}
+        spans.append(span | {"text": name} if has_texts else span)
+    with pytest.warns(UserWarning, match="the spans of 1 texts count .*; converted to characters"):
+        (example,) = Tagging().read(write(tmp_path / "a.jsonl", {"text": text, "spans": spans}))
+    assert example.tags is not None
+    assert [
+        word for word, tag in zip(example.words, example.tags, strict=True) if tag != "O"
+    ] == "Anna Weber Graz".split()
+    assert not example.changed_spans
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_spans_whose_texts_are_elsewhere_are_found_by_these_or_are_an_error(tmp_path: Path) -> None:
+    span = {"start": 1, "end": 5, "label": "LOC", "text": "Graz"}
+    (example,) = Tagging().read(write(tmp_path / "a.jsonl", {"text": TEXT, "spans": [span]}))
+    assert example.tags == ("O", "O", "O", "O", "B-LOC", "O")
+    for odd in (span | {"text": "Linz"}, {"start": 70, "end": 75, "label": "Linz"}):
+        with pytest.raises(ValueError, match=r"a\.jsonl, line 1: 'spans': expected 'Linz' from \d+ to \d+, got"):
+            list(Tagging().read(write(tmp_path / "a.jsonl", {"text": TEXT, "spans": [odd]})))
+
+
+def test_brat_and_pubtator_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "brat"
+    folder.mkdir()
+    brat = "T1\tPER 0 10\tAnna Weber\nT2\tLOC 20 24\tGraz\nT3\tPER 0 4;5 10\tAnna Weber\nR1\tlives Arg1:T1 Arg2:T2\n"
+    text = TEXT.replace("lives in", "lives\nin")
+    for name, content in {"a.txt": text, "a.ann": brat, "b.txt": TEXT, "b.ann": brat, "annotation.conf": "[x]"}.items():
+        (folder / name).write_text(content)
+    pubtator = tmp_path / "pubtator.txt"
+    title, abstract = text.split("\n")
+    pubtator.write_text(f"7|t|{title}\n7|a|{abstract}\n7\t0\t10\tAnna Weber\tPER\tD1\n7\t20\t24\tGraz\tLOC\n\n8|t|x\n")
+    halves = [("B-PER", "I-PER", "O"), ("O", "B-LOC", "O")]
+    with pytest.warns(UserWarning, match=f"{folder}: read as brat"):
+        assert [one.tags for one in Tagging().read(str(folder))] == [*halves, sum(halves, ())]
+    with pytest.warns(UserWarning, match="read as brat"):
+        assert [one.tags for one in Tagging().read(str(folder / "a.ann"))] == halves
+    with pytest.warns(UserWarning, match=r"pubtator\.txt: read as pubtator"):
+        assert [(one.tags, one.document) for one in Tagging().read(str(pubtator))] == [
+            (halves[0], 0), (halves[1], 0), (("O",), 1)
+        ]  # fmt: skip
+    (folder / "a.ann").write_text("T1\tPER x 10\tAnna\n")
+    with (
+        pytest.warns(UserWarning, match="brat"),
+        pytest.raises(ValueError, match=r"a\.ann, line 1: expected an entity"),
+    ):
+        list(Tagging().read(str(folder / "a.txt")))
+
+
+@pytest.mark.filterwarnings("ignore:.*read as char-spans")
+def test_entities_of_which_none_is_understood_are_noticed(tmp_path: Path) -> None:
+    row = {"text": TEXT, "spans": [{"type": "PER", "from": 0, "to": 10}]}
+    with pytest.warns(UserWarning, match=r"no entity is understood, such as .*line 1: .*'from': 0"):
+        list(Tagging().read(write(tmp_path / "a.jsonl", row)))

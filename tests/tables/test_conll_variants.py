@@ -1,5 +1,6 @@
 """Tagged words as they are published: numbered words, brackets, words and tags in two files, folders of files."""
 
+import json
 import warnings
 from pathlib import Path
 
@@ -129,3 +130,67 @@ def test_types_without_prefix_are_spans_with_scheme_io():
     assert task.labels == ("O", "B-location-GPE", "B-person-artist", "I-person-artist")
     plain = Tagging().with_labels_of(examples)
     assert "--scheme io" in "".join(plain.warnings(examples))
+
+
+SENTENCES = [(("Ada", "King", "left", "."), ("B-PER", "I-PER", "O", "O")), (("In", "Bonn"), ("O", "B-LOC"))]
+
+
+def table(header: str, separator: str = ",", ids: tuple[str, str] | None = ("1", "2"), repeat: bool = True) -> str:
+    """Return the sentences as a table with a word per row; without ids, blank rows separate them."""
+    lines = []
+    for number, (words, tags) in enumerate(SENTENCES):
+        lines += [""] if number and not ids else []
+        for place, row in enumerate(zip(words, tags, strict=True)):
+            lines.append(separator.join([*([ids[number] if repeat or not place else ""] if ids else []), *row]))
+    return "\n".join([header.replace(",", separator), *lines]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", table("sentence_id,word,tag")),
+        ("a.csv", table("Sentence #,Word,Tag", ids=("Sentence: 1", "Sentence: 2"), repeat=False)),
+        ("a.csv", table("sent_id;Token;Label", ";")),
+        ("a.csv", table("word,ner", ids=None)),
+        ("a.tsv", table("sentence_id,words,labels", "\t")),
+        ("a.tsv", table("Sentence #,Word,Tag", "\t", ("Sentence: 1", "Sentence: 2"), repeat=False)),
+        ("a.conll", table("word,tag", " ", ids=None)),
+        ("a.txt", table("token,ner_tags", "\t", ids=None)),
+    ],
+)
+def test_tables_of_words_are_read_by_their_header(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.warns(UserWarning, match="read as word-table"):
+        assert [(found.words, found.tags) for found in read_sentences(str(path), True)] == SENTENCES
+    with pytest.warns(UserWarning, match="read as word-table"):
+        assert [found.words for found in read_sentences(str(path), False)] == [words for words, _ in SENTENCES]
+    last, _ = content.split("\n")[-2:]
+    path.write_text(content.replace(last, last.replace("Bonn", "")))
+    message = rf"line {content.count(chr(10))}: (no word|expected column)"
+    with pytest.warns(UserWarning, match="word-table"), pytest.raises(ValueError, match=message):
+        list(read_sentences(str(path), True))
+
+
+def test_rows_of_a_word_are_joined_by_their_sentence(tmp_path):
+    path = tmp_path / "a.jsonl"
+    rows = [
+        {"sentence_id": number, "word": word, "tag": tag}
+        for number, pair in enumerate(SENTENCES)
+        for word, tag in zip(*pair, strict=True)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [(found.words, found.tags) for found in read_sentences(str(path), True)] == SENTENCES
+    assert [found.words for found in read_sentences(str(path), False)] == [words for words, _ in SENTENCES]
+
+
+def test_columns_of_a_table_of_words_are_chosen_by_name_or_number(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("id\tword\tpos\ttag\n1\tAda\tNNP\tB-PER\n")
+    for tags, expected in (("pos", ("NNP",)), ("3", ("NNP",)), ("-1", ("B-PER",))):
+        with pytest.warns(UserWarning, match="read as word-table"):
+            (found,) = read_sentences(str(path), True, ColumnFormat(tags=tags))
+        assert found.tags == expected
+    path.write_text("sentence_id\tword\n1\tAda\n")
+    with pytest.warns(UserWarning, match="word-table"), pytest.raises(ValueError, match="line 1: expected columns"):
+        list(read_sentences(str(path), True))

@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.corpus.documents import read as read_corpus
+from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.presets import TaskSettings
-from bertwright.tasks.task_data import digest_files
+from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task_data import digest_files, read_examples
 from bertwright.text import decoding
 from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks, read_text
 from bertwright.text.sources import InputFile, find_file
@@ -280,3 +283,96 @@ def test_archive_that_names_a_place_before_its_start_is_damaged(tmp_path: Path) 
 @pytest.mark.filterwarnings("ignore:.*read as json-member")
 def test_objects_beside_a_list_of_columns_are_rows_as_they_are(tmp_path: Path) -> None:
     assert rows_of(write(tmp_path / "a.json", {"columns": ["text", "label"], "data": OBJECTS})) == ROWS
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_excels_first_line_names_the_separator(tmp_path: Path, name: str, separator: str) -> None:
+    content = "\ufeff" + f"sep={separator}\n" + TABLE.replace(",", separator)
+    path = write(tmp_path / name, content.replace("\n", "\r\n"))
+    assert [row.location for row in Classification().read(str(path))] == [f"{path}, line 3", f"{path}, line 4"]
+    assert rows_of(path) == ROWS
+
+
+RESULTS = [[{"type": "choices", "value": {"choices": [label]}}] for _, label in ROWS]
+STUDIO = [
+    {"data": {"text": text}, "annotations": [{"was_cancelled": True}, {"result": result}]}
+    for (text, _), result in zip(ROWS, RESULTS, strict=True)
+]
+MINIMAL = [{"id": 1, "text": text, "mood": label, "annotator": 1} for text, label in ROWS]
+REJECTED = {"text": "no", "accept": ["x"], "answer": "reject"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", STUDIO),
+        ("a.json", MINIMAL),
+        ("a.json", [{**row, "mood": {"choices": [row["mood"]]}} for row in MINIMAL]),
+        ("a.csv", "annotation_id,lead_time,mood,text\n1,2.5,x,a mill\n1,2.5,y,the river\n"),
+        ("a.json", [*({"text": text, "accept": [label], "answer": "accept"} for text, label in ROWS), REJECTED]),
+        ("a.json", [{"text": text, "cats": {"x": float(label == "x"), "y": label == "y"}} for text, label in ROWS]),
+    ],
+)
+def test_labels_are_read_as_annotation_tools_write_them(tmp_path: Path, name: str, content: Any) -> None:
+    path = write(tmp_path / name, content)
+    with pytest.warns(UserWarning, match="read as annotations") as warned:
+        assert rows_of(path) == ROWS
+    assert any("'answer' is reject or ignore: 1" in str(one.message) for one in warned) == ("reject" in str(content))
+    with pytest.warns(UserWarning, match="read as annotations") if content is STUDIO else nullcontext():
+        assert [text for text, _ in rows_of(path, labeled=False)][:2] == [text for text, _ in ROWS]
+
+
+@pytest.mark.parametrize("cats", [{"x": 1, "y": 1}, {"x": 0, "y": 0}])
+@pytest.mark.filterwarnings("ignore:.*read as annotations")
+def test_several_or_no_annotated_labels_are_an_error_that_names_multi_label(tmp_path: Path, cats: Any) -> None:
+    with pytest.raises(ValueError, match=r"a\.json, line 1: .*a list of [02]; .*--task multi-label"):
+        rows_of(write(tmp_path / "a.json", [{"text": "a", "cats": cats}]))
+
+
+@pytest.mark.filterwarnings("ignore:.*(read as|have the names)")
+def test_lines_beside_labels_are_texts_whatever_tabs_they_have(tmp_path: Path) -> None:
+    for folder in "ab":
+        write(tmp_path / folder / "train_text.txt", "a\tmill\nthe\triver\n")
+        write(tmp_path / folder / "train_labels.txt", "0\n1\n")
+        write(tmp_path / folder / "mapping.txt", "0\tof stone\n1\twet\n")
+    rows = [("a\tmill", "of stone"), ("the\triver", "wet")]
+    for path in (tmp_path / "a/train_text.txt", tmp_path / "a"):
+        with pytest.warns(UserWarning, match=r"mapping\.txt: the labels of .*train_labels\.txt "):
+            assert rows_of(path) == rows
+    assert rows_of(f"{tmp_path}/*/train_text.txt") == [*rows, *rows]
+    write(tmp_path / "a/mapping.txt", "0\tof stone\n")
+    assert rows_of(tmp_path / "a") == [("a\tmill", "0"), ("the\triver", "1")]
+
+
+@pytest.mark.filterwarnings("ignore:.*read as class-")
+@pytest.mark.parametrize("names", [("x.txt", "y.txt"), ("x/1.txt", "y/2.txt")])
+def test_files_that_the_shell_names_are_read_as_their_glob(tmp_path: Path, names: tuple[str, str]) -> None:
+    paths = [str(write(tmp_path / name, f"{text}\n")) for name, (text, _) in zip(names, ROWS, strict=True)]
+    found = read_examples(Classification(), TaskSettings("classification", train=tuple(paths)), "train")
+    assert [(example.text, example.label) for example in found] == ROWS
+    write(tmp_path / f"z{names[0][1:]}", "another text\n")
+    assert join_as_glob(paths) == paths
+
+
+@pytest.mark.parametrize(("name", "hint"), [("a.xlsx", "as .csv"), ("a.xml", ".jsonl"), ("d/a.xml", ".jsonl")])
+def test_files_that_are_no_tables_are_named_with_the_way_out(tmp_path: Path, name: str, hint: str) -> None:
+    path = write(tmp_path / name, "<x/>")
+    write(path.with_name("b" + path.suffix), "<x/>")
+    for place in (path, path.parent):
+        with pytest.raises(ValueError, match=rf"a\{path.suffix}: \{path.suffix} is not read; .*{hint}"):
+            rows_of(place)
+
+
+def test_texts_in_quotes_that_stay_are_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", 'text\tlabel\n"a mill"\tx\nthe river\ty\n')
+    examples = list(Classification().read(str(path)))
+    assert any("1 texts begin and end with a quote" in text for text in Classification().warnings(examples))
+
+
+def test_tags_that_are_all_one_value_and_a_file_that_is_one_sentence_are_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "mill O\n" * 501)
+    task = Tagging(labels=("O", "B-PER", "I-PER"), scheme="iob2")
+    one, two = task.warnings(list(task.read(str(path))))
+    assert f"501 words is all of {path}" in one
+    assert "all 501 words have the tag 'O'" in two

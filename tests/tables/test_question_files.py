@@ -290,11 +290,9 @@ DEEP = "[" * 100_000
         (tree(question(answers=[3])), ", question q1, answers: expected a JSON object, got 3"),
         (tree(question(answers=[{"answer_start": 3}])), ', question q1, answers: "text" is missing'),
         (tree(question(answers=[{"text": "", "answer_start": 3}])), ", question q1: an answer is empty"),
-        (tree(question(answers=[{"text": "a", "answer_start": "3"}])), '"answer_start": expected a whole number'),
+        (tree(question(answers=[{"text": "a", "answer_start": "3a"}])), '"answer_start": expected a whole number'),
         (tree(question(answers={"text": ["a"], "answer_start": []})), '1 in "text" but 0 in "answer_start"'),
-        (tree(question(is_impossible=1)), ', question q1: "is_impossible": expected true or false, got 1'),
-        (tree(question(is_impossible=True)), ', question q1: "is_impossible" is true and there are 1 answers'),
-        (tree(question(answers=[], is_impossible=False)), '"is_impossible" is false and there are 0 answers'),
+        (tree(question(is_impossible=2)), ', question q1: "is_impossible": expected true or false, got 2'),
         (json.dumps(tree(question(question="\ud800"))), '\\ud800 in "question" is half a surrogate pair'),
     ],
 )
@@ -326,8 +324,8 @@ def test_invalid_json_lines_are_rejected(tmp_path: Path, lines: list[str], messa
 
 
 def test_unreadable_files_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"own\.csv: expected \.json or \.jsonl or \.parquet"):
-        list(read_questions(str(tmp_path / "own.csv")))
+    with pytest.raises(ValueError, match=r"own\.txt: expected \.csv or \.json or "):
+        list(read_questions(write(tmp_path, "x", "own.txt")))
     with pytest.raises(ValueError, match=r"none\.json: no such file"):
         list(read_questions(str(tmp_path / "none.json")))
     path = tmp_path / "latin.jsonl"
@@ -363,3 +361,45 @@ def test_json_in_a_zip_is_read(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("train.json", json.dumps(tree(question())))
     assert [example.id for example in read_questions(str(tmp_path / "a.zip"))] == ["q1"]
+
+
+def test_contradictory_questions_are_left_out_and_counted(tmp_path: Path) -> None:
+    both = [
+        question(id="q1"),
+        question(id="q2", is_impossible=True),
+        question(id="q3", answers=[], is_impossible=False),
+        question(id="q4", answers=None),
+    ]
+    with pytest.warns(UserWarning, match=r"2 questions left out, .* 'is_impossible' \(.*q2.*q3\)"):
+        assert [example.id for example in read_questions(write(tmp_path, tree(*both)))] == ["q1", "q4"]
+    with (
+        pytest.warns(UserWarning, match="1 questions"),
+        pytest.raises(ValueError, match="no questions without contradictions"),
+    ):
+        list(read_questions(write(tmp_path, tree(both[1]))))
+
+
+@pytest.mark.parametrize("start", ["4", "4.0", 4, 4.0])
+@pytest.mark.parametrize("names", [("answer_text", "answer_start"), ("answer", "start")])
+def test_a_table_of_questions_has_an_answer_per_row(tmp_path: Path, start: Any, names: tuple[str, str]) -> None:
+    row = {"qid": "1", "context": "the mill, the mill", "question": "What?", names[0]: "mill", names[1]: start}
+    none = row | {"qid": "2", names[0]: "", names[1]: ""}
+    columns = "\t".join(row) + "\tis_impossible\n"
+    lines = ["\t".join(map(str, one.values())) + f"\t{flag}\n" for one, flag in ((row, "False"), (none, "True"))]
+    for path in (
+        write(tmp_path, columns + "".join(lines), "a.tsv"),
+        write(tmp_path, json.dumps(row) + "\n" + json.dumps(none | {"is_impossible": True}), "a.jsonl"),
+    ):
+        first, second = read_questions(path)
+        assert (first.id, first.answers, first.is_impossible) == ("1", (GoldAnswer("mill", 4),), False)
+        assert (second.answers, second.is_impossible) == ((), True)
+        assert [example.answers for example in read_questions(path, labeled=False)] == [(), ()]
+
+
+def test_questions_of_a_folder_and_of_a_glob_are_read_in_order(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name in "ba":
+        write(tmp_path, json.dumps({"question": name, "context": "c", "answers": ["c"]}), f"d/{name}.jsonl")
+    for path in (tmp_path / "d", tmp_path / "d/*.jsonl"):
+        found = [(example.question, example.id) for example in read_questions(str(path), labeled=False)]
+        assert found == [("a", "a.jsonl:1"), ("b", "b.jsonl:1")]

@@ -324,7 +324,7 @@ TABLE = "text\tlabel\na\t0\n"
         ("a.tsv", TABLE.replace("label", "text"), TableSchema(("text",)), r"line 1: 'text' names several columns"),
         ("a.csv", 'text,label\n"a,0\n', BOTH, r"a\.csv, line 2: .*is a quote left open"),
         ("a.csv", 'text,label\nb,1\n"a,0\nc,1\nd,0\n', BOTH, r"a\.csv, line 3: .*is a quote left open"),
-        ("a.csv", "text,label\ra,0\r", BOTH, r"a\.csv, line 1: .*carriage return"),
+        ("a.csv", "text,label\ra,0\n", BOTH, r"a\.csv, line 1: .*carriage return"),
         ("a.jsonl", '{"text": "a", "text": "b", "label": 0}', BOTH, r"line 1: not valid JSON \('text' occurs twice\)"),
         ("a.jsonl", '{"text": "a"}', BOTH, r"a\.jsonl, line 1: no column 'label'; the columns are text"),
         ("a.jsonl", '{"text": 3, "label": 0}', BOTH, r"line 1: expected a string in 'text', got int"),

@@ -327,10 +327,10 @@ def test_word_that_columns_cannot_represent_is_rejected(word):
         to_conll([word], ["O"])
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
-def test_formats_that_are_not_columns_are_not_read_as_such(tmp_path, name):
-    with pytest.raises(ValueError, match=rf"{name}: .*\.jsonl"):
-        list(read_sentences(str(tmp_path / name), labeled=True))
+def test_formats_that_are_not_columns_are_not_read_as_such(tmp_path):
+    (tmp_path / "a.csv").write_text("Ada,B-PER\nKing,I-PER\n")
+    with pytest.raises(ValueError, match=r"a\.csv: .*\.jsonl"):
+        list(read_sentences(str(tmp_path / "a.csv"), labeled=True))
 
 
 TEXTS = st.text() | st.lists(

@@ -14,6 +14,7 @@ from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_minimum, check_not_str
 from bertwright.inference.predict_settings import TABLE_SUFFIXES
 from bertwright.interop.model_files import check_model
+from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.text.sources import check_exist, check_unique
 from bertwright.training.device_settings import DeviceSettings
@@ -88,7 +89,7 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     ):
         names = (settings.model, *settings.ensemble)
         model, members, task, notices = load_for_task(names, settings.overrides, settings.threshold, context)
-        examples = [example for path in settings.inputs for example in task.read(path)]
+        examples = [example for path in join_as_glob(settings.inputs) for example in task.read(path)]
         if not examples:
             raise ValueError(f"{settings.inputs[0]}: no examples in it")
         task.check(examples)

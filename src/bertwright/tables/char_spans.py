@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from bertwright.tables.tag_schemes import OUTSIDE
@@ -22,6 +23,8 @@ class CharSpan(NamedTuple):
     start: int
     end: int
     label: str
+    text: str | None = None
+    """These characters as the file repeats them, which tell how it counts."""
 
 
 def parse_spans(value: Any, location: str, depth: int = 0) -> list[CharSpan]:
@@ -52,7 +55,7 @@ def parse_spans(value: Any, location: str, depth: int = 0) -> list[CharSpan]:
             end = start + value["length"]
         label = label[0] if isinstance(label, list) and len(label) == 1 else label
         if type(start) is int and type(end) is int and isinstance(label, str):
-            return [CharSpan(start, end, label)]
+            return [CharSpan(start, end, label, value["text"] if isinstance(value.get("text"), str) else None)]
         if start is None and isinstance(value.get("type"), str):  # a relation, or a choice for the whole text
             return []
     form = '{"start": 0, "end": 4, "label": "PER"} or [0, 4, "PER"]'
@@ -62,8 +65,8 @@ def parse_spans(value: Any, location: str, depth: int = 0) -> list[CharSpan]:
 def _spans_by_label(value: dict[str, Any]) -> list[CharSpan] | None:
     """Return spans given as label, text and places, as CLUENER does; the end is inclusive if the text's length says so.
 
-    >>> _spans_by_label({"city": {"Bonn": [[3, 6]]}, "name": {"Ada": [[8, 11]]}})
-    [CharSpan(start=3, end=7, label='city'), CharSpan(start=8, end=11, label='name')]
+    >>> [span[:3] for span in _spans_by_label({"city": {"Bonn": [[3, 6]]}, "name": {"Ada": [[8, 11]]}})]
+    [(3, 7, 'city'), (8, 11, 'name')]
     """
     spans = []
     for label, texts in value.items():
@@ -76,6 +79,65 @@ def _spans_by_label(value: dict[str, Any]) -> list[CharSpan] | None:
                 start, end = place
                 spans.append(CharSpan(start, end + (end - start == len(text) - 1), label))
     return spans
+
+
+COUNTED: dict[str, Callable[[str], int]] = {
+    "characters": lambda character: 1,
+    "UTF-16 units": lambda character: 1 + (character > "\uffff"),
+    "characters, with \\r\\n as line ends": lambda character: 1 + (character == "\n"),
+    "UTF-16 units, with \\r\\n as line ends": lambda character: 1 + (character > "\uffff" or character == "\n"),
+    "characters, with \\n as line ends": lambda character: character != "\r",
+    "UTF-16 units, with \\n as line ends": lambda character: (character != "\r") + (character > "\uffff"),
+    "bytes of UTF-8": lambda character: len(character.encode("utf-8", "surrogatepass")),
+}
+"""What programs count, and how much a character adds."""
+
+
+BY_TEXT = "units that are not known, and were found by their own texts"
+
+
+def count_in_characters(
+    text: str, spans: Sequence[CharSpan], words: Sequence[tuple[int, int]], location: str
+) -> tuple[list[CharSpan], str]:
+    """Return spans that count the characters of a text, and what they counted in the file, one of `COUNTED` or BY_TEXT.
+
+    The texts of the spans decide; without these, the spans are to begin and end with words, if any count makes them.
+    Raises ValueError for a span that is not in the text by any count.
+
+    >>> count_in_characters("🎉 Ada", [CharSpan(3, 6, "PER")], [(0, 1), (2, 5)], "")
+    ([CharSpan(start=2, end=5, label='PER', text=None)], 'UTF-16 units')
+    """
+    firsts, lasts = {first for first, _ in words}, {last for _, last in words}
+    in_text = None
+    for name, count in COUNTED.items():
+        starts = [*accumulate(map(count, text), initial=0)]
+        places = dict(zip(reversed(starts), range(len(text), -1, -1), strict=True))
+        found = [
+            span._replace(start=places[span.start], end=places[span.end])
+            for span in spans
+            if span.start in places and span.end in places
+        ]
+        if len(found) < len(spans) or not all(_has_text(text, span) for span in found):
+            continue
+        in_text = in_text or (found, name)
+        if any(span.text for span in spans) or all(span.start in firsts and span.end in lasts for span in found):
+            return found, name
+    if in_text:
+        return in_text
+    if all(span.text and text.count(span.text) == 1 for span in spans):
+        ends = [(text.index(span.text or "") + len(span.text or ""), span) for span in spans]
+        return [span._replace(start=end - len(span.text or ""), end=end) for end, span in ends], BY_TEXT
+    odd = next((span for span in spans if not _has_text(text, span)), max(spans, key=lambda span: span.end))
+    got = text[max(odd.start, 0) : max(odd.end, 0)][:SHOWN]
+    raise ValueError(
+        f"{location}: expected {odd.text or odd.label!r} from {odd.start} to {odd.end}, got {got!r}; counted in "
+        f"{', '.join([*COUNTED][:2])} or otherwise, the spans are not in the text: fix them"
+    )
+
+
+def _has_text(text: str, span: CharSpan) -> bool:
+    """Return whether a span has the text that the file says, but for white space."""
+    return span.text is None or text[span.start : span.end].split() == span.text.split()
 
 
 def tags_of_spans(
@@ -91,7 +153,7 @@ def tags_of_spans(
     tags = [OUTSIDE] * len(offsets)
     firsts, lasts = [first for first, _ in offsets], [last for _, last in offsets]
     changed = []
-    for start, end, label in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
+    for start, end, label, _ in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
         low, high = bisect_right(lasts, start), bisect_left(firsts, end)  # the words that it touches
         # The spans before are at least as long, so none of them lies between the first and the last of these words.
         is_free = low < high and tags[low] == tags[high - 1] == OUTSIDE

@@ -16,6 +16,7 @@ from bertwright.text.lines import MAX_CHARACTERS
 from bertwright.text.sources import InputFile
 
 QUOTES_HINT = "; are fields in quotes? Use --quotes True (corpus commands: convert the table to .csv)"  # if not set
+EXCEL_SEPARATOR = re.compile(r"sep=(.)\s*")  # a first line that names the separator
 _LIMIT_LOCK = threading.RLock()  # held while `csv.field_size_limit` is raised
 
 
@@ -24,25 +25,28 @@ def read_delimited_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a delimited table.
 
-    Blank lines are skipped, and so are blank cells after the last column; in a table of one column they are empty
-    values. Rows with too few columns are skipped and counted if the schema allows it. Raises ValueError for missing and
-    ambiguous columns, for other rows with too few or too many columns, and for quotes that are not closed.
+    A first line such as `sep=;`, which Excel reads, names the separator. Blank lines are skipped, and so are blank
+    cells after the last column; in a table of one column they are empty values. Rows with too few columns are skipped
+    and counted if the schema allows it. Raises ValueError for missing and ambiguous columns, for other rows with too
+    few or too many columns, and for quotes that are not closed.
     """
     quotes = file.format == ".csv" if schema.quotes is None else schema.quotes
     texts: Iterator[str] = (f"{line}\n" for _, line in numbered_lines)
-    separator = "," if file.format == ".csv" else "\t"
-    if file.format == ".csv":
-        head = next(texts, "")
-        separator, texts = _guess_separator(head, schema, quotes), chain([head], texts)
-    reader = csv.reader(texts, **_dialect(separator, quotes))
-    numbered_fields: Iterator[tuple[int, list[str]]] = _numbered_records(file, reader)
-    first = next(numbered_fields, (1, []))
+    separator, head = "\t", next(texts, "")
+    if named := EXCEL_SEPARATOR.fullmatch(head):
+        separator = named[1]
+    elif file.format == ".csv":
+        separator = _guess_separator(head, schema, quotes)
+    before = 1 if named else 0  # lines before the table
+    reader = csv.reader(texts if named else chain([head], texts), **_dialect(separator, quotes))
+    numbered_fields: Iterator[tuple[int, list[str]]] = _numbered_records(file, reader, before)
+    first = next(numbered_fields, (1 + before, []))
     if schema.header:
         header = without_blank_end(first[1])
     else:
         header = [str(number) for number in range(1, len(first[1]) + 1)]
         numbered_fields = chain([first], numbered_fields)
-    chosen = _column_indices(header, first[1], schema, quotes, f"{file.path}, line 1")
+    chosen = _column_indices(header, first[1], schema, quotes, f"{file.path}, line {1 + before}")
     num_trailing, ragged = 0, list[int]()
     may_differ = not schema.header and separator == "\t"  # STS-B names sources at the end of some rows
     for line, fields in numbered_fields:
@@ -69,13 +73,16 @@ def read_delimited_rows(
         warnings.warn(f"{file.path}: {num_trailing:,} rows end in blank cells, which are ignored", stacklevel=1)
 
 
-def _numbered_records(file: InputFile, reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each record with the number of its first line. Raises ValueError for an invalid record."""
-    start = 1
+def _numbered_records(file: InputFile, reader: Any, before: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of each record with the number of its first line; `before`: lines before the table.
+
+    Raises ValueError for an invalid record.
+    """
+    start = 1 + before
     try:
         while (fields := _read_fields(reader)) is not None:
             yield start, fields
-            start = reader.line_num + 1  # fields in quotes may contain line ends
+            start = before + reader.line_num + 1  # fields in quotes may contain line ends
     except csv.Error as error:
         hint = "a carriage return alone? End lines with \\n" if "new-line" in str(error) else "is a quote left open?"
         raise ValueError(f"{file.path}, line {start}: {error}; {hint}") from None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any
 
-from bertwright.tables.neighbours import Neighbours
+from bertwright.tables.neighbours import MAPPING, Neighbours
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema
 from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.text.lines import split_lines
@@ -20,10 +24,13 @@ SHOWN = 60  # characters of a line in a message
 FASTTEXT = "__label__"  # before each label in the files of fastText
 MORE_LABELS = re.compile(rf"(?:{FASTTEXT}[^ ]*(?: |$))*")
 LABEL_WORD = re.compile(rf"{FASTTEXT}\S+|[A-Z]{{2,}}[\w:.-]*|[+-]?\d+")
+TEXT_FILE = re.compile(r"(^|[-_.])(texts?|sentences?)(\.\w+)*$")  # a text per line, whatever tabs it has
 LABEL_MARK = "@"  # before the label at the end of each line in the Financial PhraseBank
 TREE = re.compile(r"\(([^()\s]+) (\(.*\)|\S+)\)")
+ANSWER, REJECTED = "answer", ("reject", "ignore")  # what an annotator of Prodigy said of an example
 LEAF = re.compile(r"\([^()\s]+ ([^()\s]+)\)")
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "\\/": "/", "\\*": "*"}
+OF_ANNOTATION = frozenset({"annotator", "annotation_id", "created_at", "updated_at", "lead_time"})  # of Label Studio
 Lines = Iterator[tuple[int, str]]
 
 
@@ -36,8 +43,8 @@ class UnlabeledFile:
     neighbours: Neighbours
     missing: MissingColumnError
     """The error about the column, with the columns that it has, if they are known."""
-    read_table: Callable[[], Iterator[Row]]
-    """A function that returns its rows as a table without labels."""
+    read_columns: Callable[[TableSchema], Iterator[Row]]
+    """A function that returns its rows as a table."""
 
     @property
     def label_file(self) -> str | None:
@@ -58,7 +65,15 @@ class UnlabeledFile:
     @property
     def holds_texts(self) -> bool:
         """Whether the file, or each line, is a text, because no tabs separate columns."""
-        return bool(self.head) and (self.neighbours.in_folders or not any("\t" in line for _, line in self.head))
+        is_text_file = self.label_file and TEXT_FILE.search(PurePath(self.file.path).name)
+        is_named = is_text_file and not {*self.schema.texts} & {*self.missing.columns}
+        has_tabs = any("\t" in line for _, line in self.head)
+        return bool(self.head) and (self.is_whole_text or bool(is_named) or not has_tabs)
+
+    @property
+    def is_whole_text(self) -> bool:
+        """Whether the file is one text, because folders are classes."""
+        return self.neighbours.in_folders and not self.label_file
 
     @property
     def labels_in_lines(self) -> list[tuple[int, str]]:
@@ -72,11 +87,16 @@ class UnlabeledFile:
     def _read_lines(self) -> Lines:
         return _read_lines(self.file, TextCodec(self.schema.encoding))
 
+    def read_table(self) -> Iterator[Row]:
+        """Return its rows as a table without labels."""
+        names = tuple(name for name in self.schema.values if name != self.schema.label)
+        return self.read_columns(replace(self.schema, values=names))
+
     def texts(self) -> Iterator[Row]:
         """Yield the texts of each example: of the whole file if folders are classes, of a line, or of a table's row."""
         if not self.holds_texts:
             return self.read_table()
-        if self.neighbours.in_folders:
+        if self.is_whole_text:
             return iter([(1, ("\n".join([line for _, line in self.lines()]),))])
         return ((number, (line,)) for number, line in self.lines())
 
@@ -108,10 +128,25 @@ def join_labels(file: UnlabeledFile) -> Iterator[Row]:
             raise ValueError(f"{file.file.path}: no file with labels beside it, such as train-labels.txt; add it")
         labels = list(_read_lines(find_file(path), TextCodec(file.schema.encoding)))
     file.neighbours.labels_read.add(path or "")
+    names = _read_mapping(path, {label for _, label in labels}, file) if path and is_labeled else {}
     for count, (number, values) in enumerate(file.texts(), 1):
-        yield number, (*values, labels[count - 1][1] if count <= len(labels) else None)
+        yield number, (*values, names.get(labels[count - 1][1], labels[count - 1][1]) if count <= len(labels) else None)
     if is_labeled and count != len(labels):
         raise ValueError(f"{path}: expected {count:,} labels, one per row of {file.file.path}, got {len(labels):,}")
+
+
+def _read_mapping(path: str, labels: set[str], file: UnlabeledFile) -> dict[str, str]:
+    """Return the names of labels in a file beside them, if it has all: a number, a tab and a name per line."""
+    beside = Path(path).with_name(MAPPING)
+    if not beside.is_file():
+        return {}
+    file.neighbours.labels_read.add(str(beside))
+    lines = _read_lines(find_file(str(beside)), TextCodec(file.schema.encoding))
+    names = {cells[0]: cells[1].strip() for _, line in lines if len(cells := line.split(None, 1)) == 2}
+    if not labels <= names.keys() or len({*names.values()}) < len(names):
+        return {}
+    warnings.warn(f"{beside}: the labels of {path} have the names in it", stacklevel=1)
+    return names
 
 
 def is_class_file(file: UnlabeledFile) -> bool:
@@ -127,6 +162,68 @@ def add_class(file: UnlabeledFile) -> Iterator[Row]:
     if (name := file.class_name) is None:
         raise ValueError(f"{file.file.path}: its name or folder tells no class; name a folder or glob with all classes")
     return ((number, (*values, name)) for number, values in file.texts())
+
+
+# Labels as annotation tools write them
+
+
+def find_annotations(file: UnlabeledFile) -> tuple[tuple[str, ...], str] | None:
+    """Return the columns of the texts and of what an annotator said of them; None if the file has none."""
+    names = [name.removesuffix(".choices") for name in file.missing.columns]
+    texts = tuple(text if text in names else f"data.{text}" for text in file.schema.texts)
+    if not {*texts} <= {*names}:
+        return None
+    if "annotations" in names and file.file.format in (".json", ".jsonl"):
+        return texts, "annotations"
+    if "accept" in names:
+        return texts, "accept"
+    if any(name.startswith("cats.") for name in names):
+        return texts, "cats"
+    others = [name for name in names if name not in {*texts, *OF_ANNOTATION, "id"}]
+    return (texts, others[0]) if OF_ANNOTATION & {*names} and len(others) == 1 else None
+
+
+def is_annotated(file: UnlabeledFile) -> bool:
+    return find_annotations(file) is not None
+
+
+def read_annotations(file: UnlabeledFile) -> Iterator[Row]:
+    """Yield the texts and their labels, a list unless a column has a single one; rows that were rejected are left out.
+
+    Raises the error about the missing column if the file has no such annotations.
+    """
+    if (found := find_annotations(file)) is None:
+        raise file.missing
+    texts, label = found
+    has_answer = label == "accept" and ANSWER in file.missing.columns
+    others = tuple(name for name in file.schema.values if name != file.schema.label)
+    left_out = 0
+    values = (*others, *((ANSWER,) * has_answer), label)
+    for number, row in file.read_columns(replace(file.schema, texts=texts, values=values)):
+        if has_answer and row[-2] in REJECTED:
+            left_out += 1
+        else:
+            yield number, (*row[: len(texts) + len(others)], labels_of_annotation(row[-1]))
+    if left_out:
+        text = f"rows left out because their {ANSWER!r} is {' or '.join(REJECTED)}: {left_out:,}"
+        warnings.warn(f"{file.file.path}: {text}", stacklevel=1)
+
+
+def labels_of_annotation(value: Any) -> Any:
+    """Return the labels of Label Studio's first annotation that was not cancelled, or of spaCy's probabilities.
+
+    >>> labels_of_annotation({"good": 1.0, "bad": 0.0}), labels_of_annotation({"choices": ["good"]})
+    (['good'], ['good'])
+    """
+    if isinstance(value, str) and value.startswith('{"choices"'):  # in a .csv, of several labels
+        value = json.loads(value)
+    if isinstance(value, dict):
+        return value["choices"] if "choices" in value else [name for name, share in value.items() if share >= 0.5]
+    if not (isinstance(value, list) and value and isinstance(value[0], dict)):
+        return value
+    valid = (item.get("result", []) for item in value if not item.get("was_cancelled"))
+    results = (item.get("value", {}).get("choices", []) for item in next(valid, []))
+    return [choice for choices in results for choice in choices]
 
 
 # Labels within lines

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 
 from bertwright.text.sources import (
     COMPRESSIONS,
+    WAYS_OUT,
     InputFile,
     expand_files,
     format_of,
@@ -27,6 +28,7 @@ SPLIT_NAME = re.compile("train.*|dev.*|val|valid.*|test.*")
 BARE_LABELS = re.compile(r"(labels?|targets?)(\.\w+)*")  # beside one of these texts, such as seq.in
 BARE_TEXTS = frozenset({"seq.in", "text", "texts", "sentence", "sentences", "data", "input", "inputs"})
 NUMBERED = re.compile(r"\d[\d_.-]*")  # names of files that hold one text each
+MAPPING = "mapping.txt"  # numbers and names of the labels in files beside it, as in TweetEval
 UNLABELED = frozenset({"unsup", "unlabeled", "unlabelled"})  # folders of texts without a class, as in IMDB's
 
 
@@ -71,6 +73,7 @@ def list_neighbours(files: Sequence[InputFile], is_table: Callable[[InputFile], 
             elif BARE_LABELS.fullmatch(entry.name):
                 stems.update(((folder, stem), str(entry)) for stem in BARE_TEXTS if (folder, stem) not in stems)
     named_like_labels = {*stems.values()}
+    named_like_labels |= {str(Path(path).with_name(MAPPING)) for path in named_like_labels}
     tables = tuple(file for file in files if len(files) == 1 or file.path not in named_like_labels or is_table(file))
     table_paths = {file.path for file in tables}
     beside = {file: stems.get((paths[file].parent, TEXT_FILE_END.sub("", _stem(paths[file])))) for file in tables}
@@ -102,7 +105,7 @@ def list_labeled_inputs(inputs: Sequence[str], formats: Mapping[str, bool], suff
         return list_inputs(inputs, formats=formats, suffix=suffix)
     paths = [*expand_files(path)]
     tables = [name for name in paths if format_of(name) in formats and format_of(name) != ".txt"]
-    foreign = [name for name in paths if format_of(name) not in formats]
+    foreign = [name for name in paths if format_of(name) not in (*formats, *WAYS_OUT)]
     below = [name for name in paths if PurePath(name).parent != PurePath(path)] if Path(path).is_dir() else []
     if len({PurePath(name).parent for name in below}) > 1 and not tables:
         chosen = [name for name in below if PurePath(name).parent.name.lower() not in UNLABELED]
@@ -114,6 +117,30 @@ def list_labeled_inputs(inputs: Sequence[str], formats: Mapping[str, bool], suff
     elif len(foreign) < len(paths):
         foreign = []
     return list_inputs(paths, formats=formats, suffix="txt" if foreign else None)
+
+
+def join_as_glob(paths: Sequence[str]) -> Sequence[str]:
+    """Return a glob of exactly these files, as the shell may have expanded it; else the paths as they are."""
+    parts = [PurePath(path).parts for path in paths]
+    if len(paths) < 2 or len({*map(len, parts)}) > 1 or any(map(is_remote, paths)):
+        return paths
+    pattern = str(PurePath(*map(_pattern_of, zip(*parts, strict=True))))
+    return [pattern] if sorted(glob.glob(pattern)) == sorted(map(str, map(PurePath, paths))) else paths  # noqa: PTH207
+
+
+def _pattern_of(names: tuple[str, ...]) -> str:
+    """Return the pattern of what names have in common at their ends.
+
+    >>> _pattern_of(("train_a.txt", "train_b.txt")), _pattern_of(("a", "a"))
+    ('train_*.txt', 'a')
+    """
+    if len({*names}) == 1:
+        return glob.escape(names[0])
+    shortest = min(map(len, names))
+    start = next((names[0][:n] for n in range(shortest, 0, -1) if len({name[:n] for name in names}) == 1), "")
+    left = range(shortest - len(start), 0, -1)
+    end = next((names[0][-n:] for n in left if len({name[-n:] for name in names}) == 1), "")
+    return f"{glob.escape(start)}*{glob.escape(end)}"
 
 
 def _stem(path: PurePath) -> str:

@@ -3,29 +3,33 @@
 JSON is a tree of data, paragraphs and qas, from any of its levels on, or a list of them. A line of .jsonl is such a
 tree, too, usually a question: {"question": …, "context": …, "answers": [{"text": …, "start": …}]}. Answers may also be
 texts, or an object of lists; `start` counts characters, is optional, and may be called `answer_start`. The list of
-answers may be empty. An id may have another name, such as guid; without one, questions are numbered (in .jsonl, by
-line). A .parquet has the columns question, context, answers and an id. Other trees are in the table of dialects.
+answers may be empty or null. An id may have another name, such as guid; without one, questions are numbered (in .jsonl,
+by line). A .parquet has the columns question, context, answers and an id; a .csv, .tsv or line may have answer_text and
+answer_start. Questions whose answers contradict their is_impossible are left out. Other trees are in the table of
+dialects.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from bertwright.tables.dialects import Dialect, recognize
 from bertwright.tables.json_documents import make_decoder
-from bertwright.tables.json_values import as_object, member, text_member
+from bertwright.tables.json_values import as_object, member, quote, text_member
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, read_rows
 from bertwright.text.decoding import read_text
 from bertwright.text.lines import split_lines
-from bertwright.text.sources import format_of, split_member
+from bertwright.text.sources import STDIN, expand_files, format_of, is_remote, split_member
 
 # A member of SQuAD's tree that occurs twice is an error, as a column of other files is.
 DECODER = make_decoder(
@@ -34,6 +38,10 @@ DECODER = make_decoder(
 )  # fmt: skip
 TREE = {"data": "article", "paragraphs": "paragraph", "qas": "question"}  # members of the tree, and their items
 BELOW = {"article": "paragraphs", "paragraph": "qas", "question": "question"}  # members of the items
+ANSWER_NAMES = ("answers", "answer", "answer_text")
+START_NAMES = ("answer_start", "start")
+QUESTION_FORMATS = (".csv", ".tsv", *LIST_FORMATS)
+TRUTH = {"true": True, "1": True, "false": False, "0": False, "": False}
 ID_NAME = re.compile(r"_?id|(gu|uu|u|q|qa|qas|query|question|example)_?id|idx|number", re.IGNORECASE)
 SHOWN = 5  # questions that a warning names; report.json lists all
 
@@ -128,7 +136,7 @@ DEFAULT_FORM = QuestionFormat()
 
 
 def read_questions(path: str, labeled: bool = True, form: QuestionFormat = DEFAULT_FORM) -> Iterator[QaExample]:
-    """Read the questions of one file, in order; without `labeled`, answers are ignored.
+    """Read the questions of a file, folder or glob, in order; without `labeled`, answers are ignored.
 
     Raises ValueError with file, line or article and
     question for invalid JSON or another structure, and, if `labeled`, for a question without a list of answers and for
@@ -136,8 +144,12 @@ def read_questions(path: str, labeled: bool = True, form: QuestionFormat = DEFAU
     """
     seen: set[str] = set()
     repeated: list[str] = []
-    for record in _records(path, labeled, form):
+    contradictory: list[str] = []
+    for record in _records_of_all(path, labeled, form):
         example = _example(record, labeled)
+        if labeled and _contradicts(example, record.values):
+            contradictory.append(example.location)
+            continue
         if example.id in seen:
             repeated.append(example.location)
             if not labeled:
@@ -146,8 +158,13 @@ def read_questions(path: str, labeled: bool = True, form: QuestionFormat = DEFAU
                 )
         seen.add(example.id)
         yield example
+    if contradictory:
+        left_out = f"{len(contradictory):,} questions left out, whose answers contradict their 'is_impossible'"
+        warnings.warn(f"{path}: {left_out} ({_first(contradictory)})", stacklevel=1)
     if not seen:
-        raise ValueError(f"{path}: no questions; is it the right file?")
+        raise ValueError(
+            f"{path}: no questions{' without contradictions' * bool(contradictory)}; is it the right file?"
+        )
     if repeated:
         warnings.warn(
             f"{path}: {len(repeated):,} questions have the id of another one ({repeated[0]}); they are used "
@@ -179,20 +196,34 @@ def _example(record: _Record, labeled: bool) -> QaExample:
     return _with_answers(example, values)
 
 
+def _contradicts(example: QaExample, values: dict[str, Any]) -> bool:
+    """Return whether the file states that a question with answers has none, or the reverse."""
+    is_stated = values.get("is_impossible") not in (None, "")
+    return is_stated and example.is_impossible == bool(example.answers)
+
+
 def _with_answers(example: QaExample, values: dict[str, Any]) -> QaExample:
     location = example.location
-    key = "answer" if "answer" in values and "answers" not in values else "answers"
-    is_impossible = member({"is_impossible": False} | values, "is_impossible", bool, location)
-    values = {key: []} | values if is_impossible else values
-    given = _answer_list(member(values, key, (list, dict, str), location), location)
+    is_impossible = _truth(values.get("is_impossible"), location)
+    key = next((name for name in ANSWER_NAMES if name in values), ANSWER_NAMES[0])
+    given = list[Any]()
+    if values.get(key, None if is_impossible else "") is not None:
+        given = _answer_list(member(values, key, (list, dict, str), location), location)
+    start = next((values[name] for name in START_NAMES if name in values), None)
+    if isinstance(values.get(key), str) and key != ANSWER_NAMES[0]:  # as in a table, whose cell may be empty
+        given = [{"text": values[key], "start": start}] if values[key] else []
     if is_impossible and all(isinstance(answer, dict) and answer.get("text") == "" for answer in given):
         given = []
     answers = tuple(_gold(answer, example.context, location) for answer in given)
-    if "is_impossible" in values and is_impossible == bool(answers):
-        raise ValueError(
-            f'{location}: "is_impossible" is {str(is_impossible).lower()} and there are {len(answers)} answers'
-        )
     return replace(example, answers=answers, is_impossible=is_impossible)
+
+
+def _truth(value: Any, location: str) -> bool:
+    """Return whether a question is impossible; a table has words or numbers, and nothing means that it is possible."""
+    truth = TRUTH.get("" if value is None else str(value).strip().lower())
+    if truth is None:
+        raise ValueError(f'{location}: "is_impossible": expected true or false, got {quote(value)}')
+    return truth
 
 
 def _answer_list(given: Any, location: str) -> list[Any]:
@@ -216,7 +247,7 @@ def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
     if not text.strip():
         raise ValueError(f'{location}: an answer is empty; a question without answer has "answers": []')
     key = "answer_start" if "answer_start" in answer else "start"
-    start = member({"start": None} | answer, key, (int, type(None)), f"{location}, answers")
+    start = _as_index(answer.get(key), f'{location}, answers: "{key}"')
     # Case may differ: the authors of TriviaQA search their lower-cased answers in lower-cased contexts.
     if start is not None and start >= 0 and context[start : start + len(text)].lower() == text.lower():
         return GoldAnswer(text, start)
@@ -224,6 +255,23 @@ def _gold(answer: Any, context: str, location: str) -> GoldAnswer:
     if found < 0 or context.find(text, found + 1) >= 0:
         return GoldAnswer(text, None)
     return GoldAnswer(text, found, moved=start is not None)
+
+
+def _as_index(value: Any, location: str) -> int | None:
+    """Return a start that may be written as text or with a decimal point.
+
+    >>> _as_index("26", ""), _as_index(26.0, ""), _as_index("", ""), _as_index(float("nan"), "")
+    (26, 26, None, None)
+    """
+    if value in (None, "") or value != value:  # NaN, which pandas writes for a missing value
+        return None
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not number.is_integer():
+        raise ValueError(f"{location}: expected a whole number, got {quote(value)}")
+    return int(value) if isinstance(value, int) else int(number)
 
 
 # Files to records
@@ -240,10 +288,19 @@ class _Root(NamedTuple):
     """Number of the line, which numbers its question; None: questions are counted."""
 
 
+def _records_of_all(path: str, labeled: bool, form: QuestionFormat) -> Iterator[_Record]:
+    """Yield the questions of all files of a path; those without an id are numbered in each file."""
+    files = [path] if path == STDIN or is_remote(path) else [*expand_files(path)]
+    for file in files:
+        before = f"{PurePath(file).name}:" if len(files) > 1 else ""
+        for record in _records(file, labeled, form):
+            yield record._replace(number=before + record.number) if before else record
+
+
 def _records(path: str, labeled: bool, form: QuestionFormat) -> Iterator[_Record]:
     suffix = format_of(path, form.suffix)
-    if suffix not in LIST_FORMATS:
-        raise ValueError(f"{path}: expected {' or '.join(sorted(LIST_FORMATS))}; or name the --format")
+    if suffix not in QUESTION_FORMATS:
+        raise ValueError(f"{path}: expected {' or '.join(sorted(QUESTION_FORMATS))}; or name the --format")
     if suffix not in (".json", ".jsonl"):
         yield from _rows(path, labeled, form)
         return
@@ -336,14 +393,19 @@ def _check_kind(members: dict[str, Any], location: str) -> None:
 
 
 def _rows(path: str, labeled: bool, form: QuestionFormat) -> Iterator[_Record]:
-    """Yield the questions of rows with columns, as in SQuAD's Parquet of the hub."""
-    id_name = next(filter(ID_NAME.fullmatch, column_names(path, form.suffix, form.encoding)), None)
-    fields = (*(("answers",) * labeled), *((id_name,) if id_name else ()))
-    columns = TableSchema(("question", "context"), fields, encoding=form.encoding, suffix=form.suffix)
+    """Yield the questions of rows with columns, as in SQuAD's Parquet of the hub, or a table of answers."""
+    names = column_names(path, form.suffix, form.encoding)
+    fields = [*filter(ID_NAME.fullmatch, names)][:1]
+    if labeled:
+        answers = next((name for name in ANSWER_NAMES if name in names), ANSWER_NAMES[0])
+        fields += [answers, *(name for name in (*START_NAMES, "is_impossible") if name in names)]
+    form_of_rows = {"encoding": form.encoding, "suffix": form.suffix, "allow_nulls": True}
+    columns = TableSchema(("question", "context"), tuple(fields), **form_of_rows)
     context = ""
     for number, (location, row) in enumerate(read_rows(path, columns), 1):
         values = dict(zip(columns.names, row, strict=True))
-        context = context if context == values["context"] else values["context"]
+        text = text_member(values, "context", location)
+        context = context if context == text else text
         yield _Record(values, context, location, str(number))
 
 

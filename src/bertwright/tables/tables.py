@@ -110,8 +110,7 @@ def _find_unlabeled(
         if not is_named and not (neighbours.in_folders and file.format == ".txt"):
             raise
         missing = MissingColumnError(str(error))  # the lines of a text are no rows
-    unlabeled = replace(schema, values=tuple(name for name in schema.values if name != schema.label))
-    return UnlabeledFile(file, schema, neighbours, missing, lambda: read_file_rows(file, unlabeled, codec, stats))
+    return UnlabeledFile(file, schema, neighbours, missing, lambda asked: read_file_rows(file, asked, codec, stats))
 
 
 def _rows_with_labels(file: UnlabeledFile, path: str) -> Iterator[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mode
 from typing import Any, NamedTuple, Self
 
-from bertwright.tables.char_spans import parse_spans
+from bertwright.tables.char_spans import count_in_characters, parse_spans
 from bertwright.tables.conll_lines import (
     COMMENT,
     DOCUMENT_LINE,
@@ -23,21 +23,23 @@ from bertwright.tables.conll_lines import (
     starts_document,
 )
 from bertwright.tables.delimited import without_blank_end
-from bertwright.tables.dialects import recognize
-from bertwright.tables.row_formats import LIST_FORMATS
+from bertwright.tables.dialects import PLAIN, recognize
+from bertwright.tables.label_dialects import ANSWER, REJECTED
+from bertwright.tables.row_formats import LIST_FORMATS, read_file_rows
 from bertwright.tables.schema import TableSchema
+from bertwright.tables.standoff import annotations_of, texts_of_annotations
 from bertwright.tables.tables import column_names, leave_out_rows, read_rows
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.word_dialects import PLAIN_LISTS, RowColumns, WordFile
-from bertwright.text.decoding import read_text
+from bertwright.tables.word_tables import WordColumns, find_word_columns, join_words
+from bertwright.text.decoding import ReadStats, TextCodec, read_text
 from bertwright.text.lines import split_lines
-from bertwright.text.sources import expand_files, format_of, is_remote
+from bertwright.text.sources import expand_files, find_file, format_of, is_remote
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
 SHOWN = 60  # characters of a line in a message
 HEAD_SENTENCES = 20  # sentences that show which columns hold words and tags
-ANSWER, REJECTED = "answer", ("reject", "ignore")  # what an annotator of Prodigy said of an example
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnForma
     - `.jsonl`, `.json` and `.parquet`: lists of strings by field (words, tags); or a text, which is split into words,
       and its entities as spans of characters (see `char_spans`). Each row is a document of its own. A glob may name
       several such files. Numbers in a .parquet of the hub become the tags that its metadata names.
-    - any other suffix but .csv, in one or several files: columns separated by tabs, or else by spaces, by number from 1
+    - a table with a word per row, if its first line (or in .jsonl its row) names columns of words, tags and sentences.
+    - a .txt with brat's .ann beside it, and PubTator's files: an example per line of text.
+    - any other suffix, in one or several files: columns separated by tabs, or else by spaces, by number from 1
       or, negative, from the last (1, -1); a blank line ends a sentence and `-DOCSTART-` starts a document. Between tabs
       a space is a word. Comments are `# key = value`, `# newdoc`, `#begin document`, `#end document`, and a line that
       starts with # and white space and has another number of columns than its sentence's last line; else # is a word,
@@ -78,13 +82,8 @@ def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnForma
     that are invalid in the encoding, no sentence at all.
     """
     is_set = Path(path).is_dir() or glob.has_magic(path)
-    files = [*expand_files(path)] if is_set and not is_remote(path) else [path]
+    files = texts_of_annotations([*expand_files(path)] if is_set and not is_remote(path) else [path])
     form = format_of(files[0], columns.suffix)
-    if form == ".csv":  # read as columns, its lines would become words
-        raise ValueError(
-            f"{path}: sentences are read from .jsonl, .json, .parquet, .conllu, and columns of words and tags such as "
-            ".conll, not from .csv; convert the file"
-        )
     if form in LIST_FORMATS:
         return _from_rows(path, labeled, columns)
     if len(files) > 1:
@@ -92,7 +91,13 @@ def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnForma
     if form == ".conllu":
         return _read_conllu(files[0], labeled, columns)
     file = _open_columns(files[0], labeled, columns)
-    dialect = recognize("words", file, file.path, columns.dialect)
+    if form == ".csv" and (file.table is None or columns.dialect == PLAIN):  # its lines would become words
+        raise ValueError(
+            f"{path}: sentences are read from .jsonl, .json, .parquet, .conllu, columns of words and tags such as "
+            ".conll, and a .csv whose first line names columns, such as sentence_id,word,tag; convert the file"
+        )
+    place = str(Path(file.path).parent) if annotations_of(file.path) else file.path  # one warning for all files
+    dialect = recognize("words", file, place, columns.dialect)
     return dialect.rows(file) if dialect else file.read(None, None)
 
 
@@ -105,8 +110,11 @@ def _read_conllu(path: str, labeled: bool, given: ColumnFormat) -> Iterator[TagE
 
 def _open_columns(path: str, labeled: bool, given: ColumnFormat) -> WordFile:
     """Open a file of columns; it is read once, so that its first sentences are kept."""
-    words = Column.of(given.words or "1", (), path)._replace(spaces=True)
-    tags = Column.of(given.tags or "-1", (), path)
+    first_line = next(_read_lines(path, given.encoding), Line(1, "")).text
+    table = _find_table(path, given, first_line)
+    named = given if table is None else ColumnFormat()  # a header's names are no numbers
+    words = Column.of(named.words or "1", (), path)._replace(spaces=True)
+    tags = Column.of(named.tags or "-1", (), path)
     sentences = _rows_by_sentence(_blocks(path, given.encoding), _column_rows, given.comment_prefix)
     first = list[tuple[int, list[Row]]]()
 
@@ -127,7 +135,43 @@ def _open_columns(path: str, labeled: bool, given: ColumnFormat) -> WordFile:
         read_head,
         read,
         lambda name: _read_lines(name, given.encoding),
+        table,
+        first_line,
+        lambda columns: _read_table(path, labeled, given, columns),
     )
+
+
+def _find_table(path: str, given: ColumnFormat, first_line: str) -> WordColumns | None:
+    """Return the columns that the first line of a file names, if its other lines hold a word each."""
+    if format_of(path, given.suffix) == ".csv":
+        return find_word_columns(column_names(path, given.suffix, given.encoding), given.words, given.tags)
+    return find_word_columns(split_cells(first_line), given.words, given.tags)
+
+
+def _read_table(path: str, labeled: bool, given: ColumnFormat, table: WordColumns) -> Iterator[TagExample]:
+    """Read a table with a word per row, of cells in quotes (.csv) or columns as in CoNLL."""
+    names, lines = table.names(labeled), _read_lines(path, given.encoding)
+    if format_of(path, given.suffix) == ".csv":
+        file = find_file(path, suffix=given.suffix)
+        schema = TableSchema((), names, encoding=given.encoding, suffix=given.suffix)
+        rows: Iterable[tuple[int, Sequence[Any]]] = read_file_rows(file, schema, TextCodec(given.encoding), ReadStats())
+    else:
+        header = split_cells(next(lines).text)
+        places = [header.index(name) for name in names]
+        columns = [Column(place, f"column {name}", "") for place, name in zip(places, names, strict=True)]
+        rows = ((line.number, _cells_of_line(line, columns, path)) for line in lines)
+    return join_words(path, labeled, table.sentence is not None, rows)
+
+
+def _cells_of_line(line: Line, columns: list[Column], path: str) -> list[str]:
+    cells = split_cells(line.text)
+    if not any(map(str.strip, cells)) or line.text.startswith(DOCUMENT_LINE):
+        return [line.text.strip(), *[""] * (len(columns) - 1)]
+    if len(cells) <= max(column.number for column in columns):
+        raise ValueError(
+            f"{path}, line {line.number}: expected {columns[-1].name}, got {line.text[:SHOWN]!r}; fix the line"
+        )
+    return [column.value(cells) for column in columns]
 
 
 def _of_several(files: Sequence[str], labeled: bool, columns: ColumnFormat) -> Iterator[TagExample]:
@@ -404,6 +448,13 @@ def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagE
     form: dict[str, Any] = {"encoding": columns.encoding, "suffix": columns.suffix, "dialect": columns.dialect}
     names = [] if words and tags else column_names(path, **form)
     present = frozenset([*names, *(name.partition(".")[0] for name in names)])  # spans may be an object's members
+    if (table := find_word_columns(names, words, tags)) and table.sentence and (labeled <= bool(table.tag)):
+        asked = TableSchema((), table.names(labeled), allow_nulls=True, **form)
+        rows = read_rows(path, asked)
+        if isinstance(next(rows)[1][0], str):  # else rows of lists
+            numbered = ((number, values) for number, (_, values) in enumerate(read_rows(path, asked), 1))
+            yield from join_words(path, labeled, True, numbered)
+            return
     given, pair = RowColumns(present, words, tags), PLAIN_LISTS[0]
     if not given.first(PLAIN_LISTS) and (dialect := recognize("fields", given, path, columns.dialect)):
         pair = dialect.rows(given)
@@ -415,16 +466,27 @@ def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagE
     rows = read_rows(path, schema)
     if of_prodigy:
         rows = leave_out_rows(rows, path, ANSWER, REJECTED, " or ".join(REJECTED))
+    counted, odd, has_spans = Counter[str](), "", False
     for document, (location, values) in enumerate(rows):
-        yield replace(_row_example(values[: len(fields)], fields, location), document=document)
+        example = _row_example(values[: len(fields)], fields, location, counted)
+        has_spans = has_spans or example.spans != ()
+        odd = odd or (f"{location}: {str(values[1])[:SHOWN]}" if example.spans == () and values[1] else "")
+        yield replace(example, document=document)
+    if odd and not has_spans:
+        warnings.warn(f"{path}: no entity is understood, such as {odd}", stacklevel=1)
+    for name in counted.keys() - {"characters"}:
+        text = f"the spans of {counted[name]:,} texts count {name}; converted to characters"
+        warnings.warn(f"{path}: {text}", stacklevel=1)
 
 
-def _row_example(values: Sequence[Any], fields: Sequence[str], location: str) -> TagExample:
+def _row_example(values: Sequence[Any], fields: Sequence[str], location: str, counted: Counter[str]) -> TagExample:
     if isinstance(values[0], str):
-        example = TagExample.from_text(values[0], source=location)
+        example, where = TagExample.from_text(values[0], source=location), f"{location}: {fields[-1]!r}"
         if len(fields) == 1:
             return example
-        return replace(example, spans=tuple(parse_spans(values[1], f"{location}: {fields[1]!r}"))).split_into("word")
+        spans, name = count_in_characters(values[0], parse_spans(values[1], where), example.offsets, where)
+        counted[name] += 1
+        return replace(example, spans=tuple(spans)).split_into("word")
     for name, value in zip(fields, values, strict=True):
         _check_strings(value, name, location)
     tags = tuple(values[1]) if len(fields) > 1 else None

@@ -9,8 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from bertwright.tables.standoff import PUBTATOR_TEXT, annotations_of, read_brat_file, read_pubtator_file
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.tag_schemes import OUTSIDE
+from bertwright.tables.word_tables import WordColumns
 
 CONLL_2012 = (3, 10)  # columns of words and of named entities, from 0; the first ones are document, part and number
 CONLL_2012_COLUMNS = 11  # at least; then arguments of verbs and coreference follow
@@ -36,6 +38,10 @@ class WordFile:
     read: Callable[[int | None, int | None], Iterator[TagExample]]
     """A function that reads the sentences from other columns, unless the user named them."""
     read_lines: Callable[[str], Iterator[tuple[int, str]]]
+    table: WordColumns | None = None
+    """The columns of a table with a word per row, if the first line names them."""
+    first_line: str = ""
+    read_table: Callable[[WordColumns], Iterator[TagExample]] = lambda columns: iter(())
 
     @cached_property
     def tag_file(self) -> str | None:
@@ -49,8 +55,9 @@ class WordFile:
 
     @cached_property
     def head(self) -> list[list[list[str]]]:
-        """The cells of the lines of the first sentences; none if the tags are beside the file."""
-        return [] if self.tag_file else self.read_head()
+        """The cells of the lines of the first sentences; none if it has another form or its tags are elsewhere."""
+        has_columns = not (self.tag_file or self.table or is_brat(self) or is_pubtator(self))
+        return self.read_head() if has_columns else []
 
     @cached_property
     def is_unnamed(self) -> bool:
@@ -197,6 +204,40 @@ def _prefix_of(words: Sequence[str]) -> str:
     """
     found = LANGUAGE.match(words[0]) if len(words) > 1 else None
     return found[0] if found and all(word.startswith(found[0]) and word != found[0] for word in words) else ""
+
+
+# A header
+
+
+def is_word_table(file: WordFile) -> bool:
+    return file.table is not None
+
+
+def read_word_table(file: WordFile) -> Iterator[TagExample]:
+    if file.table is None or (file.labeled and file.table.tag is None):
+        raise ValueError(
+            f"{file.path}, line 1: expected columns such as sentence_id, word and tag; name them with --tags"
+        )
+    return file.read_table(file.table)
+
+
+# A text and its entities
+
+
+def is_brat(file: WordFile) -> bool:
+    return annotations_of(file.path) is not None
+
+
+def read_brat(file: WordFile) -> Iterator[TagExample]:
+    return read_brat_file(file.path, file.labeled, file.read_lines)
+
+
+def is_pubtator(file: WordFile) -> bool:
+    return PUBTATOR_TEXT.fullmatch(file.first_line) is not None
+
+
+def read_pubtator(file: WordFile) -> Iterator[TagExample]:
+    return read_pubtator_file(file.path, file.labeled, file.read_lines(file.path))
 
 
 # Two files

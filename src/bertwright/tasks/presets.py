@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from bertwright.base.settings import check_not_str, did_you_mean
 from bertwright.tables.file_splits import Splits, splits_in
+from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -213,7 +214,7 @@ class TaskSettings:
 
     def files_by_split(self, *required: str) -> dict[str, tuple[str, ...]]:
         """Return all files. Raises ValueError if a split in `required` has none, or a split names a file twice."""
-        splits = {split: self.files(split) for split in SPLITS}
+        splits = {split: join_as_glob(self.files(split)) for split in SPLITS}
         for split, files in splits.items():
             if split in required and not files:
                 raise ValueError(

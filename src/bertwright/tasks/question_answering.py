@@ -23,8 +23,14 @@ from bertwright.metrics.answer_scores import RULES, Threshold, best_threshold, s
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.dialects import check_dialect
-from bertwright.tables.question_files import GoldAnswer, QaExample, QuestionFormat, align_answers, read_questions
-from bertwright.tables.row_formats import LIST_FORMATS
+from bertwright.tables.question_files import (
+    QUESTION_FORMATS,
+    GoldAnswer,
+    QaExample,
+    QuestionFormat,
+    align_answers,
+    read_questions,
+)
 from bertwright.tasks.context_windows import (
     Spans,
     after_marks,
@@ -162,7 +168,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
     def __post_init__(self) -> None:
         check_minimum(self, 1, "doc_stride", "max_query_length", "n_best_size", "max_answer_length")
         check_encoding(self.encoding)
-        check_format(self.format, LIST_FORMATS)
+        check_format(self.format, QUESTION_FORMATS)
         check_dialect(self.dialect, self.dialect_parts)
         if self.max_length <= self.max_query_length + NUM_SPECIALS:
             raise ValueError(

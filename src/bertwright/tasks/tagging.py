@@ -107,6 +107,10 @@ class TagPrediction(NamedTuple):
     tags are plain classes."""
 
 
+LONG_SENTENCE = 500  # words of a file that may lack its blank lines
+ONE_TAG = 20  # words with the same tag that may be a small file
+
+
 @dataclass(frozen=True)
 class Tagging(Task[TagExample, TagPrediction]):
     """A tag per word: named entities, chunks, parts of speech."""
@@ -277,7 +281,17 @@ class Tagging(Task[TagExample, TagPrediction]):
                 f"{len(changed):,} spans are not exactly words, or overlap a longer one, such as {changed[0][1]!r} "
                 f"({changed[0][0].location}): read as all words that they touch, or left out if they overlap{hint}"
             )
+        sources = Counter(example.source for example in examples)
+        long = [one for one in examples if len(one.words) > LONG_SENTENCE and one.lines and sources[one.source] == 1]
+        if long:
+            found.append(
+                f"one sentence of {len(long[0].words):,} words is all of {long[0].source}: do blank lines separate its "
+                "sentences?"
+            )
         counts = Counter(tag for example in examples for tag in self._targets(example))
+        if len(counts) == 1 and counts.total() > ONE_TAG:
+            tag = next(iter(counts))
+            found.append(f"all {counts.total():,} words have the tag {tag!r}: are the tags in another column?")
         if self._scheme == "none" and (kinds := _entity_like(counts)):
             found.append(
                 f"tags such as {kinds} look like entities, but are scored word by word as classes: for spans, use "

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertwright.base.files import digest_bytes
+from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.splits import sample_examples, train_validation_split
@@ -61,7 +62,7 @@ def read_examples(task: AnyTask, settings: TaskSettings, split: str) -> list[Any
     """Read the labeled examples of all files of a split, in order; raises ValueError for a file without examples."""
     examples: list[Any] = []
     settings.warn_of_splits(split)
-    for path in settings.files(split):
+    for path in join_as_glob(settings.files(split)):
         before = len(examples)
         examples += task.read(path)
         if len(examples) == before:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MAX_NUMBER = float(np.finfo(np.float32).max)  # largest label of a regression, because losses are float32
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+MANY_QUOTES = 0.05  # share of texts in quotes that may enclose the fields of a table
 MISSING = ("NULL", "NaN", "nan", "<NA>", "#N/A")  # labels of rows without one, as programs write them
 UNDECIDED = ("gold_label", "-")  # column and label of SNLI's and MultiNLI's rows on which the annotators disagreed
 SEP = SPECIAL_TOKENS[3]
@@ -215,6 +216,14 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
                 )
         if empty := count_empty_texts(examples):
             warnings.append(f"{empty:,} examples have an empty text: the model reads [CLS] and [SEP] only")
+        quoted = [
+            example for example in examples if len(example.text) > 1 and {example.text[0], example.text[-1]} == {'"'}
+        ]
+        if len(quoted) > MANY_QUOTES * len(examples):
+            warnings.append(
+                f"{len(quoted):,} texts begin and end with a quote, which stays ({quoted[0].location}); if it encloses "
+                "the field, use --quotes True"
+            )
         if count := sum(SEP in example.text or SEP in (example.text_pair or "") for example in examples):
             hint = "" if self.text_pair else "; a pair's second text needs a column of its own (--text-pair)"
             warnings.append(f"{count:,} examples contain {SEP} in a text: it is read as plain characters{hint}")

@@ -6,9 +6,11 @@ import bz2
 import codecs
 import errno
 import gzip
+import io
 import lzma
 import re
 import sys
+import warnings
 import zipfile
 import zlib
 from collections import Counter
@@ -37,7 +39,9 @@ BLOCK = 1 << 20  # bytes per read; large enough that Python's overhead is neglig
 ZSTD_WINDOW = 1 << 31  # bytes, as in public dumps made with `zstd --long=31`; smaller windows take less memory
 ZSTD_READ = 1 << 13  # bytes per call of the decompressor; each 4 of them may hold 128 KiB, so memory stays below 300 MB
 STDIN_NAME = "standard input"  # the name in messages
-BINARY_HEAD = 1 << 13  # bytes; a file with a NUL among the first ones is binary
+BINARY_HEAD = 1 << 13  # bytes that show whether a file with NUL among them is binary
+CONTROLS = bytes({*range(32)} - {*b"\t\n\v\f\r"})  # bytes that text rarely has
+BINARY_SHARE = 0.08  # of such bytes in the head of a file with NUL; UTF-16 has more, too
 
 WIDE_MAGIC = {  # first bytes of encodings that are mistaken for UTF-8
     b"\xff\xfe\0\0": "UTF-32",  # before UTF-16, whose mark is a prefix of it
@@ -52,7 +56,6 @@ FIX_CORPUS = "give the encoding with --encoding, or read such bytes as U+FFFD wi
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair; text that contains one cannot be encoded
 
 EncodingErrors = Literal["strict", "replace"]
-SURROGATE_OF_NUL = "\udc00"
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class ReadStats:
 
     bytes_read: int = 0  # after decompression
     invalid_sequences: int = 0  # read as U+FFFD
+    dropped_nuls: int = 0  # NUL characters
     first_invalid: str = ""  # location and bytes of the first of them
     null_values: int = 0  # skipped rows without a text
     empty_documents: int = 0  # skipped rows or lines of white space
@@ -132,8 +136,9 @@ def decode_blocks(
 ) -> Iterator[str]:
     """Yield the text of a file, or of its bytes `start` to `end` if it is not compressed, in blocks of about 1 MB.
 
-    Raises ValueError with the byte's location for bytes that are invalid in the encoding, unless the codec replaces
-    them.
+    NUL characters are dropped, and carriage returns are line ends in a file whose first block has no others; a warning
+    says so. Raises ValueError with the byte's location for bytes that are invalid in the encoding, unless the codec
+    replaces them.
     """
     return _decode_all(file.path, _read_blocks(file, start, end), codec, stats, start)
 
@@ -160,6 +165,8 @@ def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: Rea
     incremental = codecs.getincrementaldecoder("utf-8" if codec.is_utf8 else codec.encoding)("strict")
     decoder = _BlockDecoder(path, codec, incremental, stats)
     is_head = is_first = offset == 0
+    nuls_before = stats.dropped_nuls
+    line_ends: io.IncrementalNewlineDecoder | None = None
     for block in blocks:
         if is_head:
             _check_head(path, block, codec)
@@ -168,11 +175,18 @@ def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: Rea
             is_head = False
         stats.bytes_read += len(block)
         text = decoder.decode(block, offset)
+        if is_first and "\r" in text[:-1] and "\n" not in text:  # the last one may be half of \r\n
+            warnings.warn(f"{path}: lines end in carriage returns alone, read as line ends", stacklevel=1)
+            line_ends = io.IncrementalNewlineDecoder(None, translate=True)
+        text = line_ends.decode(text) if line_ends else text
         # utf-16 reads the byte order mark itself, utf-16-le takes it for a character.
         yield text.removeprefix("\ufeff") if codec.is_wide and is_first else text
         offset, is_first = offset + len(block), False
-    if rest := decoder.decode(b"", offset, final=True):
+    rest = decoder.decode(b"", offset, final=True)
+    if rest := line_ends.decode(rest, final=True) if line_ends else rest:
         yield rest
+    if nuls := stats.dropped_nuls - nuls_before:
+        warnings.warn(f"{path}: {nuls:,} NUL character{'s' * (nuls > 1)} (U+0000) dropped", stacklevel=1)
 
 
 def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
@@ -183,8 +197,15 @@ def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
             raise ValueError(f"{path}: not text but {kind}{way_out}")
     if known := recognize(block):
         raise ValueError(f"{path}: not text but {known}")
-    if not codec.is_wide and (nul := block.find(b"\0", 0, BINARY_HEAD)) >= 0:
-        raise ValueError(f"{path}, byte {nul}: a NUL byte; the file is binary, not text")
+    head = block[:BINARY_HEAD]
+    if not codec.is_wide and (nul := head.find(0)) >= 0:
+        controls = len(head) - len(head.translate(None, CONTROLS))
+        if controls > BINARY_SHARE * len(head):
+            wide = FIX_INPUT if codec.hint == FIX_INPUT else "give its --encoding"
+            raise ValueError(
+                f"{path}, byte {nul}: a NUL byte; the file is binary, not text, or UTF-16 ({wide}); from a text, "
+                "remove them with tr -d '\\000'"
+            )
 
 
 class _BlockDecoder(NamedTuple):
@@ -197,18 +218,14 @@ class _BlockDecoder(NamedTuple):
     def decode(self, block: bytes, offset: int, final: bool = False) -> str:
         """Decode a block that starts at byte `offset` of the file; `final`: no block follows.
 
-        Invalid sequences raise ValueError, or are replaced by U+FFFD and counted, as the codec says.
+        NUL characters are dropped and counted. Invalid sequences raise ValueError, or are replaced by U+FFFD and
+        counted, as the codec says.
         """
         decoder, codec = self.decoder, self.codec
         state = decoder.getstate()
         start = offset - len(state[0])
         try:
-            text = decoder.decode(block, final)
-            nul = text.find("\0")
-            if nul < 0:
-                return text
-            location = start + len(text[:nul].encode(codec.encoding, "replace"))
-            problem = "a NUL byte, which text does not contain"
+            return self._without_nuls(decoder.decode(block, final))
         except UnicodeDecodeError as error:
             location, invalid = start + error.start, bytes(error.object[error.start : error.end])
             problem = f"{invalid.hex(' ')} is not {'UTF-8' if codec.is_utf8 else codec.encoding} text"
@@ -219,12 +236,18 @@ class _BlockDecoder(NamedTuple):
             raise ValueError(f"{problem}; {codec.hint}")
         decoder.setstate(state)
         decoder.errors = codec.errors
-        text = decoder.decode(block, final).replace("\0", "\ufffd" if codec.errors == "replace" else SURROGATE_OF_NUL)
+        text = self._without_nuls(decoder.decode(block, final))
         decoder.errors = "strict"
         in_text = (state[0] + block).count("\ufffd".encode()) if codec.is_utf8 else 0
         self.stats.invalid_sequences += text.count("\ufffd") - in_text
         self.stats.first_invalid = self.stats.first_invalid or problem
         return text
+
+    def _without_nuls(self, text: str) -> str:
+        if "\0" not in text:
+            return text
+        self.stats.dropped_nuls += text.count("\0")
+        return text.replace("\0", "")
 
 
 def _read_blocks(file: InputFile, start: int, end: int | None) -> Iterator[bytes]:

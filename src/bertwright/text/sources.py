@@ -29,6 +29,11 @@ DocumentUnit = Literal["blank-line", "file", "line", "section"]
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
 HF_SCHEME = "hf://"
+WAYS_OUT = {  # for files that cannot be mistaken for text without markup
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as .csv"),
+    **dict.fromkeys((".html", ".docx", ".pdf"), "save its text as .txt"),
+    ".xml": "convert it to .jsonl, with a text and its label, or words and tags, in each line",
+}
 SHOWN = 8  # names in a message
 STDIN = "-"  # stands for standard input on the command line
 
@@ -211,6 +216,8 @@ def _check_file(path: str, unit: DocumentUnit, formats: Mapping[str, bool], suff
     file = find_file(path, unit, suffix)
     if file.size == 0:
         raise EmptyFileError(f"{path}: {EMPTY_FILE}; replace it, or leave it out")
+    if file.format not in formats and file.format in WAYS_OUT:
+        raise ValueError(f"{path}: {file.format} is not read; {WAYS_OUT[file.format]}")
     if file.format not in formats:
         if not file.compression and not is_remote(path):
             with file.open() as plain:
