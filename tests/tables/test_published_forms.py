@@ -352,7 +352,7 @@ def test_files_that_the_shell_names_are_read_as_their_glob(tmp_path: Path, names
     found = read_examples(Classification(), TaskSettings("classification", train=tuple(paths)), "train")
     assert [(example.text, example.label) for example in found] == ROWS
     write(tmp_path / f"z{names[0][1:]}", "another text\n")
-    assert join_as_glob(paths) == paths
+    assert join_as_glob(paths) == tuple(paths)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("a.xlsx", "as .csv"), ("a.xml", ".jsonl"), ("d/a.xml", ".jsonl")])

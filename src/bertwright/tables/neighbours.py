@@ -119,13 +119,14 @@ def list_labeled_inputs(inputs: Sequence[str], formats: Mapping[str, bool], suff
     return list_inputs(paths, formats=formats, suffix="txt" if foreign else None)
 
 
-def join_as_glob(paths: Sequence[str]) -> Sequence[str]:
+def join_as_glob(paths: Sequence[str]) -> tuple[str, ...]:
     """Return a glob of exactly these files, as the shell may have expanded it; else the paths as they are."""
     parts = [PurePath(path).parts for path in paths]
     if len(paths) < 2 or len({*map(len, parts)}) > 1 or any(map(is_remote, paths)):
-        return paths
+        return tuple(paths)
     pattern = str(PurePath(*map(_pattern_of, zip(*parts, strict=True))))
-    return [pattern] if sorted(glob.glob(pattern)) == sorted(map(str, map(PurePath, paths))) else paths  # noqa: PTH207
+    matches = sorted(glob.glob(pattern))  # noqa: PTH207
+    return (pattern,) if matches == sorted(map(str, map(PurePath, paths))) else tuple(paths)
 
 
 def _pattern_of(names: tuple[str, ...]) -> str:

@@ -399,8 +399,8 @@ def _rows(path: str, labeled: bool, form: QuestionFormat) -> Iterator[_Record]:
     if labeled:
         answers = next((name for name in ANSWER_NAMES if name in names), ANSWER_NAMES[0])
         fields += [answers, *(name for name in (*START_NAMES, "is_impossible") if name in names)]
-    form_of_rows = {"encoding": form.encoding, "suffix": form.suffix, "allow_nulls": True}
-    columns = TableSchema(("question", "context"), tuple(fields), **form_of_rows)
+    texts = ("question", "context")
+    columns = TableSchema(texts, tuple(fields), encoding=form.encoding, suffix=form.suffix, allow_nulls=True)
     context = ""
     for number, (location, row) in enumerate(read_rows(path, columns), 1):
         values = dict(zip(columns.names, row, strict=True))

@@ -459,7 +459,9 @@ def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagE
     if not given.first(PLAIN_LISTS) and (dialect := recognize("fields", given, path, columns.dialect)):
         pair = dialect.rows(given)
     fields = (words or pair[0], tags or pair[1])[: 1 + labeled]
-    schema = TableSchema((), fields, hint="choose them with --words and --tags", **form)
+    of_snips = present == {"data"}  # pieces of texts; seq.in and seq.out have the same
+    hint = "of SNIPS? Use its seq.in with seq.out beside it" if of_snips else "choose them with --words and --tags"
+    schema = TableSchema((), fields, hint=hint, **form)
     of_prodigy = labeled and present >= {ANSWER, "_input_hash"}
     if of_prodigy:
         schema = replace(schema, values=(*fields, ANSWER))
