@@ -39,7 +39,6 @@ SIGNATURES = (  # pattern, name, what to do with such a file
     (rb"SQLite format 3\0", "an SQLite database", "export a table as CSV"),
     (rb"Obj\x01|RDX[23]\n|MATLAB 5\.0 MAT", "an Avro, R or MATLAB file", "save it as CSV"),
     (rb"%PDF-", "a PDF", "extract its text"),
-    (rb"\x89PNG\r|\xff\xd8\xff|GIF8[79]a", "an image", "name a file of text"),
 )
 
 

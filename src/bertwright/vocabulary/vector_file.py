@@ -279,10 +279,8 @@ def _open_index(path: Path, folder: Path) -> VectorFile:
     file = VectorFile(path, vectors, letters, offsets, hashes, rows, left_out, model)
     if left_out.any():
         not_utf8, repeated = left_out.tolist()
-        count = (
-            f"of {len(file) + not_utf8 + repeated:,} words, left out: {not_utf8:,} not UTF-8 and {repeated:,} repeated"
-        )
-        warnings.warn(f"{path}: {count} (the first vector counts)", stacklevel=3)
+        text = f"left out {not_utf8:,} words that are not UTF-8 and {repeated:,} that are repeated (the first counts)"
+        warnings.warn(f"{path}: {text}; {len(file):,} are read", stacklevel=3)
     return file
 
 
