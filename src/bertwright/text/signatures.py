@@ -8,7 +8,6 @@ HEAD_BYTES = 1 << 16  # that decide; the members of a ZIP archive tell what it i
 ZIP = rb"PK\x03\x04.{26}"  # the local header before the name of the first member
 OFFICE = ZIP + rb"(?:\[Content_Types\]|_rels/|docProps/|xl/|word/|ppt/|customXml/)"
 AS_VECTORS = "vectors: gensim's KeyedVectors.save_word2vec_format"
-AS_CSV = "save it as CSV UTF-8 in the spreadsheet"
 
 SIGNATURES = (  # pattern, name, what to do with such a file
     (rb"\x1f\x8b", "gzip data", "rename it to .gz"),
@@ -16,7 +15,11 @@ SIGNATURES = (  # pattern, name, what to do with such a file
     (rb"BZh[1-9]", "bzip2 data", "rename it to .bz2"),
     (rb"\xfd7zXZ\0", "xz data", "rename it to .xz"),
     (rb".{257}ustar|7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|\x04\x22\x4d\x18", "a tar, 7-Zip, RAR or LZ4 archive", "unpack it"),
-    (OFFICE + rb".*xl/|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1.*W\0o\0r\0k\0b\0o\0o\0k", "an Excel workbook", AS_CSV),
+    (
+        OFFICE + rb".*xl/|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1.*W\0o\0r\0k\0b\0o\0o\0k",
+        "an Excel workbook",
+        "save it as CSV UTF-8",
+    ),
     (OFFICE + rb"|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a Microsoft Office document", "save it as text UTF-8"),
     (ZIP + rb"mimetypeapplication/", "an OpenDocument or EPUB file", "save it as text or CSV in UTF-8"),
     (
