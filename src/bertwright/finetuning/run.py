@@ -243,8 +243,7 @@ class FinetuneRun:
         """Write settings and digests of the data. Raises ValueError if the files of a resumed run have changed."""
         settings = self.settings
         files = [path for split in SPLITS for path in settings.task.files(split)]
-        vectors = settings.words.vectors
-        with_vectors = [str(vectors)] if vectors is not None and vectors.is_file() else []
+        with_vectors = [str(path) for path in [settings.words.vectors] if path is not None and path.is_file()]
         names = recorded_names(settings, files + with_vectors)
         data = digest_files(settings.task, names) | {names[path]: digest_file(Path(path)) for path in with_vectors}
         if self._reads_initial_weights():

@@ -139,9 +139,9 @@ def explain_folder(folder: Path) -> str:
         names = ("peft_type", "base_model_name_or_path")
         kind, base = (values.get(name, "?") for name in names) if isinstance(values, dict) else "??"
         return (
-            f"{'a LoRA' if kind == 'LORA' else f'an ({kind})'} adapter of {base}, not a whole model ({ADAPTER}); merge "
-            "it (peft: AutoPeftModelFor….from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)), and save the "
-            "tokenizer there, too"
+            f"{'a LoRA' if kind == 'LORA' else f'an ({kind})'} adapter of {base}, not a whole model ({ADAPTER}); "
+            "merge it, and save the tokenizer, too (peft: AutoPeftModelFor….from_pretrained(FOLDER).merge_and_unload()"
+            ".save_pretrained(NEW))"
         )
     checkpoints = sorted(path.name for path in folder.glob("checkpoint-*") if (path / CONFIG).is_file())
     if checkpoints:

@@ -61,11 +61,10 @@ def is_of_a_head(foreign: str) -> bool:
 def unwrap_names(tensors: Mapping[str, Tensor], is_of_a_head: Callable[[str], bool]) -> dict[str, Tensor]:
     """Return tensors without the names of modules around the model, which stand before every name, or inside."""
     named = {WRAPPERS.sub("", name): tensor for name, tensor in tensors.items()}
-    while len(outer := {name.partition(".")[0] for name in named}) == 1 and is_of_a_head(prefix := f"{outer.pop()}."):
-        if not all(name.startswith(prefix) for name in named):
-            break
-        named = {name.removeprefix(prefix): tensor for name, tensor in named.items()}
-    return named
+    prefix = min(named, default="").partition(".")[0] + "."
+    if not named or not is_of_a_head(prefix) or not all(name.startswith(prefix) for name in named):
+        return named
+    return unwrap_names({name.removeprefix(prefix): tensor for name, tensor in named.items()}, is_of_a_head)
 
 
 def normalize_names(foreign: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -75,7 +75,7 @@ def check_run_directory(settings: Resumable, resume_overrides: tuple[str, ...]) 
         return
     for name, (before, now) in find_changed_settings(settings, resume_overrides).items():
         files, moved = ([value] if isinstance(value, str) else value for value in (before, now))
-        if name in MOVABLE and files and moved and len(files) == len(moved):
+        if name in MOVABLE and (settings.run / DATA).is_file() and files and moved and len(files) == len(moved):
             continue
         raise ValueError(
             f"{path}: {name} was {before!r}, now {now!r}: a resumed run keeps its settings; to continue from its "

@@ -277,12 +277,10 @@ def _open_index(path: Path, folder: Path) -> VectorFile:
     model = read_fasttext(path) if detect_format(path) == "fasttext-binary" else None
     vectors, letters, offsets, hashes, rows, left_out = map(map_array, ARRAYS)
     file = VectorFile(path, vectors, letters, offsets, hashes, rows, left_out, model)
-    not_utf8, repeated = file.left_out.tolist()
-    reasons = [f"{not_utf8:,} not UTF-8"] * bool(not_utf8)
-    reasons += [f"{repeated:,} repeated (the first vector counts)"] * bool(repeated)
-    if reasons:
-        count = len(file) + not_utf8 + repeated
-        warnings.warn(f"{path}: of {count:,} words, left out: {' and '.join(reasons)}", stacklevel=3)
+    if left_out.any():
+        not_utf8, repeated = left_out.tolist()
+        text = f"left out {not_utf8:,} words that are not UTF-8 and {repeated:,} that are repeated (the first counts)"
+        warnings.warn(f"{path}: {text}; {len(file):,} are read", stacklevel=3)
     return file
 
 

@@ -71,7 +71,7 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
         if not files and (path / "config.json").is_file():
             raise FileNotFoundError(
                 f"{path}: a model without its tokenizer (tokenizer.json, vocab.txt), as in a trainer's checkpoint; "
-                "copy it from the model it was trained from: AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)"
+                "take its base model's: AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)"
             )
         if not files:
             raise FileNotFoundError(
