@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+import os
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
@@ -145,14 +146,14 @@ def test_unreadable_files_are_listed_and_the_others_surveyed(tmp_path: Path) -> 
 
 def test_file_without_permission_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "locked.txt").write_text("A")
-    opened = Path.open
+    opened = os.open
 
-    def refusing(path: Path, *arguments: Any, **options: Any) -> Any:
-        if path.name == "locked.txt":
+    def refusing(path: Any, *arguments: Any, **options: Any) -> int:
+        if Path(path).name == "locked.txt":
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return opened(path, *arguments, **options)
 
-    monkeypatch.setattr(Path, "open", refusing)  # tests may run as root, who may open any file
+    monkeypatch.setattr(os, "open", refusing)  # tests may run as root, who may open any file
     (file,) = measure_corpus(mess(tmp_path, ["good.txt"])).unreadable
     assert file.message == f"{tmp_path}/locked.txt: Permission denied"
 

@@ -133,12 +133,12 @@ def test_separable_texts_are_all_right() -> None:
     assert score_own(Classification(), train, texts(("good", "yes"), ("bad", "no"))) == {LINEAR: 1.0}
 
 
-def test_the_order_of_words_tells_labels_apart() -> None:
+def test_the_order_of_words_distinguishes_labels() -> None:
     train = texts(("not bad", "yes"), ("bad not", "no")) * 5
     assert score_own(Classification(), train, train) == {LINEAR: 1.0}
 
 
-def test_pairs_are_told_apart_by_what_they_share() -> None:
+def test_pairs_are_distinguished_by_what_they_share() -> None:
     train = pairs(("a b c", "c b a", "same"), ("d e f", "f e d", "same"), ("a b c", "d e f", "other"),
                   ("d f e", "a c b", "other")) * 3  # fmt: skip
     dev = pairs(("x y z", "z x y", "same"), ("u v w", "x y z", "other"))  # words that training lacks
@@ -231,7 +231,7 @@ def test_characters_of_all_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert "50 of 100 examples" in floor.reads
 
 
-def test_the_most_frequent_features_are_kept_if_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_most_frequent_features_remain_if_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     train = texts(*((f"good film{n}", "yes") for n in range(9)), *((f"bad film{n}", "no") for n in range(9)))
     monkeypatch.setattr(linear_floor, "MAX_WEIGHTS", 8)  # good, bad, and their bigrams with the start
     assert score_own(Classification(), train, texts(("good", "yes"), ("bad", "no"))) == {LINEAR: 1.0}

@@ -50,7 +50,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(("name", "contents"), FILES.items(), ids=str)
+@pytest.mark.parametrize(("name", "contents"), FILES.items(), ids=FILES)
 def test_a_file_is_named_with_a_way_out(tmp_path: Path, name: str, contents: list[bytes]) -> None:
     for content in contents:
         (tmp_path / "a.txt").write_bytes(content)

@@ -271,7 +271,7 @@ def describe(folder: Path, verify: bool) -> Description | None:
     if (settings := read_settings_with(folder, "learning_rates", "batch_sizes", "epochs", "seeds")) is None:
         return None
     points = prod(len(settings[name]) for name in ("learning_rates", "batch_sizes", "epochs"))
-    fields = describe_progress(folder, count_results(folder), points * int(settings["seeds"]))
+    fields = describe_progress(folder, count_results(folder, "*-seed*"), points * int(settings["seeds"]))
     if fields["state"] == "finished":
         with name_damaged_file(report):
             record = read_json(report)

@@ -278,6 +278,6 @@ def describe_environment(device: DeviceSettings) -> dict[str, str]:
     }
 
 
-def count_results(folder: Path) -> int:
-    """Count the finished runs of a series that has its folder for itself."""
-    return sum(1 for _ in folder.glob(f"runs/*/{RESULT}"))
+def count_results(folder: Path, names: str = "*") -> int:
+    """Count the finished runs of a series that has its folder for itself; `names`: a glob of those that count."""
+    return sum(1 for _ in folder.glob(f"runs/{names}/{RESULT}"))
