@@ -224,7 +224,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda h: h["files"][0].update(name=None), "name: expected str"),
         (
             lambda h: h["files"][0].update(name="../s/tokens-00000.npy"),
-            "expected the names of files in its own folder",
+            "expected the name of a file in the same folder",
         ),
         (lambda h: h.update(num_documents=None), "num_documents: expected int"),
         (lambda h: h.update(num_documents=True), "num_documents: expected int"),

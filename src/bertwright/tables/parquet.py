@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertwright.base.files import open_binary
 from bertwright.tables.schema import Row, TableSchema, missing_column_error
 from bertwright.text.decoding import ReadStats
 from bertwright.text.signatures import HEAD_BYTES, recognize
@@ -68,7 +69,7 @@ def _read_rows(file: InputFile, path: Path, schema: TableSchema, stats: ReadStat
             raise ValueError(f"{file.path}: damaged, {first - 1:,} of its {count:,} rows are readable; copy it again")
         file.check_unchanged()
     except (polars.exceptions.PolarsError, polars.exceptions.PanicException) as error:
-        with path.open("rb") as plain:
+        with open_binary(path) as plain:
             head = plain.read(HEAD_BYTES)
         reason = str(error).splitlines()[0] if head.startswith(b"PAR1") else recognize(head) or "no Parquet data"
         raise ValueError(f"{file.path}: not a readable Parquet file ({reason})") from None
