@@ -37,7 +37,9 @@ def missing_micro_kernels() -> list[str]:
 
 
 @needs_gcc
-@pytest.mark.parametrize("name", missing_micro_kernels())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "amx")) for name in missing_micro_kernels()]
+)
 def test_emulated_bfloat16_kernels_pass(name: str) -> None:
     """Without this test, no bfloat16 kernel would be tested on most machines (finding L10).
 

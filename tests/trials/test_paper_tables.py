@@ -56,6 +56,7 @@ def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monk
     assert all(claim["verdict"] == "no verdict" for claim in record["claims"])  # one seed
 
 
+@pytest.mark.slow  # one of the tables; the others take less
 def test_table6_compares_shapes_by_held_out_perplexity(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
