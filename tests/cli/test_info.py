@@ -148,7 +148,7 @@ def test_a_damaged_report_of_a_grid_is_named(tmp_path: Path, text: str) -> None:
     write_text(
         tmp_path / "settings.toml", "learning_rates = [1e-4]\nbatch_sizes = [8]\nepochs = [1.0, 2.0]\nseeds = 1\n"
     )
-    for name in "ab":
+    for name in ("a-seed0", "b-seed0"):
         write_text(tmp_path / "runs" / name / "result.json", "{}")
     write_text(tmp_path / "report.json", text)
     with pytest.raises(ValueError, match=r"report\.json: not as it was written"):
