@@ -24,6 +24,7 @@ from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.text_task import TextExample
 from environment import describe_machine, use_threads
+from study import read_trec
 
 
 class Job(NamedTuple):
@@ -55,8 +56,7 @@ def read(task: AnyTask, path: Path) -> list[Any]:
     """Read examples; TREC's lines are COARSE:fine and the question."""
     if "trec" not in path.parts:
         return list(task.read(str(path)))
-    lines = [line.split(" ", 1) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [TextExample(text, None, label.partition(":")[0], path.name) for label, text in lines]
+    return [TextExample(text, None, label.partition(":")[0], path.name) for text, label in read_trec(path)]
 
 
 def measure(job: Job, train: Sequence[Any], scored: Sequence[Any], samples: int) -> dict[str, Any]:

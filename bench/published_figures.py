@@ -23,6 +23,7 @@ import bertwright
 from bertwright.metrics.answer_scores import scores
 from bertwright.metrics.scores import spearman
 from bertwright.systems.bert.bert_config import BertConfig
+from embedding import pairs
 from environment import commit, describe_machine, make_parser, minilm, use_threads
 
 STS = {"STS12": 72.37, "STS13": 80.60, "STS14": 75.59, "STS15": 85.39, "STS16": 78.99, "STS-B": 82.03}
@@ -47,9 +48,8 @@ def score_squad(data: Path, version: str, system: str) -> tuple[float, float]:
 def read_pairs(data: Path, name: str) -> tuple[list[str], list[str], list[float]]:
     """Read the sentences and the scores of a set of similar sentences."""
     if name == "STS-B":
-        lines = (data / "glue" / "STS-B" / "test.tsv").read_text(encoding="utf-8").rstrip("\n").split("\n")
-        rows = [line.split("\t")[-3:] for line in lines[1:]]
-        return [row[0] for row in rows], [row[1] for row in rows], [float(row[2]) for row in rows]
+        first, second, gold = zip(*pairs(data / "glue" / "STS-B" / "test.tsv"), strict=True)
+        return [*first], [*second], [*gold]
     with gzip.open(data / "sts" / f"{name}.tsv.gz", "rt", encoding="utf-8", newline="\n") as file:
         rows = [line.rstrip("\n").split("\t") for line in file][1:]
     return [row[2] for row in rows], [row[3] for row in rows], [float(row[1]) for row in rows]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +29,7 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.loop import LossOutput
 from bertwright.training.whole_batch_loss import RowOutput, WholeBatchLoss, backward
-from environment import describe_machine, make_parser, take_turns, use_threads
+from environment import commit, describe_machine, make_parser, take_turns, use_threads
 
 MICRO_BATCHES = (1, 4, 8)
 SPLIT = (-4, -8)  # as many micro-batches, each with a single pass and a loss of its own: the price of small batches
@@ -115,13 +114,12 @@ def main() -> None:
     options = parser.parse_args()
     use_threads(1)
     configure_malloc()  # as training does
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     results = measure(options)
     setting = f"BERT L4 H256, dropout 0.1, float32, {options.pairs} pairs of {options.length} tokens per text"
     setting += f", {options.rounds} interleaved rounds, CPU seconds of one thread"
     write_json(
         options.output,
-        {"machine": describe_machine(1), "commit": commit.strip(), "setting": setting, "micro_batches": results},
+        {"machine": describe_machine(1), "commit": commit(), "setting": setting, "micro_batches": results},
     )
     print(describe_machine(1), setting, sep="\n")
     for number, result in results.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -58,8 +59,6 @@ def test_finetune_and_evaluate_print_the_same_scores_of_the_linear_model(
 
 
 def test_no_linear_floor_leaves_out_the_line_and_changes_no_bit(settings: FinetuneSettings, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     run_finetune(settings)
     without = replace(settings, run=tmp_path / "without", linear_floor=False)
     assert find_line(run_finetune(without)) is None

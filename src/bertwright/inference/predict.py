@@ -10,8 +10,7 @@ from itertools import islice
 from typing import Any
 
 from bertwright.base.files import check_absent
-from bertwright.base.reporter import SILENT, Fields, Heading, Line, ProgressCallback, Reporter, Rows
-from bertwright.base.text_display import shorten
+from bertwright.base.reporter import SILENT, Heading, Line, ProgressCallback, Reporter, Rows
 from bertwright.inference.load_task_models import LoadedModels, load_for_task
 from bertwright.inference.predict_inputs import (
     count_checked_examples,
@@ -24,6 +23,7 @@ from bertwright.inference.predict_settings import STANDARD_OUTPUT, PredictSettin
 from bertwright.tasks.ensemble import predict_ensemble
 from bertwright.tasks.prediction import PredictedChunk, predict_chunks
 from bertwright.tasks.score_formats import DisplayTable
+from bertwright.tasks.shown_examples import show_example
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import NATIVE_SUFFIXES
 from bertwright.tasks.text_task import TextTask
@@ -91,7 +91,7 @@ def _predict_files(settings: PredictSettings, models: LoadedModels, reporter: Re
         if clash := [name for name in settings.keep_columns if name in record]:
             raise ValueError(f"--keep-columns {clash[0]}: predictions have a field of that name; rename the column")
     for example in islice(read_examples(settings, task), settings.show_examples if total else 0):
-        reporter.record(Fields({name: shorten(text) for name, text in task.show(example).items()}))
+        show_example(reporter, task, example)
     counts, started = InputCounts(), time.perf_counter()
     with reporter.progress("predicting", total) as advance, open_output(settings.output) as file:
         pairs = _predict_all(models, read_examples(settings, task), counts, advance)

@@ -108,10 +108,9 @@ def count_in_characters(
     ([CharSpan(start=2, end=5, label='PER', text=None)], 'UTF-16 units')
     """
     firsts, lasts = {first for first, _ in words}, {last for _, last in words}
-    in_text = None
+    in_text, alphabet = None, {*text}
     for name, count in COUNTED.items():
-        starts = [*accumulate(map(count, text), initial=0)]
-        places = dict(zip(reversed(starts), range(len(text), -1, -1), strict=True))
+        places = _find_places(text, alphabet, count)
         found = [
             span._replace(start=places[span.start], end=places[span.end])
             for span in spans
@@ -133,6 +132,14 @@ def count_in_characters(
         f"{location}: expected {odd.text or odd.label!r} from {odd.start} to {odd.end}, got {got!r}; counted in "
         f"{', '.join([*COUNTED][:2])} or otherwise, the spans are not in the text: fix them"
     )
+
+
+def _find_places(text: str, alphabet: set[str], count: Callable[[str], int]) -> range | dict[int, int]:
+    """Return the character at each place that a count gives to the start of one, and the end of the text."""
+    if all(count(character) == 1 for character in alphabet):  # in most texts
+        return range(len(text) + 1)
+    starts = [*accumulate(map(count, text), initial=0)]
+    return dict(zip(reversed(starts), range(len(text), -1, -1), strict=True))
 
 
 def _has_text(text: str, span: CharSpan) -> bool:

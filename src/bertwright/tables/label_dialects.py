@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from bertwright.tables.neighbours import MAPPING, Neighbours
-from bertwright.tables.schema import MissingColumnError, Row, TableSchema
+from bertwright.tables.schema import MissingColumnError, Row, TableSchema, leave_out_rows
 from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.text.lines import split_lines
 from bertwright.text.sources import InputFile, find_file
@@ -197,16 +197,13 @@ def read_annotations(file: UnlabeledFile) -> Iterator[Row]:
     texts, label = found
     has_answer = label == "accept" and ANSWER in file.missing.columns
     others = tuple(name for name in file.schema.values if name != file.schema.label)
-    left_out = 0
-    values = (*others, *((ANSWER,) * has_answer), label)
-    for number, row in file.read_columns(replace(file.schema, texts=texts, values=values)):
-        if has_answer and row[-2] in REJECTED:
-            left_out += 1
-        else:
-            yield number, (*row[: len(texts) + len(others)], labels_of_annotation(row[-1]))
-    if left_out:
-        text = f"rows left out because their {ANSWER!r} is {' or '.join(REJECTED)}: {left_out:,}"
-        warnings.warn(f"{file.file.path}: {text}", stacklevel=1)
+    values = (*others, label, *((ANSWER,) * has_answer))
+    rows = file.read_columns(replace(file.schema, texts=texts, values=values))
+    if has_answer:
+        rows = leave_out_rows(rows, file.file.path, ANSWER, REJECTED, " or ".join(REJECTED))
+    place = len(texts) + len(others)
+    for number, row in rows:
+        yield number, (*row[:place], labels_of_annotation(row[place]))
 
 
 def labels_of_annotation(value: Any) -> Any:

@@ -1,16 +1,18 @@
-"""Columns that are read from a table, and the table's format."""
+"""Columns that are read from a table, the table's format, and its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bertwright.base.settings import did_you_mean
 
 SHOWN_NAMES = 20
 NAME_CHARACTERS = 40  # a message truncates longer column names: without a header, they are whole texts
 
+Location = TypeVar("Location", int, str)  # of a row: its number, or file and line
 Row = tuple[int, tuple[Any, ...]]  # line (in a Parquet file the row, from 1) where it starts; values of the columns
 
 
@@ -67,6 +69,23 @@ class TableSchema:
     def asks_for_names(self) -> bool:
         """Whether no column is read, so that the error about the missing one lists the others."""
         return self.names == ("",)
+
+
+def leave_out_rows(
+    rows: Iterator[tuple[Location, tuple[Any, ...]]], path: str, field: str, marks: Sequence[str], described: str
+) -> Iterator[tuple[Location, tuple[Any, ...]]]:
+    """Yield the rows whose last value, the `field`, is none of the marks; then warn of how many there were of those.
+
+    `described`: the marks for people.
+    """
+    left_out = 0
+    for location, values in rows:
+        if values[-1] in marks:
+            left_out += 1
+        else:
+            yield location, values
+    if left_out:
+        warnings.warn(f"{path}: rows left out because their {field!r} is {described}: {left_out:,}", stacklevel=1)
 
 
 def list_names(names: Sequence[str]) -> str:

@@ -65,23 +65,6 @@ def _has_all_columns(file: InputFile, schema: TableSchema) -> bool:
     return True
 
 
-def leave_out_rows(
-    rows: Iterator[tuple[str, tuple[Any, ...]]], path: str, field: str, marks: Sequence[str], described: str
-) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the rows whose last value, the `field`, is none of the marks; then warn of how many there were of those.
-
-    `described`: the marks for people.
-    """
-    left_out = 0
-    for location, values in rows:
-        if values[-1] in marks:
-            left_out += 1
-        else:
-            yield location, values
-    if left_out:
-        warnings.warn(f"{path}: rows left out because their {field!r} is {described}: {left_out:,}", stacklevel=1)
-
-
 def column_names(path: str, suffix: str | None, encoding: str, dialect: str | None = None) -> Sequence[str]:
     """Return the names of the columns in the first row of a path's files; none if its rows are lists."""
     try:

@@ -26,9 +26,9 @@ from bertwright.tables.delimited import without_blank_end
 from bertwright.tables.dialects import PLAIN, recognize
 from bertwright.tables.label_dialects import ANSWER, REJECTED
 from bertwright.tables.row_formats import LIST_FORMATS, read_file_rows
-from bertwright.tables.schema import TableSchema
+from bertwright.tables.schema import TableSchema, leave_out_rows
 from bertwright.tables.standoff import annotations_of, texts_of_annotations
-from bertwright.tables.tables import column_names, leave_out_rows, read_rows
+from bertwright.tables.tables import column_names, read_rows
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.word_dialects import PLAIN_LISTS, RowColumns, WordFile
 from bertwright.tables.word_tables import WordColumns, find_word_columns, join_words

@@ -23,4 +23,9 @@ def show_examples(
     of_split = {"files": ", ".join(files)} if files else {}
     reporter.record(Fields(of_split | ({"gold answers": gold + rest} if answers else {})))
     for example in examples[:count]:
-        reporter.record(Fields({key: shorten(text) for key, text in task.show(example).items()}))
+        show_example(reporter, task, example)
+
+
+def show_example(reporter: Reporter, task: AnyTask, example: Any) -> None:
+    """Print the fields of an example; long texts are shortened."""
+    reporter.record(Fields({name: shorten(text) for name, text in task.show(example).items()}))

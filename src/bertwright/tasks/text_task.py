@@ -20,8 +20,8 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.pooling import describe_pooling
 from bertwright.tables.dialects import check_dialect
 from bertwright.tables.row_formats import TABLE_FORMATS
-from bertwright.tables.schema import TableSchema
-from bertwright.tables.tables import count_skipped_rows, leave_out_rows, read_rows
+from bertwright.tables.schema import TableSchema, leave_out_rows
+from bertwright.tables.tables import count_skipped_rows, read_rows
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.task import LEARNED, Task, count_labels, make_pooled_head
 from bertwright.tasks.truncation import SegmentTokens, encode_both_orders, encode_segments

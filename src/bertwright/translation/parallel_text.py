@@ -5,6 +5,7 @@ P pairs of sentences.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -68,12 +69,14 @@ def read_parallel(sources: Sequence[str], targets: Sequence[str], encoding: str 
 
 def overlap_notices(train: ParallelText, dev: ParallelText | None) -> list[str]:
     """Describe pairs that teach or test nothing, one sentence each: copies, and held-out pairs that are trained on."""
-    pairs, found = list(zip(*train, strict=True)), list[str]()
-    if copies := sum(source == target for source, target in pairs):
-        found.append(f"{copies:,} of {len(pairs):,} pairs have a target that equals the source: a model learns to copy")
-    known, held_out = set(pairs), [] if dev is None else list(zip(*dev, strict=True))
-    if seen := sum(pair in known for pair in held_out):
-        text = f"dev: {seen:,} of {len(held_out):,} pairs are pairs of the training text"
+    found = list[str]()
+    if copies := sum(source == target for source, target in zip(*train, strict=True)):
+        count = len(train.source)
+        found.append(f"{copies:,} of {count:,} pairs have a target that equals the source: a model learns to copy")
+    held_out = Counter[tuple[str, str]]() if dev is None else Counter(zip(*dev, strict=True))
+    known = {pair for pair in zip(*train, strict=True) if pair in held_out}  # the training text may be large
+    if seen := sum(held_out[pair] for pair in known):
+        text = f"dev: {seen:,} of {held_out.total():,} pairs are pairs of the training text"
         found.append(f"{text}; their score says little about other sentences")
     return found
 

@@ -16,14 +16,8 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import check_run_directory
 
-RESUME_OVERRIDES = (
-    "run",
-    "resume",
-    "dry_run",
-    "keep_all",
-    "linear_floor",
-    "device",
-)  # settings that may change on resume
+# Settings that may change on resume.
+RESUME_OVERRIDES = ("run", "resume", "dry_run", "keep_all", "linear_floor", "device")
 MAX_SEEDS = 1_000
 
 

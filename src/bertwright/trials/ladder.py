@@ -15,11 +15,11 @@ from pathlib import Path
 from bertwright.base.description import Description, describe_progress, name_damaged_file, read_settings_with
 from bertwright.base.files import lock_folder, read_json, write_json, write_text
 from bertwright.base.reporter import SILENT, Heading, Outputs, Reporter
-from bertwright.tasks.linear_floor import LINEAR, LOOKUP
 from bertwright.training.run_folder import check_run_directory, write_run_settings
 from bertwright.trials.cells import estimate_cells
 from bertwright.trials.floors import FrequentAnswer, linear_floors
 from bertwright.trials.ladder_settings import FLOOR, RESUME_OVERRIDES, LadderSettings, slug
+from bertwright.trials.paper_table import FLOORS
 from bertwright.trials.runner import Result, Runner, count_results
 from bertwright.trials.table import Table, contrast_rows
 from bertwright.trials.task_trials import Finetune
@@ -77,7 +77,7 @@ def make_table(settings: LadderSettings, rows: Sequence[str], results: Sequence[
     table = Table.of_series(f"Ladder of {settings.task.task}", rows, results, LEGEND, digits=2)
     last = [*table.columns][-1]
     estimates = estimate_cells(table.cells)
-    steps = [(row, below) for below, row in pairwise(rows) if below not in (FLOOR, LINEAR, LOOKUP)]
+    steps = [(row, below) for below, row in pairwise(rows) if below not in FLOORS]
     contrasts = contrast_rows(steps, [last], estimates)
     works = {rung.name: pretraining_work(rung.sources()) for rung in settings.rungs()}
     minutes = {

@@ -45,7 +45,8 @@ CACHE_LIMIT = "BERTWRIGHT_VECTOR_CACHE_GB"  # variable of the environment
 DEFAULT_LIMIT = "10"
 CACHE_VERSION = 2  # raised with every change of the cache's files
 SOURCE = "source.json"  # of a cache: version, path, size and time of the file; its own time is the cache's last use
-ARRAYS = ("vectors", "letters", "offsets", "hashes", "hashed_rows", "left_out")  # .npy files of a cache: see VectorFile
+ARRAYS = ("vectors", "letters", "offsets", "hashes", "hashed_rows")  # .npy files of a cache: see VectorFile
+LEFT_OUT = "left_out.npy"  # of a cache: how many words are not UTF-8, and how many occur again
 DIGITS = re.compile(r"\d")
 RUN_FILES = ("vectors.bin", "vectors.txt")  # of a run of `bertwright word-vectors`, the best one first
 
@@ -97,8 +98,6 @@ class VectorFile:
     """V: hashes of the words, sorted."""
     hashed_rows: Rows
     """V: the row of each hash."""
-    left_out: Rows
-    """2: words of the file that are not UTF-8, and words that it has again; the first vector of a word counts."""
     model: FastTextFile | None = None
     """Subwords, in a .bin file of fastText: unknown words get vectors from them."""
 
@@ -275,10 +274,10 @@ def _open_index(path: Path, folder: Path) -> VectorFile:
         return np.load(folder / f"{name}.npy", mmap_mode="r")
 
     model = read_fasttext(path) if detect_format(path) == "fasttext-binary" else None
-    vectors, letters, offsets, hashes, rows, left_out = map(map_array, ARRAYS)
-    file = VectorFile(path, vectors, letters, offsets, hashes, rows, left_out, model)
-    if left_out.any():
-        not_utf8, repeated = left_out.tolist()
+    vectors, letters, offsets, hashes, rows = map(map_array, ARRAYS)
+    file = VectorFile(path, vectors, letters, offsets, hashes, rows, model)
+    not_utf8, repeated = np.load(folder / LEFT_OUT).tolist()
+    if not_utf8 or repeated:
         text = f"left out {not_utf8:,} words that are not UTF-8 and {repeated:,} that are repeated (the first counts)"
         warnings.warn(f"{path}: {text}; {len(file):,} are read", stacklevel=3)
     return file
@@ -316,7 +315,7 @@ def _write_index(path: Path, folder: Path) -> None:
     np.save(folder / "offsets.npy", offsets)
     np.save(folder / "hashes.npy", hashes[order])
     np.save(folder / "hashed_rows.npy", order)
-    np.save(folder / "left_out.npy", np.array([not_utf8, repeated]))
+    np.save(folder / LEFT_OUT, np.array([not_utf8, repeated]))
 
 
 def _read_blocks(path: Path) -> Iterator[VectorBlock]:

@@ -127,13 +127,7 @@ def make_chunk_counter() -> PythonChunkCounter | NativeChunkCounter:
     library.chunks_merge.argtypes = [pointer, ctypes.c_char_p, integer, pointer]
     library.chunks_bytes_with.argtypes = [pointer, ctypes.c_char_p, integer]
     library.chunks_merge.restype = library.chunks_bytes_with.restype = integer
-    library.chunks_read.argtypes = [
-        pointer,
-        integer,
-        integer,
-        pointer,
-        ctypes.POINTER(pointer),
-        ctypes.POINTER(integer),
-    ]
+    outputs = (pointer, ctypes.POINTER(pointer), ctypes.POINTER(integer))
+    library.chunks_read.argtypes = [pointer, integer, integer, *outputs]
     library.chunks_read.restype = integer
     return NativeChunkCounter(library)
