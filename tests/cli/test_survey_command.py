@@ -83,7 +83,7 @@ def test_unreadable_files_are_listed_and_the_others_surveyed(tmp_path: Path, sma
     assert [(Path(file["path"]).name, file["documents"]) for file in unreadable] == [("a.docx", 0), ("b.txt", 0)]
     flowing = " ".join(printed.split())
     assert "Files that cannot be read" in flowing
-    assert flowing.count("empty file (0 bytes)") == flowing.count("unknown suffix .docx") == 1
+    assert flowing.count("empty file (0 bytes)") == flowing.count(".docx is not read; save its text as .txt") == 1
     assert "! 1 file cannot be read, and every later stage stops at it." in flowing
     assert "! 1 file is empty; every later stage leaves it out." in flowing
 
