@@ -1,7 +1,7 @@
 """The interface of every task type, with defaults: encode examples as sequences, decode the head's outputs.
 
 N examples; S sequences with T tokens that encode them; R positions whose states the head reads; C outputs per position;
-K labels. An item is what a batch counts: one sequence, or the `sequences_per_item` sequences of one choice.
+K labels. An item is what a batch counts: one sequence, or all sequences that are scored against each other.
 """
 
 from __future__ import annotations
