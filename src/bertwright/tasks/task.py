@@ -77,6 +77,11 @@ class Task(ABC, Generic[E, P]):
         """Factor of the head's weights in files: a power of two, so that writing and reading change no bit."""
         return 1.0
 
+    @property
+    def activation(self) -> str:
+        """The function that turns a re-ranker's output into its score, sigmoid or identity; empty for other types."""
+        return ""
+
     # Where a task comes from
 
     @classmethod
