@@ -57,6 +57,8 @@ class TableSchema:
     """An object whose text is a list may have several rows, one per item of its lists (.jsonl, .json)."""
     dialect: str | None = None
     """Name of the layout; unset: recognized where the file lacks columns."""
+    optional: tuple[str, ...] = ()
+    """Those of the columns that an object of a .jsonl or .json file may lack; the value is then null."""
     max_short_rows: int = 0
     """Number of rows with too few columns that may be skipped, because a published file is known to have them."""
 

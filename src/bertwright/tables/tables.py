@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from bertwright.tables.dialects import DIALECTS, PLAIN, recognize
 from bertwright.tables.file_splits import is_part, read_part
@@ -18,6 +21,9 @@ from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS, read_file_
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema
 from bertwright.text.decoding import ReadStats, TextCodec
 from bertwright.text.sources import InputFile, list_inputs
+
+MAX_NUMBER = float(np.finfo(np.float32).max)  # largest label of a regression, because losses are float32
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -136,3 +142,15 @@ def format_label(value: Any, column: str, location: str) -> str:
     if not text or text.isspace() or value != value:  # NaN, which pandas writes for a missing value
         raise ValueError(f"{location}: no value in {column!r}; fill it in, or delete the row")
     return text
+
+
+def parse_number(text: str) -> float | None:
+    """Parse a finite number within the range of float32; None for any other text.
+
+    >>> parse_number(" -2.5e1"), parse_number("1_000"), parse_number("nan"), parse_number("1e99")
+    (-25.0, None, None, None)
+    """
+    if not NUMBER.fullmatch(text.strip()):  # float also reads underscores and the digits of other scripts
+        return None
+    number = float(text)
+    return number if abs(number) <= MAX_NUMBER else None

@@ -14,11 +14,11 @@ import numpy as np
 
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
-from bertwright.tables.tables import format_label
+from bertwright.tables.tables import format_label, parse_number
 from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs, repeat_output
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import LEARNED, balance, check_metric, softmax, sum_cross_entropy
-from bertwright.tasks.text_task import TextExample, TextTask, known_labels, parse_number
+from bertwright.tasks.text_task import TextExample, TextTask, known_labels
 
 if TYPE_CHECKING:
     from torch import Tensor

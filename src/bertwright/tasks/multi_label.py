@@ -18,7 +18,7 @@ import numpy.typing as npt
 from bertwright.base.settings import check_not_str
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
-from bertwright.tables.tables import format_label
+from bertwright.tables.tables import format_label, parse_number
 from bertwright.tasks.classification import (
     LABEL_SEPARATORS,
     MAX_TABLE_LABELS,
@@ -31,7 +31,7 @@ from bertwright.tasks.classification import (
 from bertwright.tasks.encoded import Encoded, Floats, Outputs, repeat_output
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import LEARNED, check_metric
-from bertwright.tasks.text_task import TextExample, TextTask, known_labels, parse_number
+from bertwright.tasks.text_task import TextExample, TextTask, known_labels
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,7 +24,7 @@ from bertwright.models.pooling import describe_pooling
 from bertwright.tables.dialects import check_dialect
 from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
-from bertwright.tables.tables import format_label, read_rows
+from bertwright.tables.tables import format_label, parse_number, read_rows
 from bertwright.tasks.encoded import Encoded, Floats, Outputs
 from bertwright.tasks.score_formats import DisplayTable
 from bertwright.tasks.task import (
@@ -37,7 +37,7 @@ from bertwright.tasks.task import (
     softmax,
     sum_cross_entropy,
 )
-from bertwright.tasks.text_task import WITHOUT_HEADER, known_labels, parse_number
+from bertwright.tasks.text_task import WITHOUT_HEADER, known_labels
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
 

@@ -12,11 +12,11 @@ import numpy as np
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.tables.tables import format_label
+from bertwright.tables.tables import MAX_NUMBER, format_label, parse_number
 from bertwright.tasks.encoded import Encoded, Outputs, repeat_output
 from bertwright.tasks.score_formats import DisplayTable
 from bertwright.tasks.task import LEARNED, check_metric
-from bertwright.tasks.text_task import MAX_NUMBER, TextExample, TextTask, known_labels, parse_number
+from bertwright.tasks.text_task import TextExample, TextTask, known_labels
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,14 +5,12 @@ N examples, one sequence each.
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
 from bertwright.corpus.documents import check_encoding, check_format
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from bertwright.models.encoder import TextEncoder
     from bertwright.models.heads import TaskHead
 
-MAX_NUMBER = float(np.finfo(np.float32).max)  # largest label of a regression, because losses are float32
-NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 MANY_QUOTES = 0.05  # share of texts in quotes that may enclose the fields of a table
 MISSING = ("NULL", "NaN", "nan", "<NA>", "#N/A")  # labels of rows without one, as programs write them
 UNDECIDED = ("gold_label", "-")  # column and label of SNLI's and MultiNLI's rows on which the annotators disagreed
@@ -264,15 +260,3 @@ def known_labels(examples: Sequence[Labeled[L]]) -> list[L]:
 def count_empty_texts(examples: Sequence[TextExample[Any]]) -> int:
     """Count the examples with a text of white space only, which is valid but rarely intended."""
     return sum(not (text.strip() and (pair is None or pair.strip())) for text, pair, _, _ in examples)
-
-
-def parse_number(text: str) -> float | None:
-    """Parse a finite number within the range of float32; None for any other text.
-
-    >>> parse_number(" -2.5e1"), parse_number("1_000"), parse_number("nan"), parse_number("1e99")
-    (-25.0, None, None, None)
-    """
-    if not NUMBER.fullmatch(text.strip()):  # float also reads underscores and the digits of other scripts
-        return None
-    number = float(text)
-    return number if abs(number) <= MAX_NUMBER else None

@@ -1,0 +1,349 @@
+"""Tables of texts that belong together, for training and scoring text vectors: roles of columns, and rows by role.
+
+A role is found by the name of a column. The order of the columns decides only if no name says anything: a wrong order
+would train the reverse task. `columns` names every column that is read, and nothing is guessed then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, NamedTuple
+
+from bertwright.base.settings import did_you_mean
+from bertwright.base.text_display import shorten
+from bertwright.tables.json_rows import describe_type
+from bertwright.tables.row_formats import LIST_FORMATS, TABLE_FORMATS
+from bertwright.tables.schema import MissingColumnError, TableSchema, list_names
+from bertwright.tables.tables import format_label, parse_number, read_rows
+from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
+from bertwright.text.lines import split_lines
+from bertwright.text.sources import InputFile, list_inputs
+
+# Names by role, in lower case and without the characters between words. The first name of a role that a table has wins.
+NAMES = {
+    "anchor": (
+        "anchor", "query", "question", "sentence1", "premise", "text1", "english", "question1", "sentencea", "texta",
+        "source", "src", "string1", "#1string", "q", "queries", "querytext",
+    ),
+    "positive": (
+        "positive", "pos", "answer", "document", "passage", "context", "sentence2", "hypothesis", "text2", "nonenglish",
+        "question2", "sentenceb", "textb", "target", "tgt", "string2", "#2string", "a", "response", "positivepassages",
+        "documenttext", "sentence",
+    ),
+    "score": ("score", "scores", "similarity", "similarityscore", "relatednessscore", "goldscore", "relatedness"),
+    "label": ("label", "labels", "labels.label", "isduplicate", "quality", "goldlabel", "class", "category", "intent"),
+    "positive_scores": ("posscores",),
+    "negative_scores": ("negscores",),
+}  # fmt: skip
+NEGATIVE = re.compile(r"negatives?\d*|neg\d*")
+ALONE = ("text", "sentence", "content", "document", "utterance", "review", "sentences", "texts")
+"""Names of the only text of a row."""
+ROLES = ("anchor", "positive", "negative", "score", "label", "positive_scores", "negative_scores")
+NUMBERED_NEGATIVES = tuple(f"negative_{number}" for number in range(1, 33))  # of objects, which need not have all
+PEEKED_ROWS = 100
+WAY_OUT = "name the columns, as in --columns anchor=title positive=body"
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Columns and format of a table, as a user states them."""
+
+    columns: tuple[str, ...] = ()
+    """Roles and columns, as in anchor=title positive=body; empty: by their names."""
+    header: bool = True
+    quotes: bool | None = None
+    encoding: str = "utf-8"
+    format: str | None = None
+
+    def schema(self, values: Sequence[str], optional: Sequence[str] = ()) -> TableSchema:
+        return TableSchema(
+            (), tuple(values), self.header, self.quotes, WAY_OUT, allow_nulls=True, encoding=self.encoding,
+            suffix=self.format, optional=tuple(optional), dialect="plain",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TextRoles:
+    """The columns of a table by their role; a role may be missing, except the first."""
+
+    anchor: str
+    """The text, query or first sentence."""
+    positive: str | None = None
+    """The text, or list of texts, that belongs to it."""
+    negatives: tuple[str, ...] = ()
+    """Texts, or lists of texts, that do not belong to it."""
+    score: str | None = None
+    """How similar anchor and positive are."""
+    label: str | None = None
+    """The anchor's class or, of a pair, 1 if the two belong together and 0 if not."""
+    positive_scores: str | None = None
+    """A teacher's score of each positive, in a list."""
+    negative_scores: str | None = None
+    ignored: tuple[str, ...] = ()
+    """Columns that are not read."""
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The columns that are read, by role; several negatives are numbered."""
+        negatives = {f"negative_{number}": name for number, name in enumerate(self.negatives, 1)}
+        if len(negatives) == 1:
+            negatives = {"negative": self.negatives[0]}
+        pairs = {"anchor": self.anchor, "positive": self.positive, **negatives, "score": self.score}
+        pairs |= {"label": self.label, "positive_scores": self.positive_scores, "negative_scores": self.negative_scores}
+        return {role: name for role, name in pairs.items() if name is not None}
+
+    def describe(self) -> str:
+        """Describe the roles for people: "anchor = question, positive = answer; not read: id"."""
+        shown = [f"{role} = {name}" for role, name in self.named.items() if name not in NUMBERED_NEGATIVES[3:]]
+        return ", ".join(shown) + (f"; not read: {list_names(self.ignored)}" if self.ignored else "")
+
+
+class TextRow(NamedTuple):
+    """Texts that belong together, and texts that do not."""
+
+    anchor: str
+    location: str
+    """File and line, for messages."""
+    positives: tuple[str, ...] = ()
+    negatives: tuple[str, ...] = ()
+    score: float | None = None
+    """How similar anchor and positive are, on any scale."""
+    label: str | None = None
+    """The anchor's class."""
+    positive_scores: tuple[float, ...] = ()
+    """A teacher's score of each positive."""
+    negative_scores: tuple[float, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.anchor, *self.positives, *self.negatives)
+
+    def __str__(self) -> str:
+        return " / ".join(shorten(text) for text in self.texts)
+
+
+class TextTable(NamedTuple):
+    """All rows of a path's files."""
+
+    roles: TextRoles
+    rows: list[TextRow]
+
+
+def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTable:
+    """Read all rows of a path: tables of any format, or a .txt file with a text per line.
+
+    A label of a pair must be 0 or 1 and becomes the row's score; so do other numbers, if one of them is no integer.
+    Raises ValueError with file, line and the way out for roles that the names do not tell, for missing and empty texts
+    and for scores that are no numbers.
+    """
+    files = list_inputs([path], formats=TABLE_FORMATS, suffix=options.format)
+    if len(files) == 1 and not options.columns and _is_plain_text(files[0], options):
+        return TextTable(TextRoles("text"), [TextRow(text, place) for place, text in _read_lines(files[0], options)])
+    roles = find_roles(path, options)
+    optional: tuple[str, ...] = ()
+    if all(file.format in LIST_FORMATS and file.format != ".parquet" for file in files):
+        if roles.positive is not None and roles.score is None and roles.label is None and not options.columns:
+            roles = replace(roles, negatives=tuple(dict.fromkeys((*roles.negatives, *NUMBERED_NEGATIVES))))
+        optional = (*roles.negatives, *filter(None, (roles.positive_scores, roles.negative_scores)))
+    columns = list(dict.fromkeys(roles.named.values()))
+    rows = [
+        _make_row(roles, dict(zip(columns, values, strict=True)), location)
+        for location, values in read_rows(path, options.schema(columns, optional))
+    ]
+    if not any(row.negatives for row in rows):  # objects were asked for all of them
+        roles = replace(roles, negatives=tuple([name for name in roles.negatives if name not in NUMBERED_NEGATIVES]))
+    if roles.positive is not None and roles.label is not None:
+        return TextTable(replace(roles, score=roles.label, label=None), _labels_to_scores(rows, roles))
+    return TextTable(roles, rows)
+
+
+def find_roles(path: str, options: TableOptions) -> TextRoles:
+    """Find the role of each column of a path's files, from the names in the first row. Raises as `read_text_table`."""
+    names: Sequence[str] = ()
+    try:
+        next(read_rows(path, options.schema(("",))), None)
+    except MissingColumnError as error:
+        names = [name for name in error.columns if name.strip()]
+    if options.columns:
+        return _chosen_roles(options.columns, names, path)
+    if not names:
+        raise ValueError(f"{path}: expected named columns, got rows that are lists; write objects instead")
+    if not options.header:
+        return _roles_in_order(path, names, options)
+    roles = _roles_by_name(names)
+    if roles is None:
+        _check_header(path, names)
+        return _roles_in_order(path, names, options)
+    if roles.positive is None and roles.negatives:
+        raise ValueError(
+            f"{path}: no positive for {roles.negatives[0]!r}; the columns are {list_names(names)}; {WAY_OUT}"
+        )
+    if roles.positive is None and roles.label is None:
+        others = [name for name in roles.ignored if _is_text_column(path, name, options)]
+        if roles.score is not None or others:
+            raise ValueError(
+                f"{path}: {roles.anchor!r} is the anchor, but which of {list_names(others or names)} belongs to it? "
+                f"{WAY_OUT}"
+            )
+    return roles
+
+
+def _normalize(name: str) -> str:
+    return re.sub(r"[\s_\-]", "", name).lower()
+
+
+def _roles_by_name(names: Sequence[str]) -> TextRoles | None:
+    """Return the roles that the names tell; None if they tell no text."""
+    plain: dict[str, str] = {}
+    for name in names:
+        plain.setdefault(_normalize(name), name)
+    found = {role: next((plain[name] for name in known if name in plain), None) for role, known in NAMES.items()}
+    negatives = [name for name in names if NEGATIVE.fullmatch(_normalize(name))]
+    if found["anchor"] is None:
+        alone = next((plain[name] for name in ALONE if name in plain), None)
+        if alone is None or found["positive"] not in (None, alone):
+            return None
+        found |= {"anchor": alone, "positive": None}
+    read = {name for name in found.values() if name is not None} | set(negatives)
+    ignored = tuple(name for name in names if name not in read)
+    return TextRoles(**found, negatives=tuple(negatives), ignored=ignored)  # type: ignore[arg-type]
+
+
+def _chosen_roles(columns: Sequence[str], names: Sequence[str], path: str) -> TextRoles:
+    """Return the roles that a user states. Raises ValueError for unknown roles and columns, and for no anchor."""
+    chosen: dict[str, list[str]] = {}
+    for text in columns:
+        role, sign, name = text.partition("=")
+        kind = "negative" if NEGATIVE.fullmatch(_normalize(role)) else role
+        if not sign or not name or kind not in ROLES:
+            hint = did_you_mean(role, ROLES)
+            raise ValueError(f"--columns {text}: expected ROLE=COLUMN, with a role of {', '.join(ROLES)}; {hint}")
+        if names and name not in names:
+            raise ValueError(f"{path}: --columns {text}: no column {name!r}; {did_you_mean(name, names)}")
+        chosen.setdefault(kind, []).append(name)
+    if twice := [role for role, given in chosen.items() if len(given) > 1 and role != "negative"]:
+        raise ValueError(f"--columns {twice[0]}=…: given twice; name one column")
+    if "anchor" not in chosen:
+        raise ValueError(f"--columns {' '.join(columns)}: no anchor; {WAY_OUT}")
+    named = [name for given in chosen.values() for name in given]
+    if odd := [name for name, count in Counter(named).items() if count > 1]:
+        raise ValueError(f"--columns: {odd[0]!r} has two roles; name a different column for each")
+    single: dict[str, Any] = {role: given[0] for role, given in chosen.items() if role != "negative"}
+    ignored = tuple(name for name in names if name not in named)
+    return TextRoles(**single, negatives=tuple(chosen.get("negative", ())), ignored=ignored)
+
+
+def _roles_in_order(path: str, names: Sequence[str], options: TableOptions) -> TextRoles:
+    """Return roles by the order of the columns: anchor, positive, negatives, and a score if the last one is a number."""
+    texts = [name for name in names if _is_text_column(path, name, options)]
+    numbers = [name for name in names if name not in texts]
+    if not texts:
+        raise ValueError(f"{path}: no column of texts; the columns are {list_names(names)}; {WAY_OUT}")
+    if len(numbers) > 1 or (numbers and numbers != [names[-1]]):
+        raise ValueError(
+            f"{path}: the names of the columns ({list_names(names)}) do not tell which are texts and which a score or "
+            f"label; {WAY_OUT}"
+        )
+    anchor, positive, *negatives = (*texts, None, None)[: max(len(texts), 2)]
+    score, label = (numbers[0], None) if numbers and positive else (None, numbers[0] if numbers else None)
+    return TextRoles(str(anchor), positive, tuple(map(str, negatives)), score, label)
+
+
+def _check_header(path: str, names: Sequence[str]) -> None:
+    """Raise ValueError if the first line, whose names say nothing, looks like a row."""
+    if odd := [name for name in names if parse_number(name) is not None or len(name.split()) > 4]:
+        raise ValueError(
+            f"{path}, line 1: {shorten(odd[0])!r} is no name of a column; if line 1 is a row, use --header False, else "
+            f"{WAY_OUT}"
+        )
+
+
+def _is_text_column(path: str, name: str, options: TableOptions) -> bool:
+    """Return whether the first rows have texts in a column that are not all numbers."""
+    values = [row[0] for _, row in islice(read_rows(path, options.schema((name,), (name,))), PEEKED_ROWS)]
+    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    return len(texts) > 0 and not all(parse_number(text) is not None for text in texts)
+
+
+def _make_row(roles: TextRoles, values: Mapping[str, Any], location: str) -> TextRow:
+    """Build a row from the values of its columns. Raises ValueError with the location of an unusable value."""
+    anchor = _texts_in(values[roles.anchor], roles.anchor, location, required=True)
+    if len(anchor) != 1:
+        raise ValueError(f"{location}: expected one text in {roles.anchor!r}, got {len(anchor)}")
+    positives: tuple[str, ...] = ()
+    if roles.positive is not None:
+        positives = _texts_in(values[roles.positive], roles.positive, location, required=True)
+    negatives = [text for name in roles.negatives for text in _texts_in(values[name], name, location, required=False)]
+    score = label = None
+    if roles.score is not None:
+        score = _number(values[roles.score], roles.score, location)
+    if roles.label is not None:
+        label = format_label(values[roles.label], roles.label, location)
+    of_positives = _scores_in(values, roles.positive_scores, len(positives), location)
+    of_negatives = _scores_in(values, roles.negative_scores, len(negatives), location)
+    return TextRow(anchor[0], location, positives, tuple(negatives), score, label, of_positives, of_negatives)
+
+
+def _texts_in(value: Any, name: str, location: str, required: bool) -> tuple[str, ...]:
+    """Return the texts of a value: a text, or a list of texts; blank ones are none, unless a text is `required`."""
+    given = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+    for text in given:
+        if not isinstance(text, str):
+            raise ValueError(f"{location}: expected a text in {name!r}, got {describe_type(text, name)}")
+        if required and not text.strip():
+            raise ValueError(f"{location}: the text in {name!r} is empty; fill it in, or delete the row")
+    if required and not given:
+        raise ValueError(f"{location}: no text in {name!r}; fill it in, or delete the row")
+    return tuple([text for text in given if text.strip()])
+
+
+def _number(value: Any, name: str, location: str) -> float:
+    text = format_label(value, name, location)
+    number = parse_number(text)
+    if number is None:
+        raise ValueError(f"{location}: expected a finite number in {name!r}, got {text!r}")
+    return number
+
+
+def _scores_in(values: Mapping[str, Any], name: str | None, count: int, location: str) -> tuple[float, ...]:
+    """Return the teacher's scores of `count` texts; none if the column or its value is missing."""
+    if name is None or values[name] is None:
+        return ()
+    given = values[name] if isinstance(values[name], list | tuple) else [values[name]]
+    if len(given) != count:
+        raise ValueError(f"{location}: expected {count} numbers in {name!r}, one per text, got {len(given)}")
+    return tuple([_number(value, name, location) for value in given])
+
+
+def _labels_to_scores(rows: Sequence[TextRow], roles: TextRoles) -> list[TextRow]:
+    """Return the rows of pairs with their labels as scores. Raises ValueError for labels that are classes."""
+    numbers = [parse_number(row.label or "") for row in rows]
+    known = [number for number in numbers if number is not None]
+    is_score = len(known) == len(rows) and (set(known) <= {0, 1} or not all(map(float.is_integer, known)))
+    if not is_score or roles.score is not None:
+        odd = next((row for row, number in zip(rows, numbers, strict=True) if number not in (0, 1)), rows[0])
+        read = ", ".join(f"{role}={name}" for role, name in roles.named.items() if role != "label").replace(",", "")
+        raise ValueError(
+            f"{odd.location}: expected 0 or 1 in {roles.label!r} of a pair, got {odd.label!r}; if it is a score, use "
+            f"--columns {read} score={roles.label}; to leave it out, --columns {read}"
+        )
+    return [row._replace(score=number, label=None) for row, number in zip(rows, numbers, strict=True)]
+
+
+def _is_plain_text(file: InputFile, options: TableOptions) -> bool:
+    """Return whether a .txt file has a text per line, not a table: its first line has no tab and is no known name."""
+    if file.format != ".txt":
+        return False
+    first = next((text for _, text in _read_lines(file, options)), "")
+    return "\t" not in first and _normalize(first) not in ALONE
+
+
+def _read_lines(file: InputFile, options: TableOptions) -> Iterator[tuple[str, str]]:
+    """Yield location and text of each line that is not blank."""
+    for number, line in split_lines(file.path, decode_blocks(file, TextCodec(options.encoding), ReadStats())):
+        if line.strip():
+            yield f"{file.path}, line {number}", line.strip()
