@@ -191,8 +191,8 @@ def choose_items(encoded: Encoded, width: int, seed: int) -> Ints:
 
 def row_counts(encoded: Encoded, items: Ints) -> Ints:
     """Return the number of rows of each item."""
-    counts: Ints = encoded.position_counts[encoded.sequences(items)].reshape(len(items), -1).sum(1)
-    return counts
+    first, count = encoded.item_starts[items], encoded.item_counts[items]
+    return encoded.position_starts[first + count] - encoded.position_starts[first]
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertwright.base.files import read_json
 from bertwright.interop.weights import summarize
 from bertwright.models.head_spec import HeadSpec
 
@@ -27,6 +28,11 @@ KINDS_WITH_LABELS = ("sequence", "token")  # one output per label; other kinds h
 DEFAULT_LABELS = 2  # transformers' number if config.json states none
 MULTI_LABEL = "multi_label_classification"
 MAX_LABELS = 1_000_000  # more names would exhaust memory
+# Functions that sentence-transformers applies to the output of a re-ranker, by their names in its files.
+ACTIVATIONS = {
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    "torch.nn.modules.linear.Identity": "identity",
+}
 
 
 class HeadRecord(NamedTuple):
@@ -39,6 +45,8 @@ class HeadRecord(NamedTuple):
     """The one output is a number to predict, not the score of a label."""
     multi_label: bool = False
     """The labels do not exclude each other: `multi_label_classification` in `transformers`."""
+    activation: str = ""
+    """The function that turns the one output of a re-ranker into its score, sigmoid or identity; empty: no re-ranker."""
 
 
 def parse_head(values: Mapping[str, Any], path: Path, class_prefix: str = "Bert") -> HeadRecord | None:
@@ -64,12 +72,13 @@ def parse_head(values: Mapping[str, Any], path: Path, class_prefix: str = "Bert"
             f"{path}: problem_type = {problem!r} with {len(labels)} outputs: expected a classification with one of "
             "several labels, or a regression with one output"
         )
-    return HeadRecord(HeadSpec(kind, len(labels)), () if regression else labels, regression)
+    activation = _find_activation(values, path) if regression else ""
+    return HeadRecord(HeadSpec(kind, len(labels)), () if regression else labels, regression, activation=activation)
 
 
 def format_head(record: HeadRecord, folder: Path, class_prefix: str = "Bert") -> dict[str, Any]:
     """Return the fields of `config.json`. Raises ValueError, naming `folder`, for labels as in `parse_head`."""
-    head, labels, regression, multi_label = record
+    head, labels, regression, multi_label, activation = record
     values: dict[str, Any] = {"architectures": [class_prefix + HEAD_CLASSES[head.kind].suffix]}
     if head.kind not in KINDS_WITH_LABELS:
         return values
@@ -81,7 +90,30 @@ def format_head(record: HeadRecord, folder: Path, class_prefix: str = "Bert") ->
     if head.kind == "sequence":
         single = "regression" if regression else "single_label_classification"
         values["problem_type"] = MULTI_LABEL if multi_label else single
+    if activation:
+        values["sentence_transformers"] = {"activation_fn": next(k for k, v in ACTIVATIONS.items() if v == activation)}
     return values
+
+
+def _find_activation(values: Mapping[str, Any], path: Path) -> str:
+    """Return the activation of a re-ranker from `config.json`, or from the file beside it; empty for other models.
+
+    sentence-transformers 4 and 5 write it into `config.json`, earlier releases under another name, later ones into
+    `config_sentence_transformers.json`. Raises ValueError for another function.
+    """
+    beside = path.with_name("config_sentence_transformers.json")
+    described = read_json(beside) if beside.is_file() else {}
+    described = described if isinstance(described, dict) and described.get("model_type") == "CrossEncoder" else {}
+    own = values.get("sentence_transformers")
+    named = [
+        own.get("activation_fn") if isinstance(own, dict) else None,
+        values.get("sbert_ce_default_activation_function"),
+        described.get("activation_fn", next(iter(ACTIVATIONS)) if described else None),
+    ]
+    name = next((name for name in named if name is not None), "")
+    if name and name not in ACTIVATIONS:
+        raise ValueError(f"{path}: activation_fn: expected {' or '.join(ACTIVATIONS)}, got {str(name)[:60]!r}")
+    return ACTIVATIONS.get(name, "")
 
 
 def _parse_labels(values: Mapping[str, Any], path: Path) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def micro_batches(
     items = step_items(encoded.num_items, batch_size, step, seed)
     first_tokens = offsets_from_lengths(encoded.item_lengths[items])
     num_labels = int(encoded.label_counts[items].sum())
-    num_next_tokens = int(first_tokens[-1]) - len(items) * encoded.sequences_per_item
+    num_next_tokens = int(first_tokens[-1]) - int(encoded.item_counts[items].sum())
     rank, world_size = shard
     begin, end = len(items) * rank // world_size, len(items) * (rank + 1) // world_size
     batches = []

@@ -1,7 +1,7 @@
 """The examples of any task type as token sequences.
 
 N examples; S sequences with T tokens that encode them; R positions whose states the head reads; C outputs per position;
-K labels. An item is what a batch counts: one sequence, or the `sequences_per_item` sequences of one choice.
+K labels. An item is what a batch counts: one sequence, or all sequences that are scored against each other.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Encoded:
     """K, or K × more: the targets; empty if the examples were encoded without labels."""
     label_counts: Ints
     """Labels per item; all 0 if `labels` is empty."""
-    sequences_per_item: int = 1
-    """Sequences that are scored against each other."""
+    sequences_per_item: int | Ints = 1
+    """Sequences that are scored against each other: one number for all items, or a number for each."""
     truncated: int = 0
     """Number of examples that lost tokens."""
     empty_words: int = 0
@@ -49,15 +49,27 @@ class Encoded:
 
     @property
     def num_items(self) -> int:
-        return len(self.lengths) // self.sequences_per_item
+        return len(self.item_counts)
+
+    @cached_property
+    def item_counts(self) -> Ints:
+        """Number of sequences of each item."""
+        count = self.sequences_per_item
+        return np.full(len(self.lengths) // count, count) if isinstance(count, int) else count
+
+    @cached_property
+    def item_starts(self) -> Ints:
+        """First sequence of each item, and their end."""
+        return offsets_from_lengths(self.item_counts)
 
     @cached_property
     def item_lengths(self) -> Ints:
-        summed: Ints = self.lengths.reshape(-1, self.sequences_per_item).sum(1)
-        return summed
+        """Number of tokens of each item."""
+        return np.diff(self.starts[self.item_starts])
 
     def sequences(self, items: Ints) -> Ints:
-        return (items[:, None] * self.sequences_per_item + np.arange(self.sequences_per_item)).reshape(-1)
+        """Return the indices of the sequences of some items, in order."""
+        return flat_ranges(self.item_starts[items], self.item_counts[items])
 
     @cached_property
     def starts(self) -> Ints:

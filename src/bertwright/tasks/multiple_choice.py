@@ -277,16 +277,16 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         return sum_cross_entropy(scores_of_items, batch.labels, smoothing)
 
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
-        counts = np.bincount(train.labels, minlength=encoded.sequences_per_item).astype(np.float32)
+        counts = np.bincount(train.labels, minlength=int(encoded.item_counts[0])).astype(np.float32)
         return np.tile(counts, encoded.num_items)[:, None]  # N · W × 1
 
     def decode(self, examples: Sequence[ChoiceExample], encoded: Encoded, outputs: Outputs) -> list[ChoicePrediction]:
-        probabilities = softmax(outputs.reshape(-1, encoded.sequences_per_item))
+        probabilities = softmax(outputs.reshape(len(examples), -1))
         best = probabilities.argmax(1).tolist()
         return [ChoicePrediction(choice, tuple(row)) for choice, row in zip(best, probabilities.tolist(), strict=True)]
 
     def log_probabilities(self, outputs: Floats, encoded: Encoded) -> Floats:
-        return log_softmax_of_groups(outputs, np.full(encoded.num_items, encoded.sequences_per_item))
+        return log_softmax_of_groups(outputs, encoded.item_counts)
 
     def score(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> dict[str, float]:
         return {"accuracy": scores.accuracy(known_labels(examples), [prediction.choice for prediction in predictions])}

@@ -60,7 +60,7 @@ class Regression(TextTask[float, float]):
 
     @classmethod
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
-        return cls(max_length=max_positions) if record.regression else None
+        return cls(max_length=max_positions) if record.regression and not record.activation else None
 
     def parse_label(self, value: Any, location: str) -> float:
         text = format_label(value, self.label, location)

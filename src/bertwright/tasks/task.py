@@ -1,7 +1,7 @@
 """The interface of every task type, with defaults: encode examples as sequences, decode the head's outputs.
 
 N examples; S sequences with T tokens that encode them; R positions whose states the head reads; C outputs per position;
-K labels. An item is what a batch counts: one sequence, or the `sequences_per_item` sequences of one choice.
+K labels. An item is what a batch counts: one sequence, or all sequences that are scored against each other.
 """
 
 from __future__ import annotations
@@ -76,6 +76,11 @@ class Task(ABC, Generic[E, P]):
     def head_scale(self) -> float:
         """Factor of the head's weights in files: a power of two, so that writing and reading change no bit."""
         return 1.0
+
+    @property
+    def activation(self) -> str:
+        """The function that turns a re-ranker's output into its score, sigmoid or identity; empty for other types."""
+        return ""
 
     # Where a task comes from
 

@@ -173,7 +173,8 @@ def load_to_continue(folder: Path, task: AnyTask, dropout: float | None) -> Enco
 
 def describe_head(trained: TaskModel) -> HeadRecord:
     names = trained.outputs or trained.task.label_names
-    return HeadRecord(trained.model.head.spec, names, trained.task.is_regression, trained.task.is_multi_label)
+    task = trained.task
+    return HeadRecord(trained.model.head.spec, names, task.is_regression, task.is_multi_label, task.activation)
 
 
 def write_task_folder(folder: Path, trained: TaskModel, tokenizer: TextTokenizer) -> None:

@@ -61,7 +61,7 @@ def encode_segments(
     labels: npt.NDArray[Any],
     tokenizer: TextTokenizer,
     max_length: int,
-    sequences_per_item: int = 1,
+    sequences_per_item: int | Ints = 1,
 ) -> Encoded:
     """Encode sequences of one or two segments whose first states are read, with one label per item or none at all."""
     layout = tokenizer.layout
@@ -73,19 +73,21 @@ def encode_segments(
     for segment, length, start in zip(segments, truncated, placed.starts, strict=True):
         ids[flat_ranges(bounds + start, length)] = segment.ids[flat_ranges(segment.first, length)]
     num_sequences = len(placed.lengths)
-    num_items = num_sequences // sequences_per_item
+    per_item = sequences_per_item
+    sizes = np.full(num_sequences // per_item, per_item) if isinstance(per_item, int) else per_item
+    item_ids = np.repeat(np.arange(len(sizes)), sizes)
     too_long = np.sum(given, axis=0) > max_num_tokens
     return Encoded(
         input_ids=ids,
         token_type_ids=placed.token_type_ids,
         lengths=placed.lengths,
-        example_ids=np.repeat(np.arange(num_items), sequences_per_item),
+        example_ids=item_ids,
         positions=np.zeros(num_sequences, dtype=np.int32),
         position_counts=np.ones(num_sequences, dtype=np.int64),
         labels=labels,
-        label_counts=np.full(num_items, int(len(labels) > 0)),
-        sequences_per_item=sequences_per_item,
-        truncated=int(np.count_nonzero(too_long.reshape(num_items, sequences_per_item).any(1))),
+        label_counts=np.full(len(sizes), int(len(labels) > 0)),
+        sequences_per_item=per_item,
+        truncated=len(np.unique(item_ids[too_long])),
     )
 
 

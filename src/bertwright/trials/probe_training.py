@@ -67,7 +67,7 @@ class HeadData:
     @cached_property
     def item_starts(self) -> Ints:
         """N + 1: index of each example's first item."""
-        example_ids = self.split.encoded.example_ids[:: self.split.encoded.sequences_per_item]
+        example_ids = self.split.encoded.example_ids[self.split.encoded.item_starts[:-1]]
         return offsets_from_lengths(np.bincount(example_ids, minlength=len(self.split.examples)))
 
     @cached_property
