@@ -32,7 +32,7 @@ NAMES = {
     "positive": (
         "positive", "pos", "answer", "document", "passage", "context", "sentence2", "hypothesis", "text2", "nonenglish",
         "question2", "sentenceb", "textb", "target", "tgt", "string2", "#2string", "a", "response", "positivepassages",
-        "documenttext", "sentence",
+        "documenttext", "sentence", "text", "content",
     ),
     "score": ("score", "scores", "similarity", "similarityscore", "relatednessscore", "goldscore", "relatedness"),
     "label": ("label", "labels", "labels.label", "isduplicate", "quality", "goldlabel", "class", "category", "intent"),
@@ -238,7 +238,7 @@ def _chosen_roles(columns: Sequence[str], names: Sequence[str], path: str) -> Te
 
 
 def _roles_in_order(path: str, names: Sequence[str], options: TableOptions) -> TextRoles:
-    """Return roles by the order of the columns: anchor, positive, negatives, and a score if the last one is a number."""
+    """Return roles by the order of the columns: anchor, positive, negatives, and a score if the last is a number."""
     texts = [name for name in names if _is_text_column(path, name, options)]
     numbers = [name for name in names if name not in texts]
     if not texts:

@@ -16,11 +16,13 @@ from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
+from bertwright.tasks.reranking import Reranking
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask, options_of
 
 TASK_TYPES: dict[str, type[AnyTask]] = {
-    cls.kind: cls for cls in (Classification, MultiLabel, Regression, MultipleChoice, Tagging, QuestionAnswering)
+    cls.kind: cls
+    for cls in (Classification, MultiLabel, Regression, MultipleChoice, Tagging, QuestionAnswering, Reranking)
 }
 NATIVE_SUFFIXES = {cls.native_suffix: cls for cls in TASK_TYPES.values() if cls.native_suffix}
 
@@ -35,7 +37,7 @@ def _option_fields() -> list[tuple[str, Any, Any]]:
 
 
 def _check_options(options: TaskOptions) -> None:
-    check_not_str(options, "endings", "label_columns")
+    check_not_str(options, "columns", "endings", "label_columns")
 
 
 _Options = make_dataclass("_Options", _option_fields(), frozen=True, namespace={"__post_init__": _check_options})
