@@ -15,7 +15,7 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss, MarginMSELoss, MSELoss
 
 import bertwright
-from bertwright.cli.main import main
+from bertwright.cli.main import run
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.models.task_model import EncoderForTask
@@ -370,9 +370,9 @@ def test_a_run_learns_the_order_and_its_folder_is_used(
         "--output",
         str(tmp_path / "out.jsonl"),
     ]
-    assert main([*arguments, "--keep-columns", "text"]) == 0
+    assert run([*arguments, "--keep-columns", "text"]) == 0
     assert [set(json.loads(line)) for line in (tmp_path / "out.jsonl").open()] == [{name, "text"}] * 2
-    assert main(["predict", str(folder), "the bear", "the bear sees", "the fox sees"]) == 0
+    assert run(["predict", str(folder), "the bear", "the bear sees", "the fox sees"]) == 0
     assert name in capsys.readouterr().out
-    assert main(["evaluate", str(folder), str(ranking_files / "dev.tsv"), "--output", str(tmp_path / "s.json")]) == 0
+    assert run(["evaluate", str(folder), str(ranking_files / "dev.tsv"), "--output", str(tmp_path / "s.json")]) == 0
     assert json.loads((tmp_path / "s.json").read_text())["map"] == pytest.approx(report["scores"]["dev"]["map"])
