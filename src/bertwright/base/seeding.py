@@ -27,6 +27,8 @@ class TaskStream(IntEnum):
     ORDER = 0
     DROPOUT = 1
     HELD_OUT = 2
+    FILES = 3
+    CLASSES = 4
 
 
 class ProbeStream(IntEnum):

@@ -27,7 +27,7 @@ from bertwright.models.heads import TaskBatch, is_untrained
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.registry import word_models
 from bertwright.tasks.class_weights import with_class_weights
-from bertwright.tasks.collation import check_segments, collate, micro_batches
+from bertwright.tasks.collation import check_segments, collate, split_step
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, read_splits, within_positions
@@ -41,6 +41,7 @@ from bertwright.training.optimizer import LRScale, Optimizer, make_optimizer
 from bertwright.training.run_folder import prepare_model
 from bertwright.training.schedules import restart_schedule
 from bertwright.training.throughput import default_micro_batch_tokens
+from bertwright.training.whole_batch_loss import RowOutput, WholeBatchLoss
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -177,6 +178,7 @@ def _open_model(
         return _OpenedModel(task, resumed.model, tokenizer, None)
     choice = choose_pooling(settings.tuning, task, source)
     task = replace(task, pooling=choice.modes) if choice.modes else task  # type: ignore[type-var]
+    task = task.with_model(source)
     model = _initial_model(settings, task, source, reporter)
     check_vocabulary(tokenizer, model.config, source)
     return _OpenedModel(task, model, tokenizer, load_config(source), choice.reason)
@@ -199,13 +201,14 @@ def _encode(
 
 def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, reporter: Reporter) -> EncoderForTask:
     """Return the model for step 0: a pre-trained or random encoder with a trained or random head."""
-    dropout = settings.tuning.dropout
+    dropout = task.default_dropout if settings.tuning.dropout is None else settings.tuning.dropout
+    head = task.head_for(source) or task.head
     if settings.tuning.keep_head:
         return load_to_continue(source, task, dropout)
     if settings.tuning.from_scratch:
-        model = random_task_model(source, task.head_builder or task.head, settings.seed, dropout)
+        model = random_task_model(source, head, settings.seed, dropout)
     else:
-        started = start_task_model(source, task.head_builder or task.head, settings.seed, dropout)
+        started = start_task_model(source, head, settings.seed, dropout)
         model = started.model
         if _has_head_of(source, task):
             reporter.note("the model's head is not used; a new one takes its place (see --keep-head)")
@@ -241,14 +244,16 @@ def own_lr_scales(encoder: TextEncoder, learning_rate: float) -> dict[str, float
 
 def make_spec(state: FinetuneState, settings: FinetuneSettings, context: ExecutionContext) -> TrainingSpec[TaskBatch]:
     """Return the batches, loss and schedule of fine-tuning, without evaluation."""
-    tokens = default_micro_batch_tokens(context, state.model.config)
+    contrast, encoded = state.task.whole_batch_loss(state.train.examples), state.train.encoded
+    tokens = default_micro_batch_tokens(context, state.model.config, keeps_graph=contrast is not None)
     steps = settings.num_steps(state.train.encoded.num_items)
 
     def batches(first_step: int) -> Iterator[list[TaskBatch]]:
         """Yield this rank's micro-batches of each step."""
         ranks = (context.rank, context.world_size)
         for step in range(first_step, steps):
-            made = micro_batches(state.train.encoded, step, settings.batch_size, settings.seed, tokens, ranks)
+            items = state.task.step_items(encoded, state.train.examples, settings.batch_size, step, settings.seed)
+            made = split_step(encoded, items, step, settings.seed, tokens, ranks)
             yield [batch.to(context.device) for batch in made]
 
     def loss(batch: TaskBatch) -> LossOutput:
@@ -259,11 +264,20 @@ def make_spec(state: FinetuneState, settings: FinetuneSettings, context: Executi
         if states is not None:
             next_tokens = state.model.encoder.language_model_loss(batch.input, states)
             value = value + tuning.auxiliary_lm * next_tokens / max(batch.num_next_tokens, 1)
-        sums = {"tokens": batch.packing.num_tokens, "sequences": len(batch.packing)}
-        sizes = {name: torch.full((), float(size), device=value.device) for name, size in sums.items()}
-        return LossOutput(value, {"loss": value.detach()} | sizes)
+        return LossOutput(value, {"loss": value.detach()} | count_sizes(batch, value.device))
+
+    def vectors(batch: TaskBatch) -> RowOutput:
+        """Compute the vectors of a micro-batch, and what the loss must know about each."""
+        return RowOutput(state.model(batch), batch.labels, count_sizes(batch, batch.labels.device))
 
     # ULMFiT's released code begins a new triangle at each unfreezing.
     starts = state.optimizer.unfreezing_steps if settings.optimizer.schedule == "slanted-triangular" else []
     schedule = restart_schedule(settings.optimizer.make_schedule, [0, *starts], steps)
-    return TrainingSpec(state.model, state.optimizer, schedule, batches, loss)
+    chosen = loss if contrast is None else WholeBatchLoss(vectors, contrast)
+    return TrainingSpec(state.model, state.optimizer, schedule, batches, chosen)
+
+
+def count_sizes(batch: TaskBatch, device: torch.device) -> dict[str, torch.Tensor]:
+    """Return the numbers of tokens and of sequences in a micro-batch, for the report of a step."""
+    sums = {"tokens": batch.packing.num_tokens, "sequences": len(batch.packing)}
+    return {name: torch.full((), float(size), device=device) for name, size in sums.items()}

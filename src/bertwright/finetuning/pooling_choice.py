@@ -44,11 +44,13 @@ def choose_pooling(tuning: TuningSettings, task: AnyTask, folder: Path) -> Pooli
     if own is None or tuning.keep_head:
         return PoolingChoice(own or ())
     if tuning.pooling is not None:
-        return PoolingChoice(HEAD_POOLINGS[tuning.pooling])
+        return PoolingChoice(HEAD_POOLINGS[tuning.pooling] or (() if task.reads_pooler else ("cls",)))
     if getattr(task, "both_orders", False):  # this head reads one state of each order
         return PoolingChoice(())
     if modules := read_sentence_modules(folder):
         return PoolingChoice(modules.modes, "as its modules.json says")
+    if not task.reads_pooler:
+        return PoolingChoice(HEAD_POOLINGS["mean"])
     reason = "" if tuning.from_scratch else explain_untrained_pooler(folder)
     return PoolingChoice(HEAD_POOLINGS["mean"] if reason else (), reason)
 

@@ -38,7 +38,7 @@ from bertwright.tasks.task_data import SplitData, data_warnings, digest_files
 from bertwright.tasks.task_folder import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
-from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
+from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec, scores_of
 from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metrics
 from bertwright.training.run_folder import (
     INITIAL_WEIGHTS,
@@ -100,12 +100,13 @@ class FinetuneRun:
         """Return the length of the run and the steps after which it evaluates and saves."""
         settings, items = self.settings, self.state.train.encoded.num_items
         steps, eval_steps = settings.num_steps(items), settings.eval_steps(items)
+        first = {0} if self.state.task.scores_before_training else set()
         save_every = settings.save_every
         return FitSettings(
             run=settings.run,
             steps=steps,
             log_every=settings.log_every,
-            eval_steps=eval_steps,
+            eval_steps=first.union(eval_steps),
             save_steps=range(save_every, steps, save_every) if save_every else eval_steps,
             metric=self.state.task.metric if self.state.dev else None,
             patience=settings.tuning.patience,
@@ -262,7 +263,9 @@ class FinetuneRun:
     def make_report(self, result: FitResult) -> dict[str, Any]:
         """Plot the metrics, score the best weights on test, and return the scores of each split."""
         state, metric = self.state, self.state.task.metric
-        scores = {"dev": result.scores} if state.dev else {}
+        scores: dict[str, Mapping[str, float]] = {"dev": result.scores} if state.dev else {}
+        if 0 in result.evaluations:
+            scores = {"dev before": scores_of(result.evaluations[0]), **scores}
         if state.test:
             scores["test"] = self.score(state.test).scores
         if not self.temporary:
@@ -331,7 +334,8 @@ def format_dropout(config: EncoderConfig) -> str:
 
 def summarize(window: MetricWindow) -> dict[str, float]:
     """Return the mean loss and the speed of some steps."""
-    return {
+    masked = {"masked_pairs": window.sums["masked_pairs"] / window.steps} if "masked_pairs" in window.sums else {}
+    return masked | {
         "loss": window.sums["loss"] / window.steps,
         "tokens_per_second": window.sums["tokens"] / window.seconds,
         "sequences_per_second": window.sums["sequences"] / window.seconds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -297,7 +297,7 @@ class FinetuneSettings:
         # Rounded first: 1.1 * 100 / 10 is 11.000000000000002 in floating point and must not become 12.
         return max(1, math.ceil(round(self.epochs * num_items / self.batch_size, 6)))
 
-    def eval_steps(self, num_items: int) -> Container[int]:
+    def eval_steps(self, num_items: int) -> Collection[int]:
         """Return the steps after which the model is evaluated, by default the ends of epochs; the last always is."""
         steps = self.num_steps(num_items)
         if self.eval_every:

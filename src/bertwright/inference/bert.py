@@ -537,7 +537,7 @@ def open_model(name: str | Path, device: str | torch.device | None, compute_dtyp
     tokenizer = open_tokenizer(folder)
     check_vocabulary(tokenizer, config, folder)
     if task_model := load_task(folder):
-        bert = Bert(task_model, tokenizer)
+        bert = Bert(task_model, tokenizer, modules=read_sentence_modules(folder))
     else:
         loaded = load_model(folder, heads="optional")
         bert = Bert(loaded.model, tokenizer, loaded.missing_heads, read_sentence_modules(folder))

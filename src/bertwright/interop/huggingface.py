@@ -282,7 +282,8 @@ def load_weights(
 def file_names(model: EncoderModel) -> dict[str, tuple[str, ...]]:
     """Return the names in files of each parameter and buffer, in order."""
     architecture = find_architecture(model.encoder.model_type)
-    classifier = HEAD_CLASSES[model.head.spec.kind].classifier if isinstance(model, EncoderForTask) else ""
+    known = HEAD_CLASSES.get(model.head.spec.kind) if isinstance(model, EncoderForTask) else None
+    classifier = known.classifier if known else ""
     names = [(name, name.removeprefix(HEAD_PREFIX)) for name in model.state_dict()]
     return {
         name: architecture.file_names(inside, classifier) if inside.startswith(NAMED_IN_FILES) else (name,)

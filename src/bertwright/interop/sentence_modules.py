@@ -72,6 +72,13 @@ class SentenceModules:
                 vectors = layer(vectors)
         return vectors[:, : self.size]
 
+    def transform(self, vectors: Tensor) -> Tensor:
+        """Apply the modules after the pooling to N vectors, with gradients; all but a normalization."""
+        for layer in self.layers:
+            if layer is not nn.functional.normalize:
+                vectors = (layer.to(vectors.device) if isinstance(layer, nn.Module) else layer)(vectors)
+        return vectors[:, : self.size]
+
     def vector_size(self, hidden_size: int) -> int:
         """Return the numbers per vector of a model with this hidden size."""
         return len(self.modes) * hidden_size if self.size is None else self.size
@@ -87,14 +94,18 @@ class SentenceModules:
 class Dense(nn.Module):
     """A linear layer with an activation function and, if the folder says so, a residual connection."""
 
+    weight: Tensor
+    bias: Tensor | None
+    residual: Tensor | None
+
     def __init__(self, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Build the layer of a `2_Dense/config.json`."""
         super().__init__()
-        self.weight = tensors["linear.weight"].float()
-        self.bias = tensors["linear.bias"].float() if values.get("bias", True) else None
+        self.register_buffer("weight", tensors["linear.weight"].float())
+        self.register_buffer("bias", tensors["linear.bias"].float() if values.get("bias", True) else None)
         self.activation = getattr(nn, _activation_name(values))()
         self.has_residual = values.get("use_residual", False)
-        self.residual = tensors.get("residual.weight")
+        self.register_buffer("residual", tensors.get("residual.weight"))
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Transform N × H vectors to N × out_features."""
@@ -147,6 +158,55 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
         return read
     except UnsupportedModuleError as error:
         return replace(read, unsupported=str(error), description=f"not supported: {error}")
+
+
+def make_sentence_modules(
+    source: SentenceModules | None,
+    modes: tuple[str, ...],
+    hidden_size: int,
+    max_length: int,
+    prompts: Mapping[str, str],
+) -> SentenceModules:
+    """Describe a model whose vectors have length 1, with files in the form that every sentence-transformers reads.
+
+    Layers of the `source` folder stay if it has the same pooling modes. Its own files are in either form: since 5.4,
+    sentence-transformers has other names of modules and of the pooling's settings, which earlier releases reject.
+    """
+    layers, files, kinds = [], {}, [("Transformer", ""), ("Pooling", "1_Pooling")]
+    if source is not None and source.modes == modes:
+        layers = [layer for layer in source.layers if layer is not nn.functional.normalize]
+        for row in json.loads(source.files[MODULES])[2:]:
+            if (kind := row["type"].rpartition(".")[2]) in ("Dense", "LayerNorm"):
+                kinds.append((kind, row["path"]))
+                files |= {name: content for name, content in source.files.items() if name.startswith(row["path"])}
+    kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
+    listed = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (kind, path) in enumerate(kinds)
+    ]
+    pooling = {row.former_name: name in modes for name, row in POOLINGS.items()}
+    base = source or SentenceModules()
+    contents: dict[str, Any] = {
+        MODULES: listed,
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": hidden_size,
+            **pooling,
+            "include_prompt": base.include_prompt,
+        },
+        SETTINGS: {
+            "model_type": "SentenceTransformer",
+            "prompts": dict(prompts),
+            "default_prompt_name": base.default_prompt if base.default_prompt in prompts else None,
+            "similarity_fn_name": "cosine",
+        },
+        TRANSFORMER_SETTINGS: {"max_seq_length": max_length, "do_lower_case": base.lowercase},
+    }
+    size = base.size if layers else None
+    return SentenceModules(
+        modes, base.include_prompt, (*layers, nn.functional.normalize), size, max_length, base.lowercase, prompts,
+        contents[SETTINGS]["default_prompt_name"], f"{' and '.join(modes)} pooling, normalized",
+        files=files | {name: json.dumps(content, indent=2).encode() for name, content in contents.items()},
+    )  # fmt: skip
 
 
 def write_sentence_modules(folder: Path, modules: SentenceModules | None) -> None:

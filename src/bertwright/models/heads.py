@@ -70,6 +70,13 @@ class TaskBatch:
         )
 
 
+class VectorModules(Protocol):
+    """Layers that follow the pooling of a text's states."""
+
+    def transform(self, vectors: Tensor) -> Tensor:
+        """Apply the layers, but no normalization, to N vectors."""
+
+
 class TaskHead(nn.Module, ABC):
     """The module that fine-tuning adds to an encoder, from states to the input of a task's loss.
 
@@ -150,6 +157,22 @@ class PooledHead(TaskHead):
         pooled = pool_states(states, batch.packing, self.modes)  # B modes·H
         logits: Tensor = self.classifier(dropout(pooled, drop and drop.select(batch.packing.first_positions), 0))
         return logits
+
+
+class VectorHead(TaskHead):
+    """The vector of each sequence: pooled states, and the further layers of a folder of sentence-transformers."""
+
+    reads_all_tokens: ClassVar[bool] = True
+
+    def __init__(self, spec: HeadSpec, modes: Sequence[str], modules: VectorModules, encoder: TextEncoder) -> None:
+        """Build the head; `modules` are not trained, and describe the folder that is written."""
+        super().__init__(spec)
+        self.modes = ["lasttoken" if mode == "cls" and encoder.config.is_causal else mode for mode in modes]
+        self.modules_of_folder = modules
+
+    def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
+        """Compute vectors B × outputs of states T × H, before a normalization."""
+        return self.modules_of_folder.transform(pool_states(states, batch.packing, self.modes))
 
 
 class BothOrdersHead(TaskHead):

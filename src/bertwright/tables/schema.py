@@ -58,7 +58,7 @@ class TableSchema:
     dialect: str | None = None
     """Name of the layout; unset: recognized where the file lacks columns."""
     optional: tuple[str, ...] = ()
-    """Those of the columns that an object of a .jsonl or .json file may lack; the value is then null."""
+    """Columns that an object of a .jsonl or .json file may lack; the value is then null."""
     max_short_rows: int = 0
     """Number of rows with too few columns that may be skipped, because a published file is known to have them."""
 

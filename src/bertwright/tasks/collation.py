@@ -72,12 +72,18 @@ def step_items(num_items: int, batch_size: int, step: int, seed: int) -> Ints:
 def micro_batches(
     encoded: Encoded, step: int, batch_size: int, seed: int, max_tokens: int, shard: tuple[int, int] = (0, 1)
 ) -> list[TaskBatch]:
-    """Collate a step's items into packed batches of at most `max_tokens` tokens, or of one longer item.
+    """Collate the items of `step_items` as `split_step` does."""
+    return split_step(encoded, step_items(encoded.num_items, batch_size, step, seed), step, seed, max_tokens, shard)
+
+
+def split_step(
+    encoded: Encoded, items: Ints, step: int, seed: int, max_tokens: int, shard: tuple[int, int] = (0, 1)
+) -> list[TaskBatch]:
+    """Collate the items of a step into packed batches of at most `max_tokens` tokens, or of one longer item.
 
     `shard`: rank and world size; the ranks together have all items. Neither argument changes the step: its loss is
     divided by the number of labels of the whole step, and dropout depends on a token's offset in the whole step.
     """
-    items = step_items(encoded.num_items, batch_size, step, seed)
     first_tokens = offsets_from_lengths(encoded.item_lengths[items])
     num_labels = int(encoded.label_counts[items].sum())
     num_next_tokens = int(first_tokens[-1]) - int(encoded.item_counts[items].sum())

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from bertwright.base.settings import did_you_mean
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.schema import TableSchema
+from bertwright.tasks.collation import step_items
 from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs
 from bertwright.tasks.score_formats import DisplayTable
 from bertwright.vocabulary.tokenizer import TextTokenizer
@@ -29,6 +31,7 @@ if TYPE_CHECKING:  # torch takes a second to import, and the options of tasks ar
     from bertwright.interop.head_config import HeadRecord
     from bertwright.models.encoder import TextEncoder
     from bertwright.models.heads import TaskBatch, TaskHead
+    from bertwright.training.loop import LossOutput
 
 E = TypeVar("E")  # an example
 P = TypeVar("P")  # a prediction
@@ -55,6 +58,10 @@ class Task(ABC, Generic[E, P]):
     """True if the head predicts a number, so that there are no labels to smooth."""
     is_multi_label: ClassVar[bool] = False
     """True if the outputs are labels that do not exclude each other."""
+    scores_before_training: ClassVar[bool] = False
+    """True if the model is also scored before the first step, because it is of use without training."""
+    reads_pooler: ClassVar[bool] = True
+    """True if the pooling "cls" is the pooler's output, False if it is the state itself."""
     truncation_option: ClassVar[str] = "max_length"
     """Name of the option that limits the tokens of an example."""
     metric: str
@@ -82,6 +89,11 @@ class Task(ABC, Generic[E, P]):
         """The function that turns a re-ranker's output into its score, sigmoid or identity; empty for other types."""
         return ""
 
+    @property
+    def default_dropout(self) -> float | None:
+        """Dropout that the training needs, unless the user names another; None: the model's own."""
+        return None
+
     # Where a task comes from
 
     @classmethod
@@ -97,6 +109,10 @@ class Task(ABC, Generic[E, P]):
     def limited_to(self, max_positions: int) -> Self:
         """Return the task with lengths that a model with this number of positions can read."""
         return replace(self, max_length=min(self.max_length, max_positions))  # type: ignore[type-var]
+
+    def with_model(self, folder: Path) -> Self:
+        """Return the task with what the folder of the model decides that it starts from."""
+        return self
 
     def with_threshold(self, threshold: float) -> Self:
         """Return the task with another decision threshold. Raises ValueError if it has none."""
@@ -134,6 +150,10 @@ class Task(ABC, Generic[E, P]):
     @abstractmethod
     def with_labels_of(self, examples: Sequence[E]) -> Self:
         """Set the fields that depend on training examples, such as labels. Raises ValueError for a single label."""
+
+    def prepare_splits(self, splits: Mapping[str, Sequence[E]]) -> tuple[Self, dict[str, Sequence[E]]]:
+        """Return the task with the choices that depend on all examples, and the examples to train and score on."""
+        return self, {**splits}
 
     @abstractmethod
     def check(self, examples: Sequence[E]) -> None:
@@ -215,9 +235,24 @@ class Task(ABC, Generic[E, P]):
         """A function that builds the head on an encoder; None for the paper's linear layer with its pooler."""
         return None
 
+    def head_for(self, folder: Path) -> Callable[[TextEncoder], TaskHead] | None:
+        """Return `head_builder`, for the model in a folder."""
+        return self.head_builder
+
     def initialize_head(self, head: TaskHead) -> None:
         """Set initial weights of the head that depend on the training examples; by default none."""
         return
+
+    def step_items(self, encoded: Encoded, examples: Sequence[E], batch_size: int, step: int, seed: int) -> Ints:
+        """Return the items of a step, from 0."""
+        return step_items(encoded.num_items, batch_size, step, seed)
+
+    def whole_batch_loss(self, examples: Sequence[E]) -> Callable[[Tensor, Tensor], LossOutput] | None:
+        """Return the `loss` of a `WholeBatchLoss` for a run on these examples; None for a loss of single items.
+
+        Its vectors are the head's output, its rows the batch's labels.
+        """
+        return None
 
     @abstractmethod
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:

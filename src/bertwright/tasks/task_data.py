@@ -51,6 +51,7 @@ def read_splits(
                 f"validation_fraction = {validation_fraction}: this dev split cannot select the best epoch; "
                 f"choose a larger fraction, or name --dev files ({error})"
             ) from None
+    task, splits = task.prepare_splits(splits)
     if limit is not None:
         splits = {name: sample_examples(split, limit) for name, split in splits.items()}
     for name in ("dev", "test"):

@@ -24,12 +24,14 @@ from bertwright.interop.huggingface import (
     load_model,
     load_task_model,
     read_config,
+    write_model,
     write_task_model,
 )
 from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, explain_folder, model_folder, new_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.interop.weights import summarize
-from bertwright.models.encoder import EncoderConfig
+from bertwright.models.encoder import EncoderConfig, EncoderModel
+from bertwright.models.heads import VectorHead
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tasks.classification import format_labels
@@ -137,7 +139,7 @@ def load_task(folder: Path) -> TaskModel | None:
 
 def _head_of(task: AnyTask, folder: Path) -> Head | None:
     """Return the head that a task builds, or its specification if `config.json` names no head of `transformers`."""
-    return task.head_builder or (None if load_head(folder) else task.head)
+    return task.head_for(folder) or (None if load_head(folder) else task.head)
 
 
 def continue_task(folder: Path, task: AnyTask) -> AnyTask:
@@ -180,6 +182,11 @@ def describe_head(trained: TaskModel) -> HeadRecord:
 def write_task_folder(folder: Path, trained: TaskModel, tokenizer: TextTokenizer) -> None:
     """Write a model and its task into an existing folder; each file is written atomically."""
     model = trained.model
+    if isinstance(model.head, VectorHead):
+        write_model(folder, EncoderModel(model.encoder), tokenizer, modules=model.head.modules_of_folder)
+        write_task(folder, trained.task)
+        write_checksums(folder)
+        return
     if trained.task.head_scale != 1:  # other threads may predict with the model: scale a copy of its head
         model = EncoderForTask(model.encoder, model.head.spec)
         model.head = deepcopy(trained.model.head)

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 from bertwright.base.settings import check_not_str, written_docs
 from bertwright.tables.dialects import dialects_of
 from bertwright.tasks.classification import Classification
+from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -22,7 +23,16 @@ from bertwright.tasks.task import AnyTask, options_of
 
 TASK_TYPES: dict[str, type[AnyTask]] = {
     cls.kind: cls
-    for cls in (Classification, MultiLabel, Regression, MultipleChoice, Tagging, QuestionAnswering, Reranking)
+    for cls in (
+        Classification,
+        MultiLabel,
+        Regression,
+        MultipleChoice,
+        Tagging,
+        QuestionAnswering,
+        Embedding,
+        Reranking,
+    )  # fmt: skip
 }
 NATIVE_SUFFIXES = {cls.native_suffix: cls for cls in TASK_TYPES.values() if cls.native_suffix}
 
@@ -37,7 +47,7 @@ def _option_fields() -> list[tuple[str, Any, Any]]:
 
 
 def _check_options(options: TaskOptions) -> None:
-    check_not_str(options, "columns", "endings", "label_columns")
+    check_not_str(options, "endings", "label_columns", "columns", "dims", "prompts", "weights")
 
 
 _Options = make_dataclass("_Options", _option_fields(), frozen=True, namespace={"__post_init__": _check_options})

@@ -155,7 +155,12 @@ class FitResult(NamedTuple):
     @property
     def scores(self) -> dict[str, float]:
         """Scores after `step`."""
-        return {name: value for name, value in self.evaluations[self.step].items() if name not in ("kind", "step")}
+        return scores_of(self.evaluations[self.step])
+
+
+def scores_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores in a record of an evaluation."""
+    return {name: value for name, value in record.items() if name not in ("kind", "step")}
 
 
 def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext, reporter: Reporter) -> FitResult:

@@ -15,16 +15,22 @@ from bertwright.training.context import ExecutionContext
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # per forward pass: enough to use the whole processor
 ACTIVATIONS_PER_TOKEN = 50  # values saved per token and layer, in hidden sizes (measured: 25)
+GRAPH_MEMORY = 2 * 10**9  # bytes that the graph of a step may have on a CPU, whatever the machine: runs must resume
 GPU_SHARE = 0.6  # usable share of a GPU's memory; the rest is for gradients of weights and for fragmentation
 
 
-def default_micro_batch_tokens(context: ExecutionContext, config: EncoderConfig, shards: int = 1) -> int:
+def default_micro_batch_tokens(
+    context: ExecutionContext, config: EncoderConfig, shards: int = 1, keeps_graph: bool = False
+) -> int:
     """Return the default number of tokens per forward pass in training. It depends on GPU, dtype and model.
 
-    `shards`: number of ranks that divide weights, gradients and moments.
+    `shards`: number of ranks that divide weights, gradients and moments. `keeps_graph`: the loss needs all rows of a
+    step, so that several micro-batches cost a second forward pass; on a CPU, a step is then a single one if its graph
+    fits in `GRAPH_MEMORY`.
     """
     if context.device.type != "cuda":
-        return CPU_TOKENS
+        bytes_per_token = ACTIVATIONS_PER_TOKEN * 4 * config.hidden_size * config.num_layers
+        return max(CPU_TOKENS, GRAPH_MEMORY // bytes_per_token if keeps_graph else 0)
     memory = torch.cuda.get_device_properties(context.device).total_memory
     return count_tokens_that_fit(memory, context.dtype, config, shards)
 

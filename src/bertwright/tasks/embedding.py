@@ -1,0 +1,317 @@
+"""Text vectors (SBERT, arXiv 1908.10084): texts that belong together get vectors with a small angle.
+
+N examples; S texts, one sequence each; R = S positions, one vector each; D numbers per vector.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bertwright.base.settings import check_not_str
+from bertwright.corpus.documents import check_encoding, check_format
+from bertwright.models.head_spec import HeadSpec
+from bertwright.tables.row_formats import TABLE_FORMATS
+from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
+from bertwright.tasks.embedding_batches import (
+    ANCHOR,
+    NEGATIVE,
+    NUM_LABELS,
+    POSITIVE,
+    FileOrder,
+    TextIds,
+    class_step_rows,
+)
+from bertwright.tasks.embedding_data import (
+    TextVectors,
+    check_loss_name,
+    choose_loss,
+    choose_metric,
+    score_rows,
+    to_training_rows,
+)
+from bertwright.tasks.encoded import Encoded, Ints, Outputs
+from bertwright.tasks.task import LEARNED, Task
+from bertwright.tasks.truncation import SegmentTokens, encode_segments
+from bertwright.vocabulary.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertwright.models.encoder import TextEncoder
+    from bertwright.models.heads import TaskBatch, TaskHead
+    from bertwright.training.loop import LossOutput
+
+QUERY, DOCUMENT = "query", "document"  # names of the prompts of anchors and of the texts that belong to them
+ROLE_NAMES = {ANCHOR: "anchors", POSITIVE: "positives", NEGATIVE: "negatives"}
+UNORDERED = ("cosent", "cosine", "angle", "contrastive", "labels", "simcse")  # losses of texts without query and answer
+SIMCSE_DROPOUT = 0.1  # without dropout, the two vectors of a text would be equal
+NUM_SPECIAL = 2  # [CLS] and [SEP]
+
+
+@dataclass(frozen=True)
+class Embedding(Task[TextRow, TextVectors]):
+    """Vectors of texts, whose cosine says how well the texts belong together.
+
+    The columns decide the loss. The model folder is one of sentence-transformers.
+    """
+
+    kind: ClassVar[str] = "embedding"
+    inference_call: ClassVar[str] = "embed(texts)"
+    scores_before_training: ClassVar[bool] = True
+    reads_pooler: ClassVar[bool] = False
+
+    columns: tuple[str, ...] = ()
+    """Roles and columns, as in anchor=title positive=body negative=other; also score and label. Unset: by the names of
+    the columns (query, answer, sentence1, negative_1, pos, neg, score, label …), by their order if these say nothing."""
+    header: bool = True
+    """Whether the first line of .tsv, .csv and .txt names the columns."""
+    quotes: bool | None = None
+    """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
+    encoding: str = "utf-8"
+    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
+    format: str | None = None
+    """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
+    vector_loss: str | None = None
+    """ranking: find each anchor's text among all texts of the step; known positives, equal texts and the anchor itself
+    are masked. cosent, cosine (scores from 0 to 1), angle: rated pairs; contrastive: pairs with label 0 or 1. labels:
+    texts of one class are near each other. simcse: a text is near itself under other dropout. triplet. Unset: by the
+    columns, ranking for pairs and triplets, cosent for scores, labels for classes, simcse for texts alone."""
+    similarity_scale: float = 20.0
+    """Factor of the cosines in the loss; 1 / scale is the temperature."""
+    symmetric: bool = False
+    """ranking: also find each text's anchor among all anchors, and take the mean."""
+    all_pairs: bool = False
+    """ranking of pairs: anchors are also wrong answers for anchors, and texts for texts (GTE)."""
+    hardness: float = 0.0
+    """ranking: this times the cosine is added to the logits of wrong answers, so that near ones count more; of the
+    row's own negatives if there are some."""
+    guide: str | None = None
+    """ranking: model folder of text vectors; a text that it finds nearer to the anchor than the right one is no wrong
+    answer (GISTEmbed)."""
+    guide_margin: float = 0.0
+    """How much nearer than the right one it must find it."""
+    dims: tuple[int, ...] = ()
+    """Train the first D numbers of the vectors as well, for each D (Matryoshka): --dims 384 128 64."""
+    prompts: tuple[str, ...] = ()
+    """Texts before the others, as in query="search_query: " document="search_document: "; saved with the model. Unset:
+    those of the model folder; none= omits them."""
+    weights: tuple[float, ...] = ()
+    """How often each training file is read, one number per file; a step reads one file. Unset: by size."""
+    metric: str = ""
+    """Score that selects the best checkpoint; unset: by the dev data, spearman_cosine for scores, cosine_ap for labels of
+    pairs, cosine_accuracy for triplets, cosine_ndcg@10 for pairs without negatives and for retrieval."""
+    max_length: int = 512
+    """Longest text in tokens, [CLS] and [SEP] included, up to the length that the model folder names."""
+    pooling: tuple[str, ...] = field(default=(), metadata=LEARNED)
+    """Modes in which the states of all tokens are pooled."""
+    size: int = field(default=0, metadata=LEARNED)
+    """Numbers per vector."""
+    lowercase: bool = field(default=False, metadata=LEARNED)
+    """Whether texts are read in lower case."""
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "columns", "prompts", "dims", "weights")
+        check_encoding(self.encoding)
+        check_format(self.format, TABLE_FORMATS)
+        check_loss_name(self.vector_loss)
+        if self.max_length < NUM_SPECIAL + 1:
+            raise ValueError(f"max_length = {self.max_length}: at least {NUM_SPECIAL + 1}, [CLS] and [SEP] included")
+        if odd := [text for text in self.prompts if "=" not in text]:
+            raise ValueError(f"prompts: expected NAME=TEXT, got {odd[0]!r}")
+
+    # Data
+
+    @property
+    def table_options(self) -> TableOptions:
+        return TableOptions(self.columns, self.header, self.quotes, self.encoding, self.format)
+
+    def read(self, path: str, labeled: bool = True) -> Iterator[TextRow]:
+        yield from read_text_table(path, self.table_options).rows
+
+    @property
+    def reads_single_texts(self) -> bool:
+        return True
+
+    def examples_from_texts(self, texts: Sequence[str], location: str) -> list[TextRow]:
+        return [TextRow(text, location) for text in texts]
+
+    def prepare_splits(self, splits: Mapping[str, Sequence[TextRow]]) -> tuple[Self, dict[str, Sequence[TextRow]]]:
+        """Choose loss and metric by the columns, and make the training rows: a row per positive, no false negatives."""
+        loss = choose_loss(self.vector_loss, splits["train"])
+        rows, dropped, first = to_training_rows(splits["train"], loss)
+        if dropped:
+            what = f"{dropped:,} negatives left out that belong to their anchor by another row, or are its text"
+            warnings.warn(f"{first}: {what}; this is the first", stacklevel=2)
+        FileOrder.of(rows, self.weights)
+        task = replace(self, vector_loss=loss, metric=choose_metric(self.metric, splits.get("dev", ())))
+        return task, {**splits, "train": rows}
+
+    def with_labels_of(self, examples: Sequence[TextRow]) -> Self:
+        return self
+
+    def check(self, examples: Sequence[TextRow]) -> None:
+        choose_metric(self.metric, examples)
+
+    def warnings(self, examples: Sequence[TextRow], paths: Sequence[str] = ()) -> list[str]:
+        equal = [row for row in examples if row.anchor.strip() in {text.strip() for text in row.positives}]
+        notes = []
+        if equal and self.vector_loss == "ranking":
+            notes.append(f"{len(equal):,} rows have the anchor as its own answer; the first is {equal[0].location}")
+        if (twice := len(examples) - len({row[:1] + row[2:] for row in examples})) > 0:
+            notes.append(f"{twice:,} of {len(examples):,} rows occur more than once")
+        return notes
+
+    def encoding_warnings(self, encoded: Encoded) -> list[str]:
+        """Say which share of the texts of each role lose tokens."""
+        notes = []
+        for role, name in ROLE_NAMES.items():
+            cut = encoded.labels[encoded.labels[:, 0] == role, 3]
+            if cut.any():
+                notes.append(
+                    f"{int(cut.sum()):,} of {len(cut):,} {name} ({cut.mean():.1%}) are cut at {self.max_length} tokens"
+                )
+        return notes
+
+    def truncation_warnings(self, examples: int, truncated: int, max_positions: int) -> list[str]:
+        return []  # `encoding_warnings` tells them by role
+
+    def group_keys(self, examples: Sequence[TextRow]) -> Sequence[Hashable]:
+        """Return the anchors: another answer to a question of training would make its score too high."""
+        return [row.anchor.strip() for row in examples]
+
+    @property
+    def num_segments(self) -> int:
+        return 1
+
+    def texts(self, examples: Sequence[TextRow]) -> Iterator[str]:
+        return (text for row in examples for text in row.texts)
+
+    # Encoding
+
+    def prompt(self, name: str) -> str:
+        """Return the prompt of anchors or of documents; empty for a loss whose texts have no direction."""
+        named = dict(text.partition("=")[::2] for text in self.prompts)
+        return "" if self.vector_loss in UNORDERED else named.get(name, "")
+
+    def encode(self, examples: Sequence[TextRow], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
+        """Encode the texts of each example as the sequences of an item; `labels`: NUM_LABELS numbers per text."""
+        counts = np.array([len(row.texts) for row in examples], dtype=np.int64)
+        roles = np.array([role for row in examples for role in _roles(row)], dtype=np.int64)
+        texts = [text for row in examples for text in row.texts]
+        prompts = np.array([self.prompt(QUERY), self.prompt(DOCUMENT), self.prompt(DOCUMENT)], dtype=object)[roles]
+        read = [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
+        if self.lowercase:
+            read = ["".join(map(str.lower, text)) for text in read]
+        tokens = tokenizer.encode_ids(read)
+        sizes = np.diff(tokens.offsets) - NUM_SPECIAL
+        content = SegmentTokens(tokens.ids, tokens.offsets[:-1] + 1, sizes)
+        labels = np.empty((len(texts), NUM_LABELS))
+        values = np.repeat(_row_values(examples), counts)
+        labels[:] = np.stack([roles, TextIds().add(texts), values, sizes + NUM_SPECIAL > self.max_length], axis=1)
+        encoded = encode_segments([content], labels, tokenizer, self.max_length, counts)
+        return replace(encoded, label_counts=counts)
+
+    # Training
+
+    def step_items(self, encoded: Encoded, examples: Sequence[TextRow], batch_size: int, step: int, seed: int) -> Ints:
+        if self.vector_loss == "labels":
+            first = encoded.item_starts[:-1]
+            return class_step_rows(encoded.labels[first, 2].astype(np.int64), batch_size, step, seed)
+        return FileOrder.of(examples, self.weights).step_rows(batch_size, step, seed)
+
+    def whole_batch_loss(self, examples: Sequence[TextRow]) -> Callable[[Tensor, Tensor], LossOutput]:
+        from bertwright.tasks.embedding_objective import VectorObjective
+
+        return VectorObjective.of(self, examples)
+
+    @property
+    def default_dropout(self) -> float | None:
+        return SIMCSE_DROPOUT if self.vector_loss == "simcse" else None
+
+    # The head
+
+    @property
+    def head(self) -> HeadSpec:
+        return HeadSpec("vector", self.size)
+
+    def with_model(self, folder: Path) -> Self:
+        """Return the task with pooling, prompts and longest text of a model folder, where none are chosen."""
+        from bertwright.interop.huggingface import load_config
+        from bertwright.interop.sentence_modules import read_sentence_modules
+
+        modules, config = read_sentence_modules(folder), load_config(folder)
+        if modules is not None and modules.unsupported:
+            raise ValueError(modules.unsupported)
+        pooling = self.pooling or ("mean",)
+        if modules is None or pooling != modules.modes:
+            size, limit = len(pooling) * config.hidden_size, None if modules is None else modules.max_length
+        else:
+            size, limit = modules.vector_size(config.hidden_size), modules.max_length
+        own = tuple(f"{name}={text}" for name, text in modules.prompts.items()) if modules else ()
+        prompts = own if not self.prompts else tuple(text for text in self.prompts if not text.startswith("none="))
+        if odd := [dim for dim in self.dims if not 0 < dim <= size]:
+            raise ValueError(f"dims: expected 1 to {size}, the numbers of a vector, got {odd[0]}")
+        return replace(
+            self, pooling=pooling, size=size, prompts=prompts, max_length=min(self.max_length, limit or self.max_length),
+            lowercase=bool(modules and modules.lowercase),
+        )  # fmt: skip
+
+    def head_for(self, folder: Path) -> Callable[[TextEncoder], TaskHead]:
+        from bertwright.interop.huggingface import load_config
+        from bertwright.interop.sentence_modules import make_sentence_modules, read_sentence_modules
+        from bertwright.models.heads import VectorHead
+
+        source, size = read_sentence_modules(folder), load_config(folder).hidden_size
+        prompts = dict(text.partition("=")[::2] for text in self.prompts)
+        modules = make_sentence_modules(source, self.pooling, size, self.max_length, prompts)
+        return partial(VectorHead, self.head, self.pooling, modules)
+
+    def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+        raise TypeError("text vectors have a loss over the whole step: call whole_batch_loss")
+
+    # Scores
+
+    def decode(self, examples: Sequence[TextRow], encoded: Encoded, outputs: Outputs) -> list[TextVectors]:
+        return np.split(outputs, encoded.item_starts[1:-1])
+
+    def score(self, examples: Sequence[TextRow], predictions: Sequence[TextVectors]) -> dict[str, float]:
+        return score_rows(examples, predictions)
+
+    def gold_columns(self, example: TextRow) -> dict[str, Any]:
+        numbered = {f"negative_{number}": text for number, text in enumerate(example.negatives, 1)}
+        positives = {"positive": " | ".join(example.positives)} if example.positives else {}
+        gold = example.label if example.score is None else example.score
+        return {"location": example.location, "anchor": example.anchor, **positives, **numbered, "gold": gold}
+
+    def to_record(self, example: TextRow, prediction: TextVectors) -> dict[str, Any]:
+        if len(prediction) < 2:
+            raise ValueError(f"{example.location}: a single text has no score; its vector: bertwright embed")
+        first, second = prediction[0].astype(np.float64), prediction[1].astype(np.float64)
+        return {"cosine": float(first @ second / (np.linalg.norm(first) * np.linalg.norm(second)))}
+
+    def describe(self) -> dict[str, str]:
+        prompts = {"prompts": ", ".join(map(repr, self.prompts))} if self.prompts else {}
+        return {"pooling": " and ".join(self.pooling), "longest text": f"{self.max_length} tokens"} | prompts
+
+
+def _roles(row: TextRow) -> list[int]:
+    """Return the role of each text of a row."""
+    return [ANCHOR, *[POSITIVE] * len(row.positives), *[NEGATIVE] * len(row.negatives)]
+
+
+def _row_values(rows: Sequence[TextRow]) -> npt.NDArray[np.float64]:
+    """Return the score of each row, or the number of its class; 0 for rows without either."""
+    classes: dict[str, int] = {}
+    values = [
+        row.score if row.score is not None else 0 if row.label is None else classes.setdefault(row.label, len(classes))
+        for row in rows
+    ]
+    return np.array(values, dtype=np.float64)

@@ -1,0 +1,130 @@
+"""Rows of a step for training text vectors: which ones they are, and which pairs in them are no negatives.
+
+A row is an anchor with the texts that belong to it. B rows of the step, C columns (all texts but the anchors), N texts,
+P pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bertwright.base.example_order import permute, uniform
+from bertwright.base.ragged import flat_ranges, offsets_from_lengths, positions_from_lengths
+from bertwright.base.seeding import TaskStream, derive_key
+from bertwright.tables.text_roles import TextRow
+from bertwright.tasks.collation import step_items
+from bertwright.tasks.encoded import Ints
+
+ANCHOR, POSITIVE, NEGATIVE = 0, 1, 2  # roles of texts
+TEXTS_PER_CLASS = 4  # of a step that learns from classes
+NUM_LABELS = 4  # numbers per text: role, id, score or class of its row, and whether it was truncated
+
+
+class TextIds:
+    """Numbers of distinct texts, without the blanks around them, in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+
+    def add(self, texts: Sequence[str]) -> Ints:
+        """Return the number of each text; new texts get new numbers."""
+        return np.array([self._ids.setdefault(text.strip(), len(self._ids)) for text in texts], dtype=np.int64)
+
+    @property
+    def texts(self) -> list[str]:
+        return list(self._ids)
+
+
+class KnownPairs(NamedTuple):
+    """For each of the texts, the texts that are known to belong to it."""
+
+    starts: Ints
+    """Texts + 1: where each one's partners begin in `partners`."""
+    partners: Ints
+
+    @classmethod
+    def of(cls, first: Ints, second: Ints, num_texts: int) -> KnownPairs:
+        """Collect distinct pairs of text numbers."""
+        pairs = np.unique(np.stack([first, second], axis=1), axis=0).reshape(-1, 2)
+        return cls(offsets_from_lengths(np.bincount(pairs[:, 0], minlength=num_texts)), pairs[:, 1])
+
+    def partners_of(self, texts: Ints) -> tuple[Ints, Ints]:
+        """Return the partners of some texts, and for each of them the index of its text."""
+        counts = np.diff(self.starts)[texts]
+        return np.repeat(np.arange(len(texts)), counts), self.partners[flat_ranges(self.starts[texts], counts)]
+
+
+def find_masked(texts: Ints, known: KnownPairs, columns: Ints, targets: Ints) -> tuple[Ints, Ints]:
+    """Return rows and columns, P each and ordered, of the pairs that are no negatives.
+
+    `texts`: B, the text of each row; `columns`: C, the text of each column; `targets`: B, the column that belongs to a
+    row, which is never masked. Masked are columns with the row's own text, or a text that is known to belong to it: a
+    second copy of the target, or another right answer.
+    """
+    rows, wanted = known.partners_of(texts)
+    rows, wanted = np.concatenate([np.arange(len(texts)), rows]), np.concatenate([texts, wanted])
+    order = np.argsort(columns, kind="stable")
+    first, last = (np.searchsorted(columns[order], wanted, side) for side in ("left", "right"))  # type: ignore[call-overload]
+    rows, found = np.repeat(rows, last - first), order[flat_ranges(first, last - first)]
+    pairs = np.unique(np.stack([rows, found], axis=1), axis=0)
+    return tuple(pairs[pairs[:, 1] != targets[pairs[:, 0]]].T)  # type: ignore[return-value]
+
+
+class FileOrder(NamedTuple):
+    """The rows of several files: each step reads one of them."""
+
+    sizes: Ints
+    """Rows per file; the rows of a file are adjacent."""
+    shares: np.ndarray
+    """Share of the steps that reads each file."""
+
+    @classmethod
+    def of(cls, rows: Sequence[TextRow], weights: Sequence[float]) -> FileOrder:
+        """Group rows by their file. Raises ValueError unless `weights` are none, or one per file."""
+        names = [row.location.rpartition(", ")[0] for row in rows]
+        changes = [number for number in range(1, len(names)) if names[number] != names[number - 1]]
+        sizes = np.diff([0, *changes, len(names)])
+        if weights and len(weights) != len(sizes):
+            raise ValueError(
+                f"--weights: expected one number for each of {len(sizes)} training files, got {len(weights)}"
+            )
+        shares = np.array(weights, dtype=float) if weights else sizes.astype(float)
+        return cls(sizes, shares / shares.sum())
+
+    def step_rows(self, batch_size: int, step: int, seed: int) -> Ints:
+        """Return the rows of a step (from 0): all of one file, whose epochs have each row once."""
+        if len(self.sizes) == 1:
+            return step_items(int(self.sizes[0]), batch_size, step, seed)
+        draws = uniform(np.arange(step + 1), derive_key(seed, TaskStream.FILES, 0))
+        files = np.searchsorted(self.shares.cumsum()[:-1], draws, side="right")
+        file = files[-1]
+        rows = step_items(int(self.sizes[file]), batch_size, int((files[:-1] == file).sum()), seed)
+        return rows + self.sizes[:file].sum()
+
+
+def class_step_rows(classes: Ints, batch_size: int, step: int, seed: int) -> Ints:
+    """Return the rows of a step: groups of texts of one class each; a class with too few texts repeats them.
+
+    `classes`: the class of each row, from 0. An epoch has each row once, and the repeated ones.
+    """
+    order, counts = np.argsort(classes, kind="stable"), np.bincount(classes)
+    groups = -(-counts // TEXTS_PER_CLASS)  # per class
+    class_of, number_in_class = np.repeat(np.arange(len(counts)), groups), positions_from_lengths(groups)
+    size, num_groups = max(batch_size // TEXTS_PER_CLASS, 1), len(class_of)
+    first = offsets_from_lengths(counts)
+    rows = []
+    for place, group in enumerate(step_items(num_groups, size, step, seed), step * size):
+        label = class_of[group]
+        key = derive_key(seed, TaskStream.CLASSES, place // num_groups)  # an order of each epoch
+        numbers = (number_in_class[group] * TEXTS_PER_CLASS + np.arange(TEXTS_PER_CLASS)) % counts[label]
+        rows.append(order[first[label] + permute(numbers, int(counts[label]), key)])
+    return np.concatenate(rows)
+
+
+def describe_rows(rows: Sequence[TextRow], known: int, duplicates: int) -> str:
+    """Describe the texts of training rows."""
+    texts = len({text.strip() for row in rows for text in row.texts})
+    return f"{len(rows):,} rows, {texts:,} different texts, {known:,} known pairs, {duplicates:,} rows more than once"

@@ -1,0 +1,174 @@
+"""Rows of texts for training and scoring text vectors: which loss and which scores their columns allow.
+
+D numbers per vector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from bertwright.base.settings import did_you_mean
+from bertwright.metrics import scores as metrics
+from bertwright.tables.text_roles import TextRow
+
+TextVectors = npt.NDArray[np.float32]
+"""Vectors of a row's texts, anchor first."""
+LossName = Literal["ranking", "cosent", "cosine", "angle", "contrastive", "labels", "simcse", "triplet"]
+RowKind = Literal["similarity", "pairs", "triplets", "retrieval", "classes", "texts"]
+LOSSES: dict[RowKind, tuple[LossName, ...]] = {
+    "similarity": ("cosent", "angle", "cosine"),
+    "pairs": ("cosent", "contrastive", "angle", "cosine"),
+    "triplets": ("ranking", "triplet"),
+    "retrieval": ("ranking",),
+    "classes": ("labels",),
+    "texts": ("simcse",),
+}
+"""Losses by what the columns of a row have; the first is the default."""
+METRICS: dict[RowKind, tuple[str, ...]] = {
+    "similarity": ("spearman_cosine", "pearson_cosine"),
+    "pairs": ("cosine_ap", "cosine_accuracy", "cosine_f1"),
+    "triplets": ("cosine_accuracy",),
+    "retrieval": ("cosine_ndcg@10", "cosine_mrr@10", "cosine_map@100", "cosine_recall@10", "cosine_accuracy@1"),
+    "classes": ("accuracy",),
+    "texts": (),
+}
+"""Scores by what the columns of a row have; the first is the default."""
+COLUMNS = {
+    "similarity": "two texts and a score",
+    "pairs": "two texts and a label of 0 or 1",
+    "triplets": "anchor, positive and negatives",
+    "retrieval": "anchor and positive",
+    "classes": "a text and its class",
+    "texts": "texts alone",
+}
+
+
+def find_kind(rows: Sequence[TextRow]) -> RowKind:
+    """Return what the rows have. Raises ValueError with the location of a row that has other columns than the first."""
+    if odd := next((row for row in rows if _columns_of(row) != _columns_of(rows[0])), None):
+        raise ValueError(
+            f"{odd.location}: expected {_columns_of(rows[0])}, as in {rows[0].location}, got {_columns_of(odd)}; train on "
+            "files of one kind"
+        )
+    if rows[0].score is not None:
+        return "pairs" if {row.score for row in rows} <= {0, 1} else "similarity"
+    if rows[0].label is not None:
+        return "classes"
+    if not rows[0].positives:
+        return "texts"
+    return "triplets" if any(row.negatives for row in rows) else "retrieval"
+
+
+def _columns_of(row: TextRow) -> str:
+    named = {"positive": row.positives, "score": row.score is not None, "label": row.label is not None}
+    return ", ".join(["anchor", *[name for name, given in named.items() if given]])
+
+
+def choose_loss(name: str | None, rows: Sequence[TextRow]) -> LossName:
+    """Return the loss with this name, or the default one for the rows. Raises ValueError if it cannot learn from them."""
+    kind = find_kind(rows)
+    loss = next((loss for loss in LOSSES[kind] if name in (loss, None)), None)
+    if loss is None and name == "simcse":
+        loss = "simcse"
+    if loss is None:
+        raise ValueError(
+            f"vector_loss = {name!r}: {rows[0].location} has {COLUMNS[kind]}; expected {' or '.join(LOSSES[kind])}, or "
+            "other --columns"
+        )
+    if len(rows) < 2:
+        raise ValueError(f"{rows[0].location}: a single row has nothing to compare with; give more rows")
+    if kind in ("similarity", "pairs") and len({row.score for row in rows}) == 1:
+        raise ValueError(f"{rows[0].location}: from there on all {len(rows):,} rows have the score {rows[0].score:g}")
+    if kind == "classes" and len({row.label for row in rows}) == 1:
+        raise ValueError(f"{rows[0].location}: from there on all {len(rows):,} rows have the class {rows[0].label!r}")
+    if loss == "triplet" and (odd := next((row for row in rows if not row.negatives), None)):
+        raise ValueError(f"{odd.location}: no negative; the loss triplet needs one in each row, ranking does not")
+    if loss == "cosine" and (odd := next((row for row in rows if not 0 <= (row.score or 0) <= 1), None)):
+        raise ValueError(
+            f"{odd.location}: expected a score from 0 to 1, got {odd.score:g}; scale the scores, or use the loss cosent, "
+            "which needs no range"
+        )
+    return loss
+
+
+def check_loss_name(name: str | None) -> None:
+    """Raise ValueError for an unknown loss."""
+    if name is not None and name not in get_args(LossName):
+        raise ValueError(f"vector_loss = {name!r}: {did_you_mean(name, get_args(LossName))}")
+
+
+def choose_metric(name: str, rows: Sequence[TextRow]) -> str:
+    """Return the metric with this name, or the default one for dev rows; empty if there are none.
+
+    Raises ValueError for rows that have no score, and for a metric of other rows.
+    """
+    if not rows:
+        return name
+    kind = find_kind(rows)
+    if not METRICS[kind]:
+        raise ValueError(
+            f"{rows[0].location}: texts alone cannot be scored; give pairs, rated pairs or texts with classes as --dev"
+        )
+    if name and name not in METRICS[kind]:
+        raise ValueError(
+            f"metric = {name!r}: {rows[0].location} has {COLUMNS[kind]}; {did_you_mean(name, METRICS[kind])}"
+        )
+    return name or METRICS[kind][0]
+
+
+class TrainingRows(NamedTuple):
+    """Rows to train on, and the negatives that were left out of them."""
+
+    rows: list[TextRow]
+    dropped: int
+    first: str
+    """Location of the first negative that was left out."""
+
+
+def to_training_rows(rows: Sequence[TextRow], loss: LossName) -> TrainingRows:
+    """Make a row for each positive, without negatives that are known positives of the anchor, or the anchor itself."""
+    if loss == "simcse":
+        return TrainingRows([TextRow(row.anchor, row.location, (row.anchor,)) for row in rows], 0, "")
+    if loss not in ("ranking", "triplet"):
+        return TrainingRows([*rows], 0, "")
+    known: dict[str, set[str]] = {}
+    for row in rows:
+        known.setdefault(row.anchor.strip(), {row.anchor.strip()}).update(text.strip() for text in row.positives)
+    made, dropped, first = [], 0, ""
+    for row in rows:
+        right = known[row.anchor.strip()]
+        negatives = tuple([text for text in row.negatives if text.strip() not in right])
+        if len(negatives) < len(row.negatives):
+            dropped, first = dropped + len(row.negatives) - len(negatives), first or row.location
+        if loss == "triplet":
+            made += [
+                row._replace(positives=(text,), negatives=(negative,))
+                for text in row.positives
+                for negative in negatives
+            ]
+        else:
+            made += [row._replace(positives=(text,), negatives=negatives) for text in row.positives]
+    return TrainingRows(made, dropped, first)
+
+
+def score_rows(rows: Sequence[TextRow], vectors: Sequence[TextVectors]) -> dict[str, float]:
+    """Compute the scores of vectors by what the rows have; `vectors`: of each row's texts."""
+    kind = find_kind(rows)
+    if kind == "similarity":
+        cosines = [_cosine(row[0], row[1]) for row in vectors]
+        given = [row.score if row.score is not None else math.nan for row in rows]
+        return {
+            "spearman_cosine": metrics.spearman(given, cosines),
+            "pearson_cosine": metrics.pearson(given, cosines),
+        }
+    raise NotImplementedError(kind)
+
+
+def _cosine(first: TextVectors, second: TextVectors) -> float:
+    one, two = first.astype(np.float64), second.astype(np.float64)
+    return float(one @ two / max(float(np.linalg.norm(one) * np.linalg.norm(two)), 1e-12))

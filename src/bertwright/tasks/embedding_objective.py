@@ -1,0 +1,128 @@
+"""The loss of a step of text vectors, by name, from the vectors of all its texts.
+
+B rows of the step, C columns (all texts but the anchors), N texts, D numbers per vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertwright.models import embedding_losses as losses
+from bertwright.models.embedding_losses import Guide, LossSum, Pairs, RankingBatch
+from bertwright.tables.text_roles import TextRow
+from bertwright.tasks.embedding_batches import ANCHOR, POSITIVE, KnownPairs, TextIds, find_masked
+from bertwright.tasks.encoded import Ints
+from bertwright.training.loop import LossOutput
+
+if TYPE_CHECKING:
+    from bertwright.tasks.embedding import Embedding
+
+
+@dataclass(frozen=True)
+class VectorObjective:
+    """The loss of a training run, a function of the vectors N × D of a step and of NUM_LABELS numbers per text."""
+
+    task: Embedding
+    known: KnownPairs
+    """For each anchor, the texts that belong to it."""
+    reverse: KnownPairs
+    """For each text, the anchors that it belongs to."""
+    guide: Tensor | None = None
+    """Distinct texts × G, unit vectors of another model."""
+
+    @classmethod
+    def of(cls, task: Embedding, rows: Sequence[TextRow], guide: Tensor | None = None) -> VectorObjective:
+        """Collect the known pairs of all training rows; texts have the numbers of `Embedding.encode`."""
+        ids = TextIds()
+        numbers = [ids.add(row.texts) for row in rows]
+        pairs = np.array([(row[0], row[1]) for row in numbers if len(row) > 1], dtype=np.int64).reshape(-1, 2)
+        known = KnownPairs.of(pairs[:, 0], pairs[:, 1], len(ids.texts))
+        return cls(task, known, KnownPairs.of(pairs[:, 1], pairs[:, 0], len(ids.texts)), guide)
+
+    def __call__(self, vectors: Tensor, rows: Tensor) -> LossOutput:
+        """Compute the loss of a step, and the sums that are reported."""
+        name, masked = self.task.vector_loss, 0
+        if name in ("ranking", "simcse"):
+            batch = self.make_ranking(rows)
+            masked = len(batch.masked.rows)
+            found = losses.in_dims(partial(self.rank, batch=batch, rows=rows), vectors, self.task.dims)
+        else:
+            found = losses.in_dims(partial(self.compare, rows=rows), vectors, self.task.dims)
+        sums = {"loss": found.mean.detach(), "masked_pairs": vectors.new_tensor(float(masked))}
+        return LossOutput(found.mean, sums)
+
+    def rank(self, vectors: Tensor, batch: RankingBatch, rows: Tensor) -> LossSum:
+        """Compute `ranking` in its variants."""
+        task, unit = self.task, losses.unit(vectors)
+        if task.all_pairs:
+            same, reverse = self.find_same(batch, rows)
+            return losses.ranking_all_pairs(unit, batch, task.similarity_scale, same, reverse)
+        forward = losses.ranking(unit, batch, task.similarity_scale, task.hardness)
+        if not task.symmetric:
+            return forward
+        back = losses.ranking(unit, self.turn(batch, rows), task.similarity_scale, task.hardness)
+        return LossSum((forward.total + back.total) / 2, forward.count)
+
+    def compare(self, vectors: Tensor, rows: Tensor) -> LossSum:
+        """Compute a loss of classes, of rated pairs or of triplets."""
+        name, scale = self.task.vector_loss, self.task.similarity_scale
+        anchors = rows[:, 0] == ANCHOR
+        scores = rows[anchors, 2]
+        if name == "labels":
+            return losses.same_class(losses.unit(vectors), scores.long(), scale)
+        if name == "triplet":
+            return losses.triplets(vectors[0::3], vectors[1::3], vectors[2::3])
+        unit = losses.unit(vectors)
+        first, second = unit[anchors], unit[~anchors]
+        if name == "angle":
+            return losses.rank_scores(losses.angle_similarity(first, second), scores, scale)
+        cosines = (first * second).sum(1)
+        if name == "cosine":
+            return losses.squared_errors(cosines, scores.float())
+        return losses.online_contrastive(cosines, scores) if name == "contrastive" else losses.rank_scores(
+            cosines, scores, scale
+        )  # fmt: skip
+
+    def make_ranking(self, rows: Tensor) -> RankingBatch:
+        """Find anchors, columns, targets and the pairs that are no negatives, in the texts of a step."""
+        roles, texts = rows[:, :2].long().cpu().numpy().T
+        anchors, columns = np.flatnonzero(roles == ANCHOR), np.flatnonzero(roles != ANCHOR)
+        targets = np.flatnonzero(roles[columns] == POSITIVE)  # in the order of the rows
+        masked = find_masked(texts[anchors], self.known, texts[columns], targets)
+        is_own = np.searchsorted(anchors, columns, side="right") - 1  # row of each column
+        negatives = np.flatnonzero(roles[columns] != POSITIVE)
+        explicit = _pairs(rows, is_own[negatives], negatives) if len(negatives) and self.task.hardness else None
+        guide = None
+        if self.guide is not None:
+            guide = Guide(self.guide[texts[anchors]], self.guide[texts[columns]], self.task.guide_margin)
+        tensors = (torch.from_numpy(array).to(rows.device) for array in (anchors, columns, targets))
+        return RankingBatch(*tensors, _pairs(rows, *masked), explicit, guide)
+
+    def turn(self, batch: RankingBatch, rows: Tensor) -> RankingBatch:
+        """Return the batch in which each row's target looks for its anchor among all anchors."""
+        texts = rows[:, 1].long().cpu().numpy()
+        anchors, targets = batch.anchors.cpu().numpy(), batch.columns[batch.targets].cpu().numpy()
+        own = np.arange(len(anchors))
+        masked = find_masked(texts[targets], self.reverse, texts[anchors], own)
+        return RankingBatch(batch.columns[batch.targets], batch.anchors, torch.from_numpy(own).to(rows.device),
+                            _pairs(rows, *masked))  # fmt: skip
+
+    def find_same(self, batch: RankingBatch, rows: Tensor) -> tuple[Pairs, Pairs]:
+        """Return the pairs of rows with the same anchor or target, and of a target and anchors that it belongs to."""
+        texts = rows[:, 1].long().cpu().numpy()
+        first, second = texts[batch.anchors.cpu().numpy()], texts[batch.columns[batch.targets].cpu().numpy()]
+        own, none = np.arange(len(first)), self.known._replace(starts=np.zeros_like(self.known.starts))
+        same = [np.stack(find_masked(side, none, side, own), axis=1) for side in (first, second)]
+        both = np.unique(np.concatenate(same), axis=0).reshape(-1, 2)
+        return _pairs(rows, *both.T), _pairs(rows, *find_masked(second, self.reverse, first, own))
+
+
+def _pairs(like: Tensor, rows: Ints, columns: Ints) -> Pairs:
+    return Pairs(*(torch.from_numpy(np.ascontiguousarray(array)).to(like.device) for array in (rows, columns)))
