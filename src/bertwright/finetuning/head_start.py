@@ -192,7 +192,8 @@ def choose_items(encoded: Encoded, width: int, seed: int) -> Ints:
 def row_counts(encoded: Encoded, items: Ints) -> Ints:
     """Return the number of rows of each item."""
     first, count = encoded.item_starts[items], encoded.item_counts[items]
-    return encoded.position_starts[first + count] - encoded.position_starts[first]
+    counts: Ints = encoded.position_starts[first + count] - encoded.position_starts[first]
+    return counts
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from bertwright.inference.python_inputs import (
     check_text,
     choice_example,
     qa_example,
+    ranking_example,
     tag_example,
     text_example,
     to_list,
@@ -47,6 +48,7 @@ from bertwright.tasks.collation import check_segments
 from bertwright.tasks.multiple_choice import ChoicePrediction, MultipleChoice
 from bertwright.tasks.prediction import predict_chunks, split_into_chunks
 from bertwright.tasks.question_answering import Answer, QuestionAnswering
+from bertwright.tasks.reranking import RankedText, Reranking, rank_texts
 from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import AnyTask, Task
 from bertwright.tasks.task_folder import TaskModel, load_task, save_task_folder
@@ -352,6 +354,22 @@ class Bert:
         examples = [choice_example(begin, ends, f"choice {index}") for index, (begin, ends) in choices]
         return list(self._predict(task, examples))
 
+    def rank(self, query: str, texts: Sequence[str], top_k: int = 10) -> list[RankedText]:
+        """Order texts by their relevance for a query; return the first `top_k` with position, score and text.
+
+        The score is a probability or, after other losses than binary, a number without a scale. Texts with equal scores
+        keep the order of the list. A pair with more tokens than the task's `max_length` loses the end of its longer
+        text. Nogueira and Cho 2019 (1901.04085).
+
+        Raises ValueError for an empty query or text, and for a model that is no re-ranker.
+        """
+        task = self._check_task("rank", Reranking, Reranking.kind)
+        if top_k < 1:
+            raise ValueError(f"top_k: expected at least 1, got {top_k}")
+        example = ranking_example(query, texts)
+        (scores,) = self._predict(task, [example]) if example.texts else [()]
+        return rank_texts(example.texts, scores)[:top_k]
+
     @overload
     def tag(self, texts: str | tuple[str, ...]) -> TagPrediction: ...  # type: ignore[overload-overlap]
     @overload
@@ -454,6 +472,8 @@ class Bert:
         if isinstance(self.task, task_type):
             return self.task
         purpose = "was not fine-tuned for a task"
+        if self.sentence_modules is not None:
+            purpose = "computes vectors of texts: call embed(texts)"
         if self.task is not None:
             purpose = f"is for {self.task.kind}: call {self.task.inference_call}"
         raise ValueError(f"this model {purpose}; {method} needs a model from: bertwright finetune --task {kind} …")

@@ -8,6 +8,7 @@ from typing import Any
 from bertwright.tables.question_files import QaExample
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.multiple_choice import ChoiceExample
+from bertwright.tasks.ranking_examples import RankingExample
 from bertwright.tasks.text_task import TextExample
 from bertwright.text.decoding import SURROGATE
 
@@ -54,6 +55,19 @@ def choice_example(prompt: Any, endings: Any, location: str) -> ChoiceExample:
         raise ValueError(f"{location}: expected a list of at least two endings, got {abbreviate(endings)}")
     checked = [check_text(text, location) for text in (prompt, *texts)]
     return ChoiceExample(checked[0], tuple(checked[1:]), None, location)
+
+
+def ranking_example(query: Any, texts: Any) -> RankingExample:
+    """Build an example from a query and its candidates. Raises ValueError for an empty text and for other values."""
+    checked = [check_text(text, f"text {index}") for index, text in enumerate(to_list(texts, "texts"))]
+    check_text(query, "query")
+    if odd := [
+        name
+        for name, text in (("query", query), *((f"text {n}", t) for n, t in enumerate(checked)))
+        if not text.strip()
+    ]:
+        raise ValueError(f"{odd[0]}: expected a text, got an empty one; leave it out")
+    return RankingExample(query, tuple(checked), None, None, "this query")
 
 
 def qa_example(number: int, question: Any, context: Any) -> QaExample:

@@ -46,7 +46,7 @@ class HeadRecord(NamedTuple):
     multi_label: bool = False
     """The labels do not exclude each other: `multi_label_classification` in `transformers`."""
     activation: str = ""
-    """The function that turns the one output of a re-ranker into its score, sigmoid or identity; empty: none."""
+    """Function from the output of a re-ranker to its score: sigmoid or identity; empty for other models."""
 
 
 def parse_head(values: Mapping[str, Any], path: Path, class_prefix: str = "Bert") -> HeadRecord | None:

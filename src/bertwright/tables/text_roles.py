@@ -32,7 +32,7 @@ NAMES = {
     "positive": (
         "positive", "pos", "answer", "document", "passage", "context", "sentence2", "hypothesis", "text2", "nonenglish",
         "question2", "sentenceb", "textb", "target", "tgt", "string2", "#2string", "a", "response", "positivepassages",
-        "documenttext", "sentence",
+        "documenttext", "sentence", "text", "content",
     ),
     "score": ("score", "scores", "similarity", "similarityscore", "relatednessscore", "goldscore", "relatedness"),
     "label": ("label", "labels", "labels.label", "isduplicate", "quality", "goldlabel", "class", "category", "intent"),

@@ -24,7 +24,9 @@ from bertwright.tasks.classification import Classification
 from bertwright.tasks.encoded import Encoded, Floats, Ints
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
+from bertwright.tasks.ranking_examples import RankingExample
 from bertwright.tasks.regression import Regression
+from bertwright.tasks.reranking import Reranking
 from bertwright.tasks.score_formats import format_score
 from bertwright.tasks.splits import sample_examples
 from bertwright.tasks.tagging import Tagging
@@ -63,8 +65,10 @@ class Floor:
     def predict(self, examples: Sequence[Any]) -> list[Any]:
         """Return the predictions for examples, as the task's head would give them."""
         outputs = self.outputs(examples).astype(np.float32)
-        per_item = len(examples[0].endings) if isinstance(self.task, MultipleChoice) else 1
-        return self.task.decode(examples, _encode_rows(len(outputs), per_item), outputs)
+        counts = [1] * len(outputs)
+        if isinstance(self.task, MultipleChoice | Reranking):
+            counts = [len(_candidates_of(example)) for example in examples]
+        return self.task.decode(examples, _encode_rows(np.array(counts)), outputs)
 
 
 class FloorScores(NamedTuple):
@@ -91,7 +95,8 @@ def floor_names(task: AnyTask) -> tuple[str, ...]:
     """Return the floors that a task has."""
     if isinstance(task, Tagging):
         return LOOKUP, LINEAR
-    return (LINEAR,) if isinstance(task, Classification | MultiLabel | Regression | MultipleChoice) else ()
+    of_texts = Classification | MultiLabel | Regression | MultipleChoice | Reranking
+    return (LINEAR,) if isinstance(task, of_texts) else ()
 
 
 def score_floors(
@@ -128,11 +133,11 @@ def _limit(task: AnyTask, train: Sequence[Any]) -> Sequence[Any]:
     return sample_examples(train, max(1, min(most, int(share * len(train)))))
 
 
-def _encode_rows(count: int, per_item: int) -> Encoded:
-    """Return an encoding that stands for outputs: each row is a sequence of one token."""
-    ones, zeros = np.ones(count, np.int64), np.zeros(count, np.int32)
+def _encode_rows(counts: Ints) -> Encoded:
+    """Return an encoding that stands for outputs: each row is a sequence of one token. `counts`: rows per example."""
+    ones, zeros = np.ones(counts.sum(), np.int64), np.zeros(counts.sum(), np.int32)
     none = np.zeros(0, np.int64)
-    return Encoded(zeros, None, ones, np.arange(count) // per_item, zeros, ones, none, none, per_item)
+    return Encoded(zeros, None, ones, np.repeat(np.arange(len(counts)), counts), zeros, ones, none, none, counts)
 
 
 # Linear models
@@ -182,6 +187,12 @@ def _pose(task: AnyTask, train: Sequence[Any]) -> Problem:
         targets = np.concatenate([np.arange(len(one.endings)) == label for one, label in right])
         return Problem("words of prompt and ending", _describe_texts, logistic_loss, targets[:, None].astype(float))
     reads = "words of both texts" if task.num_segments == 2 else "words and bigrams"
+    if isinstance(task, Reranking):
+        if all(example.grades is not None for example in train):
+            marked = [float(grade > 0) for example in train for grade in example.grades]
+            return Problem(reads, _describe_texts, logistic_loss, np.array(marked)[:, None])
+        scores = [score for example in train for score in example.scores]
+        return Problem(reads, _describe_texts, squared_loss, np.array(scores)[:, None])
     if isinstance(task, Classification):
         one_hot = np.eye(len(task.labels))[task.encode_labels(train)]
         return Problem(reads, _describe_texts, cross_entropy, one_hot)
@@ -294,9 +305,15 @@ def _describe_texts(examples: Sequence[Any]) -> Described:
     return [(_refer(np.arange(len(names)), len(names)), names)]
 
 
-def _names_of(example: TextExample[Any] | ChoiceExample) -> list[list[str]]:
-    if isinstance(example, ChoiceExample):
-        return [compare_texts(example.prompt, ending) for ending in example.endings]
+def _candidates_of(example: ChoiceExample | RankingExample) -> list[tuple[str, str]]:
+    """Return the pairs of texts that an example compares."""
+    first, others = (example.prompt, example.endings) if isinstance(example, ChoiceExample) else example[:2]
+    return [(first, other) for other in others]
+
+
+def _names_of(example: TextExample[Any] | ChoiceExample | RankingExample) -> list[list[str]]:
+    if isinstance(example, ChoiceExample | RankingExample):
+        return [compare_texts(*pair) for pair in _candidates_of(example)]
     pair = example.text_pair
     return [split_grams(example.text) if pair is None else compare_texts(example.text, pair)]
 

@@ -17,12 +17,22 @@ from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
+from bertwright.tasks.reranking import Reranking
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask, options_of
 
 TASK_TYPES: dict[str, type[AnyTask]] = {
     cls.kind: cls
-    for cls in (Classification, MultiLabel, Regression, MultipleChoice, Tagging, QuestionAnswering, Embedding)
+    for cls in (
+        Classification,
+        MultiLabel,
+        Regression,
+        MultipleChoice,
+        Tagging,
+        QuestionAnswering,
+        Embedding,
+        Reranking,
+    )  # fmt: skip
 }
 NATIVE_SUFFIXES = {cls.native_suffix: cls for cls in TASK_TYPES.values() if cls.native_suffix}
 

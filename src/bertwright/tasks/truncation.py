@@ -34,6 +34,10 @@ class SegmentTokens(NamedTuple):
         encoded = tokenizer.encode_raw(texts)
         return cls(encoded.ids, encoded.offsets[:-1], np.diff(encoded.offsets))
 
+    def take(self, texts: Ints) -> SegmentTokens:
+        """Return the segments of these texts, in this order; a text may occur several times."""
+        return self._replace(first=self.first[texts], lengths=self.lengths[texts])
+
     def repeat(self, times: int) -> SegmentTokens:
         return self._replace(first=np.repeat(self.first, times), lengths=np.repeat(self.lengths, times))
 
@@ -62,8 +66,12 @@ def encode_segments(
     tokenizer: TextTokenizer,
     max_length: int,
     sequences_per_item: int | Ints = 1,
+    example_ids: Ints | None = None,
 ) -> Encoded:
-    """Encode sequences of one or two segments whose first states are read, with one label per item or none at all."""
+    """Encode sequences of one or two segments whose first states are read, with one label per item or none at all.
+
+    `example_ids`: the example of each sequence, ascending; None: each item is an example.
+    """
     layout = tokenizer.layout
     max_num_tokens = max_length - layout.num_specials(len(segments))
     given = [segment.lengths for segment in segments]
@@ -75,19 +83,19 @@ def encode_segments(
     num_sequences = len(placed.lengths)
     per_item = sequences_per_item
     sizes = np.full(num_sequences // per_item, per_item) if isinstance(per_item, int) else per_item
-    item_ids = np.repeat(np.arange(len(sizes)), sizes)
+    example_ids = np.repeat(np.arange(len(sizes)), sizes) if example_ids is None else example_ids
     too_long = np.sum(given, axis=0) > max_num_tokens
     return Encoded(
         input_ids=ids,
         token_type_ids=placed.token_type_ids,
         lengths=placed.lengths,
-        example_ids=item_ids,
+        example_ids=example_ids,
         positions=np.zeros(num_sequences, dtype=np.int32),
         position_counts=np.ones(num_sequences, dtype=np.int64),
         labels=labels,
         label_counts=np.full(len(sizes), int(len(labels) > 0)),
         sequences_per_item=per_item,
-        truncated=len(np.unique(item_ids[too_long])),
+        truncated=len(np.unique(example_ids[too_long])),
     )
 
 
