@@ -146,8 +146,8 @@ def ranking_all_pairs(vectors: Tensor, batch: RankingBatch, scale: float, same: 
         own = torch.arange(begin, end, device=unit.device)
         rows = own - begin
         forward = scale * unit[batch.anchors[begin:end]] @ unit[batch.columns].T
-        target = forward.gather(1, batch.targets[begin:end, None])
         forward[batch.masked.in_rows(begin, end)] = -torch.inf
+        target = forward.gather(1, batch.targets[begin:end, None])
         others = [scale * (one[begin:end] @ two.T) for one, two in ((first, first), (second, first), (second, second))]
         for logits, masked, one_side in zip(others, (same, reverse, same), (True, False, True), strict=True):
             found, columns = masked.in_rows(begin, end)
