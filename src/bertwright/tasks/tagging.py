@@ -279,7 +279,8 @@ class Tagging(Task[TagExample, TagPrediction]):
             hint = "; in a language without spaces, use --unit character" if self.unit == "word" else ""
             found.append(
                 f"{len(changed):,} spans are not exactly words, or overlap a longer one, such as {changed[0][1]!r} "
-                f"({changed[0][0].location}): read as all words that they touch, or left out if they overlap{hint}"
+                f"({changed[0][0].location}): read as all words of the text that they touch, or left out if they overlap"
+                f"{hint}"
             )
         sources = Counter(example.source for example in examples)
         long = [one for one in examples if len(one.words) > LONG_SENTENCE and one.lines and sources[one.source] == 1]
