@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.tables import conll_lines
+from bertwright.tables.conll_columns import to_conll
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.tag_schemes import detect_scheme, find_spans
-from bertwright.tables.tagged_sentences import ColumnFormat, read_sentences, to_conll, with_document_context
+from bertwright.tables.tagged_sentences import ColumnFormat, read_sentences, with_document_context
 from bertwright.tasks.tagging import Tagging
 from helpers import PUBLISHED, SAMPLES, needs_data, write_file, write_hub_file
 
