@@ -130,8 +130,8 @@ def test_glob_names_several_files_of_a_data_set(tmp_path, monkeypatch):
 
     asked = []
     monkeypatch.setattr("bertwright.text.sources._remote_files", lambda path, formats: asked.append(path) or [path])
-    monkeypatch.setattr("bertwright.text.sources._hub_size", lambda path: 9)
-    monkeypatch.setattr("bertwright.text.sources._download", lambda path: tmp_path / "train-0.parquet")
+    monkeypatch.setattr("bertwright.text.sources.hub_size", lambda path: 9)
+    monkeypatch.setattr("bertwright.text.sources.download_from_hub", lambda path: tmp_path / "train-0.parquet")
     found = read("hf://datasets/org/name/data/*.parquet", "tokens", "ner_tags")
     assert asked == ["hf://datasets/org/name/data/*.parquet"]
     assert show(found)[0] == (0, "Angela Merkel", "B-PER I-PER")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from bertwright.tables.question_files import QaExample
+from bertwright.tables.qa_example import QaExample
 from bertwright.tables.tagged_sentences import TagExample
 from bertwright.tasks import linear_fit, linear_floor
 from bertwright.tasks.classification import Classification
