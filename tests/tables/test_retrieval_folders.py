@@ -30,7 +30,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_folder_is_read(folder: Path) -> None:
-    assert is_retrieval_folder(str(folder)) and not is_retrieval_folder(str(folder / "qrels"))
+    assert is_retrieval_folder(str(folder))
+    assert not is_retrieval_folder(str(folder / "qrels"))
     read = read_retrieval_folder(folder)
     assert read.documents == {"1": "On cats Cats sleep.", "2": "Dogs bark."}
     assert read.queries == {"q1": "who sleeps?"}

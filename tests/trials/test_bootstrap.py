@@ -12,7 +12,7 @@ from scipy.stats import norm, sem, t
 
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.metrics.statistics import Difference, Interval, Sample, difference, estimate
-from bertwright.tables.question_files import GoldAnswer, QaExample
+from bertwright.tables.qa_example import GoldAnswer, QaExample
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.classification import Classification, LabelPrediction
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice

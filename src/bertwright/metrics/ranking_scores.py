@@ -56,8 +56,8 @@ def score_rankings(rankings: Mapping[str, Sequence[str]], judgements: Mapping[st
 def score_ranking(found: Sequence[int], judged: Iterable[int]) -> tuple[float, ...]:
     """Compute the scores NAMES of one ranking.
 
-    `found`: the grade of each document in its order, 0 or less if it is no answer. `judged`: the grades of all documents
-    that are judged for the query. The gain in nDCG is the grade, its discount log2(rank + 1).
+    `found`: the grade of each document in its order, 0 or less if it is no answer. `judged`: the grades of all
+    documents that are judged for the query. The gain in nDCG is the grade, its discount log2(rank + 1).
 
     >>> dict(zip(NAMES, score_ranking([0, 1], [1, 1]), strict=True))["mrr@10"]
     0.5
