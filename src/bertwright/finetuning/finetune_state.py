@@ -175,7 +175,7 @@ def _open_model(
         task = continue_task(source, task)
     if resumed:
         check_vocabulary(tokenizer, resumed.model.config, source)
-        return _OpenedModel(task, resumed.model, tokenizer, None)
+        return _OpenedModel(task.with_model(source), resumed.model, tokenizer, None)
     choice = choose_pooling(settings.tuning, task, source)
     task = replace(task, pooling=choice.modes) if choice.modes else task  # type: ignore[type-var]
     task = task.with_model(source)

@@ -172,7 +172,9 @@ def make_sentence_modules(
     Layers of the `source` folder stay if it has the same pooling modes. Its own files are in either form: since 5.4,
     sentence-transformers has other names of modules and of the pooling's settings, which earlier releases reject.
     """
-    layers, files, kinds = [], {}, [("Transformer", ""), ("Pooling", "1_Pooling")]
+    layers: list[Callable[[Tensor], Tensor]] = []
+    files: dict[str, bytes] = {}
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
     if source is not None and source.modes == modes:
         layers = [layer for layer in source.layers if layer is not nn.functional.normalize]
         for row in json.loads(source.files[MODULES])[2:]:
@@ -184,15 +186,12 @@ def make_sentence_modules(
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for number, (kind, path) in enumerate(kinds)
     ]
-    pooling = {row.former_name: name in modes for name, row in POOLINGS.items()}
     base = source or SentenceModules()
+    pooling: dict[str, Any] = {row.former_name: name in modes for name, row in POOLINGS.items()}
+    pooling |= {"word_embedding_dimension": hidden_size, "include_prompt": base.include_prompt}
     contents: dict[str, Any] = {
         MODULES: listed,
-        "1_Pooling/config.json": {
-            "word_embedding_dimension": hidden_size,
-            **pooling,
-            "include_prompt": base.include_prompt,
-        },
+        "1_Pooling/config.json": pooling,
         SETTINGS: {
             "model_type": "SentenceTransformer",
             "prompts": dict(prompts),
@@ -201,7 +200,7 @@ def make_sentence_modules(
         },
         TRANSFORMER_SETTINGS: {"max_seq_length": max_length, "do_lower_case": base.lowercase},
     }
-    size = base.size if layers else None
+    size = base.size if base.modes == modes else None
     return SentenceModules(
         modes, base.include_prompt, (*layers, nn.functional.normalize), size, max_length, base.lowercase, prompts,
         contents[SETTINGS]["default_prompt_name"], f"{' and '.join(modes)} pooling, normalized",

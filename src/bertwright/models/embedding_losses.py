@@ -26,11 +26,11 @@ class LossSum(NamedTuple):
     """The sum of a loss over some rows, and their number."""
 
     total: Tensor
-    count: int
+    rows: int
 
     @property
     def mean(self) -> Tensor:
-        return self.total / max(self.count, 1)
+        return self.total / max(self.rows, 1)
 
 
 class Pairs(NamedTuple):
@@ -146,13 +146,14 @@ def ranking_all_pairs(vectors: Tensor, batch: RankingBatch, scale: float, same: 
         own = torch.arange(begin, end, device=unit.device)
         rows = own - begin
         forward = scale * unit[batch.anchors[begin:end]] @ unit[batch.columns].T
-        target = forward.gather(1, batch.targets[begin:end, None])
         forward[batch.masked.in_rows(begin, end)] = -torch.inf
+        target = forward.gather(1, batch.targets[begin:end, None])
         others = [scale * (one[begin:end] @ two.T) for one, two in ((first, first), (second, first), (second, second))]
-        for logits, masked in zip(others, (same, reverse, same), strict=True):
-            logits[masked.in_rows(begin, end)] = -torch.inf
-        for logits in (others[0], others[2]):  # a text with itself
-            logits[rows, own] = -torch.inf
+        for logits, masked, one_side in zip(others, (same, reverse, same), (True, False, True), strict=True):
+            found, columns = masked.in_rows(begin, end)
+            if one_side:  # a text with itself
+                found, columns = torch.cat([found, rows]), torch.cat([columns, own])
+            logits[found, columns] = -torch.inf
         return (torch.cat([forward, *others], 1).logsumexp(1) - target[:, 0]).sum()
 
     rows = len(batch.anchors)
@@ -173,8 +174,8 @@ def same_class(vectors: Tensor, classes: Tensor, scale: float) -> LossSum:
         counts = same.sum(1)
         return -(torch.where(same, logs, 0.0).sum(1) / counts.clamp(min=1)).sum()
 
-    _, number, counts = classes.unique(return_inverse=True, return_counts=True)
-    return LossSum(sum_blocks(vectors, block_loss, len(vectors)), int((counts[number] > 1).sum()))
+    _, numbers, counts = torch.unique(classes, return_inverse=True, return_counts=True)
+    return LossSum(sum_blocks(vectors, block_loss, len(vectors)), int((counts[numbers] > 1).sum()))
 
 
 def rank_scores(similarities: Tensor, scores: Tensor, scale: float) -> LossSum:
@@ -228,7 +229,7 @@ def in_dims(loss: Callable[[Tensor], LossSum], vectors: Tensor, dims: tuple[int,
     if not dims:
         return loss(vectors)
     sums = [loss(vectors[:, :size]) for size in dims]
-    return LossSum(torch.stack([part.total for part in sums]).sum(), sums[0].count)
+    return LossSum(torch.stack([part.total for part in sums]).sum(), sums[0].rows)
 
 
 def unit(vectors: Tensor) -> Tensor:

@@ -168,11 +168,11 @@ class VectorHead(TaskHead):
         """Build the head; `modules` are not trained, and describe the folder that is written."""
         super().__init__(spec)
         self.modes = ["lasttoken" if mode == "cls" and encoder.config.is_causal else mode for mode in modes]
-        self.modules_of_folder = modules
+        self.layers = modules
 
     def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
         """Compute vectors B × outputs of states T × H, before a normalization."""
-        return self.modules_of_folder.transform(pool_states(states, batch.packing, self.modes))
+        return self.layers.transform(pool_states(states, batch.packing, self.modes))
 
 
 class BothOrdersHead(TaskHead):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from bertwright.base.settings import check_not_str
 from bertwright.corpus.documents import check_encoding, check_format
@@ -23,11 +22,10 @@ from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
 from bertwright.tasks.embedding_batches import (
     ANCHOR,
     NEGATIVE,
-    NUM_LABELS,
     POSITIVE,
     FileOrder,
-    TextIds,
     class_step_rows,
+    label_texts,
 )
 from bertwright.tasks.embedding_data import (
     TextVectors,
@@ -69,8 +67,8 @@ class Embedding(Task[TextRow, TextVectors]):
     reads_pooler: ClassVar[bool] = False
 
     columns: tuple[str, ...] = ()
-    """Roles and columns, as in anchor=title positive=body negative=other; also score and label. Unset: by the names of
-    the columns (query, answer, sentence1, negative_1, pos, neg, score, label …), by their order if these say nothing."""
+    """Roles and columns: anchor=title positive=body negative=other; also score and label. Unset: by the names of the
+    columns (query, answer, sentence1, negative_1, pos, neg, score, label …), by their order if these say nothing."""
     header: bool = True
     """Whether the first line of .tsv, .csv and .txt names the columns."""
     quotes: bool | None = None
@@ -106,8 +104,8 @@ class Embedding(Task[TextRow, TextVectors]):
     weights: tuple[float, ...] = ()
     """How often each training file is read, one number per file; a step reads one file. Unset: by size."""
     metric: str = ""
-    """Score that selects the best checkpoint; unset: by the dev data, spearman_cosine for scores, cosine_ap for labels of
-    pairs, cosine_accuracy for triplets, cosine_ndcg@10 for pairs without negatives and for retrieval."""
+    """Score that selects the best checkpoint; unset: by the dev data, spearman_cosine for scores, cosine_ap for labels
+    of pairs, cosine_accuracy for triplets, cosine_ndcg@10 for pairs without negatives and for retrieval."""
     max_length: int = 512
     """Longest text in tokens, [CLS] and [SEP] included, up to the length that the model folder names."""
     pooling: tuple[str, ...] = field(default=(), metadata=LEARNED)
@@ -204,18 +202,15 @@ class Embedding(Task[TextRow, TextVectors]):
     def encode(self, examples: Sequence[TextRow], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         """Encode the texts of each example as the sequences of an item; `labels`: NUM_LABELS numbers per text."""
         counts = np.array([len(row.texts) for row in examples], dtype=np.int64)
-        roles = np.array([role for row in examples for role in _roles(row)], dtype=np.int64)
-        texts = [text for row in examples for text in row.texts]
-        prompts = np.array([self.prompt(QUERY), self.prompt(DOCUMENT), self.prompt(DOCUMENT)], dtype=object)[roles]
-        read = [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
+        labels = label_texts(examples)
+        prompts = (self.prompt(QUERY), self.prompt(DOCUMENT))
+        read = [prompts[min(number, 1)] + text for row in examples for number, text in enumerate(row.texts)]
         if self.lowercase:
             read = ["".join(map(str.lower, text)) for text in read]
         tokens = tokenizer.encode_ids(read)
         sizes = np.diff(tokens.offsets) - NUM_SPECIAL
         content = SegmentTokens(tokens.ids, tokens.offsets[:-1] + 1, sizes)
-        labels = np.empty((len(texts), NUM_LABELS))
-        values = np.repeat(_row_values(examples), counts)
-        labels[:] = np.stack([roles, TextIds().add(texts), values, sizes + NUM_SPECIAL > self.max_length], axis=1)
+        labels[:, 3] = sizes + NUM_SPECIAL > self.max_length
         encoded = encode_segments([content], labels, tokenizer, self.max_length, counts)
         return replace(encoded, label_counts=counts)
 
@@ -250,19 +245,16 @@ class Embedding(Task[TextRow, TextVectors]):
         modules, config = read_sentence_modules(folder), load_config(folder)
         if modules is not None and modules.unsupported:
             raise ValueError(modules.unsupported)
-        pooling = self.pooling or ("mean",)
-        if modules is None or pooling != modules.modes:
-            size, limit = len(pooling) * config.hidden_size, None if modules is None else modules.max_length
-        else:
-            size, limit = modules.vector_size(config.hidden_size), modules.max_length
+        pooling = self.pooling or (modules.modes if modules else ("mean",))
+        has_own = modules is not None and pooling == modules.modes
+        size = modules.vector_size(config.hidden_size) if modules and has_own else len(pooling) * config.hidden_size
+        limit = modules.max_length if modules else None
         own = tuple(f"{name}={text}" for name, text in modules.prompts.items()) if modules else ()
         prompts = own if not self.prompts else tuple(text for text in self.prompts if not text.startswith("none="))
         if odd := [dim for dim in self.dims if not 0 < dim <= size]:
             raise ValueError(f"dims: expected 1 to {size}, the numbers of a vector, got {odd[0]}")
-        return replace(
-            self, pooling=pooling, size=size, prompts=prompts, max_length=min(self.max_length, limit or self.max_length),
-            lowercase=bool(modules and modules.lowercase),
-        )  # fmt: skip
+        length, lowercase = min(self.max_length, limit or self.max_length), bool(modules and modules.lowercase)
+        return replace(self, pooling=pooling, size=size, prompts=prompts, max_length=length, lowercase=lowercase)
 
     def head_for(self, folder: Path) -> Callable[[TextEncoder], TaskHead]:
         from bertwright.interop.huggingface import load_config
@@ -300,18 +292,3 @@ class Embedding(Task[TextRow, TextVectors]):
     def describe(self) -> dict[str, str]:
         prompts = {"prompts": ", ".join(map(repr, self.prompts))} if self.prompts else {}
         return {"pooling": " and ".join(self.pooling), "longest text": f"{self.max_length} tokens"} | prompts
-
-
-def _roles(row: TextRow) -> list[int]:
-    """Return the role of each text of a row."""
-    return [ANCHOR, *[POSITIVE] * len(row.positives), *[NEGATIVE] * len(row.negatives)]
-
-
-def _row_values(rows: Sequence[TextRow]) -> npt.NDArray[np.float64]:
-    """Return the score of each row, or the number of its class; 0 for rows without either."""
-    classes: dict[str, int] = {}
-    values = [
-        row.score if row.score is not None else 0 if row.label is None else classes.setdefault(row.label, len(classes))
-        for row in rows
-    ]
-    return np.array(values, dtype=np.float64)

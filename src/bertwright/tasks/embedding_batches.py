@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from bertwright.base.example_order import permute, uniform
 from bertwright.base.ragged import flat_ranges, offsets_from_lengths, positions_from_lengths
@@ -36,6 +37,20 @@ class TextIds:
     @property
     def texts(self) -> list[str]:
         return list(self._ids)
+
+
+def label_texts(rows: Sequence[TextRow]) -> npt.NDArray[np.float64]:
+    """Return NUM_LABELS numbers for each text of all rows, by which a loss knows the texts of a step.
+
+    These are role, number of the text, score of its row or number of its class, and 0.
+    """
+    classes: dict[str, int] = {}
+    ids, labels = TextIds(), []
+    for row in rows:
+        value = row.score if row.label is None else classes.setdefault(row.label, len(classes))
+        roles = [ANCHOR, *[POSITIVE] * len(row.positives), *[NEGATIVE] * len(row.negatives)]
+        labels += [(role, text, value or 0, 0) for role, text in zip(roles, ids.add(row.texts), strict=True)]
+    return np.array(labels, dtype=np.float64).reshape(-1, NUM_LABELS)
 
 
 class KnownPairs(NamedTuple):
@@ -67,10 +82,11 @@ def find_masked(texts: Ints, known: KnownPairs, columns: Ints, targets: Ints) ->
     rows, wanted = known.partners_of(texts)
     rows, wanted = np.concatenate([np.arange(len(texts)), rows]), np.concatenate([texts, wanted])
     order = np.argsort(columns, kind="stable")
-    first, last = (np.searchsorted(columns[order], wanted, side) for side in ("left", "right"))  # type: ignore[call-overload]
+    first, last = np.searchsorted(columns[order], wanted), np.searchsorted(columns[order], wanted, side="right")
     rows, found = np.repeat(rows, last - first), order[flat_ranges(first, last - first)]
     pairs = np.unique(np.stack([rows, found], axis=1), axis=0)
-    return tuple(pairs[pairs[:, 1] != targets[pairs[:, 0]]].T)  # type: ignore[return-value]
+    masked = pairs[pairs[:, 1] != targets[pairs[:, 0]]]
+    return masked[:, 0], masked[:, 1]
 
 
 class FileOrder(NamedTuple):
@@ -102,7 +118,7 @@ class FileOrder(NamedTuple):
         files = np.searchsorted(self.shares.cumsum()[:-1], draws, side="right")
         file = files[-1]
         rows = step_items(int(self.sizes[file]), batch_size, int((files[:-1] == file).sum()), seed)
-        return rows + self.sizes[:file].sum()
+        return rows + int(self.sizes[:file].sum())
 
 
 def class_step_rows(classes: Ints, batch_size: int, step: int, seed: int) -> Ints:
@@ -122,9 +138,3 @@ def class_step_rows(classes: Ints, batch_size: int, step: int, seed: int) -> Int
         numbers = (number_in_class[group] * TEXTS_PER_CLASS + np.arange(TEXTS_PER_CLASS)) % counts[label]
         rows.append(order[first[label] + permute(numbers, int(counts[label]), key)])
     return np.concatenate(rows)
-
-
-def describe_rows(rows: Sequence[TextRow], known: int, duplicates: int) -> str:
-    """Describe the texts of training rows."""
-    texts = len({text.strip() for row in rows for text in row.texts})
-    return f"{len(rows):,} rows, {texts:,} different texts, {known:,} known pairs, {duplicates:,} rows more than once"

@@ -52,7 +52,7 @@ def find_kind(rows: Sequence[TextRow]) -> RowKind:
     """Return what the rows have. Raises ValueError with the location of a row that has other columns than the first."""
     if odd := next((row for row in rows if _columns_of(row) != _columns_of(rows[0])), None):
         raise ValueError(
-            f"{odd.location}: expected {_columns_of(rows[0])}, as in {rows[0].location}, got {_columns_of(odd)}; train on "
+            f"{odd.location}: expected {_columns_of(rows[0])}, as in {rows[0].location}, got {_columns_of(odd)}; give "
             "files of one kind"
         )
     if rows[0].score is not None:
@@ -70,7 +70,7 @@ def _columns_of(row: TextRow) -> str:
 
 
 def choose_loss(name: str | None, rows: Sequence[TextRow]) -> LossName:
-    """Return the loss with this name, or the default one for the rows. Raises ValueError if it cannot learn from them."""
+    """Return the loss with this name, or the rows' default. Raises ValueError if it cannot learn from them."""
     kind = find_kind(rows)
     loss = next((loss for loss in LOSSES[kind] if name in (loss, None)), None)
     if loss is None and name == "simcse":
@@ -90,7 +90,7 @@ def choose_loss(name: str | None, rows: Sequence[TextRow]) -> LossName:
         raise ValueError(f"{odd.location}: no negative; the loss triplet needs one in each row, ranking does not")
     if loss == "cosine" and (odd := next((row for row in rows if not 0 <= (row.score or 0) <= 1), None)):
         raise ValueError(
-            f"{odd.location}: expected a score from 0 to 1, got {odd.score:g}; scale the scores, or use the loss cosent, "
+            f"{odd.location}: expected a score from 0 to 1, got {odd.score:g}; scale the scores, or use cosent, "
             "which needs no range"
         )
     return loss

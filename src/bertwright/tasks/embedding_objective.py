@@ -17,7 +17,7 @@ from torch import Tensor
 from bertwright.models import embedding_losses as losses
 from bertwright.models.embedding_losses import Guide, LossSum, Pairs, RankingBatch
 from bertwright.tables.text_roles import TextRow
-from bertwright.tasks.embedding_batches import ANCHOR, POSITIVE, KnownPairs, TextIds, find_masked
+from bertwright.tasks.embedding_batches import ANCHOR, POSITIVE, KnownPairs, find_masked, label_texts
 from bertwright.tasks.encoded import Ints
 from bertwright.training.loop import LossOutput
 
@@ -40,11 +40,12 @@ class VectorObjective:
     @classmethod
     def of(cls, task: Embedding, rows: Sequence[TextRow], guide: Tensor | None = None) -> VectorObjective:
         """Collect the known pairs of all training rows; texts have the numbers of `Embedding.encode`."""
-        ids = TextIds()
-        numbers = [ids.add(row.texts) for row in rows]
-        pairs = np.array([(row[0], row[1]) for row in numbers if len(row) > 1], dtype=np.int64).reshape(-1, 2)
-        known = KnownPairs.of(pairs[:, 0], pairs[:, 1], len(ids.texts))
-        return cls(task, known, KnownPairs.of(pairs[:, 1], pairs[:, 0], len(ids.texts)), guide)
+        labels = label_texts(rows)
+        roles, texts = labels[:, :2].astype(np.int64).T
+        (places,) = np.nonzero(roles == POSITIVE)  # each follows its anchor, because a row has one positive
+        size = int(texts.max(initial=-1)) + 1
+        known, reverse = (KnownPairs.of(texts[places - 1 + k], texts[places - k], size) for k in (0, 1))
+        return cls(task, known, reverse, guide)
 
     def __call__(self, vectors: Tensor, rows: Tensor) -> LossOutput:
         """Compute the loss of a step, and the sums that are reported."""
@@ -68,7 +69,7 @@ class VectorObjective:
         if not task.symmetric:
             return forward
         back = losses.ranking(unit, self.turn(batch, rows), task.similarity_scale, task.hardness)
-        return LossSum((forward.total + back.total) / 2, forward.count)
+        return LossSum((forward.total + back.total) / 2, forward.rows)
 
     def compare(self, vectors: Tensor, rows: Tensor) -> LossSum:
         """Compute a loss of classes, of rated pairs or of triplets."""
@@ -85,10 +86,10 @@ class VectorObjective:
             return losses.rank_scores(losses.angle_similarity(first, second), scores, scale)
         cosines = (first * second).sum(1)
         if name == "cosine":
-            return losses.squared_errors(cosines, scores.float())
-        return losses.online_contrastive(cosines, scores) if name == "contrastive" else losses.rank_scores(
-            cosines, scores, scale
-        )  # fmt: skip
+            return losses.squared_errors(cosines, scores.to(cosines.dtype))
+        if name == "contrastive":
+            return losses.online_contrastive(cosines, scores)
+        return losses.rank_scores(cosines, scores, scale)
 
     def make_ranking(self, rows: Tensor) -> RankingBatch:
         """Find anchors, columns, targets and the pairs that are no negatives, in the texts of a step."""
@@ -102,8 +103,8 @@ class VectorObjective:
         guide = None
         if self.guide is not None:
             guide = Guide(self.guide[texts[anchors]], self.guide[texts[columns]], self.task.guide_margin)
-        tensors = (torch.from_numpy(array).to(rows.device) for array in (anchors, columns, targets))
-        return RankingBatch(*tensors, _pairs(rows, *masked), explicit, guide)
+        first, second, chosen = (torch.from_numpy(array).to(rows.device) for array in (anchors, columns, targets))
+        return RankingBatch(first, second, chosen, _pairs(rows, *masked), explicit, guide)
 
     def turn(self, batch: RankingBatch, rows: Tensor) -> RankingBatch:
         """Return the batch in which each row's target looks for its anchor among all anchors."""
@@ -111,8 +112,8 @@ class VectorObjective:
         anchors, targets = batch.anchors.cpu().numpy(), batch.columns[batch.targets].cpu().numpy()
         own = np.arange(len(anchors))
         masked = find_masked(texts[targets], self.reverse, texts[anchors], own)
-        return RankingBatch(batch.columns[batch.targets], batch.anchors, torch.from_numpy(own).to(rows.device),
-                            _pairs(rows, *masked))  # fmt: skip
+        targets_of = torch.from_numpy(own).to(rows.device)
+        return RankingBatch(batch.columns[batch.targets], batch.anchors, targets_of, _pairs(rows, *masked))
 
     def find_same(self, batch: RankingBatch, rows: Tensor) -> tuple[Pairs, Pairs]:
         """Return the pairs of rows with the same anchor or target, and of a target and anchors that it belongs to."""

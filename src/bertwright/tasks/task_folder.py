@@ -28,7 +28,7 @@ from bertwright.interop.huggingface import (
     write_task_model,
 )
 from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, explain_folder, model_folder, new_folder
-from bertwright.interop.sentence_modules import read_sentence_modules
+from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.interop.weights import summarize
 from bertwright.models.encoder import EncoderConfig, EncoderModel
 from bertwright.models.heads import VectorHead
@@ -182,8 +182,8 @@ def describe_head(trained: TaskModel) -> HeadRecord:
 def write_task_folder(folder: Path, trained: TaskModel, tokenizer: TextTokenizer) -> None:
     """Write a model and its task into an existing folder; each file is written atomically."""
     model = trained.model
-    if isinstance(model.head, VectorHead):
-        write_model(folder, EncoderModel(model.encoder), tokenizer, modules=model.head.modules_of_folder)
+    if isinstance(model.head, VectorHead) and isinstance(model.head.layers, SentenceModules):
+        write_model(folder, EncoderModel(model.encoder), tokenizer, modules=model.head.layers)
         write_task(folder, trained.task)
         write_checksums(folder)
         return
