@@ -32,7 +32,7 @@ TASK_TYPES: dict[str, type[AnyTask]] = {
         QuestionAnswering,
         Embedding,
         Reranking,
-    )  # fmt: skip
+    )
 }
 NATIVE_SUFFIXES = {cls.native_suffix: cls for cls in TASK_TYPES.values() if cls.native_suffix}
 
