@@ -34,6 +34,19 @@ def is_retrieval_folder(path: str) -> bool:
     return _find(Path(path), CORPUS) is not None
 
 
+def find_retrieval_folder(path: str) -> tuple[Path, str] | None:
+    """Return the folder and the split of a path: a folder, whose split is then "test", or a file of judgements in it.
+
+    None for other paths.
+    """
+    given = Path(path)
+    if is_retrieval_folder(path):
+        return given, "test"
+    if given.parent.name == QRELS and is_retrieval_folder(str(given.parents[1])):
+        return given.parents[1], given.name.partition(".tsv")[0]
+    return None
+
+
 def list_splits(folder: Path) -> list[str]:
     """Return the names of the splits that have judgements."""
     return sorted(path.name.partition(".tsv")[0] for path in (folder / QRELS).glob("*.tsv*"))
