@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,8 +97,6 @@ def test_an_interrupted_training_ends_with_the_same_bits(
     with interrupted_in(finetuning_run, "summarize", 1):
         distill(settings("broken"))
     resumed = read_run_settings(FinetuneSettings, tmp_path / "broken")
-    from dataclasses import replace
-
     folder = finetune(replace(resumed, run=tmp_path / "broken", resume=True))
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
@@ -115,10 +114,8 @@ def test_a_smaller_student_learns_the_main_directions(tmp_path: Path) -> None:
 
 
 def test_a_translation_learns_the_vector_of_its_source(tmp_path: Path, tiny_bert: Path) -> None:
-    save_random_bert(
-        tmp_path / "student", [*NOUNS, *VERBS, *LOCATIONS, "the", "in", "der"], hidden_size=16, num_heads=2, num_layers=1,
-        intermediate_size=32,
-    )  # fmt: skip
+    words = [*NOUNS, *VERBS, *LOCATIONS, "the", "in", "der"]
+    save_random_bert(tmp_path / "student", words, hidden_size=16, num_heads=2, num_layers=1, intermediate_size=32)
     (tmp_path / "en.txt").write_text("\n".join(TEXTS) + "\n")
     (tmp_path / "de.txt").write_text("\n".join(text.replace("the", "der") for text in TEXTS) + "\n")
     (tmp_path / "dev.tsv").write_text(
@@ -135,7 +132,7 @@ def test_a_translation_learns_the_vector_of_its_source(tmp_path: Path, tiny_bert
             epochs=6.0,
             learning_rate=3e-3,
             device=CPU,
-        )  # fmt: skip
+        )
     )
     student = bertwright.load(folder, "cpu")
     targets = np.load(tmp_path / "run" / "teacher" / "vectors-16.npy")

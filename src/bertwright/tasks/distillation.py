@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from bertwright.models.heads import TaskBatch
 
+METRIC_OF_PAIRS = "spearman_cosine"
 ROW = 2  # column of a text's labels with the number of its vector
 RECORD = ".json"  # suffix of the file beside the vectors that says what they are of
 
@@ -60,7 +61,8 @@ class Distillation(Embedding):
 
     def prepare_splits(self, splits: Mapping[str, Sequence[TextRow]]) -> tuple[Self, dict[str, Sequence[TextRow]]]:
         """Give each training row the number of its vector. Raises ValueError for the vectors of other texts."""
-        task, train = replace(self, metric=choose_metric(self.metric, splits.get("dev", ()))), splits["train"]
+        metric = choose_metric(self.metric, splits.get("dev", ())) or METRIC_OF_PAIRS
+        task, train = replace(self, metric=metric), splits["train"]
         path = Path(self.teacher_vectors)
         if not self.teacher_vectors or not path.is_file():
             raise ValueError(f"teacher_vectors: no file {str(path)!r}; bertwright distill computes it")

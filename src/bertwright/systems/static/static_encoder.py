@@ -83,7 +83,7 @@ class StaticArchitecture(Architecture):
         return (IN_FILE,) if name == "encoder.embeddings.weight" else super().file_names(name, classifier)
 
     def is_of_a_head(self, file_name: str) -> bool:
-        return file_name != IN_FILE
+        return not file_name.startswith("embedding.")
 
     def check_sizes(self, tensors: Mapping[str, Tensor], config: Any, path: Path) -> None:
         """Raise ValueError if the table has another size than the configuration."""
