@@ -3,8 +3,8 @@
     python bench/distillation.py --results bench/results/distillation.jsonl [--students static layers] [--epochs 2]
 
 `layers` keeps the layers 0, 2 and 5 and learns the teacher's vectors of the sentences of STS-B's train set (without
-their scores) and of captions of photographs. `static` has a vector of 256 numbers per token and reads no texts. Scores are
-Spearman's correlation with the cosines, in percent. Speed is texts per second of `embed` on the 2,758 test sentences,
+their scores) and of captions of photographs. `static` has a vector of 256 numbers per token and reads no texts. Scores
+are Spearman's correlation with the cosines, in percent. Speed is texts per second of `embed` on the 2,758 test sentences,
 teacher and student in turns, on one thread.
 """
 
