@@ -11,7 +11,8 @@ import pytest
 from scipy.stats import norm, sem, t
 
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
-from bertwright.tables.question_files import GoldAnswer, QaExample
+from bertwright.metrics.statistics import Difference, Interval, Sample, difference, estimate
+from bertwright.tables.qa_example import GoldAnswer, QaExample
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.classification import Classification, LabelPrediction
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
@@ -21,7 +22,6 @@ from bertwright.tasks.tagging import Tagging, TagPrediction
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.text_task import TextExample
 from bertwright.trials.paper_table import Claim
-from bertwright.trials.statistics import Difference, Interval, Sample, difference, estimate
 from bertwright.trials.table import ClaimResult
 
 N = 40

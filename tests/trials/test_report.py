@@ -11,6 +11,7 @@ import pytest
 from small_experiments import Make, copy_results, is_pretraining, output, plan_of, run_experiment
 
 from bertwright.base.files import read_json
+from bertwright.metrics.statistics import Estimate
 from bertwright.tasks.linear_floor import LOOKUP
 from bertwright.training.loop import DivergedError
 from bertwright.trials import pretrain_trials, report
@@ -19,7 +20,6 @@ from bertwright.trials.experiment_plan import Plan
 from bertwright.trials.experiment_settings import ExperimentSettings
 from bertwright.trials.paper_table import FLOORS, FREQUENT, RANDOM
 from bertwright.trials.runner import Result, Runner
-from bertwright.trials.statistics import Estimate
 from bertwright.trials.trial import ENTROPY
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from bertwright.base.files import atomic_file
 
 Floats = npt.NDArray[np.float64]
-Formula = Literal["mean", "f1", "matthews", "spearman", "loss"]
+Formula = Literal["mean", "f1", "matthews", "spearman", "loss", "precision"]
 
 
 class ExampleScores(NamedTuple):
@@ -22,7 +22,8 @@ class ExampleScores(NamedTuple):
 
     formula: Formula
     """Numbers per example. mean: one number; f1: true positives, predicted, actual; matthews: the confusion matrix of
-    two classes, row by row; spearman: true and predicted value; loss: (sum, count), and the score is minus the mean."""
+    two classes, row by row; spearman: true and predicted value; loss: (sum, count), and the score is minus the mean;
+    precision: label 0 or 1 and score, and the score is the average precision."""
     values: Floats
     """N × K."""
 
@@ -47,6 +48,8 @@ def compute_scores(scores: ExampleScores, weights: Floats) -> Floats:
     """
     if scores.formula == "spearman":
         return _spearman(scores.values, weights)
+    if scores.formula == "precision":
+        return _average_precision(scores.values, weights)
     sums = weights @ scores.values  # D K
     if scores.formula == "mean":
         return _divide(sums[:, 0], weights.sum(1))
@@ -64,6 +67,21 @@ def _spearman(pairs: Floats, weights: Floats) -> Floats:
     first, second = (_ranks(column, weights) - middle for column in pairs.T)
     norms = np.sqrt((weights * first**2).sum(1) * (weights * second**2).sum(1))
     return _divide((weights * first * second).sum(1), norms)
+
+
+def _average_precision(pairs: Floats, weights: Floats) -> Floats:
+    """Compute the mean precision at the positives of N × 2 (label, score) in samples of the rows; returns D.
+
+    Rows with equal scores have the precision after the last of them.
+    """
+    labels, values = pairs.T
+    _, groups = np.unique(-values, return_inverse=True)
+    order = np.argsort(groups, kind="stable")
+    starts = np.searchsorted(groups[order], np.arange(groups.max() + 1))
+    counts = np.add.reduceat(weights[:, order], starts, axis=1)  # D, distinct scores
+    hits = np.add.reduceat((weights * labels)[:, order], starts, axis=1)
+    precisions = _divide(np.cumsum(hits, axis=1), np.cumsum(counts, axis=1))
+    return _divide((precisions * hits).sum(1), hits.sum(1))
 
 
 def _ranks(values: Floats, weights: Floats) -> Floats:

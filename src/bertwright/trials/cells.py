@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
+from bertwright.metrics.statistics import Estimate, Sample, estimate
 from bertwright.trials.paper_table import PERPLEXITY
 from bertwright.trials.runner import Result
-from bertwright.trials.statistics import Estimate, Sample, estimate
 from bertwright.trials.trial import Trial
 
 Key = tuple[str, str]

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from bertwright.metrics.statistics import Estimate, difference
 from bertwright.objectives.objective import LOSS
 from bertwright.trials.cells import Cell, Key, Score, average, estimate_cells, read_cells
 from bertwright.trials.experiment_plan import Plan
 from bertwright.trials.paper_table import FLOORS, FREQUENT, PERPLEXITY, Claim
 from bertwright.trials.pretrain_trials import BestRate, Pretrain, StoreTrial
 from bertwright.trials.runner import Result, Runner
-from bertwright.trials.statistics import Estimate, difference
 from bertwright.trials.table import ClaimResult, Table, TextTable, contrast_rows
 from bertwright.trials.trial import CHOSEN_RATE, ENTROPY, LOSS_AT, ONE_LABEL, Trial, all_trials
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from bertwright.base.reporter import Heading, Line, Minor, Reporter, Rows
+from bertwright.metrics.statistics import Difference, Estimate, difference
 from bertwright.trials.cells import Cell, Key, read_cells, score_splits
 from bertwright.trials.paper_table import FEATURES, PERPLEXITY, Claim, Figures
 from bertwright.trials.runner import Result
-from bertwright.trials.statistics import Difference, Estimate, difference
 from bertwright.trials.trial import Trial
 
 Verdict = Literal["shown", "not shown", "reversed", "no verdict"]

@@ -139,6 +139,17 @@ def difference(pairs: Sequence[tuple[Estimate, Estimate]]) -> Difference:
     return Difference(mean, Interval(low, high, min(1.0, 2 * (tail + 1) / (len(drawn) + 1))))
 
 
+def compare(column: str, better: ExampleScores, worse: ExampleScores, draws: int = DRAWS) -> Difference:
+    """Return the difference of two systems' scores on the same examples, with the interval of the paired bootstrap."""
+    whole = np.ones((1, len(better.values)))
+    samples = {
+        name: Sample([float(compute_scores(scores, whole)[0])], [scores])
+        for name, scores in (("better", better), ("worse", worse))
+    }
+    estimates = estimate(column, samples, draws)
+    return difference([(estimates["better"], estimates["worse"])])
+
+
 def _percentiles(draws: Floats) -> tuple[float, float]:
     low, high = np.quantile(draws, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
     return float(low), float(high)

@@ -1,0 +1,90 @@
+"""Exact nearest vectors: matrix products over blocks of vectors, whose best candidates are scored again in float64.
+
+A float32 product differs in its last bits with the number of threads and rows. It only selects candidates, with a
+margin above its rounding; the order is that of a sum in float64 per pair. So results are the same bytes on every run.
+
+Q queries, B vectors of a block, D numbers per vector, C candidates, k nearest vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+BLOCK = 8_192  # vectors per matrix product
+QUERIES = 256  # queries that share the read of a block
+PAIRS = 65_536  # candidates that are scored again at a time: bounds memory
+
+
+class Neighbours(NamedTuple):
+    """The nearest vectors of each query, nearest first; of equal scores, the lower position first."""
+
+    positions: Ints
+    """Q × k; -1 if there are fewer vectors."""
+    scores: Floats
+    """Q × k dot products; -inf if there are fewer vectors."""
+
+
+def find_nearest(queries: Vectors, vectors: Vectors, k: int) -> Neighbours:
+    """Find the `k` vectors with the largest dot products, exactly; `vectors` (N × D) may be mapped into memory."""
+    parts = [
+        _search(queries[first : first + QUERIES], split_into_blocks(vectors), k)
+        for first in range(0, len(queries), QUERIES)
+    ] or [_empty(0, k)]
+    return Neighbours(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def split_into_blocks(vectors: npt.NDArray[np.generic]) -> Iterator[tuple[int, Vectors]]:
+    """Yield the position of the first vector of each block, and the block in float32."""
+    for first in range(0, len(vectors), BLOCK):
+        yield first, np.asarray(vectors[first : first + BLOCK], dtype=np.float32)
+
+
+def _empty(queries: int, k: int) -> Neighbours:
+    return Neighbours(np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32))
+
+
+def _search(queries: Vectors, blocks: Iterable[tuple[int, Vectors]], k: int) -> Neighbours:
+    best = _empty(len(queries), k)
+    for first, block in blocks:
+        rounding = queries.shape[1] * np.finfo(np.float32).eps  # twice the error of a float32 sum of D products
+        longest = np.sqrt(np.max(np.einsum("bd,bd->b", block, block), initial=0.0))
+        margin = 2 * rounding * longest * np.linalg.norm(queries, axis=1)
+        products = queries @ block.T  # Q B
+        floors = best.scores[:, -1]
+        if len(block) > k and not np.isfinite(floors).all():
+            floors = np.maximum(floors, np.partition(products, len(block) - k, axis=1)[:, len(block) - k])
+        rows, places = np.nonzero(products >= (floors - margin)[:, None])
+        best = _merge(best, rows, places + first, score_pairs(queries, block, rows, places))
+    return best
+
+
+def score_pairs(queries: Vectors, vectors: npt.NDArray[np.generic], rows: Ints, places: Ints) -> Floats:
+    """Compute the dot products of C pairs of a query and a vector, each summed in float64."""
+    scores = np.empty(len(rows), np.float32)
+    for first in range(0, len(rows), PAIRS):
+        part = slice(first, first + PAIRS)
+        pairs = queries[rows[part]].astype(np.float64), vectors[places[part]].astype(np.float64)
+        scores[part] = np.einsum("cd,cd->c", *pairs)
+    return scores
+
+
+def _merge(best: Neighbours, rows: Ints, positions: Ints, scores: Floats) -> Neighbours:
+    """Return the best of those found before and of C candidates."""
+    queries, k = best.scores.shape
+    rows = np.concatenate([np.repeat(np.arange(queries), k), rows])
+    positions, scores = (
+        np.concatenate([best.positions.ravel(), positions]),
+        np.concatenate([best.scores.ravel(), scores]),
+    )
+    order = np.lexsort((positions, -scores, rows))
+    counts = np.bincount(rows, minlength=queries)
+    chosen = order[(np.cumsum(counts) - counts)[:, None] + np.arange(k)]  # each query has at least k: those before
+    return Neighbours(positions[chosen], scores[chosen])

@@ -1,0 +1,112 @@
+"""Retrieval sets in BEIR's layout (2104.08663): documents, queries, and judgements of which document answers which.
+
+A folder has `corpus.jsonl` and `queries.jsonl` (`_id`, `text`, and a document's `title`), also compressed, and a file
+`qrels/SPLIT.tsv` per split (`query-id`, `corpus-id`, `score`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertwright.base.settings import did_you_mean
+from bertwright.tables.schema import TableSchema
+from bertwright.tables.tables import format_label, parse_number, read_rows
+from bertwright.text.sources import COMPRESSIONS
+
+CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+
+
+class RetrievalSet(NamedTuple):
+    """Queries, documents and judgements; ids are texts."""
+
+    queries: Mapping[str, str]
+    """Text by id, of the queries that are judged in the split."""
+    documents: Mapping[str, str]
+    """Text by id: title, a blank and text."""
+    judgements: Mapping[str, Mapping[str, int]]
+    """By query, the grade of each judged document; 0 or less: it is no answer."""
+
+
+def is_retrieval_folder(path: str) -> bool:
+    """Return whether a path is a folder with a file of documents."""
+    return _find(Path(path), CORPUS) is not None
+
+
+def list_splits(folder: Path) -> list[str]:
+    """Return the names of the splits that have judgements."""
+    return sorted(path.name.partition(".tsv")[0] for path in (folder / QRELS).glob("*.tsv*"))
+
+
+def read_retrieval_folder(folder: Path, split: str = "test") -> RetrievalSet:
+    """Read the documents, and the queries and judgements of a split.
+
+    Raises ValueError with file and line for a missing file or split, for ids that occur twice, and for judgements that
+    are no whole number or name an unknown query or document.
+    """
+    documents = dict(_read_texts(_require(folder, CORPUS), "document"))
+    queries = dict(_read_texts(_require(folder, QUERIES), "query"))
+    splits = list_splits(folder)
+    if split not in splits:
+        hint = did_you_mean(split, splits) if splits else f"{folder / QRELS} has none"
+        raise ValueError(f"{folder}: no judgements of a split {split!r} ({QRELS}/{split}.tsv); {hint}")
+    path = _require(folder / QRELS, f"{split}.tsv")
+    judgements: dict[str, dict[str, int]] = {}
+    schema = TableSchema((), ("query-id", "corpus-id", "score"), dialect="plain")
+    for location, (query, document, score) in read_rows(path, schema):
+        query, document = format_label(query, "query-id", location), format_label(document, "corpus-id", location)
+        grade = parse_number(format_label(score, "score", location))
+        if grade is None or not grade.is_integer():
+            raise ValueError(f"{location}: expected a whole number in 'score', got {score!r}")
+        for kind, found, known in (("query", query, queries), ("document", document, documents)):
+            if found not in known:
+                name = QUERIES if kind == "query" else CORPUS
+                raise ValueError(f"{location}: {kind} {found!r} is not in {name}; restore it, or delete the judgement")
+        of_query = judgements.setdefault(query, {})
+        if of_query.setdefault(document, int(grade)) != grade:
+            raise ValueError(f"{location}: query {query!r} and document {document!r} have another grade before")
+    return RetrievalSet({query: queries[query] for query in judgements}, documents, judgements)
+
+
+def read_documents(path: str) -> dict[str, str]:
+    """Read the documents of a `corpus.jsonl`, text by id."""
+    return dict(_read_texts(path, "document"))
+
+
+def _find(folder: Path, name: str) -> str | None:
+    """Return a file of the folder, also compressed; None if there is none."""
+    found = (folder / f"{name}{suffix}" for suffix in ("", *COMPRESSIONS))
+    return next((str(path) for path in found if path.is_file()), None)
+
+
+def _require(folder: Path, name: str) -> str:
+    path = _find(folder, name)
+    if path is None:
+        raise ValueError(
+            f"{folder / name}: missing; expected {CORPUS}, {QUERIES} and {QRELS}/SPLIT.tsv, as BEIR has them"
+        )
+    return path
+
+
+def _read_texts(path: str, kind: str) -> Iterator[tuple[str, str]]:
+    """Yield id and text of each line. Raises ValueError for an id that occurs twice, and for an empty query."""
+    optional = ("title",) if kind == "document" else ()
+    schema = TableSchema(
+        ("text", *optional), ("_id",), hint="BEIR's layout", dialect="plain", allow_nulls=True, optional=optional
+    )
+    known: set[str] = set()
+    for location, values in read_rows(path, schema):
+        text, title, given = values[0] or "", values[1] if optional else "", values[-1]
+        identifier = format_label(given, "_id", location)
+        if identifier in known:
+            raise ValueError(f"{location}: the _id {identifier!r} occurs twice; each {kind} needs its own")
+        known.add(identifier)
+        if kind == "query" and not text.strip():
+            raise ValueError(f"{location}: the text of query {identifier!r} is empty; fill it in, or delete the row")
+        yield identifier, join_title(title, text)
+
+
+def join_title(title: Any, text: str) -> str:
+    """Return what is read of a document: its title and its text."""
+    return f"{title} {text}" if title else text

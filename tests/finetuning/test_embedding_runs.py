@@ -1,0 +1,265 @@
+"""Training of text vectors: runs, their folders, parts of a step, ranks, resume, and what a user hears of bad data."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor
+
+import bertwright
+from bertwright.base.files import read_json
+from bertwright.base.reporter import MUTE
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.models.task_model import EncoderForTask
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.tables.text_roles import TextRow
+from bertwright.tasks.collation import split_step
+from bertwright.tasks.embedding import Embedding
+from bertwright.tasks.embedding_batches import TEXTS_PER_CLASS, label_texts
+from bertwright.tasks.embedding_objective import VectorObjective
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.task_types import TaskOptions
+from bertwright.training import throughput
+from bertwright.training.whole_batch_loss import RowOutput, WholeBatchLoss, backward
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
+from harness import check_interrupted_run, read_untimed, run_and_capture, run_on_ranks
+from small_runs import FILLERS, NOUNS
+
+Make = Callable[..., FinetuneSettings]
+
+
+def sentence(rng: np.random.Generator, noun: int) -> str:
+    words = [NOUNS[noun], *rng.choice(FILLERS, int(rng.integers(2, 7)))]
+    return " ".join(rng.permutation(words))
+
+
+def write_tables(folder: Path) -> None:
+    """Write tables of pairs about the same noun, of rated pairs, of classes and of texts alone."""
+    rng = np.random.default_rng(3)
+    pairs = [(sentence(rng, n % 10), sentence(rng, n % 10)) for n in range(120)]
+    rated = [(*pair, 5.0) for pair in pairs[:40]]
+    rated += [(sentence(rng, n % 10), sentence(rng, (n + 1 + n % 7) % 10), 0.5 + 0.01 * n) for n in range(40)]
+    classes = [(sentence(rng, n % 10), f"class {n % 10}") for n in range(80)]
+    tables = {
+        "pairs": ("question\tanswer", pairs),
+        "rated": ("sentence1\tsentence2\tscore", rated),
+        "classes": ("text\tlabel", classes),
+        "texts": ("text", [(pair[0],) for pair in pairs]),
+    }
+    for name, (header, rows) in tables.items():
+        lines = [header, *("\t".join(map(str, row)) for row in rows)]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    write_tables(folder)
+    return folder
+
+
+@pytest.fixture
+def make_run(make_tuning: Make, tables: Path) -> Make:
+    """Return a function from the name of a training table, options and changed fields to settings of a run."""
+
+    def make(run: Path, train: str, options: dict[str, Any] | None = None, dev: str = "rated", **more: Any) -> Any:
+        files = {"train": (str(tables / f"{train}.tsv"),), "dev": (str(tables / f"{dev}.tsv"),)}
+        task = TaskSettings("embedding", **files, overrides=TaskOptions(**(options or {})))
+        return make_tuning(run, **({"task": task, "epochs": 2.0} | more))
+
+    return make
+
+
+def dev_scores(run: Path) -> dict[str, float]:
+    return {name: scores["spearman_cosine"] for name, scores in read_json(run / "report.json")["scores"].items()}
+
+
+@pytest.mark.parametrize("train", ["pairs", "rated", "classes"])
+def test_run_learns_from_each_kind_of_columns(train: str, tmp_path: Path, make_run: Make) -> None:
+    finetune(make_run(tmp_path / "run", train, dev="rated"), MUTE)
+    scores = dev_scores(tmp_path / "run")
+    assert scores["dev"] > scores["dev before"] + 0.1
+    evaluated = [record for record in read_untimed(tmp_path / "run") if record["kind"] == "dev"]
+    assert evaluated[0]["step"] == 0
+
+
+def test_best_weights_may_be_the_ones_before_training(tmp_path: Path, make_run: Make, tiny_bert: Path) -> None:
+    optimizer = replace(make_run(tmp_path / "run", "texts").optimizer, learning_rate=1e-9)
+    settings = make_run(tmp_path / "run", "texts", optimizer=optimizer)
+    text = run_and_capture(finetune, settings)
+    report = read_json(settings.run / "report.json")
+    assert report["best_step"] == 0
+    assert "dev after step 0" in text
+    before, after = (bertwright.load(folder).embed("the bear sees", "mean") for folder in (tiny_bert, settings.run))
+    np.testing.assert_allclose(before, after, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_sentence_transformers_reads_the_folder(pooling: str, tmp_path: Path, make_run: Make) -> None:
+    prompts = ("query=find the ", "document=the ")
+    options = {"prompts": prompts, "max_length": 20, "dims": (32, 8)}
+    folder = finetune(make_run(tmp_path / "run", "pairs", options, pooling=pooling), MUTE)
+    theirs, ours = SentenceTransformer(str(folder), device="cpu"), bertwright.load(folder)
+    texts = ["the bear sees the forest", "the", "the bear " * 30]
+    assert theirs.prompts == {"query": "find the ", "document": "the "}
+    assert theirs.max_seq_length == 20
+    for name in (None, "query", "document"):
+        expected = theirs.encode(texts, prompt_name=name, show_progress_bar=False)
+        with pytest.warns(UserWarning, match="lose tokens"):
+            vectors = ours.embed(texts, prompt_name=name)
+        np.testing.assert_allclose(vectors, expected, atol=1e-6)
+        np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-6)
+    modules = json.loads((folder / "modules.json").read_text())
+    assert [row["type"].rpartition(".")[2] for row in modules] == ["Transformer", "Pooling", "Normalize"]
+    assert {row["type"].rpartition(".")[0] for row in modules} == {"sentence_transformers.models"}
+    assert json.loads((folder / "1_Pooling" / "config.json").read_text())[
+        f"pooling_mode_{pooling}_token" + "s" * (pooling == "mean")
+    ]
+
+
+def test_training_goes_on_from_a_trained_folder_with_its_settings(tmp_path: Path, make_run: Make) -> None:
+    options = {"prompts": ("query=the ",), "max_length": 20}
+    first = finetune(make_run(tmp_path / "first", "pairs", options, pooling="cls"), MUTE)
+    second = finetune(make_run(tmp_path / "second", "pairs", model=str(first), epochs=0.5), MUTE)
+    task = read_json(second / "task.json")
+    assert (task["pooling"], task["prompts"], task["max_length"]) == (["cls"], ["query=the "], 20)
+
+
+def test_interrupted_run_resumes_to_the_same_bits(
+    tmp_path: Path, make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throughput, "CPU_TOKENS", 64)
+    monkeypatch.setattr(throughput, "GRAPH_MEMORY", 1)
+    settings = make_run(tmp_path / "whole", "pairs", {"prompts": ("query=the ",), "dims": (32, 8)}, pooling="cls")
+    check_interrupted_run(finetune, settings, 6, monkeypatch)
+
+
+@pytest.mark.parametrize("train", ["pairs", "rated", "classes"])
+def test_two_ranks_compute_the_same_as_one(train: str, tmp_path: Path, make_run: Make) -> None:
+    alone = make_run(tmp_path / "alone", train, log_every=1, epochs=0.5)
+    finetune(alone, MUTE)
+    together = replace(alone, run=tmp_path / "together")
+    run_on_ranks(2, finetune, together, MUTE)
+    for one, two in zip(read_untimed(alone.run), read_untimed(together.run), strict=True):
+        if one["kind"] == "train":
+            assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+            assert two["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-4)
+
+
+ROWS = 64
+TASK = Embedding(vector_loss="ranking", pooling=("mean",), size=32)
+
+
+@pytest.fixture(scope="module")
+def model(vocabulary_folder: Path) -> tuple[EncoderForTask, Tokenizer]:
+    """A model with dropout, in training mode."""
+    from bertwright.interop.sentence_modules import make_sentence_modules
+    from bertwright.models.heads import VectorHead
+
+    tokenizer = Tokenizer.load(vocabulary_folder)
+    encoder = BertEncoder(BertConfig(tokenizer.vocab_size, 32, 2, 2, 64, 64, initializer_range=0.2), seed=1)
+    head = VectorHead(TASK.head, ("mean",), make_sentence_modules(None, ("mean",), 32, 64, {}), encoder)
+    return EncoderForTask(encoder, head).train(), tokenizer
+
+
+def compute_gradients(
+    model: EncoderForTask, tokenizer: Tokenizer, task: Embedding, max_tokens: int, num_parts: int
+) -> dict[str, Tensor]:
+    """Return the gradients of a step of 64 pairs of three words each, in parts of some tokens."""
+    rng = np.random.default_rng(1)
+    texts = [" ".join(rng.choice([*NOUNS, *FILLERS], 3)) for _ in range(2 * ROWS)]
+    rows = [TextRow(texts[n], f"line {n}", (texts[n + ROWS],)) for n in range(ROWS)]
+    parts = split_step(task.encode(rows, tokenizer), np.arange(ROWS), step=3, seed=0, max_tokens=max_tokens)
+    assert len(parts) == num_parts
+
+    def vectors(batch: Any) -> RowOutput:
+        return RowOutput(model(batch), batch.labels, {"tokens": torch.zeros(())})
+
+    model.zero_grad()
+    backward(WholeBatchLoss(vectors, VectorObjective.of(task, rows)), parts)
+    return {
+        name: parameter.grad.to_dense() for name, parameter in model.named_parameters() if parameter.grad is not None
+    }
+
+
+@pytest.mark.parametrize("options", [{}, {"symmetric": True, "dims": (32, 8)}, {"all_pairs": True}])
+def test_parts_give_the_gradients_of_the_direct_batch(
+    options: dict[str, Any], model: tuple[EncoderForTask, Tokenizer]
+) -> None:
+    task = replace(TASK, **options)
+    direct = compute_gradients(*model, task, 10_000, num_parts=1)
+    for rows, num_parts in ((1, 64), (7, 10), (64, 1)):
+        parts = compute_gradients(*model, task, rows * 10, num_parts)
+        for name, gradient in direct.items():
+            assert (parts[name] - gradient).norm() <= 1e-6 * max(float(gradient.norm()), 1e-2), name
+
+
+def test_every_row_is_used_once_per_epoch() -> None:
+    rows = [TextRow(f"text {n}", f"file {n >= 20}, line {n}", (f"answer {n}",)) for n in range(60)]
+    task = replace(TASK, weights=())
+    one = [TextRow(*row[:1], f"one, line {n}", *row[2:]) for n, row in enumerate(rows)]
+    steps = [task.step_items(None, one, 8, step, seed=2) for step in range(15)]  # type: ignore[arg-type]  # two epochs
+    assert set(Counter(np.concatenate(steps).tolist()).values()) == {2}
+    weighted = replace(TASK, weights=(3.0, 1.0))
+    steps = [weighted.step_items(None, rows, 5, step, seed=2) for step in range(200)]  # type: ignore[arg-type]
+    of_first = [step for step in steps if step.max() < 20]
+    assert all(step.min() >= 20 for step in steps if step.max() >= 20)
+    assert 130 < len(of_first) < 170
+    assert Counter(np.concatenate(of_first[:4]).tolist()) == Counter(range(20))
+
+
+def test_steps_of_classes_have_groups_of_one_class() -> None:
+    rows = [TextRow(f"text {n}", f"line {n}", label=str(min(n // 8, 3))) for n in range(25)]  # the last class has one
+    labels = label_texts(rows)
+    task = replace(TASK, vector_loss="labels")
+    encoded = task.encode(rows, Tokenizer.from_tokens([*SPECIAL_TOKENS, "text"], lowercase=True))
+    used: Counter[int] = Counter()
+    for step in range(7):  # an epoch of seven groups
+        found = task.step_items(encoded, rows, TEXTS_PER_CLASS, step, seed=1)
+        assert len({labels[row, 2] for row in found}) == 1
+        used.update(found.tolist())
+    assert used == Counter({**dict.fromkeys(range(24), 1), 24: TEXTS_PER_CLASS})
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "named"),
+    [
+        (["question\tanswer", "a\t"], {}, "line 2"),
+        (["question\tanswer", "a\tb"], {}, "single row"),
+        (["sentence1\tsentence2\tscore", "a\tb\t1", "c\td\t1"], {}, "have the score 1"),
+        (["text\tlabel", "a\tx", "b\tx"], {}, "have the class 'x'"),
+        (
+            ["sentence1\tsentence2\tscore", "a\tb\t1", "c\td\t5"],
+            {"vector_loss": "cosine"},
+            "line 3: expected a score from 0",
+        ),
+        (["question\tanswer", "a\tb", "c\td"], {"vector_loss": "cosent"}, "anchor and positive; expected ranking"),
+        (["question\tanswer", "a\tb", "c\td"], {"vector_loss": "cosnt"}, "cosent"),
+        (["question\tanswer", "a\tb", "c\td"], {"metric": "accuracy"}, "spearman_cosine"),
+        (["question\tanswer", "a\tb", "c\td"], {"dims": (64,)}, "1 to 32"),
+        (["question\tanswer", "a\tb", "c\td"], {"prompts": ("query: ",)}, "NAME=TEXT"),
+        (["question\tanswer", "a\tb", "c\td"], {"weights": (1.0, 2.0)}, "1 training files"),
+        (["question\tanswer", "a\tb", "c\td"], {"max_length": 100}, "64 positions"),
+    ],
+)
+def test_unusable_data_is_refused_with_its_place(
+    lines: list[str], options: dict[str, Any], named: str, tmp_path: Path, make_run: Make, tables: Path
+) -> None:
+    path = tmp_path / "train.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=named):
+        settings = make_run(tmp_path / "run", "pairs", options)
+        finetune(replace(settings, task=replace(settings.task, train=(str(path),))), MUTE)
+    assert not (tmp_path / "run").exists()
