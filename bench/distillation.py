@@ -4,8 +4,8 @@
 
 `layers` keeps the layers 0, 2 and 5 and learns the teacher's vectors of the sentences of STS-B's train set (without
 their scores) and of captions of photographs. `static` has a vector of 256 numbers per token and reads no texts. Scores
-are Spearman's correlation with the cosines, in percent. Speed is texts per second of `embed` on the 2,758 test sentences,
-teacher and student in turns, on one thread.
+are Spearman's correlation with the cosines, in percent. Speed is texts per second of `embed` on the 2,758 sentences of
+the test set, teacher and student in turns, on one thread.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def distil_and_score(student: str, epochs: float, captions: int, rounds: int) ->
         folder = Path(name)
         settings = DistillSettings(str(minilm()), folder / "run", static=256, device=CPU)
         if student == "layers":
-            texts = write_texts(folder / "texts.txt", captions)
+            train = write_texts(folder / "texts.txt", captions)
             settings = DistillSettings(
-                str(minilm()), folder / "run", LAYERS, texts=(str(texts),), epochs=epochs, device=CPU
+                str(minilm()), folder / "run", LAYERS, texts=(str(train),), epochs=epochs, device=CPU
             )
         small, teacher = bertwright.load(distill(settings), "cpu"), bertwright.load(minilm(), "cpu")
     rows = read_text_table(str(DATA / "glue" / "STS-B" / "test.tsv")).rows
