@@ -123,6 +123,12 @@ VERBS = (
         check="check_inputs", restarts=True,
     ),
     Verb(
+        "distill", "inference.distill:DistillSettings", "inference.distill:distill",
+        "make a smaller model with the vectors of a teacher",
+        "bertwright distill runs/vectors --layers 0 2 5 --texts texts.txt --run runs/small",
+        check="check_inputs",
+    ),
+    Verb(
         "grid", "trials.grid_settings:GridSettings", "trials.grid:grid",
         "fine-tune with several settings and seeds",
         "bertwright grid --task mrpc --model runs/mini --run runs/mrpc-grid --seeds 5 --dry-run",
