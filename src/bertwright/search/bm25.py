@@ -109,5 +109,7 @@ class Bm25:
 
         terms, weights = read_utf8(folder / TERMS).splitlines(), sparse.load_npz(folder / POSTINGS)
         if weights.shape[0] != len(terms):
-            raise ValueError(f"{folder / POSTINGS}: expected {len(terms):,} words, got {weights.shape[0]:,}; build again")
+            raise ValueError(
+                f"{folder / POSTINGS}: expected {len(terms):,} words, got {weights.shape[0]:,}; build again"
+            )
         return cls(terms, weights)

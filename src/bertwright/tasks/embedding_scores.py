@@ -19,8 +19,8 @@ from bertwright.metrics.ranking_scores import DEPTH, NAMES, RankingScores, score
 from bertwright.search.exact_search import find_nearest
 from bertwright.tables.retrieval_folders import RetrievalSet
 from bertwright.tables.text_roles import TextRow
-from bertwright.tasks.ranking_examples import RankingExample
 from bertwright.tasks.linear_fit import Block, add_outputs, cross_entropy, fit_linear
+from bertwright.tasks.ranking_examples import RankingExample
 
 Vectors = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]

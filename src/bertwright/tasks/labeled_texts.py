@@ -138,4 +138,3 @@ def _read_parallel(paths: Sequence[str], options: TableOptions) -> list[TextRow]
     if len(first) != len(second):
         raise ValueError(f"{paths[0]} and {paths[1]}: {len(first):,} and {len(second):,} texts; expected equal numbers")
     return [row._replace(positives=(other.anchor,)) for row, other in zip(first, second, strict=True)]
-
