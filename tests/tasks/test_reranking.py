@@ -24,7 +24,7 @@ from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.collation import collate, micro_batches
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.ranking_examples import RankingExample
-from bertwright.tasks.reranking import Reranking, score_ranking
+from bertwright.tasks.reranking import Reranking, score_candidates
 from bertwright.tasks.task_folder import TaskModel, read_task, save_task_folder
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -214,12 +214,12 @@ def test_micro_batches_add_up_to_the_step(loss: str) -> None:
 
 def test_scores_of_a_query_are_those_worked_by_hand() -> None:
     ndcg = (1 / math.log2(3) + 2 / math.log2(4)) / (2 + 1 / math.log2(3))
-    assert score_ranking((0, 1, 2), (0.9, 0.8, 0.1)) == pytest.approx((ndcg, 1 / 2, (1 / 2 + 2 / 3) / 2))
-    assert score_ranking([1] + [0] * 10, range(11))[:2] == (0, 0)  # at rank 11
+    assert score_candidates((0, 1, 2), (0.9, 0.8, 0.1)) == pytest.approx((ndcg, 1 / 2, (1 / 2 + 2 / 3) / 2))
+    assert score_candidates([1] + [0] * 10, range(11))[:2] == (0, 0)  # at rank 11
 
 
 def test_equal_scores_do_not_profit_from_the_order_of_the_file() -> None:
-    assert score_ranking((1, 0, 0), (0.5, 0.5, 0.5)) == pytest.approx((1 / 2, 1 / 3, 1 / 3))
+    assert score_candidates((1, 0, 0), (0.5, 0.5, 0.5)) == pytest.approx((1 / 2, 1 / 3, 1 / 3))
     task = Reranking()
     assert "0.5" in task.single_class_warnings([(0.5, 0.5), (0.5,)])[0]
     assert not task.single_class_warnings([(0.5, 0.6)])

@@ -270,6 +270,10 @@ def _add_modules(
         ends = {values.get(key) or VECTOR for key in ("module_input_name", "module_output_name")}
         if known and number == 0 and short in ("Transformer", "BERT"):
             continue
+        if known and number == 0 and short == "StaticEmbedding":
+            read = replace(read, modes=("mean",))
+            words.append("mean of the tokens' vectors")
+            continue
         if known and number == 1 and short == "Pooling":
             read = replace(read, modes=_read_modes(config, values), include_prompt=values.get("include_prompt", True))
             words.append(f"{' and '.join(read.modes)} pooling")

@@ -31,6 +31,7 @@ SYSTEMS: dict[str, str] = {
     "cove": "bertwright.systems.cove.defaults:COVE",
     "bcn": "bertwright.systems.bcn.defaults:BCN",
     "transformer": "bertwright.systems.transformer.defaults:TRANSFORMER",
+    "static": "bertwright.systems.static.defaults:STATIC",
 }
 DEFAULT = "bert"  # of pre-training
 DEFAULT_MODEL_TYPE = "bert"  # of a `config.json` that names none

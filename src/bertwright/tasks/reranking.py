@@ -16,6 +16,7 @@ import numpy as np
 from bertwright.base.ragged import offsets_from_lengths
 from bertwright.base.settings import did_you_mean
 from bertwright.metrics.example_scores import ExampleScores
+from bertwright.metrics.ranking_scores import NAMES, score_ranking
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.text_roles import TableOptions
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 LOSSES = ("binary", "candidates", "mse", "margin")
 OF_TEACHERS = ("mse", "margin")
 METRICS = ("ndcg@10", "mrr@10", "map")
-CUTOFF = 10
+PLACES = [NAMES.index(name) for name in ("ndcg@10", "mrr@10", "map@100")]  # of METRICS
 NO_NEGATIVES = "add texts that do not answer the query, or let bertwright mine-negatives find them"
 
 
@@ -244,7 +245,7 @@ class Reranking(Task[RankingExample, tuple[float, ...]]):
     def _query_scores(self, examples: Sequence[RankingExample], predictions: Sequence[tuple[float, ...]]) -> Floats:
         """Compute the metrics of each query with a relevant text, Q × 3."""
         pairs = zip(examples, predictions, strict=True)
-        return np.array([score_ranking(one.known_grades, scores) for one, scores in pairs if one.is_scored])
+        return np.array([score_candidates(one.known_grades, scores) for one, scores in pairs if one.is_scored])
 
     def example_scores(
         self, examples: Sequence[RankingExample], predictions: Sequence[tuple[float, ...]]
@@ -322,15 +323,11 @@ def rank_texts(texts: Sequence[str], scores: Sequence[float]) -> list[RankedText
     return [RankedText(position, scores[position], texts[position]) for position in order]
 
 
-def score_ranking(grades: Sequence[int], scores: Sequence[float]) -> tuple[float, float, float]:
-    """Compute nDCG@10, MRR@10 and average precision of a query; of equal scores, the lowest grade comes first.
+def score_candidates(grades: Sequence[int], scores: Sequence[float]) -> tuple[float, ...]:
+    """Compute METRICS of a query's candidates; of equal scores, the lowest grade comes first.
 
     Files often have the positive first, so that their order would flatter a model that gives equal scores.
     """
-    gains = np.array(grades, dtype=float)[np.lexsort((np.array(grades), -np.array(scores)))]
-    ranks, relevant = np.arange(1, len(gains) + 1), gains > 0
-    discounts = 1 / np.log2(ranks[:CUTOFF] + 1)
-    ideal = float(np.sort(gains)[::-1][:CUTOFF] @ discounts)
-    first = int(np.argmax(relevant)) + 1
-    precision = (np.cumsum(relevant) / ranks)[relevant]
-    return float(gains[:CUTOFF] @ discounts) / ideal, 1 / first if first <= CUTOFF else 0.0, float(precision.mean())
+    order = np.lexsort((np.array(grades), -np.array(scores)))
+    values = score_ranking(np.array(grades)[order].tolist(), grades)
+    return tuple(values[place] for place in PLACES)

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 from bertwright.base.settings import check_not_str, written_docs
 from bertwright.tables.dialects import dialects_of
 from bertwright.tasks.classification import Classification
+from bertwright.tasks.distillation import Distillation
 from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
@@ -32,6 +33,7 @@ TASK_TYPES: dict[str, type[AnyTask]] = {
         QuestionAnswering,
         Embedding,
         Reranking,
+        Distillation,
     )
 }
 NATIVE_SUFFIXES = {cls.native_suffix: cls for cls in TASK_TYPES.values() if cls.native_suffix}
