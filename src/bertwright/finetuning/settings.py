@@ -85,6 +85,12 @@ def paper_optimizer() -> OptimizerSettings:
     return OptimizerSettings(learning_rate=3e-5, warmup_ratio=0.1, bias_correction=True)
 
 
+def base_learning_rate(task: str) -> float:
+    """Return the peak rate for BASE on a task type, unless the paper names one for a published task."""
+    own = TASK_TYPES[task].base_learning_rate if task in TASK_TYPES else None
+    return own or paper_optimizer().learning_rate
+
+
 def make_request(table: Mapping[str, Any]) -> FinetuneRequest:
     """Return what the default settings of a system depend on, from a TOML table of fine-tuning."""
     task, words = table.get("task"), table.get("words")
@@ -261,7 +267,7 @@ class FinetuneSettings:
         if system is not None and system.finetune_defaults is not None:
             return system.finetune_defaults(make_request(table))
         paper = paper_settings(table)
-        base = paper.learning_rate if paper else paper_optimizer().learning_rate
+        base = paper.learning_rate if paper else base_learning_rate(make_request(table).task)
         rate = {"learning_rate": default_learning_rate(base, read_hidden_size(table.get("model")))}
         if paper is None:
             return {"optimizer": rate}
@@ -281,7 +287,7 @@ class FinetuneSettings:
         system = system_of_model(self.model)
         rate = system.finetune_rate if system else None
         paper = paper_settings({"task": {"task": self.task.task}}) if rate is None else None
-        base = rate or (paper.learning_rate if paper else paper_optimizer().learning_rate)
+        base = rate or (paper.learning_rate if paper else base_learning_rate(self.task.task))
         if base < own[0] == default_learning_rate(base, hidden_size):
             text += f" (chosen by the hidden size, {hidden_size}; BASE: {base:g})"
         if paper is None:
