@@ -18,6 +18,7 @@ from .inference.evaluate import EvaluateSettings as EvaluateSettings
 from .inference.evaluate import evaluate as evaluate
 from .inference.predict import predict as predict
 from .inference.predict_settings import PredictSettings as PredictSettings
+from .inference.search_index import SearchIndex as SearchIndex
 from .inference.text_settings import GenerationSettings as GenerationSettings
 from .objectives.data_settings import DataSettings as DataSettings
 from .planning.plan import plan as plan

@@ -135,8 +135,9 @@ def dispatch(arguments: list[str]) -> int:
 
         print_escaped(f"bertwright {version('bertwright')}", sys.stdout)
         return 0
-    name, *rest = arguments
     verbs = {verb.name: verb for verb in VERBS}
+    words = 2 if " ".join(arguments[:2]) in verbs else 1  # "search build" is one command
+    name, rest = " ".join(arguments[:words]), arguments[words:]
     if name not in verbs:
         raise ValueError(f'no command "{name}"; {did_you_mean(name, list(verbs))}')
     verb = verbs[name]

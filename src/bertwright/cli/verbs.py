@@ -140,8 +140,8 @@ VERBS = (
         "evaluate", "inference.evaluate:EvaluateSettings", "inference.evaluate:evaluate",
         "score a fine-tuned model on labeled files",
         "bertwright evaluate runs/task test.tsv --output scores.json",
-        "model inputs output errors ensemble threshold show_examples text text_pair label encoding format device "
-        "threads",
+        "model inputs output errors ensemble threshold kind split compare reranker top show_examples text text_pair label "
+        "columns encoding format device threads",
     ),
     Verb(
         "ladder", "trials.ladder_settings:LadderSettings", "trials.ladder:ladder",
@@ -217,6 +217,28 @@ VERBS = (
         "embed", "inference.embed:EmbedSettings", "inference.embed:embed",
         "turn texts into vectors",
         "bertwright embed runs/mini --inputs texts.txt --output vectors.npy",
+    ),
+    Verb(
+        "explain", "inference.explain:ExplainSettings", "inference.explain:explain",
+        "show which words make two texts similar",
+        "bertwright explain runs/vectors 'how do I pay?' 'ways to pay' --output similarity.png",
+    ),
+    Verb(
+        "search build", "inference.search_settings:SearchBuildSettings", "inference.search_commands:build",
+        "embed documents and write an index of them",
+        "bertwright search build runs/vectors docs.jsonl --index index",
+        check="check_build_inputs",
+    ),
+    Verb(
+        "search query", "inference.search_settings:SearchQuerySettings", "inference.search_commands:query",
+        "find documents of an index for queries",
+        "bertwright search query index 'how do I pay?'",
+    ),
+    Verb(
+        "mine-negatives", "inference.search_settings:MineSettings", "inference.mine_negatives:mine_negatives",
+        "find hard negatives for pairs",
+        "bertwright mine-negatives runs/vectors --train pairs.jsonl --output mined.jsonl",
+        check="check_mine_inputs",
     ),
     Verb(
         "info", "inference.info_settings:InfoSettings", "inference.info:info",

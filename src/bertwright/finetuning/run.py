@@ -25,6 +25,7 @@ from bertwright.finetuning.finetune_state import (
 from bertwright.finetuning.pooling_choice import PoolingChoice
 from bertwright.finetuning.settings import RESUME_OVERRIDES, FinetuneSettings
 from bertwright.interop.model_files import digest_model
+from bertwright.metrics.statistics import compare
 from bertwright.models.encoder import EncoderConfig
 from bertwright.models.heads import TaskBatch
 from bertwright.systems.bert.bert_config import BertConfig
@@ -88,6 +89,8 @@ class FinetuneRun:
     context: ExecutionContext
     reporter: Reporter
     temporary: bool = False
+    before: dict[str, EvaluationResult] = field(default_factory=dict, init=False)
+    """By split, the evaluation before the first step, if this process has made it."""
     best: dict[str, EvaluationResult] = field(default_factory=dict, init=False)
     """By split, the evaluation with the highest score so far."""
     task: AnyTask = field(init=False)
@@ -133,6 +136,8 @@ class FinetuneRun:
         assert self.state.dev is not None
         scored = self.score(self.state.dev, tune=True)
         self.task = scored.task
+        if not self.state.optimizer.steps and self.state.test:
+            self.score(self.state.test)
         return scored.scores
 
     def score(self, split: SplitData, tune: bool = False) -> EvaluationResult:
@@ -140,6 +145,8 @@ class FinetuneRun:
         state = self.state
         with self.reporter.progress(f"scoring {split.name}", split.encoded.num_items) as advance:
             scored = evaluate_examples(state.model, self.task, split.examples, split.encoded, tune, advance)
+        if not state.optimizer.steps:
+            self.before[split.name] = scored
         metric, best = state.task.metric, self.best.get(split.name)
         if best is None or scored.scores[metric] >= best.scores[metric]:
             self.best[split.name] = scored
@@ -176,6 +183,7 @@ class FinetuneRun:
                 | labels
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
                 | {"head": self.describe_head()}
+                | state.task.describe_training(state.train.examples)
                 | self.describe_weights()
                 | ({"auxiliary LM": f"weight {tuning.auxiliary_lm:g}"} if tuning.auxiliary_lm else {})
                 | {"dropout": self.describe_dropout()}
@@ -266,6 +274,8 @@ class FinetuneRun:
         scores: dict[str, Mapping[str, float]] = {"dev": result.scores} if state.dev else {}
         if 0 in result.evaluations:
             scores = {"dev before": scores_of(result.evaluations[0]), **scores}
+        if "test" in self.before:
+            scores["test before"] = self.before["test"].scores
         if state.test:
             scores["test"] = self.score(state.test).scores
         if not self.temporary:
@@ -283,7 +293,20 @@ class FinetuneRun:
             "stopped_early": state.optimizer.steps < self.fit_settings().steps,
             "scores": scores,
             "linear_floor": self.score_floors(),
+            **({"gain": gains} if (gains := self.compare_with_start()) else {}),
         } | state.task.report_fields(state.train.examples)
+
+    def compare_with_start(self) -> dict[str, dict[str, Any]]:
+        """Return, by split, the difference of the metric to the model before training, with its interval."""
+        task, gains = self.state.task, {}
+        for split in (self.state.dev, self.state.test):
+            if split is None or split.name not in self.before or split.name not in self.best:
+                continue
+            results = (self.best[split.name], self.before[split.name])
+            after, before = (task.example_scores(split.examples, result.predictions) for result in results)
+            if after is not None and before is not None:
+                gains[split.name] = compare(split.name, after, before).to_record()
+        return gains
 
     def score_floors(self) -> dict[str, Mapping[str, Mapping[str, float]]]:
         """Return the scores of the floors by name and split; none if they are not wanted."""
@@ -317,6 +340,10 @@ class FinetuneRun:
         for name, result in self.best.items():
             for warning in result.task.single_class_warnings(result.predictions):
                 self.reporter.note(f"{name}: {warning}; try more --epochs, or another --learning-rate")
+        for split, gain in report.get("gain", {}).items():
+            interval = f", 95 % interval {100 * gain['low']:+.2f} to {100 * gain['high']:+.2f}" if "low" in gain else ""
+            change = f"{split}: {report['metric']} {100 * gain['mean']:+.2f} by training"
+            self.reporter.record(Line(f"{change}{interval} (bootstrap over the examples)"))
         for floor in report["linear_floor"].items():
             self.reporter.record(Line(FloorScores(*floor).describe(report["metric"])))
 

@@ -80,7 +80,7 @@ def attention(settings: AttentionSettings, reporter: Reporter = SILENT) -> Atten
         with new_file(settings.output) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, tokens=np.array(attended.tokens), weights=attended.weights)
     else:
-        _write_picture(_figure(settings, attended), settings.output, reporter)
+        write_picture(_figure(settings, attended), settings.output, reporter)
     layers, heads, tokens, _ = attended.weights.shape
     reporter.record(Line(f"{settings.output}: layers {layers}, heads {heads}, tokens {tokens}"))
     return attended
@@ -122,7 +122,7 @@ def _label_tokens(panel: Axes, tokens: tuple[str, ...], size: str, below: bool, 
         panel.set_yticks(range(len(tokens)), tokens, **style)
 
 
-def _write_picture(figure: Figure, path: Path, reporter: Reporter) -> None:
+def write_picture(figure: Figure, path: Path, reporter: Reporter) -> None:
     """Write a figure to a new file, atomically; print a notice if no font has some characters of its tokens."""
     with new_file(path) as temporary, warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", "Glyph .* missing")  # matplotlib warns of each character without a font

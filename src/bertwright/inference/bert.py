@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from bertwright.inference.attention_weights import Attention, compute_attention_weights, pack_segments
+from bertwright.inference.explain import Explanation, compute_explanation
 from bertwright.inference.feature_cache import compute_word_features
 from bertwright.inference.fill_mask import MaskPrediction, predict_masks
 from bertwright.inference.generation import Generation, generate_texts
@@ -220,6 +221,15 @@ class Bert:
             )
         tokens = tuple(self.tokenizer.token(token) for token in batch.input_ids.tolist())
         return Attention(tokens, compute_attention_weights(encoder, batch.to(self.device)))
+
+    def explain(self, query: str, text: str) -> Explanation:
+        """Compute the share of each pair of words in the cosine of two texts: a matrix whose sum is the cosine.
+
+        It is exact for mean pooling, where a text's vector is the sum of its words'. Prompts are those of queries and
+        documents, if the model has them. Raises ValueError for another pooling, for layers that are not linear, and for
+        a text that is longer than the model reads.
+        """
+        return compute_explanation(self, check_text(query, "query"), check_text(text, "text"))
 
     def embed(
         self,

@@ -31,7 +31,8 @@ class EvaluateSettings:
     model: Positional[str]
     """Folder of a fine-tuned model, its run folder, or a hub name."""
     inputs: Positional[tuple[str, ...]]
-    """Labeled files, in the format of the training files."""
+    """Labeled files, in the format of the training files; for text vectors also a folder in BEIR's layout, or SQuAD's
+    JSON as questions and their paragraphs."""
     output: Path | None = None
     """Also write the scores to this new JSON file; of a classification, also each label's precision, recall and F1, and
     the confusion matrix."""
@@ -50,13 +51,28 @@ class EvaluateSettings:
     """Also print the scores of a linear model that is trained on the model's training files, in seconds; in tagging,
     and of a lookup of the names in training. Question answering has none."""
     floor_train: tuple[str, ...] = ()
-    """Training files of the linear model. Unset: the files that the model's run has read, if they are unchanged."""
+    """Training files of the linear model; of text vectors, the files from which eight texts per class are drawn (unset:
+    the scored files, whose other texts are scored). Unset: the files that the model's run has read, if unchanged."""
+    kind: str | None = None
+    """Text vectors: what the files are, of retrieval, similarity, pairs, triplets, classes, translations (also two files
+    whose lines correspond) and reranking. Unset: by folder or columns."""
+    split: str = "test"
+    """Text vectors, BEIR's layout: the split whose judgements count."""
+    compare: tuple[str, ...] = ()
+    """Text vectors: other systems to score, with the interval of the difference: bm25, fusion (of bm25 and the vectors,
+    by reciprocal ranks) and model folders, such as the one that training started from."""
+    reranker: str | None = None
+    """Text vectors, retrieval: re-ranker that orders the first documents again; without those that were missed, and with
+    them."""
+    top: int = 100
+    """Documents that the re-ranker reads for each query."""
     overrides: TaskOptions = field(default_factory=TaskOptions)
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        check_not_str(self, "inputs", "ensemble", "floor_train")
+        check_not_str(self, "inputs", "ensemble", "floor_train", "compare")
         check_minimum(self, 0, "show_examples")
+        check_minimum(self, 1, "top")
         if not self.inputs:
             raise ValueError("no file given; for example: bertwright evaluate MODEL dev.tsv")
         if self.errors is not None and self.errors.suffix not in (".jsonl", *TABLE_SUFFIXES):
@@ -76,6 +92,10 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     check_exist(settings.inputs)
     for name in (settings.model, *settings.ensemble):
         check_model(name)
+    from bertwright.inference.evaluate_vectors import evaluate_vectors, scores_vectors
+
+    if scores_vectors(settings):
+        return evaluate_vectors(settings, reporter)
     from bertwright.inference.load_task_models import load_for_task
     from bertwright.tasks.ensemble import predict_ensemble
     from bertwright.tasks.shown_examples import show_examples

@@ -3,12 +3,11 @@
 A float32 product differs in its last bits with the number of threads and rows. It only selects candidates, with a
 margin above its rounding; the order is that of a sum in float64 per pair. So results are the same bytes on every run.
 
-Q queries, B vectors of a block, D numbers per vector, C candidates, k nearest vectors.
+Q queries, B vectors of a block, N vectors in all, D numbers per vector, C candidates, k nearest vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -32,37 +31,40 @@ class Neighbours(NamedTuple):
     """Q × k dot products; -inf if there are fewer vectors."""
 
 
-def find_nearest(queries: Vectors, vectors: Vectors, k: int) -> Neighbours:
-    """Find the `k` vectors with the largest dot products, exactly; `vectors` (N × D) may be mapped into memory."""
+def find_nearest(
+    queries: Vectors, vectors: npt.NDArray[np.generic], k: int, scales: Vectors | None = None
+) -> Neighbours:
+    """Find the `k` vectors with the largest dot products, exactly.
+
+    `vectors`: N × D of length at most 1, float32, or int8 with N `scales`; they may be mapped into memory.
+    """
     parts = [
-        _search(queries[first : first + QUERIES], split_into_blocks(vectors), k)
-        for first in range(0, len(queries), QUERIES)
+        _search(queries[first : first + QUERIES], vectors, k, scales) for first in range(0, len(queries), QUERIES)
     ] or [_empty(0, k)]
     return Neighbours(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def split_into_blocks(vectors: npt.NDArray[np.generic]) -> Iterator[tuple[int, Vectors]]:
-    """Yield the position of the first vector of each block, and the block in float32."""
-    for first in range(0, len(vectors), BLOCK):
-        yield first, np.asarray(vectors[first : first + BLOCK], dtype=np.float32)
 
 
 def _empty(queries: int, k: int) -> Neighbours:
     return Neighbours(np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32))
 
 
-def _search(queries: Vectors, blocks: Iterable[tuple[int, Vectors]], k: int) -> Neighbours:
+def _search(queries: Vectors, vectors: npt.NDArray[np.generic], k: int, scales: Vectors | None) -> Neighbours:
     best = _empty(len(queries), k)
-    for first, block in blocks:
-        rounding = queries.shape[1] * np.finfo(np.float32).eps  # twice the error of a float32 sum of D products
-        longest = np.sqrt(np.max(np.einsum("bd,bd->b", block, block), initial=0.0))
-        margin = 2 * rounding * longest * np.linalg.norm(queries, axis=1)
-        products = queries @ block.T  # Q B
+    # Twice the error of a float32 sum of D products, on both sides of the comparison.
+    margins = 4 * queries.shape[1] * np.finfo(np.float32).eps * np.linalg.norm(queries, axis=1)
+    for first in range(0, len(vectors), BLOCK):
+        block = np.asarray(vectors[first : first + BLOCK])
+        products = queries @ block.astype(np.float32, copy=False).T  # Q B
+        if scales is not None:
+            products *= scales[first : first + BLOCK]
         floors = best.scores[:, -1]
         if len(block) > k and not np.isfinite(floors).all():
             floors = np.maximum(floors, np.partition(products, len(block) - k, axis=1)[:, len(block) - k])
-        rows, places = np.nonzero(products >= (floors - margin)[:, None])
-        best = _merge(best, rows, places + first, score_pairs(queries, block, rows, places))
+        rows, places = np.nonzero(products >= (floors - margins)[:, None])
+        scores = score_pairs(queries, block, rows, places)
+        if scales is not None:
+            scores *= scales[places + first]
+        best = _merge(best, rows, places + first, scores)
     return best
 
 

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 from bertwright.base.settings import did_you_mean
 from bertwright.tables.schema import TableSchema
-from bertwright.tables.tables import format_label, parse_number, read_rows
-from bertwright.text.sources import COMPRESSIONS
+from bertwright.tables.tables import column_names, format_label, parse_number, read_rows
+from bertwright.tables.text_roles import read_text_table
+from bertwright.text.sources import COMPRESSIONS, split_suffixes
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+ID_NAMES = ("_id", "id")  # columns with the id of a document
 
 
 class RetrievalSet(NamedTuple):
@@ -32,6 +34,19 @@ class RetrievalSet(NamedTuple):
 def is_retrieval_folder(path: str) -> bool:
     """Return whether a path is a folder with a file of documents."""
     return _find(Path(path), CORPUS) is not None
+
+
+def find_retrieval_folder(path: str) -> tuple[Path, str] | None:
+    """Return the folder and the split of a path: a folder, whose split is then "test", or a file of judgements in it.
+
+    None for other paths.
+    """
+    given = Path(path)
+    if is_retrieval_folder(path):
+        return given, "test"
+    if given.parent.name == QRELS and is_retrieval_folder(str(given.parents[1])):
+        return given.parents[1], given.name.partition(".tsv")[0]
+    return None
 
 
 def list_splits(folder: Path) -> list[str]:
@@ -69,9 +84,30 @@ def read_retrieval_folder(folder: Path, split: str = "test") -> RetrievalSet:
     return RetrievalSet({query: queries[query] for query in judgements}, documents, judgements)
 
 
-def read_documents(path: str) -> dict[str, str]:
-    """Read the documents of a `corpus.jsonl`, text by id."""
-    return dict(_read_texts(path, "document"))
+def read_documents(path: str, column: str = "text") -> Iterator[tuple[str, str]]:
+    """Yield id and text of each document: of a folder in BEIR's layout, a table, or the lines of a .txt file.
+
+    A table's ids are in `_id` or `id`, else they are numbers from 1; its `title` comes before the text.
+    """
+    corpus = _find(Path(path), CORPUS)
+    if corpus is not None:
+        yield from _read_texts(corpus, "document")
+        return
+    if split_suffixes(path)[0] == ".txt":
+        rows = read_text_table(path).rows
+        yield from ((str(number), row.anchor) for number, row in enumerate(rows, 1))
+        return
+    names = column_names(path, None, "utf-8", dialect="plain")
+    name = next((one for one in ID_NAMES if one in names), None)
+    others = tuple(one for one in ("title", name) if one in names and one is not None)
+    schema = TableSchema((), (column, *others), hint="name it with --column", dialect="plain", allow_nulls=True)
+    for number, (location, values) in enumerate(read_rows(path, schema), 1):
+        given = dict(zip((column, *others), values, strict=True))
+        text = given[column]
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"{location}: no text in {column!r}; fill it in, or delete the row")
+        identifier = format_label(given[name], name, location) if name is not None else str(number)
+        yield identifier, join_title(given.get("title"), text)
 
 
 def _find(folder: Path, name: str) -> str | None:

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from bertwright.base.settings import check_not_str
+from bertwright.base.text_display import shorten
 from bertwright.corpus.documents import check_encoding, check_format
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.tables.retrieval_folders import find_retrieval_folder, read_retrieval_folder
 from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
 from bertwright.tasks.embedding_batches import (
@@ -28,13 +31,18 @@ from bertwright.tasks.embedding_batches import (
     label_texts,
 )
 from bertwright.tasks.embedding_data import (
+    Example,
+    RetrievalExample,
     TextVectors,
+    as_rows,
     check_loss_name,
     choose_loss,
     choose_metric,
-    score_rows,
+    find_kind,
+    score_examples,
     to_training_rows,
 )
+from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.encoded import Encoded, Ints, Outputs
 from bertwright.tasks.task import LEARNED, Task
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
@@ -47,15 +55,24 @@ if TYPE_CHECKING:
     from bertwright.models.heads import TaskBatch, TaskHead
     from bertwright.training.loop import LossOutput
 
-QUERY, DOCUMENT = "query", "document"  # names of the prompts of anchors and of the texts that belong to them
 ROLE_NAMES = {ANCHOR: "anchors", POSITIVE: "positives", NEGATIVE: "negatives"}
-UNORDERED = ("cosent", "cosine", "angle", "contrastive", "labels", "simcse")  # losses of texts without query and answer
 SIMCSE_DROPOUT = 0.1  # without dropout, the two vectors of a text would be equal
+WITHOUT_SCALE = ("cosine", "contrastive", "triplet")
+FORMULAS = {
+    "ranking": "cross entropy of each anchor's text among all texts of a step (MultipleNegativesRankingLoss)",
+    "cosent": "log(1 + sum of exp(cosine of a lower pair - of a higher one)) (CoSENTLoss)",
+    "cosine": "mean squared error of the cosines (CosineSimilarityLoss)",
+    "angle": "as cosent, of angles between complex vectors (AnglELoss)",
+    "contrastive": "squares of the hard pairs' distances (OnlineContrastiveLoss)",
+    "labels": "cross entropy of the texts of a class among all texts of a step (supervised contrastive)",
+    "simcse": "as ranking, of each text and itself under other dropout (SimCSE)",
+    "triplet": "margin of Euclidean distances (TripletLoss)",
+}
 NUM_SPECIAL = 2  # [CLS] and [SEP]
 
 
 @dataclass(frozen=True)
-class Embedding(Task[TextRow, TextVectors]):
+class Embedding(Task[Example, TextVectors]):
     """Vectors of texts, whose cosine says how well the texts belong together.
 
     The columns decide the loss. The model folder is one of sentence-transformers.
@@ -131,20 +148,24 @@ class Embedding(Task[TextRow, TextVectors]):
     def table_options(self) -> TableOptions:
         return TableOptions(self.columns, self.header, self.quotes, self.encoding, self.format)
 
-    def read(self, path: str, labeled: bool = True) -> Iterator[TextRow]:
-        yield from read_text_table(path, self.table_options).rows
+    def read(self, path: str, labeled: bool = True) -> Iterator[Example]:
+        if folder := find_retrieval_folder(path):
+            yield RetrievalExample(read_retrieval_folder(*folder), path)
+        else:
+            yield from read_text_table(path, self.table_options).rows
 
     @property
     def reads_single_texts(self) -> bool:
         return True
 
-    def examples_from_texts(self, texts: Sequence[str], location: str) -> list[TextRow]:
+    def examples_from_texts(self, texts: Sequence[str], location: str) -> list[Example]:
         return [TextRow(text, location) for text in texts]
 
-    def prepare_splits(self, splits: Mapping[str, Sequence[TextRow]]) -> tuple[Self, dict[str, Sequence[TextRow]]]:
+    def prepare_splits(self, splits: Mapping[str, Sequence[Example]]) -> tuple[Self, dict[str, Sequence[Example]]]:
         """Choose loss and metric by the columns, and make the training rows: a row per positive, no false negatives."""
-        loss = choose_loss(self.vector_loss, splits["train"])
-        rows, dropped, first = to_training_rows(splits["train"], loss)
+        given = as_rows(splits["train"])
+        loss = choose_loss(self.vector_loss, given)
+        rows, dropped, first = to_training_rows(given, loss)
         if dropped:
             what = f"{dropped:,} negatives left out that belong to their anchor by another row, or are its text"
             warnings.warn(f"{first}: {what}; this is the first", stacklevel=2)
@@ -152,19 +173,20 @@ class Embedding(Task[TextRow, TextVectors]):
         task = replace(self, vector_loss=loss, metric=choose_metric(self.metric, splits.get("dev", ())))
         return task, {**splits, "train": rows}
 
-    def with_labels_of(self, examples: Sequence[TextRow]) -> Self:
+    def with_labels_of(self, examples: Sequence[Example]) -> Self:
         return self
 
-    def check(self, examples: Sequence[TextRow]) -> None:
+    def check(self, examples: Sequence[Example]) -> None:
         choose_metric(self.metric, examples)
 
-    def warnings(self, examples: Sequence[TextRow], paths: Sequence[str] = ()) -> list[str]:
-        equal = [row for row in examples if row.anchor.strip() in {text.strip() for text in row.positives}]
+    def warnings(self, examples: Sequence[Example], paths: Sequence[str] = ()) -> list[str]:
+        rows = [one for one in examples if isinstance(one, TextRow)]
+        equal = [row for row in rows if row.anchor.strip() in {text.strip() for text in row.positives}]
         notes = []
         if equal and self.vector_loss == "ranking":
             notes.append(f"{len(equal):,} rows have the anchor as its own answer; the first is {equal[0].location}")
-        if (twice := len(examples) - len({row[:1] + row[2:] for row in examples})) > 0:
-            notes.append(f"{twice:,} of {len(examples):,} rows occur more than once")
+        if (twice := len(rows) - len({row[:1] + row[2:] for row in rows})) > 0:
+            notes.append(f"{twice:,} of {len(rows):,} rows occur more than once")
         return notes
 
     def encoding_warnings(self, encoded: Encoded) -> list[str]:
@@ -181,33 +203,37 @@ class Embedding(Task[TextRow, TextVectors]):
     def truncation_warnings(self, examples: int, truncated: int, max_positions: int) -> list[str]:
         return []  # `encoding_warnings` tells them by role
 
-    def group_keys(self, examples: Sequence[TextRow]) -> Sequence[Hashable]:
+    def group_keys(self, examples: Sequence[Example]) -> Sequence[Hashable]:
         """Return the anchors: another answer to a question of training would make its score too high."""
-        return [row.anchor.strip() for row in examples]
+        return [one.anchor.strip() if isinstance(one, TextRow) else one.location for one in examples]
 
     @property
     def num_segments(self) -> int:
         return 1
 
-    def texts(self, examples: Sequence[TextRow]) -> Iterator[str]:
+    def texts(self, examples: Sequence[Example]) -> Iterator[str]:
         return (text for row in examples for text in row.texts)
 
     # Encoding
 
-    def prompt(self, name: str) -> str:
-        """Return the prompt of anchors or of documents; empty for a loss whose texts have no direction."""
+    def prompts_of(self, examples: Sequence[Example], labeled: bool) -> tuple[str, str] | None:
+        """Return the prompts of anchors and of other texts; None where texts have no direction, as in rated pairs."""
+        if find_kind(examples) not in ("triplets", "retrieval") or (labeled and self.vector_loss == "simcse"):
+            return None
         named = dict(text.partition("=")[::2] for text in self.prompts)
-        return "" if self.vector_loss in UNORDERED else named.get(name, "")
+        return named.get(QUERY, ""), named.get(DOCUMENT, "")
 
-    def encode(self, examples: Sequence[TextRow], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
+    def encode(self, examples: Sequence[Example], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         """Encode the texts of each example as the sequences of an item; `labels`: NUM_LABELS numbers per text."""
         counts = np.array([len(row.texts) for row in examples], dtype=np.int64)
         labels = label_texts(examples)
-        prompts = (self.prompt(QUERY), self.prompt(DOCUMENT))
-        read = [prompts[min(number, 1)] + text for row in examples for number, text in enumerate(row.texts)]
+        texts = [text for example in examples for text in example.texts]
+        if prompts := self.prompts_of(examples, labeled):
+            anchors = labels[:, 0] == ANCHOR
+            texts = [prompts[not is_anchor] + text for is_anchor, text in zip(anchors, texts, strict=True)]
         if self.lowercase:
-            read = ["".join(map(str.lower, text)) for text in read]
-        tokens = tokenizer.encode_ids(read)
+            texts = ["".join(map(str.lower, text)) for text in texts]
+        tokens = tokenizer.encode_ids(texts)
         sizes = np.diff(tokens.offsets) - NUM_SPECIAL
         content = SegmentTokens(tokens.ids, tokens.offsets[:-1] + 1, sizes)
         labels[:, 3] = sizes + NUM_SPECIAL > self.max_length
@@ -216,16 +242,38 @@ class Embedding(Task[TextRow, TextVectors]):
 
     # Training
 
-    def step_items(self, encoded: Encoded, examples: Sequence[TextRow], batch_size: int, step: int, seed: int) -> Ints:
+    def describe_training(self, examples: Sequence[Example]) -> dict[str, str]:
+        """Describe the loss, and how the texts were understood."""
+        from bertwright.models.embedding_losses import describe_scale
+
+        rows, options = as_rows(examples), [name for name in ("symmetric", "all_pairs") if getattr(self, name)]
+        options += [f"hardness {self.hardness:g}"] * bool(self.hardness) + [f"guide {self.guide}"] * bool(self.guide)
+        options += [f"dims {', '.join(map(str, self.dims))}"] * bool(self.dims)
+        scaled = [describe_scale(self.similarity_scale)] * (self.vector_loss not in WITHOUT_SCALE)
+        texts = {text.strip() for row in rows for text in row.texts}
+        return {
+            "loss": ", ".join([f"{self.vector_loss}: {FORMULAS[self.vector_loss or '']}", *scaled, *options]),
+            "rows": f"{len(rows):,} with {len(texts):,} different texts, as {shorten(self.show_roles(rows[0]))}",
+            "vectors": f"{self.size} numbers; prompts: {', '.join(map(repr, self.prompts)) or 'none'}",
+        }
+
+    def show_roles(self, row: TextRow) -> str:
+        """Return a row as it was read, with the role of each text."""
+        gold = {} if row.score is None else {"score": f"{row.score:g}"}
+        named = {"anchor": row.anchor, "positive": " | ".join(row.positives), "negative": " | ".join(row.negatives)}
+        named |= gold | ({} if row.label is None else {"label": row.label})
+        return ", ".join(f"{role} {text!r}" for role, text in named.items() if text)
+
+    def step_items(self, encoded: Encoded, examples: Sequence[Example], batch_size: int, step: int, seed: int) -> Ints:
         if self.vector_loss == "labels":
             first = encoded.item_starts[:-1]
             return class_step_rows(encoded.labels[first, 2].astype(np.int64), batch_size, step, seed)
-        return FileOrder.of(examples, self.weights).step_rows(batch_size, step, seed)
+        return FileOrder.of(as_rows(examples), self.weights).step_rows(batch_size, step, seed)
 
-    def whole_batch_loss(self, examples: Sequence[TextRow]) -> Callable[[Tensor, Tensor], LossOutput]:
+    def whole_batch_loss(self, examples: Sequence[Example]) -> Callable[[Tensor, Tensor], LossOutput]:
         from bertwright.tasks.embedding_objective import VectorObjective
 
-        return VectorObjective.of(self, examples)
+        return VectorObjective.of(self, as_rows(examples))
 
     @property
     def default_dropout(self) -> float | None:
@@ -271,19 +319,27 @@ class Embedding(Task[TextRow, TextVectors]):
 
     # Scores
 
-    def decode(self, examples: Sequence[TextRow], encoded: Encoded, outputs: Outputs) -> list[TextVectors]:
+    def decode(self, examples: Sequence[Example], encoded: Encoded, outputs: Outputs) -> list[TextVectors]:
         return np.split(outputs, encoded.item_starts[1:-1])
 
-    def score(self, examples: Sequence[TextRow], predictions: Sequence[TextVectors]) -> dict[str, float]:
-        return score_rows(examples, predictions)
+    def score(self, examples: Sequence[Example], predictions: Sequence[TextVectors]) -> dict[str, float]:
+        return score_examples(examples, predictions).scores
 
-    def gold_columns(self, example: TextRow) -> dict[str, Any]:
+    def example_scores(self, examples: Sequence[Example], predictions: Sequence[TextVectors]) -> ExampleScores | None:
+        found = score_examples(examples, predictions)
+        return found.examples if self.metric in ("", found.metric) else None
+
+    def gold_columns(self, example: Example) -> dict[str, Any]:
+        if isinstance(example, RetrievalExample):
+            data = example.data
+            counts = {"queries": len(data.queries), "documents": len(data.documents)}
+            return {"location": example.location, **counts, "gold": sum(map(len, data.judgements.values()))}
         numbered = {f"negative_{number}": text for number, text in enumerate(example.negatives, 1)}
         positives = {"positive": " | ".join(example.positives)} if example.positives else {}
         gold = example.label if example.score is None else example.score
         return {"location": example.location, "anchor": example.anchor, **positives, **numbered, "gold": gold}
 
-    def to_record(self, example: TextRow, prediction: TextVectors) -> dict[str, Any]:
+    def to_record(self, example: Example, prediction: TextVectors) -> dict[str, Any]:
         if len(prediction) < 2:
             raise ValueError(f"{example.location}: a single text has no score; its vector: bertwright embed")
         first, second = prediction[0].astype(np.float64), prediction[1].astype(np.float64)

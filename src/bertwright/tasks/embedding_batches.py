@@ -17,6 +17,7 @@ from bertwright.base.ragged import flat_ranges, offsets_from_lengths, positions_
 from bertwright.base.seeding import TaskStream, derive_key
 from bertwright.tables.text_roles import TextRow
 from bertwright.tasks.collation import step_items
+from bertwright.tasks.embedding_data import Example, RetrievalExample
 from bertwright.tasks.encoded import Ints
 
 ANCHOR, POSITIVE, NEGATIVE = 0, 1, 2  # roles of texts
@@ -39,16 +40,20 @@ class TextIds:
         return list(self._ids)
 
 
-def label_texts(rows: Sequence[TextRow]) -> npt.NDArray[np.float64]:
-    """Return NUM_LABELS numbers for each text of all rows, by which a loss knows the texts of a step.
+def label_texts(examples: Sequence[Example]) -> npt.NDArray[np.float64]:
+    """Return NUM_LABELS numbers for each text of all examples, by which a loss knows the texts of a step.
 
     These are role, number of the text, score of its row or number of its class, and 0.
     """
     classes: dict[str, int] = {}
     ids, labels = TextIds(), []
-    for row in rows:
-        value = row.score if row.label is None else classes.setdefault(row.label, len(classes))
-        roles = [ANCHOR, *[POSITIVE] * len(row.positives), *[NEGATIVE] * len(row.negatives)]
+    for row in examples:
+        value: float | None = None
+        if isinstance(row, RetrievalExample):
+            roles = [ANCHOR] * len(row.data.queries) + [POSITIVE] * len(row.data.documents)
+        else:
+            value = row.score if row.label is None else classes.setdefault(row.label, len(classes))
+            roles = [ANCHOR, *[POSITIVE] * len(row.positives), *[NEGATIVE] * len(row.negatives)]
         labels += [(role, text, value or 0, 0) for role, text in zip(roles, ids.add(row.texts), strict=True)]
     return np.array(labels, dtype=np.float64).reshape(-1, NUM_LABELS)
 

@@ -5,7 +5,6 @@ D numbers per vector.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -13,9 +12,44 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.base.settings import did_you_mean
-from bertwright.metrics import scores as metrics
+from bertwright.metrics import ranking_scores
+from bertwright.tables.retrieval_folders import RetrievalSet
 from bertwright.tables.text_roles import TextRow
+from bertwright.tasks.embedding_scores import (
+    DOCUMENT,
+    QUERY,
+    VectorScores,
+    rows_as_retrieval,
+    score_classes,
+    score_pairs,
+    score_retrieval,
+    score_similarity,
+    score_triplets,
+)
 
+
+class RetrievalExample(NamedTuple):
+    """A whole retrieval set: a model is scored on all of its queries and documents together."""
+
+    data: RetrievalSet
+    location: str
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All queries, then all documents."""
+        return (*self.data.queries.values(), *self.data.documents.values())
+
+    def to_rows(self) -> list[TextRow]:
+        """Return a row for each query, with the documents that answer it."""
+        rows = []
+        for query, grades in self.data.judgements.items():
+            documents = tuple([self.data.documents[name] for name, grade in grades.items() if grade > 0])
+            if documents:
+                rows.append(TextRow(self.data.queries[query], f"{self.location}, query {query}", documents))
+        return rows
+
+
+Example = TextRow | RetrievalExample
 TextVectors = npt.NDArray[np.float32]
 """Vectors of a row's texts, anchor first."""
 LossName = Literal["ranking", "cosent", "cosine", "angle", "contrastive", "labels", "simcse", "triplet"]
@@ -31,10 +65,10 @@ LOSSES: dict[RowKind, tuple[LossName, ...]] = {
 """Losses by what the columns of a row have; the first is the default."""
 METRICS: dict[RowKind, tuple[str, ...]] = {
     "similarity": ("spearman_cosine", "pearson_cosine"),
-    "pairs": ("cosine_ap", "cosine_accuracy", "cosine_f1"),
+    "pairs": ("cosine_ap", "cosine_f1", "cosine_accuracy"),
     "triplets": ("cosine_accuracy",),
-    "retrieval": ("cosine_ndcg@10", "cosine_mrr@10", "cosine_map@100", "cosine_recall@10", "cosine_accuracy@1"),
-    "classes": ("accuracy",),
+    "retrieval": tuple([f"cosine_{name}" for name in ranking_scores.NAMES]),
+    "classes": ("accuracy", "macro_f1"),
     "texts": (),
 }
 """Scores by what the columns of a row have; the first is the default."""
@@ -48,8 +82,14 @@ COLUMNS = {
 }
 
 
-def find_kind(rows: Sequence[TextRow]) -> RowKind:
+def as_rows(examples: Sequence[Example]) -> list[TextRow]:
+    """Return the rows of all examples, of a retrieval set its judged queries."""
+    return [row for one in examples for row in (one.to_rows() if isinstance(one, RetrievalExample) else [one])]
+
+
+def find_kind(examples: Sequence[Example]) -> RowKind:
     """Return what the rows have. Raises ValueError with the location of a row that has other columns than the first."""
+    rows = as_rows(examples)
     if odd := next((row for row in rows if _columns_of(row) != _columns_of(rows[0])), None):
         raise ValueError(
             f"{odd.location}: expected {_columns_of(rows[0])}, as in {rows[0].location}, got {_columns_of(odd)}; give "
@@ -102,7 +142,7 @@ def check_loss_name(name: str | None) -> None:
         raise ValueError(f"vector_loss = {name!r}: {did_you_mean(name, get_args(LossName))}")
 
 
-def choose_metric(name: str, rows: Sequence[TextRow]) -> str:
+def choose_metric(name: str, rows: Sequence[Example]) -> str:
     """Return the metric with this name, or the default one for dev rows; empty if there are none.
 
     Raises ValueError for rows that have no score, and for a metric of other rows.
@@ -112,7 +152,7 @@ def choose_metric(name: str, rows: Sequence[TextRow]) -> str:
     kind = find_kind(rows)
     if not METRICS[kind]:
         raise ValueError(
-            f"{rows[0].location}: texts alone cannot be scored; give pairs, rated pairs or texts with classes as --dev"
+            f"{rows[0].location}: texts alone have no score; give pairs, rated pairs or texts with classes as --dev"
         )
     if name and name not in METRICS[kind]:
         raise ValueError(
@@ -156,19 +196,23 @@ def to_training_rows(rows: Sequence[TextRow], loss: LossName) -> TrainingRows:
     return TrainingRows(made, dropped, first)
 
 
-def score_rows(rows: Sequence[TextRow], vectors: Sequence[TextVectors]) -> dict[str, float]:
-    """Compute the scores of vectors by what the rows have; `vectors`: of each row's texts."""
-    kind = find_kind(rows)
-    if kind == "similarity":
-        cosines = [_cosine(row[0], row[1]) for row in vectors]
-        given = [row.score if row.score is not None else math.nan for row in rows]
-        return {
-            "spearman_cosine": metrics.spearman(given, cosines),
-            "pearson_cosine": metrics.pearson(given, cosines),
-        }
-    raise NotImplementedError(kind)
+def score_examples(examples: Sequence[Example], vectors: Sequence[TextVectors]) -> VectorScores:
+    """Compute the scores of vectors by what the examples have; `vectors`: of each example's texts."""
+    known: dict[tuple[str, str], npt.NDArray[np.float32]] = {}
+    for example, of_texts in zip(examples, vectors, strict=True):
+        num_queries = len(example.data.queries) if isinstance(example, RetrievalExample) else 1
+        roles = [QUERY] * num_queries + [DOCUMENT] * (len(of_texts) - num_queries)
+        known |= {(role, text): vector for role, text, vector in zip(roles, example.texts, of_texts, strict=True)}
 
+    def embed(texts: Sequence[str], role: str) -> TextVectors:
+        return np.stack([known[role, text] for text in texts])
 
-def _cosine(first: TextVectors, second: TextVectors) -> float:
-    one, two = first.astype(np.float64), second.astype(np.float64)
-    return float(one @ two / max(float(np.linalg.norm(one) * np.linalg.norm(two)), 1e-12))
+    if isinstance(examples[0], RetrievalExample):
+        return score_retrieval(examples[0].data, embed)
+    rows, kind = as_rows(examples), find_kind(examples)
+    if kind == "classes":
+        return score_classes(rows, rows, embed)
+    if kind == "retrieval":
+        return score_retrieval(rows_as_retrieval(rows), embed)
+    score = {"similarity": score_similarity, "pairs": score_pairs, "triplets": score_triplets}[kind]
+    return score(rows, embed)

@@ -6,7 +6,7 @@ training run and any other source of vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,13 +20,14 @@ from bertwright.search.exact_search import find_nearest
 from bertwright.tables.retrieval_folders import RetrievalSet
 from bertwright.tables.text_roles import TextRow
 from bertwright.tasks.linear_fit import Block, add_outputs, cross_entropy, fit_linear
+from bertwright.tasks.ranking_examples import RankingExample
 
 Vectors = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 Embed = Callable[[Sequence[str], str], Vectors]
-"""A function of texts and their role (QUERY or DOCUMENT) that returns their vectors, N × D of length 1 or not."""
+"""A function of texts and their role that returns their vectors, N × D, of any length."""
 
-QUERY, DOCUMENT = "query", "document"
+QUERY, DOCUMENT, PLAIN = "query", "document", ""  # roles; PLAIN: of texts without query and answer
 DRAWS, TEXTS_PER_CLASS = 10, 8  # as MTEB scores classes (2210.07316)
 SEED = 42
 
@@ -92,7 +93,7 @@ def score_similarity(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
 
 
 def score_pairs(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
-    """Score pairs that belong together (score 1) or not: average precision, and F1 and accuracy at the best thresholds."""
+    """Score pairs that belong together (score 1) or not: average precision, best F1 and accuracy, their thresholds."""
     cosines, labels = _pair_cosines(rows, embed), np.array([float(row.score or 0) for row in rows])
     examples = ExampleScores("precision", np.stack([labels, cosines], 1))
     precision = float(compute_scores(examples, np.ones((1, len(rows))))[0])
@@ -121,15 +122,15 @@ def score_triplets(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
     return VectorScores({"cosine_accuracy": float(shares_found.mean())}, ExampleScores("mean", shares_found[:, None]))
 
 
-def score_candidates(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
-    """Score the order of each query's own candidates; of equal cosines, the text that is no answer comes first."""
+def score_candidates(examples: Sequence[RankingExample], embed: Embed) -> VectorScores:
+    """Score the order of each query's own candidates; of equal cosines, the lowest grade comes first."""
+    scored = [example for example in examples if example.is_scored]
+    rows = [TextRow(example.query, example.location, example.texts) for example in scored]
     rankings, judgements = {}, {}
-    for number, (positives, negatives) in enumerate(_candidate_cosines(rows, embed)):
-        if len(positives):
-            query, marks = str(number), np.append(np.ones(len(positives), int), np.zeros(len(negatives), int))
-            order = np.lexsort((marks, -np.concatenate([positives, negatives])))
-            judgements[query] = {str(place): int(mark) for place, mark in enumerate(marks)}
-            rankings[query] = [str(place) for place in order]
+    for example, (cosines, _) in zip(scored, _candidate_cosines(rows, embed), strict=True):
+        order = np.lexsort((example.known_grades, -cosines))
+        judgements[example.query] = {str(place): grade for place, grade in enumerate(example.known_grades)}
+        rankings[example.query] = [str(place) for place in order]
     scores = score_rankings(rankings, judgements)
     means = scores.means
     chosen = {"ndcg@10": means["ndcg@10"], "mrr@10": means["mrr@10"], "map": means["map@100"]}
@@ -139,7 +140,7 @@ def score_candidates(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
 def score_translations(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
     """Compute the share of texts whose translation is the nearest of all, in both directions."""
     first, second = [row.anchor for row in rows], [row.positives[0] for row in rows]
-    one, two = _unit(embed(first, QUERY)), _unit(embed(second, DOCUMENT))
+    one, two = _unit(embed(first, PLAIN)), _unit(embed(second, PLAIN))
     right = []
     for queries, vectors, texts in ((one, two, second), (two, one, first)):
         nearest = find_nearest(queries, vectors, 1).positions[:, 0]
@@ -166,8 +167,8 @@ def score_classes(train: Sequence[TextRow], test: Sequence[TextRow], embed: Embe
         raise ValueError(f"{odd.location}: the class {odd.label!r} is not in the training file")
     labels = np.array([classes[row.label or ""] for row in train])
     known = np.array([classes[row.label or ""] for row in test])
-    features = embed([row.anchor for row in train], QUERY).astype(float)
-    scored = features if test is train else embed([row.anchor for row in test], QUERY).astype(float)
+    features = embed([row.anchor for row in train], PLAIN).astype(float)
+    scored = features if test is train else embed([row.anchor for row in test], PLAIN).astype(float)
     right, f1s = np.full((DRAWS, len(test)), np.nan), []
     for draw in range(DRAWS):
         order = make_rng(SEED, draw).permutation(len(train))
@@ -196,8 +197,8 @@ def _fit_classes(features: Floats, targets: Floats, scored: Floats) -> npt.NDArr
 
 
 def _pair_cosines(rows: Sequence[TextRow], embed: Embed) -> Floats:
-    first = _unit(embed([row.anchor for row in rows], QUERY))
-    second = _unit(embed([row.positives[0] for row in rows], DOCUMENT))
+    first = _unit(embed([row.anchor for row in rows], PLAIN))
+    second = _unit(embed([row.positives[0] for row in rows], PLAIN))
     return np.einsum("nd,nd->n", first.astype(float), second.astype(float))
 
 

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from bertwright.base.settings import check_not_str, did_you_mean
 from bertwright.tables.file_splits import Splits, splits_in
 from bertwright.tables.neighbours import join_as_glob
+from bertwright.tables.retrieval_folders import QRELS, is_retrieval_folder
 from bertwright.tasks.classification import Classification
+from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
@@ -181,6 +183,8 @@ class TaskSettings:
 
     def _path_of_split(self, path: str, split: str) -> str:
         """Return the path of a split, as in data.json#dev, of a file with several; the path of another file."""
+        if self.task == Embedding.kind and is_retrieval_folder(path):
+            return str(Path(path) / QRELS / f"{split}.tsv")
         splits = self._splits_in(path)
         is_chosen = split in splits.names and (splits.are_members or self._splits_reading(path) != {split})
         return f"{path}#{splits.names[split]}" if is_chosen else path
@@ -191,7 +195,7 @@ class TaskSettings:
 
     def _splits_in(self, path: str) -> Splits:
         task = self.build_task()
-        has_columns = isinstance(task, TextTask | MultipleChoice) and task.header
+        has_columns = isinstance(task, TextTask | MultipleChoice | Embedding) and task.header
         form, encoding = getattr(task, "format", None), getattr(task, "encoding", "utf-8")
         return splits_in(path, form, encoding, has_columns)
 

@@ -365,6 +365,10 @@ class Task(ABC, Generic[E, P]):
         """Return properties of the task for the summary of a model, by name."""
         return {}
 
+    def describe_training(self, examples: Sequence[E]) -> dict[str, str]:
+        """Return what the training examples decide, for the summary of a run, by name."""
+        return {}
+
     def report_fields(self, examples: Sequence[E]) -> dict[str, Any]:
         """Return plain values about the training examples for `report.json`."""
         return {}

@@ -1,0 +1,188 @@
+"""Scores of a model's text vectors, beside BM25, fusion, a re-ranker and other models, with intervals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertwright.base.files import new_file
+from bertwright.base.reporter import Heading, Line, Reporter, Rows
+from bertwright.inference.bert import Bert, embedding_warnings, load
+from bertwright.interop.model_files import model_folder
+from bertwright.interop.sentence_modules import read_sentence_modules
+from bertwright.metrics.ranking_scores import DEPTH, score_rankings
+from bertwright.metrics.statistics import Difference, compare
+from bertwright.models.pooling import Vectors
+from bertwright.search.bm25 import Bm25
+from bertwright.search.fusion import fuse_rankings
+from bertwright.tables.retrieval_folders import RetrievalSet, is_retrieval_folder
+from bertwright.tasks.embedding import Embedding
+from bertwright.tasks.embedding_scores import Embed, VectorScores, name_ranking_scores, rank_by_vectors
+from bertwright.tasks.labeled_texts import LabeledTexts, read_labeled_texts, score_vectors
+from bertwright.tasks.prediction import split_into_chunks
+from bertwright.tasks.score_formats import make_score_table
+from bertwright.tasks.unknown_rates import InputCounts
+from bertwright.training.context import ExecutionContext, execution_context
+
+if TYPE_CHECKING:
+    from bertwright.inference.evaluate import EvaluateSettings
+
+BM25, FUSION = "bm25", "fusion"
+BATCH_TOKENS = 8_192
+THRESHOLD = "_threshold"
+Rankings = Mapping[str, Sequence[str]]
+
+
+def scores_vectors(settings: EvaluateSettings) -> bool:
+    """Return whether it is the vectors of a model that are scored, not the predictions of its task."""
+    if settings.kind or any(map(is_retrieval_folder, settings.inputs)):
+        return True
+    return read_sentence_modules(model_folder(settings.model)) is not None
+
+
+def embed_by_role(model: Bert, counts: InputCounts, advance: Callable[[int], None] = lambda _: None) -> Embed:
+    """Return a function of texts and their role, whose name is that of a prompt that the model may have."""
+
+    def embed(texts: Sequence[str], role: str) -> Vectors:
+        modules = model.sentence_modules
+        prompt = role if modules is not None and role in modules.prompts else None
+        parts = [np.empty((0, model.vector_size()), np.float32)]
+        for chunk in split_into_chunks(texts):
+            vectors, more = model.embed_and_count(chunk, None, None, BATCH_TOKENS, None, prompt)
+            parts.append(vectors)
+            counts.add(more)
+            advance(len(chunk))
+        return np.concatenate(parts)
+
+    return embed
+
+
+def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str, float]:
+    """Print the scores of a model's vectors beside those that it is compared with; return the model's own by name.
+
+    Raises ValueError for data that has no labels, and for what it cannot be compared with.
+    """
+    task = settings.overrides.apply_to(Embedding())
+    texts = read_labeled_texts(settings.inputs, task.table_options, settings.split, settings.kind)
+    train = [row for path in settings.floor_train for row in task.read(path)]
+    reporter.record(Line(f"{', '.join(settings.inputs)}: {texts.description}"))
+    _check_compared(settings, texts)
+    counts = InputCounts()
+    with (
+        new_file(settings.output) if settings.output else nullcontext() as temporary,
+        execution_context(settings.device) as context,
+    ):
+        systems = {settings.model: _score_model(settings.model, texts, train, context, counts, reporter)}
+        for name in settings.compare:
+            if name not in (BM25, FUSION):
+                systems[name] = _score_model(name, texts, train, context, InputCounts(), reporter)
+        if texts.kind == "retrieval":
+            systems |= _score_rankings(settings, texts.data, context, reporter)
+        best = systems[settings.model]
+        differences = {name: compare(best.metric, best.examples, other.examples) for name, other in systems.items()}
+        del differences[settings.model]
+        if temporary is not None:
+            others = {name: one.scores for name, one in systems.items() if name != settings.model}
+            report: dict[str, Any] = dict(best.scores) | {"data": texts.description, "compared": others}
+            report["differences"] = {name: one.to_record() for name, one in differences.items()}
+            temporary.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for warning in embedding_warnings(counts):
+        reporter.note(warning)
+    reporter.record(Heading(f"{settings.model} on {texts.kind}"))
+    shown = {
+        name: {score: value for score, value in one.scores.items() if not score.endswith(THRESHOLD)}
+        for name, one in systems.items()
+    }
+    table = make_score_table(shown, best.metric)
+    reporter.record(Rows(table.columns, table.rows, texts=(0,)))
+    for name in (name for name in best.scores if name.endswith(THRESHOLD)):
+        reporter.record(Line(f"{name.replace('_', ' ')}: {best.scores[name]:.4f}"))
+    for name, difference in differences.items():
+        reporter.record(Line(f"{best.metric}: {_describe_difference(difference)} {name}"))
+    return best.scores
+
+
+def _check_compared(settings: EvaluateSettings, texts: LabeledTexts) -> None:
+    """Raise ValueError if documents are to be ranked where there are none."""
+    given = [f"--compare {name}" for name in settings.compare if name in (BM25, FUSION)]
+    given += [f"--reranker {settings.reranker}"] if settings.reranker else []
+    if given and texts.kind != "retrieval":
+        raise ValueError(f"{given[0]}: expected data for retrieval, got {texts.kind}; omit it")
+
+
+def _score_model(
+    name: str,
+    texts: LabeledTexts,
+    train: Sequence[Any],
+    context: ExecutionContext,
+    counts: InputCounts,
+    reporter: Reporter,
+) -> VectorScores:
+    model = load(model_folder(name), context.device, context.dtype)
+    with reporter.progress(f"embedding with {name}", None) as advance:
+        return score_vectors(texts, embed_by_role(model, counts, advance), train)
+
+
+def _score_rankings(
+    settings: EvaluateSettings, data: RetrievalSet, context: ExecutionContext, reporter: Reporter
+) -> dict[str, VectorScores]:
+    """Score BM25, its fusion with the vectors, and the re-ranker's order of the model's first documents."""
+    found: dict[str, Rankings] = {}
+    if {BM25, FUSION} & {*settings.compare}:
+        found[BM25] = rank_by_words(data)
+    if FUSION in settings.compare or settings.reranker:
+        model = load(model_folder(settings.model), context.device, context.dtype)
+        vectors = rank_by_vectors(data, embed_by_role(model, InputCounts()), max(DEPTH, settings.top))
+    if FUSION in settings.compare:
+        found[FUSION] = {name: [*fuse_rankings([vectors[name], found[BM25][name]])] for name in data.queries}
+    if BM25 not in settings.compare:
+        found.pop(BM25, None)
+    if settings.reranker:
+        found |= _rerank(settings, data, vectors, context, reporter)
+    return {
+        name: name_ranking_scores(score_rankings(rankings, data.judgements), "cosine_")
+        for name, rankings in found.items()
+    }
+
+
+def rank_by_words(data: RetrievalSet) -> dict[str, list[str]]:
+    """Return the ids of the first 100 documents of each query by BM25; of equal scores, the later id first."""
+    ids = sorted(data.documents, reverse=True)
+    index = Bm25.build(data.documents[name] for name in ids)
+    nearest = index.find([*data.queries.values()], DEPTH + 1)
+    return {
+        query: [ids[place] for place in places if place >= 0 and ids[place] != query][:DEPTH]
+        for query, places in zip(data.queries, nearest.positions.tolist(), strict=True)
+    }
+
+
+def _rerank(
+    settings: EvaluateSettings, data: RetrievalSet, first: Rankings, context: ExecutionContext, reporter: Reporter
+) -> dict[str, Rankings]:
+    """Return the re-ranker's order of the first documents; a missed answer counts as missed and, beside it, is added.
+
+    The second is what the evaluator of sentence-transformers does; it flatters.
+    """
+    reranker = load(model_folder(str(settings.reranker)), context.device, context.dtype)
+    plain, added = dict[str, Sequence[str]](), dict[str, Sequence[str]]()
+    with reporter.progress("re-ranking", len(data.queries)) as advance:
+        for query, text in data.queries.items():
+            top = [*first[query][: settings.top]]
+            missed = [name for name, grade in data.judgements[query].items() if grade > 0 and name not in top]
+            names = (*top, *missed)
+            ranked = reranker.rank(text, [data.documents[name] for name in names], top_k=len(names))
+            plain[query] = [names[one.position] for one in ranked if one.position < len(top)]
+            added[query] = [names[one.position] for one in ranked]
+            advance(1)
+    name = f"top {settings.top} re-ranked"
+    return {name: plain, f"{name}, missed answers added": added}
+
+
+def _describe_difference(difference: Difference) -> str:
+    interval = difference.interval
+    bounds = f", 95 % interval {interval.low:+.4f} to {interval.high:+.4f}" if interval else ""
+    return f"{difference.mean:+.4f}{bounds} against"

@@ -1,0 +1,127 @@
+"""`bertwright mine-negatives`: pairs with texts that a search finds near the anchor, though they do not belong to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bertwright.base.files import new_file
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
+from bertwright.base.text_display import shorten
+from bertwright.inference.bert import embedding_warnings, load
+from bertwright.inference.evaluate_vectors import embed_by_role
+from bertwright.inference.search_settings import MineSettings
+from bertwright.inference.text_vectors import normalize_vectors
+from bertwright.interop.model_files import model_folder
+from bertwright.search.bm25 import Bm25
+from bertwright.search.exact_search import find_nearest, score_pairs
+from bertwright.search.mining import Collection, Mined, MiningCounts, Pair, Rescore, by_anchor, group_positives, mine
+from bertwright.tables.retrieval_folders import read_documents
+from bertwright.tables.text_roles import TableOptions, read_text_table
+from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
+from bertwright.tasks.unknown_rates import InputCounts
+from bertwright.training.context import ExecutionContext, execution_context
+
+
+def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> MiningCounts:
+    """Write the pairs with their negatives; return what was counted. Raises ValueError for rows without a positive."""
+    rows = [row for path in settings.train for row in read_text_table(path, TableOptions(settings.columns)).rows]
+    pairs = [Pair(row.anchor, text) for row in rows for text in row.positives if row.score in (None, 1.0)]
+    if not pairs:
+        raise ValueError(f"{settings.train[0]}: no row has an anchor and a positive; name them with --columns")
+    corpus = [text for path in settings.corpus for _, text in read_documents(path)]
+    texts = Collection.of(pairs, corpus)
+    anchors = [*dict.fromkeys(pair.anchor.strip() for pair in pairs)]
+    with new_file(settings.output) as temporary, execution_context(settings.device) as context:
+        most = max(map(len, group_positives(pairs, texts).values()))
+        depth = min(settings.rules.to_rank + most, len(texts.texts))
+        search = _search_by_words if settings.by == "bm25" else _search_by_vectors
+        found, positive_scores = search(settings, pairs, anchors, texts, depth, context, reporter)
+        mined, counts = mine(pairs, texts, found, positive_scores, settings.rules, _open_reranker(settings, context))
+        lines = [json.dumps(_record(one, settings.scores), ensure_ascii=False) for one in mined if one.negatives]
+        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    _report(settings, mined, counts, reporter)
+    return counts
+
+
+def _search_by_words(
+    settings: MineSettings,
+    pairs: Sequence[Pair],
+    anchors: Sequence[str],
+    texts: Collection,
+    depth: int,
+    context: ExecutionContext,
+    reporter: Reporter,
+) -> tuple[Any, list[float]]:
+    index = Bm25.build(texts.texts)
+    found = by_anchor(anchors, index.find(anchors, depth))
+    return found, [float(index.score(pair.anchor)[texts.places[pair.positive.strip()]]) for pair in pairs]
+
+
+def _search_by_vectors(
+    settings: MineSettings,
+    pairs: Sequence[Pair],
+    anchors: Sequence[str],
+    texts: Collection,
+    depth: int,
+    context: ExecutionContext,
+    reporter: Reporter,
+) -> tuple[Any, list[float]]:
+    model, counts = load(model_folder(settings.model), context.device, context.dtype), InputCounts()
+    with reporter.progress("embedding", len(anchors) + len(texts.texts)) as advance:
+        embed = embed_by_role(model, counts, advance)
+        queries, vectors = (normalize_vectors(embed(*given)) for given in ((anchors, QUERY), (texts.texts, DOCUMENT)))
+    for warning in embedding_warnings(counts):
+        reporter.note(warning)
+    numbers = {anchor: number for number, anchor in enumerate(anchors)}
+    places = np.array([texts.places[pair.positive.strip()] for pair in pairs])
+    scores = score_pairs(queries, vectors, np.array([numbers[pair.anchor.strip()] for pair in pairs]), places)
+    return by_anchor(anchors, find_nearest(queries, vectors, depth)), scores.tolist()
+
+
+def _open_reranker(settings: MineSettings, context: ExecutionContext) -> Rescore | None:
+    if settings.reranker is None:
+        return None
+    reranker = load(model_folder(settings.reranker), context.device, context.dtype)
+
+    def rescore(query: str, texts: Sequence[str]) -> list[float]:
+        ranked = reranker.rank(query, texts, top_k=len(texts))
+        return [one.score for one in sorted(ranked, key=lambda one: one.position)]
+
+    return rescore
+
+
+def _record(one: Mined, with_scores: bool) -> dict[str, Any]:
+    record: dict[str, Any] = {"anchor": one.pair.anchor, "positive": one.pair.positive}
+    record |= {f"negative_{number}": text for number, text in enumerate(one.negatives, 1)}
+    return record | ({"pos_scores": [one.positive_score], "neg_scores": [*one.scores]} if with_scores else {})
+
+
+def _report(settings: MineSettings, mined: Sequence[Mined], counts: MiningCounts, reporter: Reporter) -> None:
+    """Print the scores of positives and negatives, what the rules left out, and texts at the margin."""
+    reporter.record(Heading(f"Negatives by {settings.by}"))
+    rows = []
+    for name, scores in (("positives", counts.positive_scores), ("negatives", counts.negative_scores)):
+        if scores:
+            quartiles = np.quantile(scores, [0, 0.25, 0.5, 0.75, 1])
+            rows.append((name, f"{len(scores):,}", *(f"{score:.3f}" for score in (np.mean(scores), *quartiles))))
+    reporter.record(Rows(("", "number", "mean", "lowest", "25 %", "median", "75 %", "highest"), rows))
+    left_out = {
+        "known positives or equal texts": f"{counts.known:,} found texts left out",
+        f"margin {settings.rules.margin:g}": f"{counts.margin:,} found texts left out",
+        f"fewer than {settings.rules.number}": f"{counts.fewer:,} of {len(mined):,} rows",
+        "no negative": f"{counts.none:,} of {len(mined):,} rows, which are not written",
+    }
+    reporter.record(Fields(left_out))
+    near = sorted((one for one in mined if one.at_margin), key=lambda one: one.at_margin[1] - one.positive_score)
+    for one in near[: settings.show_examples]:
+        text, score = one.at_margin or ("", 0.0)
+        shown = {"anchor": one.pair.anchor, f"positive {one.positive_score:.3f}": one.pair.positive}
+        reporter.record(
+            Fields({name: shorten(value) for name, value in (shown | {f"left out {score:.3f}": text}).items()})
+        )
+    written = sum(bool(one.negatives) for one in mined)
+    reporter.record(Line(f"{settings.output}: {written:,} rows"))

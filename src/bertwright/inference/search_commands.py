@@ -1,0 +1,60 @@
+"""`bertwright search build` and `search query`: an index of documents, and what it finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertwright.base.files import read_json, write_json
+from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
+from bertwright.base.text_display import shorten
+from bertwright.inference.bert import Bert, load
+from bertwright.inference.search_index import SearchIndex, write_index
+from bertwright.inference.search_settings import SearchBuildSettings, SearchQuerySettings
+from bertwright.interop.model_files import model_folder
+from bertwright.search.vector_index import Document, Hit
+from bertwright.tables.retrieval_folders import read_documents
+from bertwright.text.decoding import TextCodec
+from bertwright.text.stdin_texts import expand_stdin
+from bertwright.training.context import execution_context
+
+MODEL = "model.json"  # in an index: where its model was
+
+
+def build(settings: SearchBuildSettings, reporter: Reporter = SILENT) -> None:
+    """Write an index. Raises ValueError as `search.vector_index.build_index`."""
+    with execution_context(settings.device) as context:
+        model = load(model_folder(settings.model), context.device, context.dtype)
+        documents = (Document(*one) for path in settings.inputs for one in read_documents(path, settings.column))
+        options = (settings.dims, settings.precision, settings.bm25, settings.append)
+        number = write_index(model, documents, settings.index, options, reporter)
+    write_json(
+        settings.index / MODEL, str(Path(settings.model).resolve() if Path(settings.model).exists() else settings.model)
+    )
+    reporter.record(Line(f"{settings.index}: {number:,} documents"))
+    reporter.record(Line(f'bertwright search query {settings.index} "a question"'))
+
+
+def query(settings: SearchQuerySettings, reporter: Reporter = SILENT) -> list[list[Hit]]:
+    """Print the documents found for each query; return them."""
+    name = settings.model or (read_json(settings.index / MODEL) if (settings.index / MODEL).is_file() else None)
+    if name is None:
+        raise ValueError(f"{settings.index}: no index that says where its model is; name it with --model")
+    queries = expand_stdin(settings.queries, TextCodec())
+    with execution_context(settings.device) as context:
+        index = SearchIndex.open(settings.index, load(model_folder(name), context.device, context.dtype))
+        depth = settings.top if settings.reranker else settings.number
+        found = index.search(queries, depth, settings.by)
+        if settings.reranker:
+            reranker = load(model_folder(settings.reranker), context.device, context.dtype)
+            found = [rerank(reranker, text, hits, settings.number) for text, hits in zip(queries, found, strict=True)]
+    for text, hits in zip(queries, found, strict=True):
+        reporter.record(Heading(shorten(text)))
+        rows = [(hit.id, f"{hit.score:.4f}", shorten(hit.text)) for hit in hits]
+        reporter.record(Rows(("id", "score", "text"), rows, texts=(2,)) if rows else Line("nothing found", "minor"))
+    return found
+
+
+def rerank(reranker: Bert, text: str, hits: list[Hit], number: int) -> list[Hit]:
+    """Return the first documents in a re-ranker's order, with its scores."""
+    ranked = reranker.rank(text, [hit.text for hit in hits], top_k=number) if hits else []
+    return [hits[one.position]._replace(score=one.score) for one in ranked]

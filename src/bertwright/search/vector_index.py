@@ -1,0 +1,265 @@
+"""A folder with the vectors of documents: built in constant memory, resumed after a kill, extended, searched exactly.
+
+    index.json       the number of documents, and what has computed the vectors
+    vectors.npy      N × D float32 of length 1, or int8
+    scales.npy       N float32, of int8: a vector is its whole numbers times its scale
+    documents.jsonl  id and text of each document
+    ends.npy         N int64, where each line of documents.jsonl ends
+
+Numbers are appended in chunks of documents. `index.json` is written after each chunk and says how much of the files
+counts, so that a killed build goes on with the next chunk. N documents, D numbers per vector.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bertwright.base.files import digest_bytes, ensure_folder, lock_folder, read_json, write_json
+from bertwright.base.npy import npy_header
+from bertwright.search.bm25 import POSTINGS, Bm25
+from bertwright.search.exact_search import Neighbours, Vectors, find_nearest, score_pairs
+from bertwright.search.fusion import fuse_rankings
+
+Precision = Literal["float32", "int8", "both"]
+EmbedDocuments = Callable[[Sequence[str]], Vectors]
+
+INDEX, DOCUMENTS, ENDS = "index.json", "documents.jsonl", "ends.npy"
+FLOATS, WHOLE, SCALES = "vectors.npy", "vectors_int8.npy", "scales.npy"
+CHUNK = 1_024  # documents that are embedded and written at a time; a resumed build must have the same chunks
+WIDER = 4  # times k candidates by int8, which float32 orders
+FUSED = 100  # documents of each ranking that are fused
+
+
+class Document(NamedTuple):
+    """A document of an index."""
+
+    id: str
+    text: str
+
+
+class Hit(NamedTuple):
+    """A document that was found."""
+
+    id: str
+    score: float
+    """Cosine, BM25's score, or the sum of reciprocal ranks."""
+    text: str
+
+
+@dataclass(frozen=True)
+class IndexDescription:
+    """What the vectors of an index are: queries must be embedded in the same way."""
+
+    model: Mapping[str, Any]
+    """Digest and settings of the model."""
+    dims: int
+    precision: Precision
+    has_bm25: bool
+
+    def files(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Return type and shape of a document's numbers in each .npy file."""
+        files: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {ENDS: (np.dtype("<i8"), ())}
+        if self.precision != "int8":
+            files[FLOATS] = np.dtype("<f4"), (self.dims,)
+        if self.precision != "float32":
+            files |= {WHOLE: (np.dtype("i1"), (self.dims,)), SCALES: (np.dtype("<f4"), ())}
+        return files
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the description as a JSON object."""
+        return {"format": 1, "model": dict(self.model), "dims": self.dims, "precision": self.precision} | {
+            "bm25": self.has_bm25
+        }
+
+
+def build_index(
+    folder: Path,
+    documents: Iterable[Document],
+    description: IndexDescription,
+    embed: EmbedDocuments,
+    append: bool = False,
+) -> Iterator[int]:
+    """Write documents to a new index or, with `append`, behind those of a finished one; yield their number at times.
+
+    An unfinished build is resumed: the documents must be those of the interrupted call. Raises ValueError if they are
+    others, if there are none, if the vectors of the index are another model's, and for a finished index without
+    `append`.
+    """
+    with lock_folder(folder):
+        state = _read_state(folder, description)
+        if state["complete"] and not append:
+            raise ValueError(f"{folder}: already an index of {state['documents']:,} documents; --append True adds more")
+        first = state["documents"] if state["complete"] else state["before"]
+        done, digest, total = state["documents"] - first, "", first
+        state |= {"complete": False, "before": first}
+        given = iter(documents)
+        while chunk := [*islice(given, CHUNK)]:
+            total += len(chunk)
+            digest = digest_bytes(digest.encode(), *(part.encode() for document in chunk for part in document))
+            if total - first <= done:
+                if total == state["documents"] and digest != state["digest"]:
+                    raise ValueError(f"{folder}: an unfinished index of other documents; give the same, or delete it")
+                continue
+            _append(folder, description, state["documents"], chunk, embed([document.text for document in chunk]))
+            state |= {"documents": total, "digest": digest}
+            write_json(folder / INDEX, state)
+            yield total
+        if total - first < done or total == first:
+            raise ValueError(f"{folder}: expected at least {max(done, 1):,} documents, got {total - first:,}")
+        if description.has_bm25:
+            Bm25.build(document.text for document in read_all(folder, total)).save(folder)
+        write_json(folder / INDEX, state | {"complete": True})
+
+
+def _read_state(folder: Path, description: IndexDescription) -> dict[str, Any]:
+    """Return the content of `index.json`, or that of an empty index."""
+    wanted = description.to_record()
+    if not (folder / INDEX).is_file():
+        if odd := [path.name for path in folder.iterdir() if not path.name.startswith(".")]:
+            raise ValueError(f"{folder}: expected an index or a new folder, got {odd[0]}; choose another folder")
+        return wanted | {"documents": 0, "before": 0, "digest": "", "complete": False}
+    state: dict[str, Any] = read_json(folder / INDEX)
+    for name, value in wanted.items():
+        if state.get(name) != value:
+            raise ValueError(f"{folder / INDEX}: {describe_change(name, state.get(name), value)}; build another index")
+    return state
+
+
+def describe_change(name: str, before: Any, after: Any) -> str:
+    """Say which setting of an index is another one."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        name = next((key for key in after if before.get(key) != after[key]), name)
+        before, after = before.get(name), after.get(name)
+    return f"its {name} is {before!r}, not {after!r}"
+
+
+def _append(
+    folder: Path, description: IndexDescription, done: int, chunk: Sequence[Document], vectors: Vectors
+) -> None:
+    """Write a chunk behind the first `done` documents; what an interrupted call wrote there is replaced."""
+    ensure_folder(folder)
+    lengths = np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
+    unit = (vectors / np.where(lengths == 0, 1, lengths)).astype("<f4")
+    largest = np.abs(unit).max(1)
+    scales = (np.where(largest == 0, 1, largest) / 127).astype("<f4")
+    lines = [json.dumps([*document], ensure_ascii=False).encode() + b"\n" for document in chunk]
+    start = int(_map(folder, ENDS, description, done)[-1]) if done else 0
+    with _open_at(folder / DOCUMENTS, start) as file:
+        file.write(b"".join(lines))
+    values = {
+        ENDS: start + np.cumsum([len(line) for line in lines]),
+        FLOATS: unit,
+        WHOLE: np.rint(unit / scales[:, None]),
+        SCALES: scales,
+    }
+    for name, (dtype, shape) in description.files().items():
+        header = npy_header(dtype, (done + len(chunk), *shape))
+        with _open_at(folder / name, 0 if not done else None) as file:
+            file.write(header)
+            file.seek(len(header) + done * dtype.itemsize * int(np.prod(shape)))
+            file.truncate()
+            file.write(values[name].astype(dtype).tobytes())
+
+
+def _open_at(path: Path, start: int | None) -> IO[bytes]:
+    """Open a file to write at a place, behind which it is cut off; None: at its start, without cutting."""
+    file = path.open("r+b" if path.exists() else "w+b")
+    if start is not None:
+        file.seek(start)
+        file.truncate()
+    return file
+
+
+def _map(folder: Path, name: str, description: IndexDescription, count: int) -> npt.NDArray[Any]:
+    """Map the numbers of the first `count` documents into memory."""
+    dtype, shape = description.files()[name]
+    header = len(npy_header(dtype, (count, *shape)))
+    try:
+        return np.memmap(folder / name, dtype, "r", header, (count, *shape))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder / name}: not whole ({error}); restore it, or build the index again") from None
+
+
+def read_all(folder: Path, count: int) -> Iterator[Document]:
+    """Yield the first `count` documents."""
+    with (folder / DOCUMENTS).open("rb") as file:
+        for line in islice(file, count):
+            yield Document(*json.loads(line))
+
+
+def read_document(file: IO[bytes], start: int) -> Document:
+    """Read the document whose line starts at a byte of `documents.jsonl`."""
+    file.seek(start)
+    return Document(*json.loads(file.readline()))
+
+
+class VectorIndex:
+    """A finished index, whose numbers are mapped into memory."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open an index. Raises ValueError for a folder that is none, and for an unfinished one."""
+        if not (folder / INDEX).is_file():
+            raise ValueError(
+                f"{folder}: no index ({INDEX} is missing); bertwright search build MODEL FILE --index {folder}"
+            )
+        state = read_json(folder / INDEX)
+        if not state["complete"]:
+            raise ValueError(f"{folder}: its build was interrupted; run the same bertwright search build again")
+        self.folder, self.size = folder, state["documents"]
+        self.description = IndexDescription(state["model"], state["dims"], state["precision"], state["bm25"])
+        self.arrays = {name: _map(folder, name, self.description, self.size) for name in self.description.files()}
+        self._bm25: Bm25 | None = None
+
+    def find_by_vectors(self, queries: Vectors, k: int) -> Neighbours:
+        """Find the nearest documents of queries of length 1; by int8, 4 · k candidates, which float32 orders if kept."""
+        if WHOLE not in self.arrays:
+            return find_nearest(queries, self.arrays[FLOATS], k)
+        wider = k if FLOATS not in self.arrays else min(WIDER * k, self.size)
+        near = find_nearest(queries, self.arrays[WHOLE], wider, self.arrays[SCALES])
+        if FLOATS not in self.arrays:
+            return near
+        rows, places = np.repeat(np.arange(len(queries)), wider), near.positions.ravel()
+        scores = score_pairs(queries, self.arrays[FLOATS], rows, places).reshape(near.scores.shape)
+        order = np.lexsort((near.positions, -scores), axis=1)[:, :k]
+        return Neighbours(np.take_along_axis(near.positions, order, 1), np.take_along_axis(scores, order, 1))
+
+    def find_by_words(self, queries: Sequence[str], k: int) -> Neighbours:
+        """Find documents by BM25. Raises ValueError for an index without it."""
+        if not self.description.has_bm25 or not (self.folder / POSTINGS).is_file():
+            raise ValueError(f"{self.folder}: has no BM25; build it with --bm25 True")
+        self._bm25 = self._bm25 or Bm25.load(self.folder)
+        return self._bm25.find(queries, k)
+
+    def find_by_both(self, queries: Sequence[str], vectors: Vectors, k: int) -> Neighbours:
+        """Find documents by the sum of their reciprocal ranks in both orders."""
+        depth = min(max(FUSED, k), self.size)
+        both = (self.find_by_vectors(vectors, depth), self.find_by_words(queries, depth))
+        positions, scores = np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32)
+        for number in range(len(queries)):
+            ranked = fuse_rankings([[place for place in one.positions[number].tolist() if place >= 0] for one in both])
+            best = [*ranked.items()][:k]
+            positions[number, : len(best)] = [place for place, _ in best]
+            scores[number, : len(best)] = [score for _, score in best]
+        return Neighbours(positions, scores)
+
+    def hits(self, found: Neighbours) -> list[list[Hit]]:
+        """Return the documents that were found, for each query."""
+        ends = self.arrays[ENDS]
+        with (self.folder / DOCUMENTS).open("rb") as file:
+            return [
+                [
+                    Hit(document.id, score, document.text)
+                    for place, score in zip(places, scores, strict=True)
+                    if place >= 0
+                    for document in [read_document(file, int(ends[place - 1]) if place else 0)]
+                ]
+                for places, scores in zip(found.positions.tolist(), found.scores.tolist(), strict=True)
+            ]

@@ -1,0 +1,140 @@
+"""Labeled texts on which vectors are scored: the kind of data follows from a folder's layout or a table's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from bertwright.base.settings import did_you_mean
+from bertwright.tables.question_files import QuestionFormat, read_questions
+from bertwright.tables.retrieval_folders import RetrievalSet, is_retrieval_folder, read_retrieval_folder
+from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
+from bertwright.tasks import embedding_scores
+from bertwright.tasks.embedding_data import find_kind
+from bertwright.tasks.embedding_scores import Embed, VectorScores
+from bertwright.tasks.ranking_examples import read_queries
+from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
+from bertwright.text.sources import find_file
+
+Kind = Literal["retrieval", "similarity", "pairs", "triplets", "classes", "translations", "reranking"]
+TRANSLATED = {"english", "non_english", "source", "target", "src", "tgt"}  # columns of translations
+
+
+class LabeledTexts(NamedTuple):
+    """Data of one kind."""
+
+    kind: Kind
+    data: Any
+    """A RetrievalSet, a list of RankingExample for re-ranking, else a list of TextRow."""
+    description: str
+    """Kind, numbers and roles of the columns, for people."""
+
+
+def read_labeled_texts(
+    paths: Sequence[str], options: TableOptions, split: str = "test", kind: str | None = None
+) -> LabeledTexts:
+    """Read a folder in BEIR's layout, questions in SQuAD's, or tables; a `kind` replaces what their columns say.
+
+    Raises ValueError for data without labels, and for a kind that the columns do not allow.
+    """
+    if kind not in (None, *get_args(Kind)):
+        raise ValueError(f"--kind {kind}: {did_you_mean(str(kind), get_args(Kind))}")
+    if any(map(is_retrieval_folder, paths)):
+        if len(paths) > 1 or kind not in (None, "retrieval"):
+            raise ValueError(f"{paths[0]}: a folder with corpus.jsonl is scored by itself, as retrieval")
+        found = read_retrieval_folder(Path(paths[0]), split)
+        return LabeledTexts("retrieval", found, _describe_retrieval(found, f"split {split}"))
+    if all(map(_has_paragraphs, paths)) and not options.columns:
+        found = _questions_as_retrieval(paths, options)
+        return LabeledTexts("retrieval", found, _describe_retrieval(found, "question → paragraph"))
+    if kind == "translations" and len(paths) == 2:
+        rows, roles = _read_parallel(paths, options), f"{paths[0]} → {paths[1]}"
+    else:
+        tables = [read_text_table(path, options) for path in paths]
+        rows, roles = [row for table in tables for row in table.rows], tables[0].roles.describe()
+        if kind is None and {*tables[0].roles.named.values()} & TRANSLATED:
+            kind = "translations"
+    by_columns = find_kind(rows)
+    chosen = _choose_kind(kind, by_columns, rows)
+    description = f"{chosen}, {len(rows):,} rows ({roles})"
+    if chosen == "retrieval":
+        found = embedding_scores.rows_as_retrieval(rows)
+        return LabeledTexts(chosen, found, f"{_describe_retrieval(found, roles)}")
+    if chosen == "reranking":
+        examples = [example for path in paths for example in read_queries(path, options, with_teacher=False)]
+        return LabeledTexts(chosen, examples, f"{chosen}, {len(examples):,} queries ({roles})")
+    return LabeledTexts(chosen, rows, description)
+
+
+def score_vectors(texts: LabeledTexts, embed: Embed, train: Sequence[TextRow] = ()) -> VectorScores:
+    """Score vectors on data of any kind; `train`: rows from which the texts of each class are drawn."""
+    if texts.kind == "classes":
+        return embedding_scores.score_classes(train or texts.data, texts.data, embed)
+    scorers: Mapping[Kind, Any] = {
+        "retrieval": embedding_scores.score_retrieval,
+        "similarity": embedding_scores.score_similarity,
+        "pairs": embedding_scores.score_pairs,
+        "triplets": embedding_scores.score_triplets,
+        "translations": embedding_scores.score_translations,
+        "reranking": embedding_scores.score_candidates,
+    }
+    scored: VectorScores = scorers[texts.kind](texts.data, embed)
+    return scored
+
+
+def _choose_kind(kind: str | None, by_columns: str, rows: Sequence[TextRow]) -> Kind:
+    """Return the kind to score. Raises ValueError if the columns do not allow it."""
+    allowed: dict[str, tuple[Kind, ...]] = {
+        "similarity": ("similarity",),
+        "pairs": ("reranking", "pairs") if _has_candidates(rows) else ("pairs", "reranking"),
+        "triplets": ("triplets", "reranking", "retrieval"),
+        "retrieval": ("retrieval", "translations"),
+        "classes": ("classes",),
+    }
+    if by_columns not in allowed:
+        raise ValueError(
+            f"{rows[0].location}: texts alone cannot be scored; expected pairs, a score, a label, negatives or classes"
+        )
+    found = next((one for one in allowed[by_columns] if kind in (None, one)), None)
+    if found is None:
+        raise ValueError(
+            f"--kind {kind}: {rows[0].location} has columns for {' or '.join(allowed[by_columns])}; choose one of these"
+        )
+    return found
+
+
+def _has_candidates(rows: Sequence[TextRow]) -> bool:
+    """Return whether labeled pairs are candidates of queries: most anchors occur in several rows."""
+    return len({row.anchor for row in rows}) <= len(rows) / 2
+
+
+def _describe_retrieval(found: RetrievalSet, what: str) -> str:
+    judged = sum(map(len, found.judgements.values()))
+    numbers = f"{len(found.queries):,} queries, {len(found.documents):,} documents, {judged:,} judgements"
+    return f"retrieval, {numbers} ({what})"
+
+
+def _has_paragraphs(path: str) -> bool:
+    """Return whether a file begins as SQuAD's JSON does."""
+    if ".json" not in path or ".jsonl" in path:
+        return False
+    return '"paragraphs"' in next(decode_blocks(find_file(path), TextCodec(), ReadStats()), "")
+
+
+def _questions_as_retrieval(paths: Sequence[str], options: TableOptions) -> RetrievalSet:
+    """Return questions with their paragraphs as documents."""
+    rows = [
+        TextRow(example.question, example.location, (example.context,))
+        for path in paths
+        for example in read_questions(path, form=QuestionFormat(options.encoding))
+    ]
+    return embedding_scores.rows_as_retrieval(rows)
+
+
+def _read_parallel(paths: Sequence[str], options: TableOptions) -> list[TextRow]:
+    """Return line n of two files as a pair. Raises ValueError for files of different lengths."""
+    first, second = (read_text_table(path, options).rows for path in paths)
+    if len(first) != len(second):
+        raise ValueError(f"{paths[0]} and {paths[1]}: {len(first):,} and {len(second):,} texts; expected equal numbers")
+    return [row._replace(positives=(other.anchor,)) for row, other in zip(first, second, strict=True)]
