@@ -52,7 +52,6 @@ RESUME_OVERRIDES = (
 )
 
 
-VECTOR_RATE = 2e-5  # learning rate of text vectors, for BASE (sentence-transformers)
 HeadInit = Literal["random", "fit"]
 # Training items up to which a head is fitted by default, in all and per label (decision 26).
 MAX_FITTED_ITEMS, MAX_FITTED_PER_LABEL = 512, 10
@@ -90,6 +89,12 @@ def paper_optimizer() -> OptimizerSettings:
     return OptimizerSettings(learning_rate=3e-5, warmup_ratio=0.1, bias_correction=True)
 
 
+def base_learning_rate(task: str) -> float:
+    """Return the peak rate for BASE on a task type, unless the paper names one for a published task."""
+    own = TASK_TYPES[task].base_learning_rate if task in TASK_TYPES else None
+    return own or paper_optimizer().learning_rate
+
+
 def task_name(table: Mapping[str, Any]) -> str:
     """Return the value of --task in a TOML table of fine-tuning; empty if there is none."""
     task = table.get("task")
@@ -101,7 +106,7 @@ def embedding_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
 
     Files that cannot be read are reported when they are read again.
     """
-    rate = default_learning_rate(VECTOR_RATE, read_hidden_size(table.get("model")))
+    rate = default_learning_rate(base_learning_rate(Embedding.kind), read_hidden_size(table.get("model")))
     optimizer = {"learning_rate": rate, "weight_decay": 0.0}
     try:
         settings = from_table(TaskSettings, dict(table["task"]), "task")
@@ -289,7 +294,7 @@ class FinetuneSettings:
         if task_name(table) == Embedding.kind:
             return embedding_defaults(table)
         paper = paper_settings(table)
-        base = paper.learning_rate if paper else paper_optimizer().learning_rate
+        base = paper.learning_rate if paper else base_learning_rate(task_name(table))
         rate = {"learning_rate": default_learning_rate(base, read_hidden_size(table.get("model")))}
         if paper is None:
             return {"optimizer": rate}
@@ -309,8 +314,7 @@ class FinetuneSettings:
         system = system_of_model(self.model)
         rate = system.finetune_rate if system else None
         paper = paper_settings({"task": {"task": self.task.task}}) if rate is None else None
-        base = rate or (paper.learning_rate if paper else paper_optimizer().learning_rate)
-        base = VECTOR_RATE if self.task.task == Embedding.kind else base
+        base = rate or (paper.learning_rate if paper else base_learning_rate(self.task.task))
         if base < own[0] == default_learning_rate(base, hidden_size):
             text += f" (chosen by the hidden size, {hidden_size}; BASE: {base:g})"
         if paper is None:
