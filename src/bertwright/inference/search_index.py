@@ -59,9 +59,9 @@ class SearchIndex:
     ) -> SearchIndex:
         """Embed texts and write an index with BM25 into a new folder, in constant memory; a killed build is resumed.
 
-        `ids`: one per text; unset: their numbers, from 1. `dims`: keep this many numbers of each vector, of a model that
-        was trained for it. `precision`: float32; int8, a quarter of the size; or both, where int8 finds candidates that
-        float32 orders. Raises ValueError for an existing index, and for numbers of texts and ids that differ.
+        `ids`: one per text; unset: their numbers, from 1. `dims`: keep this many numbers of each vector, of a model
+        that was trained for it. `precision`: float32; int8, a quarter of the size; or both, where int8 finds candidates
+        that float32 orders. Raises ValueError for an existing index, and for numbers of texts and ids that differ.
         """
         names = map(str, range(1, 1 << 62)) if ids is None else ids
         documents = (Document(name, text) for name, text in zip(names, texts, strict=ids is not None))

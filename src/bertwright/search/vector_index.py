@@ -219,7 +219,7 @@ class VectorIndex:
         self._bm25: Bm25 | None = None
 
     def find_by_vectors(self, queries: Vectors, k: int) -> Neighbours:
-        """Find the nearest documents of queries of length 1; by int8, 4 · k candidates, which float32 orders if kept."""
+        """Find the nearest documents of queries of length 1; int8 finds 4 · k, which float32 orders if it is kept."""
         if WHOLE not in self.arrays:
             return find_nearest(queries, self.arrays[FLOATS], k)
         wider = k if FLOATS not in self.arrays else min(WIDER * k, self.size)
