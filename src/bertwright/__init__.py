@@ -5,8 +5,8 @@ A trained model is two calls:
     model = bertwright.load("run/model")
     model.fill_mask("Paris is the [MASK] of France.")
 
-A pre-trained model has `fill_mask` and `next_sentence`, a fine-tuned one `classify`, `choose`, `tag` or `answer`. Every
-model has `embed` for text vectors, `features` for word vectors, and `attention`.
+A pre-trained model has `fill_mask` and `next_sentence`, a fine-tuned one `classify`, `choose`, `tag`, `answer` or
+`rank`. Every model has `embed` for text vectors, `features` for word vectors, and `attention`.
 
 The functions that train one take a settings object each. They do the same as the commands of the command line, but
 print nothing: what the user should know becomes a Python warning. With `terminal_reporter()` as second argument they

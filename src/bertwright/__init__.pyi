@@ -12,6 +12,8 @@ from .finetuning.settings import FinetuneSettings as FinetuneSettings
 from .finetuning.settings import TuningSettings as TuningSettings
 from .inference.bert import Bert as Bert
 from .inference.bert import load as load
+from .inference.distill import DistillSettings as DistillSettings
+from .inference.distill import distill as distill
 from .inference.evaluate import EvaluateSettings as EvaluateSettings
 from .inference.evaluate import evaluate as evaluate
 from .inference.predict import predict as predict

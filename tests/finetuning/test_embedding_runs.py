@@ -18,6 +18,7 @@ from torch import Tensor
 import bertwright
 from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE
+from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.models.task_model import EncoderForTask
@@ -263,3 +264,73 @@ def test_unusable_data_is_refused_with_its_place(
         settings = make_run(tmp_path / "run", "pairs", options)
         finetune(replace(settings, task=replace(settings.task, train=(str(path),))), MUTE)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_guide_is_a_folder_of_any_model(tmp_path: Path, make_run: Make, tiny_bert: Path) -> None:
+    plain, guided = (
+        make_run(tmp_path / name, "pairs", options, epochs=0.5, log_every=1)
+        for name, options in (("plain", {}), ("guided", {"guide": str(tiny_bert), "guide_margin": -0.001}))
+    )
+    losses = []
+    for settings in (plain, guided):
+        finetune(settings, MUTE)
+        losses.append(next(record["loss"] for record in read_untimed(settings.run) if record["kind"] == "train"))
+    assert losses[1] < losses[0]  # fewer wrong answers
+
+
+def write_retrieval_set(folder: Path) -> None:
+    """Write documents and queries about nouns, in BEIR's layout."""
+    rng = np.random.default_rng(4)
+    documents = [{"_id": f"d{n}", "title": "", "text": sentence(rng, n % 10)} for n in range(30)]
+    queries = [{"_id": f"q{n}", "text": sentence(rng, n % 10)} for n in range(20)]
+    (folder / "qrels").mkdir(parents=True)
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split, numbers in (("train", range(10)), ("test", range(10, 20))):
+        lines = [f"q{n}\td{n % 10 + k}\t1" for n in numbers for k in (0, 10, 20)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+
+
+def test_folders_of_beir_are_read_for_training_and_scores(tmp_path: Path, make_run: Make) -> None:
+    write_retrieval_set(tmp_path / "nouns")
+    settings = make_run(tmp_path / "run", "pairs", epochs=8.0)
+    files = {"train": (str(tmp_path / "nouns"),), "dev": (str(tmp_path / "nouns" / "qrels" / "test.tsv"),)}
+    finetune(replace(settings, task=replace(settings.task, **files, test=(str(tmp_path / "nouns"),))), MUTE)
+    report = read_json(tmp_path / "run" / "report.json")
+    assert report["metric"] == "cosine_ndcg@10"
+    assert list(report["scores"]) == ["dev before", "dev", "test before", "test"]
+    assert report["scores"]["test"] == report["scores"]["dev"]
+    assert report["scores"]["dev"]["cosine_ndcg@10"] > report["scores"]["dev before"]["cosine_ndcg@10"] + 0.1
+    assert 0 < report["gain"]["dev"]["low"] < report["gain"]["dev"]["mean"] < report["gain"]["dev"]["high"]
+
+
+def test_loaded_model_embeds_queries_documents_and_first_numbers(tmp_path: Path, make_run: Make) -> None:
+    options = {"prompts": ("query=find the ",), "dims": (32, 8)}
+    model = bertwright.load(finetune(make_run(tmp_path / "run", "pairs", options, epochs=0.5), MUTE))
+    texts = ["the bear sees", "the forest"]
+    np.testing.assert_array_equal(model.embed_query(texts), model.embed(texts, prompt_name="query"))
+    np.testing.assert_array_equal(model.embed_document(texts), model.embed(texts))
+    short = model.embed(texts, dims=8)
+    expected = model.embed(texts)[:, :8]
+    np.testing.assert_allclose(short, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-6)
+    vectors = model.embed(texts)
+    np.testing.assert_allclose(model.similarity(texts, "the bear sees"), vectors @ vectors[:1].T, atol=1e-6)
+    np.testing.assert_array_equal(model.similarity(vectors, texts), model.similarity(texts, vectors))
+    with pytest.raises(ValueError, match="dims: expected 1 to the 32"):
+        model.embed(texts, dims=33)
+
+
+@pytest.mark.parametrize(
+    ("table", "batch_size", "epochs"), [("pairs", 64, 10.0), ("rated", 32, 4.0), ("classes", 64, 10.0)]
+)
+def test_defaults_follow_from_the_rows(
+    table: str, batch_size: int, epochs: float, tables: Path, tiny_bert: Path
+) -> None:
+    given = {
+        "run": "run",
+        "model": str(tiny_bert),
+        "task": {"task": "embedding", "train": [str(tables / f"{table}.tsv")]},
+    }
+    settings = from_table(FinetuneSettings, given, "settings")
+    assert (settings.batch_size, settings.epochs) == (batch_size, epochs)
+    assert (settings.optimizer.learning_rate, settings.optimizer.weight_decay) == (3e-4, 0.0)

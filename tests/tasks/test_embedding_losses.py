@@ -214,3 +214,19 @@ def test_masked_pairs_are_counted() -> None:
     objective = VectorObjective.of(Embedding(vector_loss="ranking"), rows)
     sums = objective(make_vectors(6), torch.from_numpy(label_texts(rows))).sums
     assert float(sums["masked_pairs"]) == 2
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.1])
+def test_guide_masks_what_it_finds_nearer(margin: float) -> None:
+    """Of GISTEmbed's four matrices, only the one of anchors and texts is used: the formula in full."""
+    rows = make_pairs(6)
+    guide = embedding_losses.unit(torch.tensor(np.random.default_rng(3).normal(size=(12, 5))))
+    task = Embedding(vector_loss="ranking", guide="given below", guide_margin=margin)
+    unguided = VectorObjective.of(Embedding(vector_loss="ranking"), rows)
+    objective = VectorObjective(task, unguided.known, unguided.reverse, guide)
+    one, two = make_vectors(12), make_vectors(12)
+    near = guide[0::2] @ guide[1::2].T
+    wrong = [[j for j in range(6) if j != i and near[i, j] <= near[i, i] - margin] for i in range(6)]
+    assert 0 < sum(map(len, wrong)) < 25
+    value, expected = objective(one, torch.from_numpy(label_texts(rows))).loss, direct_ranking(two, wrong, 6)
+    assert float(value.detach()) == pytest.approx(float(expected.detach()), abs=1e-6)

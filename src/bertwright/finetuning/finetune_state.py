@@ -215,10 +215,9 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, repo
         if "pooler" in started.missing_heads:
             reporter.note("the model has no pooler: a new one starts from random weights")
         elif (pooler := getattr(model.head, "pooler", None)) is not None and is_untrained(pooler.dense):
-            reporter.note(
-                "the model's pooler was never trained; fine-tuning trains it from its initial weights, and "
-                "--pooling mean reads the states of all tokens instead"
-            )
+            other = ", and --pooling mean reads the states of all tokens instead" if hasattr(task, "pooling") else ""
+            note = "the model's pooler was never trained; fine-tuning trains it from its initial weights"
+            reporter.note(f"{note}{other}")
     task.initialize_head(model.head)
     return model
 

@@ -16,6 +16,7 @@ from bertwright.base.settings import (
     check_limit,
     check_minimum,
     check_range,
+    from_table,
     written_docs,
 )
 from bertwright.interop.model_files import OWN_HEAD, check_model, locate_config, model_folder
@@ -23,8 +24,11 @@ from bertwright.models.pooling import HEAD_POOLINGS, HeadPoolingName, check_pool
 from bertwright.systems import registry
 from bertwright.systems.finetune_request import BASE_HIDDEN_SIZE, FinetuneRequest, default_learning_rate
 from bertwright.systems.word_settings import WordModelSettings
+from bertwright.tasks.embedding import Embedding
+from bertwright.tasks.embedding_data import default_schedule
 from bertwright.tasks.presets import PRESETS, SPLITS, TaskSettings, paper_settings
 from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task_data import read_examples
 from bertwright.tasks.task_types import TASK_TYPES
 from bertwright.text.sources import check_exist
 from bertwright.training.device_settings import DeviceSettings
@@ -85,10 +89,37 @@ def paper_optimizer() -> OptimizerSettings:
     return OptimizerSettings(learning_rate=3e-5, warmup_ratio=0.1, bias_correction=True)
 
 
+def base_learning_rate(task: str) -> float:
+    """Return the peak rate for BASE on a task type, unless the paper names one for a published task."""
+    own = TASK_TYPES[task].base_learning_rate if task in TASK_TYPES else None
+    return own or paper_optimizer().learning_rate
+
+
+def task_name(table: Mapping[str, Any]) -> str:
+    """Return the value of --task in a TOML table of fine-tuning; empty if there is none."""
+    task = table.get("task")
+    return str(task.get("task")) if isinstance(task, Mapping) else ""
+
+
+def embedding_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that suit the training rows of text vectors, as sentence-transformers recommends them.
+
+    Files that cannot be read are reported when they are read again.
+    """
+    rate = default_learning_rate(base_learning_rate(Embedding.kind), read_hidden_size(table.get("model")))
+    optimizer = {"learning_rate": rate, "weight_decay": 0.0}
+    try:
+        settings = from_table(TaskSettings, dict(table["task"]), "task")
+        task, rows = settings.build_task(), read_examples(settings.build_task(), settings, "train")
+        batch_size, epochs = default_schedule(task.vector_loss if isinstance(task, Embedding) else None, rows)
+    except (ValueError, OSError, KeyError):
+        return {"optimizer": optimizer}
+    return {"epochs": epochs, "batch_size": batch_size, "optimizer": optimizer}
+
+
 def make_request(table: Mapping[str, Any]) -> FinetuneRequest:
     """Return what the default settings of a system depend on, from a TOML table of fine-tuning."""
-    task, words = table.get("task"), table.get("words")
-    name = str(task.get("task")) if isinstance(task, Mapping) else ""
+    name, words = task_name(table), table.get("words")
     preset = PRESETS[name].task if name in PRESETS else None
     return FinetuneRequest(
         task=name,
@@ -260,8 +291,10 @@ class FinetuneSettings:
         system = system_of_model(table.get("model"))
         if system is not None and system.finetune_defaults is not None:
             return system.finetune_defaults(make_request(table))
+        if task_name(table) == Embedding.kind:
+            return embedding_defaults(table)
         paper = paper_settings(table)
-        base = paper.learning_rate if paper else paper_optimizer().learning_rate
+        base = paper.learning_rate if paper else base_learning_rate(task_name(table))
         rate = {"learning_rate": default_learning_rate(base, read_hidden_size(table.get("model")))}
         if paper is None:
             return {"optimizer": rate}
@@ -281,7 +314,7 @@ class FinetuneSettings:
         system = system_of_model(self.model)
         rate = system.finetune_rate if system else None
         paper = paper_settings({"task": {"task": self.task.task}}) if rate is None else None
-        base = rate or (paper.learning_rate if paper else paper_optimizer().learning_rate)
+        base = rate or (paper.learning_rate if paper else base_learning_rate(self.task.task))
         if base < own[0] == default_learning_rate(base, hidden_size):
             text += f" (chosen by the hidden size, {hidden_size}; BASE: {base:g})"
         if paper is None:

@@ -239,6 +239,7 @@ class Bert:
         batch_tokens: int = 8192,
         max_length: int | None = None,
         prompt_name: str | None = None,
+        dims: int | None = None,
     ) -> Vectors:
         """Compute one vector per text: N × H float32 for a list of N texts, H float32 for one text.
 
@@ -253,17 +254,43 @@ class Bert:
         `normalize`: scale to Euclidean length 1, so that a dot product is the cosine. `batch_tokens`: maximum tokens
         per forward pass; it bounds memory and changes no result. `max_length`: maximum tokens per window; a longer text
         is split into windows of equal length and pooled over all of them (states of single tokens are averaged). None:
-        the model's positions.
+        the model's positions. `dims`: keep the first numbers of each vector only, of a model that was trained with
+        `--dims`; what has length 1 is scaled to it again.
 
         Raises ValueError for other values of these parameters, and for a value that is not a text.
         """
         single = isinstance(texts, str)
+        if dims is not None and not 1 <= dims <= self.vector_size(pooling):
+            raise ValueError(f"dims: expected 1 to the {self.vector_size(pooling)} numbers of a vector, got {dims}")
         vectors, counts = self.embed_and_count(
             [texts] if isinstance(texts, str) else texts, pooling, normalize, batch_tokens, max_length, prompt_name
         )
         for warning in embedding_warnings(counts):
             warnings.warn(warning, stacklevel=2)
+        if dims is not None:
+            has_length_1 = np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
+            vectors = normalize_vectors(vectors[:, :dims]) if has_length_1 else vectors[:, :dims]
         return vectors[0] if single else vectors
+
+    def embed_query(self, texts: str | Sequence[str], dims: int | None = None) -> Vectors:
+        """Compute `embed` with the prompt named "query", if the model has one, else with its default prompt."""
+        return self.embed(texts, prompt_name=self._own_prompt("query"), dims=dims)
+
+    def embed_document(self, texts: str | Sequence[str], dims: int | None = None) -> Vectors:
+        """Compute `embed` with the prompt named "document", if the model has one, else with its default prompt."""
+        return self.embed(texts, prompt_name=self._own_prompt("document"), dims=dims)
+
+    def similarity(self, first: str | Sequence[str] | Vectors, second: str | Sequence[str] | Vectors) -> Vectors:
+        """Compute the cosines, N × M float32, of texts, or of vectors N × H and M × H."""
+        one, two = (
+            given if isinstance(given, np.ndarray) else self.embed(_check_texts(given)) for given in (first, second)
+        )
+        cosines: Vectors = normalize_vectors(np.atleast_2d(one)) @ normalize_vectors(np.atleast_2d(two)).T
+        return cosines
+
+    def _own_prompt(self, name: str) -> str | None:
+        has_prompt = self.sentence_modules is not None and name in self.sentence_modules.prompts
+        return name if has_prompt else None
 
     @torch.inference_mode()
     def embed_and_count(

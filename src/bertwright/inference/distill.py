@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from bertwright.inference.bert import Bert
     from bertwright.tables.text_roles import TextRow
 
-BASE_RATE = 2e-5  # peak learning rate for BASE
 TEXTS, VECTORS = "texts.jsonl", "vectors.npy"  # in the cache
 CHUNK, BATCH_TOKENS = 2_048, 8_192  # texts at a time, and tokens per forward pass; they bound memory alone
 
@@ -129,13 +128,15 @@ def distill(settings: DistillSettings, reporter: Reporter = SILENT) -> Path:
 def _train(settings: DistillSettings, student: str, texts: Path, vectors: Path, reporter: Reporter) -> Path:
     """Train the student by a run of fine-tuning."""
     from bertwright.finetuning.run import finetune
-    from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, read_hidden_size
+    from bertwright.finetuning.settings import FinetuneSettings, base_learning_rate, read_hidden_size
     from bertwright.tasks.distillation import Distillation
     from bertwright.tasks.presets import TaskSettings
     from bertwright.tasks.task_types import TaskOptions
     from bertwright.training.optimizer_settings import OptimizerSettings
 
-    rate = settings.learning_rate or default_learning_rate(BASE_RATE, read_hidden_size(student))
+    rate = settings.learning_rate or default_learning_rate(
+        base_learning_rate(Distillation.kind), read_hidden_size(student)
+    )
     options = TaskOptions(teacher_vectors=str(vectors))
     return finetune(
         FinetuneSettings(
@@ -146,7 +147,6 @@ def _train(settings: DistillSettings, student: str, texts: Path, vectors: Path, 
             batch_size=settings.batch_size,
             seed=settings.seed,
             linear_floor=False,
-            tuning=TuningSettings(),
             optimizer=OptimizerSettings(learning_rate=rate, warmup_ratio=0.1, weight_decay=0.0, bias_correction=True),
             device=settings.device,
         ),

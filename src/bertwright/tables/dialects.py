@@ -246,7 +246,7 @@ DIALECTS = {
             'the hub\'s API, `{"version": 1, "data": [{"text": "a mill", "label": "x"}]}`',
             lambda document: document.has_array,
             JsonDocument.read_array,
-            lambda document: repr(document.array_name),
+            lambda document: repr(document.name_array(document.root)),
         ),
         Dialect(
             "json-lists",

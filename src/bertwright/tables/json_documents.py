@@ -55,7 +55,10 @@ class JsonDocument:
 
     def read_array(self) -> Records:
         """Yield the rows of the array that is a member."""
-        start = _find_value(self.decoder, self.text, skip_blanks(self.text, 0), self.array_name)
+        start, root = skip_blanks(self.text, 0), self.root
+        while len(root) == 1 and isinstance(inside := next(iter(root.values())), dict):  # {"root": {"rows": [{…}, …]}}
+            start, root = _find_value(self.decoder, self.text, start, next(iter(root))), inside
+        start = _find_value(self.decoder, self.text, start, self.name_array(root))
         return parse_array(self.path, self.decoder, self.text, start)
 
     def read_plain(self) -> Records:
@@ -66,12 +69,11 @@ class JsonDocument:
             raise _member_error(self.path, self.root)
         return self.read_array()
 
-    @property
-    def array_name(self) -> str:
-        """The member that the path names, or else the only one that is an array of rows."""
-        names, named = array_members(self.root), split_member(self.path)[1]
+    def name_array(self, root: dict[str, Any]) -> str:
+        """Return the member of an object that the path names, or else the only one that is an array of rows."""
+        names, named = array_members(root), split_member(self.path)[1]
         if named not in names and (named or len(names) != 1):
-            raise _member_error(self.path, self.root)
+            raise _member_error(self.path, root)
         return named or names[0]
 
 

@@ -71,7 +71,7 @@ class TextRoles:
     """The columns of a table by their role; a role may be missing, except the first."""
 
     anchor: str
-    """The text, query or first sentence."""
+    """The text, query or first sentence, or a list of texts that make a row each."""
     positive: str | None = None
     """The text, or list of texts, that belongs to it."""
     negatives: tuple[str, ...] = ()
@@ -151,8 +151,9 @@ def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTa
         optional = (*roles.negatives, *filter(None, (roles.positive_scores, roles.negative_scores)))
     columns = list(dict.fromkeys(roles.named.values()))
     rows = [
-        _make_row(roles, dict(zip(columns, values, strict=True)), location)
+        row
         for location, values in read_rows(path, options.schema(columns, optional))
+        for row in _make_rows(roles, dict(zip(columns, values, strict=True)), location)
     ]
     if not any(row.negatives for row in rows):  # objects were asked for all of them
         roles = replace(roles, negatives=tuple([name for name in roles.negatives if name not in NUMBERED_NEGATIVES]))
@@ -269,11 +270,9 @@ def _is_text_column(path: str, name: str, options: TableOptions) -> bool:
     return len(texts) > 0 and not all(parse_number(text) is not None for text in texts)
 
 
-def _make_row(roles: TextRoles, values: Mapping[str, Any], location: str) -> TextRow:
-    """Build a row from the values of its columns. Raises ValueError with the location of an unusable value."""
-    anchor = _texts_in(values[roles.anchor], roles.anchor, location, required=True)
-    if len(anchor) != 1:
-        raise ValueError(f"{location}: expected one text in {roles.anchor!r}, got {len(anchor)}")
+def _make_rows(roles: TextRoles, values: Mapping[str, Any], location: str) -> list[TextRow]:
+    """Build a row for each anchor from the values of the columns. Raises ValueError for an unusable value."""
+    anchors = _texts_in(values[roles.anchor], roles.anchor, location, required=True)
     positives: tuple[str, ...] = ()
     if roles.positive is not None:
         positives = _texts_in(values[roles.positive], roles.positive, location, required=True)
@@ -285,7 +284,8 @@ def _make_row(roles: TextRoles, values: Mapping[str, Any], location: str) -> Tex
         label = format_label(values[roles.label], roles.label, location)
     of_positives = _scores_in(values, roles.positive_scores, len(positives), location)
     of_negatives = _scores_in(values, roles.negative_scores, len(negatives), location)
-    return TextRow(anchor[0], location, positives, tuple(negatives), score, label, of_positives, of_negatives)
+    rest = (location, positives, tuple(negatives), score, label, of_positives, of_negatives)
+    return [TextRow(anchor, *rest) for anchor in anchors]
 
 
 def _texts_in(value: Any, name: str, location: str, required: bool) -> tuple[str, ...]:

@@ -72,6 +72,8 @@ METRICS: dict[RowKind, tuple[str, ...]] = {
     "texts": (),
 }
 """Scores by what the columns of a row have; the first is the default."""
+OF_SCORES = ("cosent", "angle", "cosine", "contrastive")
+MANY_ROWS = 50_000
 COLUMNS = {
     "similarity": "two texts and a score",
     "pairs": "two texts and a label of 0 or 1",
@@ -134,6 +136,18 @@ def choose_loss(name: str | None, rows: Sequence[TextRow]) -> LossName:
             "which needs no range"
         )
     return loss
+
+
+def default_schedule(name: str | None, examples: Sequence[Example]) -> tuple[int, float]:
+    """Return batch size and epochs for training rows.
+
+    One epoch suits 50,000 rows and more; fewer rows get as many as give 300 steps, at most 10. Rated pairs: 4 epochs.
+    """
+    rows = as_rows(examples)
+    if choose_loss(name, rows) in OF_SCORES:
+        return 32, 4.0
+    size = sum(max(len(row.positives), 1) for row in rows)
+    return 64, 1.0 if size >= MANY_ROWS else float(min(max(round(300 * 64 / size), 1), 10))
 
 
 def check_loss_name(name: str | None) -> None:

@@ -14,12 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertwright.interop.huggingface import start_task_model
+from bertwright.interop.model_files import model_folder
 from bertwright.models import embedding_losses as losses
 from bertwright.models.embedding_losses import Guide, LossSum, Pairs, RankingBatch
 from bertwright.tables.text_roles import TextRow
-from bertwright.tasks.embedding_batches import ANCHOR, POSITIVE, KnownPairs, find_masked, label_texts
+from bertwright.tasks.embedding_batches import ANCHOR, POSITIVE, KnownPairs, TextIds, find_masked, label_texts
 from bertwright.tasks.encoded import Ints
+from bertwright.tasks.prediction import predict_logits
 from bertwright.training.loop import LossOutput
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 if TYPE_CHECKING:
     from bertwright.tasks.embedding import Embedding
@@ -38,14 +42,14 @@ class VectorObjective:
     """Distinct texts × G, unit vectors of another model."""
 
     @classmethod
-    def of(cls, task: Embedding, rows: Sequence[TextRow], guide: Tensor | None = None) -> VectorObjective:
-        """Collect the known pairs of all training rows; texts have the numbers of `Embedding.encode`."""
+    def of(cls, task: Embedding, rows: Sequence[TextRow]) -> VectorObjective:
+        """Collect the known pairs of all training rows, and the guide's vectors; texts are numbered as in `encode`."""
         labels = label_texts(rows)
         roles, texts = labels[:, :2].astype(np.int64).T
         (places,) = np.nonzero(roles == POSITIVE)  # each follows its anchor, because a row has one positive
         size = int(texts.max(initial=-1)) + 1
         known, reverse = (KnownPairs.of(texts[places - 1 + k], texts[places - k], size) for k in (0, 1))
-        return cls(task, known, reverse, guide)
+        return cls(task, known, reverse, embed_guide(task, rows) if task.guide else None)
 
     def __call__(self, vectors: Tensor, rows: Tensor) -> LossOutput:
         """Compute the loss of a step, and the sums that are reported."""
@@ -102,7 +106,8 @@ class VectorObjective:
         explicit = _pairs(rows, is_own[negatives], negatives) if len(negatives) and self.task.hardness else None
         guide = None
         if self.guide is not None:
-            guide = Guide(self.guide[texts[anchors]], self.guide[texts[columns]], self.task.guide_margin)
+            first, second = (self.guide[texts[places]].to(rows.device) for places in (anchors, columns))
+            guide = Guide(first, second, self.task.guide_margin)
         first, second, chosen = (torch.from_numpy(array).to(rows.device) for array in (anchors, columns, targets))
         return RankingBatch(first, second, chosen, _pairs(rows, *masked), explicit, guide)
 
@@ -123,6 +128,17 @@ class VectorObjective:
         same = [np.stack(find_masked(side, none, side, own), axis=1) for side in (first, second)]
         both = np.unique(np.concatenate(same), axis=0).reshape(-1, 2)
         return _pairs(rows, *both.T), _pairs(rows, *find_masked(second, self.reverse, first, own))
+
+
+def embed_guide(task: Embedding, rows: Sequence[TextRow]) -> Tensor:
+    """Compute the unit vectors of the guide for all distinct texts, in the order of their numbers."""
+    folder = model_folder(task.guide)
+    guide = type(task)().with_model(folder)
+    model = start_task_model(folder, guide.head_for(folder), seed=0).model.eval()
+    ids = TextIds()
+    ids.add([text for row in rows for text in row.texts])
+    encoded = guide.encode([TextRow(text, "") for text in ids.texts], open_tokenizer(folder), labeled=False)
+    return losses.unit(torch.from_numpy(predict_logits(model, encoded)))
 
 
 def _pairs(like: Tensor, rows: Ints, columns: Ints) -> Pairs:

@@ -47,6 +47,7 @@ class Reranking(Task[RankingExample, tuple[float, ...]]):
     kind: ClassVar[str] = "reranking"
     inference_call: ClassVar[str] = "rank(query, texts)"
     is_regression: ClassVar[bool] = True
+    base_learning_rate: ClassVar[float | None] = 2e-5
     head: ClassVar[HeadSpec] = HeadSpec("sequence", 1)
     num_segments: ClassVar[int] = 2
 

@@ -62,6 +62,8 @@ class Task(ABC, Generic[E, P]):
     """True if the model is also scored before the first step, because it is of use without training."""
     reads_pooler: ClassVar[bool] = True
     """True if the pooling "cls" is the pooler's output, False if it is the state itself."""
+    base_learning_rate: ClassVar[float | None] = None
+    """Peak learning rate of BASE in fine-tuning; None: the paper's."""
     truncation_option: ClassVar[str] = "max_length"
     """Name of the option that limits the tokens of an example."""
     metric: str
