@@ -283,7 +283,8 @@ class Bert:
     def similarity(self, first: str | Sequence[str] | Vectors, second: str | Sequence[str] | Vectors) -> Vectors:
         """Compute the cosines, N × M float32, of texts, or of vectors N × H and M × H."""
         one, two = (
-            given if isinstance(given, np.ndarray) else self.embed(_check_texts(given)) for given in (first, second)
+            given if isinstance(given, np.ndarray) else self.embed([given] if isinstance(given, str) else given)
+            for given in (first, second)
         )
         cosines: Vectors = normalize_vectors(np.atleast_2d(one)) @ normalize_vectors(np.atleast_2d(two)).T
         return cosines
