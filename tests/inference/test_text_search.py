@@ -116,7 +116,7 @@ def test_another_model_does_not_open_an_index(tmp_path: Path, one_layer_folder: 
 
 
 def test_texts_and_ids_of_different_numbers_are_refused(tmp_path: Path, one_layer_folder: Path) -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="expected one for each text, got 1 ids"):
         bertwright.SearchIndex.build(bertwright.load(one_layer_folder, "cpu"), TEXTS, tmp_path / "index", ids=["a"])
 
 

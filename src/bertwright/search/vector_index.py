@@ -135,7 +135,7 @@ def _read_state(folder: Path, description: IndexDescription) -> dict[str, Any]:
 
 def describe_change(name: str, before: Any, after: Any) -> str:
     """Say which setting of an index is another one."""
-    if isinstance(before, dict) and isinstance(after, dict):
+    if name == "model":
         name = next((key for key in after if before.get(key) != after[key]), name)
         before, after = before.get(name), after.get(name)
     return f"its {name} is {before!r}, not {after!r}"
