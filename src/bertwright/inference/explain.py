@@ -130,9 +130,8 @@ def _word_sums(model: Bert, modules: SentenceModules, text: str, role: str) -> t
     )
     sizes = np.diff(tokens.offsets) - NUM_SPECIAL
     if sizes[0] + NUM_SPECIAL > longest:
-        raise ValueError(
-            f"explain: expected at most the {longest} tokens that the model reads, got {sizes[0] + NUM_SPECIAL}; shorten the text"
-        )
+        got = f"got {sizes[0] + NUM_SPECIAL}; shorten the text"
+        raise ValueError(f"explain: expected at most the {longest} tokens that the model reads, {got}")
     content = SegmentTokens(tokens.ids, tokens.offsets[:1] + 1, sizes[:1])
     encoded = encode_segments([content], NO_LABELS, tokenizer, longest)
     ((_, batch),) = prediction_batches(model.model.encoder, model.config, encoded, longest)
