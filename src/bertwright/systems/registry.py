@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Name of a system's folder: the module and the name of its record.
 SYSTEMS: dict[str, str] = {
     "bert": "bertwright.systems.bert.defaults:BERT",
+    "roberta": "bertwright.systems.roberta.defaults:ROBERTA",
     "gpt": "bertwright.systems.gpt.defaults:GPT",
     "elmo": "bertwright.systems.elmo.defaults:ELMO",
     "ulmfit": "bertwright.systems.ulmfit.defaults:ULMFIT",

@@ -22,10 +22,11 @@ from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 REVERSED = "bert-rtl"  # reads from right to left
 READS_LAST = "bert-ltr"  # reads from left to right, and its head reads the last token; `transformers` would read [CLS]
 DECODER, HEAD_DENSE = "cls.predictions.decoder.weight", "cls.predictions.transform.dense.weight"
+WORDS, LAYERS = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer."
 
 
 class BertArchitecture(Architecture):
-    """BERT in the format of `transformers`."""
+    """BERT in the format of `transformers`; a subclass has a model of BERT's layers whose parts have other names."""
 
     # Field of config.json, our field, and the default of `transformers` for files without it.
     CONFIG_FIELDS: ClassVar[tuple[tuple[str, str, Any], ...]] = (
@@ -52,16 +53,29 @@ class BertArchitecture(Architecture):
     )
     # Fields that weights determine as well: the field, a parameter and its dimension.
     SIZES: ClassVar[tuple[tuple[str, str, int], ...]] = (
-        ("vocab_size", "bert.embeddings.word_embeddings.weight", 0),
-        ("hidden_size", "bert.embeddings.word_embeddings.weight", 1),
+        ("vocab_size", WORDS, 0),
+        ("hidden_size", WORDS, 1),
         ("intermediate_size", "bert.encoder.layer.0.intermediate.dense.weight", 0),
         ("max_position_embeddings", "bert.embeddings.position_embeddings.weight", 0),
         ("type_vocab_size", "bert.embeddings.token_type_embeddings.weight", 0),
     )
     TANH_GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # three names of one formula; the first is written
     TIED = "tie_word_embeddings"
+    # Beginnings of names in BERT's files, and what they are in the files of this model; the first that fits counts.
+    RENAMED: ClassVar[tuple[tuple[str, str], ...]] = ()
 
-    def parse_config(self, values: Mapping[str, Any], path: Path) -> BertConfig:
+    def to_bert(self, file_name: str) -> str:
+        """Return the name in BERT's files of a parameter of this model's files."""
+        found = ((new, old) for old, new in self.RENAMED if file_name.startswith(new))
+        new, old = next(found, ("", ""))
+        return old + file_name.removeprefix(new)
+
+    def from_bert(self, name: str) -> str:
+        """Return the name in this model's files of a parameter of BERT's files."""
+        old, new = next((pair for pair in self.RENAMED if name.startswith(pair[0])), ("", ""))
+        return new + name.removeprefix(old)
+
+    def parse_config(self, values: Mapping[str, Any], path: Path) -> Any:
         """Read a configuration from the fields of `config.json`, or of Google's `bert_config.json`."""
         for name, supported in self.REQUIRED_VALUES:
             if values.get(name, supported) != supported:
@@ -76,7 +90,7 @@ class BertArchitecture(Architecture):
             found["activation"] = "gelu_tanh"
         found["is_reversed"] = values.get("model_type") == REVERSED
         try:
-            return BertConfig(**found)
+            return self.config(**found)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -95,28 +109,30 @@ class BertArchitecture(Architecture):
 
     def file_names(self, name: str, classifier: str) -> tuple[str, ...]:
         """Return the names in `transformers` of one of our parameters."""
-        return hf_names(name, classifier)
+        return tuple(map(self.from_bert, hf_names(name, classifier)))
 
     def is_of_a_head(self, file_name: str) -> bool:
         """Return whether a parameter of `transformers` is a head's."""
-        return is_of_a_head(file_name)
+        return is_of_a_head(self.to_bert(file_name))
 
     def normalize(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
-        """Return tensors under the names of the `BertFor…` classes, without the copy of a tied decoder."""
-        found = normalize_names(tensors)
-        decoder, words = found.pop(DECODER, None), found.get("bert.embeddings.word_embeddings.weight")
-        if decoder is not None and words is not None and not torch.equal(decoder, words):
-            raise ValueError(f"{path}: {DECODER} differs from the word embeddings; only tied weights are supported")
+        """Return tensors under the names of the `…For…` classes, without the copy of a tied decoder."""
+        found = normalize_names({self.to_bert(name): tensor for name, tensor in tensors.items()})
+        decoder = found.pop(DECODER, None)
+        if decoder is not None and not torch.equal(decoder, found.setdefault(WORDS, decoder)):
+            name = self.from_bert(DECODER)
+            raise ValueError(f"{path}: {name} differs from the word embeddings; only tied weights are supported")
         if decoder is None and values.get(self.TIED) is False and HEAD_DENSE in found:
-            raise ValueError(f"{path}: {DECODER} is missing, and {CONFIG} has {self.TIED} = false")
-        return found
+            raise ValueError(f"{path}: {self.from_bert(DECODER)} is missing, and {CONFIG} has {self.TIED} = false")
+        return {self.from_bert(name): tensor for name, tensor in found.items()}
 
     def check_sizes(self, tensors: Mapping[str, Tensor], config: BertConfig, path: Path) -> None:
         """Raise ValueError if normalized tensors do not have the sizes of the configuration."""
         expected = self.format_config(config)
-        raise_if_any(path, "missing", sorted({name for _, name, _ in self.SIZES} - tensors.keys()))
-        sizes = {field: (*tensors[name].shape, 0)[dimension] for field, name, dimension in self.SIZES}
-        layers = {name.split(".")[3] for name in tensors if name.startswith("bert.encoder.layer.")}
+        named = [(field, self.from_bert(name), dimension) for field, name, dimension in self.SIZES]
+        raise_if_any(path, "missing", sorted({name for _, name, _ in named} - tensors.keys()))
+        sizes = {field: (*tensors[name].shape, 0)[dimension] for field, name, dimension in named}
+        layers = {name.split(".")[3] for name in tensors if name.startswith(self.from_bert(LAYERS))}
         sizes["num_hidden_layers"] = len(layers)
         check_sizes({field: (expected[field], size) for field, size in sizes.items()}, path)
 

@@ -54,11 +54,26 @@ class PretrainingLogits(NamedTuple):
     """B × 2: column 0 for "B follows A", column 1 for "B is from elsewhere"."""
 
 
-class BertForPretraining(EncoderModel):
-    """BERT with both pre-training heads; the masked-LM decoder is tied to the word embeddings."""
+class MaskedLanguageModel(EncoderModel):
+    """A model of BERT's layers that predicts masked tokens; the decoder is tied to the word embeddings."""
 
     encoder: BertEncoder
     config: BertConfig
+    masked_token: MaskedLMHead
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        """V × H, shared by the embedding layer and the masked-LM decoder."""
+        words: Tensor = self.encoder.embeddings.word.weight
+        return words
+
+    def token_logits(self, batch: TokenBatch, positions: Tensor) -> Tensor:
+        """Compute the logits of the tokens at `positions` (M int64 into T), M × V float32."""
+        return self.masked_token.logits(self.encoder(batch, positions), self.word_embeddings)
+
+
+class BertForPretraining(MaskedLanguageModel):
+    """BERT with both pre-training heads."""
 
     def __init__(self, config: BertConfig, seed: int = 0) -> None:
         super().__init__(BertEncoder(config, seed=seed))
@@ -66,12 +81,6 @@ class BertForPretraining(EncoderModel):
         self.masked_token = MaskedLMHead(config)
         self.next_sentence = Linear(config.hidden_size, 2)
         initialize(self, self.encoder.draw, seed, only=("pooler", "masked_token", "next_sentence"))
-
-    @property
-    def word_embeddings(self) -> Tensor:
-        """V × H, shared by the embedding layer and the masked-LM decoder."""
-        words: Tensor = self.encoder.embeddings.word.weight
-        return words
 
     def forward(self, batch: TokenBatch, positions: Tensor) -> PretrainingLogits:
         """Compute the logits of the tokens at `positions` (M int64 into T) and of every next-sentence prediction."""
