@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertwright.base.ragged import offsets_from_lengths
-from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
@@ -47,7 +47,7 @@ class Window(NamedTuple):
 
 
 def predict_masks(
-    model: BertForPretraining, tokenizer: TextTokenizer, texts: Sequence[str], top_k: int
+    model: MaskedLanguageModel, tokenizer: TextTokenizer, texts: Sequence[str], top_k: int
 ) -> list[MaskPrediction]:
     """Predict the `top_k` most probable tokens of each [MASK]. Raises ValueError for a text without [MASK]."""
     encodings = tokenizer.encode_batch(texts)
@@ -67,13 +67,13 @@ def predict_masks(
 
 
 def predict_candidates(
-    model: BertForPretraining, tokenizer: TextTokenizer, encoded: Encoded, top_k: int
+    model: MaskedLanguageModel, tokenizer: TextTokenizer, encoded: Encoded, top_k: int
 ) -> list[tuple[TokenCandidate, ...]]:
     """Predict the `top_k` most probable tokens of each of the R positions."""
     ids = np.empty((len(encoded.positions), top_k), dtype=np.int64)
     probabilities = np.empty(ids.shape)
     for windows, batch in prediction_batches(model, model.config, encoded, MAX_BATCH_TOKENS):
-        logits = model(batch.input, batch.positions).tokens
+        logits = model.token_logits(batch.input, batch.positions)
         check_finite_outputs(bool(logits.isfinite().all()))
         # A model may have more outputs than the vocabulary has tokens (rounded up, for speed); the rest is ignored.
         best = logits[:, : tokenizer.vocab_size].softmax(-1).topk(top_k)

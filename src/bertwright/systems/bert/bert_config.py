@@ -101,6 +101,11 @@ class BertConfig:
         return self.hidden_size // self.num_heads
 
     @property
+    def embedding_size(self) -> int:
+        """Size E of the embeddings; systems with other embeddings project them to the hidden size."""
+        return self.hidden_size
+
+    @property
     def num_encoder_parameters(self) -> int:
         """Number of parameters of embeddings and layers.
 
