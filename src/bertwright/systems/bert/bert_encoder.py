@@ -48,11 +48,15 @@ class Embeddings(nn.Module):
 
     def forward(self, batch: TokenBatch, sparse: bool = False) -> Tensor:
         """Embed tokens → T × E; with `sparse`, native kernels return the word table's gradient as a sparse tensor."""
-        tables = EmbeddingTables(self.word.weight, self.position.weight, self.token_type.weight)
+        tables = EmbeddingTables(self.word.weight, self.position.weight, self.segment_vectors())
         output_dropout = make_dropout(self, self.config.hidden_dropout, batch.packing)
         types = torch.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
         ids = (batch.input_ids, batch.packing.position_ids, types)
         return embed_norm(ids, tables, layer_norm_params(self.norm), output_dropout, site=0, sparse=sparse)
+
+    def segment_vectors(self) -> Tensor:
+        """Return the vectors of the segments, S × E."""
+        return self.token_type.weight
 
 
 class Layer(nn.Module):

@@ -151,7 +151,8 @@ class BertArchitecture(Architecture):
         pattern = re.compile(re.escape(self.NAMES.prefix + self.NAMES.layer).replace("N", r"(\d+)"))
         layers = {found[1] for name in tensors if (found := pattern.match(name))}
         sizes |= {self.NUM_LAYERS: len(layers)}
-        in_file = {"embedding_size": "hidden_size"} | {ours: field for field, ours, _ in self.CONFIG_FIELDS}
+        in_file = {ours: field for field, ours, _ in self.CONFIG_FIELDS}
+        in_file.setdefault("embedding_size", in_file["hidden_size"])
         check_sizes({in_file[field]: (getattr(config, field), size) for field, size in sizes.items()}, path)
 
 
