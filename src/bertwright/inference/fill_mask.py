@@ -15,8 +15,7 @@ from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer
-from bertwright.vocabulary.wordpiece_files import CONTINUATION
+from bertwright.vocabulary.tokenizer import Encoding, Piece, TextTokenizer
 
 MAX_BATCH_TOKENS = 8_192  # bounds memory and changes no result
 
@@ -25,6 +24,7 @@ class TokenCandidate(NamedTuple):
     """A token that may replace a [MASK]."""
 
     token: str
+    """Its text; with ## before it if it continues the word before the [MASK]."""
     probability: float
 
 
@@ -50,26 +50,30 @@ def predict_masks(
     model: MaskedLanguageModel, tokenizer: TextTokenizer, texts: Sequence[str], top_k: int
 ) -> list[MaskPrediction]:
     """Predict the `top_k` most probable tokens of each [MASK]. Raises ValueError for a text without [MASK]."""
-    encodings = tokenizer.encode_batch(texts)
+    encodings, mask = tokenizer.encode_batch(texts), tokenizer.token(tokenizer.mask_id)
     masks = [np.flatnonzero(encoding.ids == tokenizer.mask_id).tolist() for encoding in encodings]
     for text, positions in zip(texts, masks, strict=True):
         if not positions:
-            raise ValueError(f"no [MASK] in {text[:60]!r}; write [MASK] in place of the word to predict")
+            raise ValueError(f"no {mask} in {text[:60]!r}; write {mask} in place of the word to predict")
     encoded = encode_windows(encodings, masks, tokenizer, model.config.max_positions)
     candidates = iter(predict_candidates(model, tokenizer, encoded, top_k))
     predictions = []
     for text, encoding, positions in zip(texts, encodings, masks, strict=True):
-        candidates_of_text = tuple(islice(candidates, len(positions)))
         spans = [trim_span(text, *offsets) for offsets in encoding.offsets[positions].tolist()]
-        filled = replace_spans(text, spans, [best.token for best, *_ in candidates_of_text])
-        predictions.append(MaskPrediction(filled, candidates_of_text))
+        found: list[list[tuple[Piece, float]]] = []
+        for (start, _), of_mask in zip(spans, islice(candidates, len(positions)), strict=True):
+            is_first = not text[:start].strip()  # nothing is there to join
+            found.append([(piece._replace(joins=piece.joins and not is_first), share) for piece, share in of_mask])
+        filled = replace_spans(text, spans, [best for (best, _), *_ in found])
+        shown = (tuple(TokenCandidate(str(piece), share) for piece, share in of_mask) for of_mask in found)
+        predictions.append(MaskPrediction(filled, tuple(shown)))
     return predictions
 
 
 def predict_candidates(
     model: MaskedLanguageModel, tokenizer: TextTokenizer, encoded: Encoded, top_k: int
-) -> list[tuple[TokenCandidate, ...]]:
-    """Predict the `top_k` most probable tokens of each of the R positions."""
+) -> list[list[tuple[Piece, float]]]:
+    """Predict the `top_k` most probable tokens of each of the R positions, with their probabilities."""
     ids = np.empty((len(encoded.positions), top_k), dtype=np.int64)
     probabilities = np.empty(ids.shape)
     for windows, batch in prediction_batches(model, model.config, encoded, MAX_BATCH_TOKENS):
@@ -80,7 +84,7 @@ def predict_candidates(
         rows = encoded.rows(windows)
         ids[rows], probabilities[rows] = best.indices.cpu().numpy(), best.values.cpu().numpy()
     return [
-        tuple(map(TokenCandidate, map(tokenizer.token, best_ids), best_probabilities))
+        list(zip(map(tokenizer.piece, best_ids), best_probabilities, strict=True))
         for best_ids, best_probabilities in zip(ids.tolist(), probabilities.tolist(), strict=True)
     ]
 
@@ -126,16 +130,15 @@ def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
     return end - len(span.lstrip()), start + len(span.rstrip())
 
 
-def replace_spans(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[str]) -> str:
-    """Replace character spans by tokens; a continuation (`##s`) joins the word before it.
+def replace_spans(text: str, spans: Sequence[tuple[int, int]], pieces: Sequence[Piece]) -> str:
+    """Replace character spans by tokens; a continuation joins the word before it.
 
-    >>> replace_spans("He [MASK] the play [MASK].", [(3, 9), (19, 25)], ["saw", "##ers"])
+    >>> replace_spans("He [MASK] the play [MASK].", [(3, 9), (19, 25)], [Piece("saw", False), Piece("ers", True)])
     'He saw the players.'
     """
     position, filled = 0, []
-    for (start, end), token in zip(spans, tokens, strict=True):
+    for (start, end), piece in zip(spans, pieces, strict=True):
         before = text[position:start]
-        is_continuation = token.startswith(CONTINUATION)
-        filled += [before.rstrip() if is_continuation else before, token.removeprefix(CONTINUATION)]
+        filled += [before.rstrip() if piece.joins else before, piece.text]
         position = end
     return "".join([*filled, text[position:]])

@@ -33,7 +33,7 @@ from bertwright.systems.registry import DEFAULT_MODEL_TYPE
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
-OF_PRETRAINING = ("bert.pooler.", "cls.", "lm_head.")  # heads that a task's model need not have
+OF_PRETRAINING = re.compile(r"(\w+\.pooler|cls|lm_head)\.")  # heads that a task's model need not have
 IN_ENCODER = re.compile(r"adapter|lora_|prefix|prompt", re.IGNORECASE)
 NOT_COMPUTED = " (a layer that bertwright does not compute: merge it into the weights, as peft's merge_and_unload does)"
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
@@ -277,7 +277,7 @@ def load_weights(
     only = tuple(name.removeprefix(HEAD_PREFIX) for name in new)
     initialize(heads, truncated_normal(model.config.initializer_range), seed, only=only)
     if not new_head:
-        model.not_computed = tuple(name for name in unexpected if not name.startswith(OF_PRETRAINING))
+        model.not_computed = tuple(name for name in unexpected if not OF_PRETRAINING.match(name))
     return LoadResult(model, tuple(dict.fromkeys(modules[name] for name in new)), unexpected)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,17 @@ class Encoding:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+class Piece(NamedTuple):
+    """A token as text."""
+
+    text: str
+    joins: bool
+    """True if no space stands between the text before it and this one."""
+
+    def __str__(self) -> str:
+        return f"##{self.text}" if self.joins else self.text
 
 
 class TextTokenizer(ABC):
@@ -75,6 +86,10 @@ class TextTokenizer(ABC):
         """Encode raw texts as one number per token, as token stores hold them, even if `encode_raw` gives rows."""
         return self.encode_raw(texts)
 
+    def encode_words(self, words: Sequence[str]) -> Ragged:
+        """Encode raw words, each as it is encoded after a space."""
+        return self.encode_raw(words)
+
     @abstractmethod
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode raw texts without special tokens, with offsets. Raises ValueError for a lone surrogate."""
@@ -114,6 +129,10 @@ class TextTokenizer(ABC):
         if not 0 <= number < self.vocab_size:
             raise ValueError(f"id {number} is outside the vocabulary of {self.vocab_size} tokens")
         return self.tokens[number]
+
+    def piece(self, number: int) -> Piece:
+        """Return the token of an id as text. Raises ValueError outside the vocabulary."""
+        return Piece(self.token(number), joins=False)
 
     def id(self, token: str) -> int | None:
         """Look up the id of a token; None if the vocabulary lacks it."""

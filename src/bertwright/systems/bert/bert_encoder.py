@@ -141,7 +141,7 @@ class BertEncoder(TextEncoder):
         if config.sinusoidal_positions:
             positions = self.embeddings.position.weight.requires_grad_(False)
             if not positions.is_meta:
-                encodings = sinusoidal_positions(config.max_positions, config.hidden_size)
+                encodings = sinusoidal_positions(*positions.shape)
                 positions.copy_(config.initializer_range * encodings)  # the Transformer enlarges the words instead
 
     @property

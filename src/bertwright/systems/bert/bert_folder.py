@@ -92,7 +92,7 @@ class BertArchitecture(Architecture):
     TIED = "tie_word_embeddings"
     NUM_LAYERS = "num_layers"  # our field with the number of layers in files
 
-    def parse_config(self, values: Mapping[str, Any], path: Path) -> BertConfig:
+    def parse_config(self, values: Mapping[str, Any], path: Path) -> Any:
         """Read a configuration from the fields of `config.json`, or of Google's `bert_config.json`."""
         for name, supported in self.REQUIRED_VALUES:
             if values.get(name, supported) != supported:
@@ -107,11 +107,11 @@ class BertArchitecture(Architecture):
             found["activation"] = "gelu_tanh"
         found["is_reversed"] = values.get("model_type") == REVERSED
         try:
-            return self.config(**found)  # type: ignore[return-value]
+            return self.config(**found)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
-    def format_config(self, config: BertConfig, head: HeadSpec | None = None) -> dict[str, Any]:
+    def format_config(self, config: Any, head: HeadSpec | None = None) -> dict[str, Any]:
         """Return the fields that `transformers` reads."""
         values: dict[str, Any] = {"architectures": [self.class_prefix + self.PRETRAINED], "dtype": "float32"}
         values |= {"model_type": self.encoder.model_type} | dict(self.REQUIRED_VALUES) | {self.TIED: True}
@@ -133,10 +133,10 @@ class BertArchitecture(Architecture):
         return self.NAMES.is_of_a_head(file_name)
 
     def normalize(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
-        """Return tensors under the names of the `BertFor…` classes, without the copy of a tied decoder."""
+        """Return tensors under the names of the `…For…` classes, without the copy of a tied decoder."""
         found, name = self.NAMES.normalize(tensors), f"{self.NAMES.decoder}.weight"
-        decoder, words = found.pop(name, None), found.get(self.file_names("encoder.embeddings.word.weight")[0])
-        if decoder is not None and words is not None and not torch.equal(decoder, words):
+        decoder, words = found.pop(name, None), self.file_names("encoder.embeddings.word.weight")[0]
+        if decoder is not None and not torch.equal(decoder, found.setdefault(words, decoder)):
             raise ValueError(f"{path}: {name} differs from the word embeddings; only tied weights are supported")
         dense = self.file_names("masked_token.dense.weight")[0]
         if decoder is None and values.get(self.TIED) is False and dense in found:
