@@ -43,9 +43,7 @@ MASK = AddedToken("<mask>", lstrip=True, special=True)
 
 def roberta_template(backend: Tokenizer) -> Any:
     numbers = [(token, backend.token_to_id(token)) for token in ("<s>", "</s>")]
-    return processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=numbers
-    )
+    return processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=numbers)
 
 
 def bytes_backend(add_prefix_space: bool = False) -> Tokenizer:
@@ -86,9 +84,7 @@ def albert_backend() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
     specials: Any = ["<pad>", "<unk>", "[CLS]", "[SEP]", AddedToken("[MASK]", lstrip=True, special=True)]
-    trainer = trainers.UnigramTrainer(
-        vocab_size=300, special_tokens=specials, unk_token="<unk>", show_progress=False
-    )
+    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=specials, unk_token="<unk>", show_progress=False)
     backend.train_from_iterator(SENTENCES, trainer)
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]

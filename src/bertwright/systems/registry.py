@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # Name of a system's folder: the module and the name of its record.
 SYSTEMS: dict[str, str] = {
     "bert": "bertwright.systems.bert.defaults:BERT",
+    "distilbert": "bertwright.systems.distilbert.defaults:DISTILBERT",
+    "electra": "bertwright.systems.electra.defaults:ELECTRA",
+    "albert": "bertwright.systems.albert.defaults:ALBERT",
     "roberta": "bertwright.systems.roberta.defaults:ROBERTA",
     "gpt": "bertwright.systems.gpt.defaults:GPT",
     "elmo": "bertwright.systems.elmo.defaults:ELMO",

@@ -1,7 +1,7 @@
 """The Transformer encoder of BERT (section 3; Vaswani et al. 2017) over packed sequences.
 
 T tokens of the whole batch, R positions whose states are read, H hidden size, A heads, D head size (H = A · D),
-F feed-forward size.
+F feed-forward size, E size of the embeddings, which is H except in systems that project them.
 """
 
 from __future__ import annotations
@@ -41,18 +41,22 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
-        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.position = nn.Embedding(config.max_positions, config.hidden_size)
-        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.word = nn.Embedding(config.vocab_size, config.embedding_size)
+        self.position = nn.Embedding(config.max_positions, config.embedding_size)
+        self.token_type = nn.Embedding(config.type_vocab_size, config.embedding_size)
+        self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
 
     def forward(self, batch: TokenBatch, sparse: bool = False) -> Tensor:
-        """Embed tokens → T × H; with `sparse`, native kernels return the word table's gradient as a sparse tensor."""
-        tables = EmbeddingTables(self.word.weight, self.position.weight, self.token_type.weight)
+        """Embed tokens → T × E; with `sparse`, native kernels return the word table's gradient as a sparse tensor."""
+        tables = EmbeddingTables(self.word.weight, self.position.weight, self.segment_vectors())
         output_dropout = make_dropout(self, self.config.hidden_dropout, batch.packing)
         types = torch.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
         ids = (batch.input_ids, batch.packing.position_ids, types)
         return embed_norm(ids, tables, layer_norm_params(self.norm), output_dropout, site=0, sparse=sparse)
+
+    def segment_vectors(self) -> Tensor:
+        """Return the vectors of the segments, S × E."""
+        return self.token_type.weight
 
 
 class Layer(nn.Module):
@@ -154,9 +158,9 @@ class BertEncoder(TextEncoder):
         """
         batch, positions = self.to_reading_order(batch, positions)
         hidden, packing = self.embed(batch), batch.packing
-        *layers, last = cast(list[Layer], list(self.layers))
+        *layers, last = self.stack()
         if self.config.activation != "relu" and can_fuse(hidden, self.shape):
-            parameters = [parameter for layer in self.layers for parameter in layer_parameters(layer)]
+            parameters = [parameter for layer in (*layers, last) for parameter in layer_parameters(layer)]
             if are_fusable(parameters):
                 mask_keys = [key for layer in layers for key in layer.mask_keys(packing, None)]
                 mask_keys += last.mask_keys(packing, positions)
@@ -168,6 +172,10 @@ class BertEncoder(TextEncoder):
             hidden = layer(hidden, packing)
         return cast(Tensor, last(hidden, packing, positions))
 
+    def stack(self) -> list[Layer]:
+        """Return the layers in the order in which they are computed; some systems use one several times."""
+        return cast(list[Layer], list(self.layers))
+
     def hidden_states(
         self, batch: TokenBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
@@ -175,11 +183,11 @@ class BertEncoder(TextEncoder):
 
         Layers above the last of `layers` are not computed.
         """
-        layers = range(len(self.layers) + 1) if layers is None else layers
+        layers = range(self.config.num_layers + 1) if layers is None else layers
         batch, positions = self.to_reading_order(batch, positions)
         hidden, last = self.embed(batch), layers[-1]
         states = [hidden if positions is None else hidden[positions]] if 0 in layers else []
-        for number, layer in enumerate(self.layers[:last], 1):
+        for number, layer in enumerate(self.stack()[:last], 1):
             hidden = layer(hidden, batch.packing, positions if number == last else None)
             if number in layers:
                 states.append(hidden if number == last or positions is None else hidden[positions])

@@ -11,16 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.fused_ops import dropout
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import LinearHead, TaskBatch, TaskHead
-from bertwright.models.initialization import initialize
-from bertwright.models.linear import Linear
+from bertwright.models.heads import DenseHead, LinearHead, TaskHead
 from bertwright.models.packing import TokenBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder, Embeddings
-from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel, MaskedLMHead
+from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class RobertaConfig(BertConfig):
         >>> RobertaConfig(vocab_size=50_265).num_parameters
         124697433
         """
-        return super().num_head_parameters - 2 * (self.hidden_size + 1)
+        return self.num_masked_lm_parameters
 
 
 class RobertaEmbeddings(Embeddings):
@@ -76,35 +72,6 @@ class RobertaEmbeddings(Embeddings):
         return super().forward(TokenBatch(packing, batch.input_ids, types), sparse)
 
 
-class DenseHead(nn.Module):
-    """Two dense layers with tanh between them, each with dropout of its input."""
-
-    def __init__(self, hidden_size: int, outputs: int) -> None:
-        super().__init__()
-        self.dense = Linear(hidden_size, hidden_size)
-        self.out_proj = Linear(hidden_size, outputs)
-
-    def forward(self, states: Tensor, drop: Dropout | None) -> Tensor:
-        """Compute logits B × C float32 of states B × H."""
-        hidden = torch.tanh(self.dense(dropout(states, drop, 0)))
-        logits: Tensor = self.out_proj(dropout(hidden, drop, 1).float())
-        return logits
-
-
-class RobertaHead(TaskHead):
-    """RoBERTa's head for texts, on the state of the first token."""
-
-    has_standard_class: ClassVar[bool] = True
-
-    def __init__(self, spec: HeadSpec, hidden_size: int) -> None:
-        super().__init__(spec)
-        self.classifier = DenseHead(hidden_size, spec.outputs)
-
-    def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
-        logits: Tensor = self.classifier(states, drop)
-        return logits
-
-
 class RobertaEncoder(BertEncoder):
     """RoBERTa's embeddings and BERT's layers; its initial weights are a function of the seed."""
 
@@ -116,7 +83,7 @@ class RobertaEncoder(BertEncoder):
     def own_head(self, spec: HeadSpec) -> TaskHead:
         """Return the head of the class in `transformers`; a choice has BERT's, with a pooler."""
         if spec.kind == "sequence":
-            return RobertaHead(spec, self.config.hidden_size)
+            return DenseHead(spec, self.config.hidden_size, torch.tanh, drops_input=True)
         return LinearHead(spec, self.config.hidden_size, has_pooler=True)
 
 
@@ -135,21 +102,19 @@ class CamembertEncoder(RobertaEncoder):
 class RobertaForMaskedLM(MaskedLanguageModel):
     """RoBERTa with its head of pre-training, whose activation is always the exact GELU."""
 
-    encoder_type: ClassVar[type[RobertaEncoder]] = RobertaEncoder
+    encoder_type: ClassVar[type[BertEncoder]] = RobertaEncoder
 
-    def __init__(self, config: RobertaConfig, seed: int = 0) -> None:
-        super().__init__(self.encoder_type(config, seed=seed))
-        self.masked_token = MaskedLMHead(replace(config, activation="gelu"))
-        initialize(self, self.encoder.draw, seed, only=("masked_token",))
+    def add_heads(self, config: BertConfig) -> None:
+        super().add_heads(replace(config, activation="gelu"))
 
 
 class XlmRobertaForMaskedLM(RobertaForMaskedLM):
     """XLM-R with its head of pre-training."""
 
-    encoder_type: ClassVar[type[RobertaEncoder]] = XlmRobertaEncoder
+    encoder_type: ClassVar[type[BertEncoder]] = XlmRobertaEncoder
 
 
 class CamembertForMaskedLM(RobertaForMaskedLM):
     """CamemBERT with its head of pre-training."""
 
-    encoder_type: ClassVar[type[RobertaEncoder]] = CamembertEncoder
+    encoder_type: ClassVar[type[BertEncoder]] = CamembertEncoder

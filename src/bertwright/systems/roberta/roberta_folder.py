@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from bertwright.interop.weight_names import WeightNames
 from bertwright.models.head_spec import HeadSpec
 from bertwright.systems.bert.bert_folder import BertArchitecture
 from bertwright.systems.roberta.roberta import (
@@ -31,12 +32,20 @@ class RobertaArchitecture(BertArchitecture):
         ("pad_token_id", "pad_token_id", 1),
     )  # fmt: skip
     REQUIRED_VALUES: ClassVar[tuple[tuple[str, Any], ...]] = (*BertArchitecture.REQUIRED_VALUES, ("is_decoder", False))
-    RENAMED: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("bert.", "roberta."),
-        ("cls.predictions.transform.dense.", "lm_head.dense."),
-        ("cls.predictions.transform.LayerNorm.", "lm_head.layer_norm."),
-        ("cls.predictions.", "lm_head."),
+    NAMES: ClassVar[WeightNames] = replace(
+        BertArchitecture.NAMES,
+        prefix="roberta.",
+        heads={
+            "pooler.dense": "roberta.pooler.dense",
+            "masked_token.dense": "lm_head.dense",
+            "masked_token.norm": "lm_head.layer_norm",
+            "masked_token": "lm_head",
+        },
+        decoder="lm_head.decoder",
+        tasks={"sequence": {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}},
+        inside=(),
     )
+    PRETRAINED: ClassVar[str] = "ForMaskedLM"
 
     def parse_config(self, values: Mapping[str, Any], path: Path) -> Any:
         """Read a configuration; the positions of the file include the rows before the first one."""
@@ -49,15 +58,7 @@ class RobertaArchitecture(BertArchitecture):
         return replace(config, max_positions=config.max_positions - config.position_offset)
 
     def format_config(self, config: RobertaConfig, head: HeadSpec | None = None) -> dict[str, Any]:
-        values = super().format_config(config, head)
-        return values | {
-            "architectures": [f"{self.class_prefix}ForMaskedLM"],
-            "model_type": self.encoder.model_type,
-            POSITIONS: config.max_positions + config.position_offset,
-        }
-
-    def file_names(self, name: str, classifier: str) -> tuple[str, ...]:
-        return (name,) if name.startswith("classifier.") and name.count(".") > 1 else super().file_names(name, classifier)
+        return super().format_config(config, head) | {POSITIONS: config.max_positions + config.position_offset}
 
 
 ROBERTA = RobertaArchitecture(RobertaEncoder, RobertaConfig, "Roberta", RobertaForMaskedLM, in_transformers=True)
