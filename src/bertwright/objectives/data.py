@@ -170,6 +170,12 @@ class StoreExamples(StoreData, Generic[B]):
                 f"{store.folder}: {store.num_sentences} sentence(s), --objective {objective.name} needs pairs; "
                 "use more text, or --objective mlm --segments single"
             )
+        segments = objective.num_segments(settings)
+        if objective.has_specials and tokenizer.layout.num_specials(segments) != objective.num_specials(settings):
+            raise ValueError(
+                f"{store.folder}: its vocabulary has {tokenizer.layout.separators} tokens between the segments of a pair; "
+                f"--objective {objective.name} reads pairs with one: use --objective mlm --segments single"
+            )
         self.store = store
         self.settings = settings
         self.objective = objective

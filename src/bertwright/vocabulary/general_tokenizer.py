@@ -39,7 +39,7 @@ ROLES = {
     "bos_token": "<s>", "cls_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "sep_token": "</s>",
     "unk_token": "<unk>", "mask_token": "<mask>",
 }  # fmt: skip
-BYTE_SPACE, SPACE = "Ġ", "▁"  # marks of a space before a token: of byte pairs on bytes, and of SentencePiece
+BYTE_SPACE = "Ġ"  # mark of a space before a token of byte pairs on bytes; SentencePiece has ▁
 HIDDEN = "\uffff"  # a noncharacter before the special tokens of plain text, so that no text has them
 # Letters of scripts without spaces between words: Thai and Lao, Burmese, Khmer, kana, Chinese.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
@@ -68,6 +68,7 @@ class GeneralTokenizer(TextTokenizer):
             raise ValueError(f"{source}: expected an unk_token among its tokens, got none; copy all files of the model")
         self.unk_id = ids[self.roles["unk_token"]]
         self._layout = read_layout(backend, source)
+        self._mark, self.space = _read_marks(backend)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -132,21 +133,8 @@ class GeneralTokenizer(TextTokenizer):
         joins = (text == token) == marks_words
         return Piece(decoders.ByteLevel().decode([text]) if mark == BYTE_SPACE else text, joins)
 
-    @cached_property
-    def _mark(self) -> tuple[str, bool]:
-        """Mark at the start of tokens, and True if it marks words, False if it marks tokens inside a word."""
-        kinds = {part["type"]: part for part in _parts(self._description.get("pre_tokenizer"))}
-        if "ByteLevel" in kinds:
-            return BYTE_SPACE, True
-        if "Metaspace" in kinds:
-            return kinds["Metaspace"]["replacement"], True
-        return self._description["model"].get("continuing_subword_prefix") or "", False
-
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
         return flat_ids(self._raw, texts)
-
-    def encode_words(self, words: Sequence[str]) -> Ragged:
-        return flat_ids(self._after_space, words)
 
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
         return list(encode_with_offsets(self._raw, texts))
@@ -183,19 +171,6 @@ class GeneralTokenizer(TextTokenizer):
     @cached_property
     def _raw(self) -> tokenizers.Tokenizer:
         """The tokenizer of plain texts, in which special tokens are ordinary characters."""
-        return tokenizers.Tokenizer.from_str(json.dumps(self._raw_description()))
-
-    @cached_property
-    def _after_space(self) -> tokenizers.Tokenizer:
-        """The tokenizer of plain words: one of bytes puts a space before each."""
-        description = self._raw_description()
-        if not (parts := _byte_parts(description)):
-            return self._raw
-        for part in parts:
-            part["add_prefix_space"] = True
-        return tokenizers.Tokenizer.from_str(json.dumps(description))
-
-    def _raw_description(self) -> dict[str, Any]:
         description, specials = self._description, {self.tokens[number] for number in self.special_ids}
         description["added_tokens"] = [one for one in description["added_tokens"] if one["content"] not in specials]
         model = description["model"]
@@ -204,7 +179,7 @@ class GeneralTokenizer(TextTokenizer):
         elif "merges" not in model:  # so does one of words; what stands for unknown text must keep its name
             hidden = specials - {model["unk_token"]}
             model["vocab"] = {HIDDEN + token if token in hidden else token: n for token, n in model["vocab"].items()}
-        return description
+        return tokenizers.Tokenizer.from_str(json.dumps(description))
 
 
 def _from_json(description: str, roles: Mapping[str, str]) -> GeneralTokenizer:
@@ -232,6 +207,17 @@ def read_layout(backend: tokenizers.Tokenizer, source: str) -> SequenceLayout:
         f"{source}: joins a pair of texts as {' '.join(pair.tokens)}; expected a special token before and after each "
         "text, such as [CLS] A [SEP] B [SEP] or <s> A </s></s> B </s>; take the tokenizer of an encoder"
     )
+
+
+def _read_marks(backend: tokenizers.Tokenizer) -> tuple[tuple[str, bool], str]:
+    """Return the mark at the start of tokens, whether it marks words or tokens inside a word, and `space`."""
+    component = backend.pre_tokenizer
+    kinds = {part["type"]: part for part in _parts(json.loads(component.__getstate__()) if component else None)}
+    if "ByteLevel" in kinds:
+        return (BYTE_SPACE, True), "" if kinds["ByteLevel"]["add_prefix_space"] else " "
+    if "Metaspace" in kinds:
+        return (kinds["Metaspace"]["replacement"], True), ""
+    return (getattr(backend.model, "continuing_subword_prefix", None) or "", False), ""
 
 
 def byte_pair_backend(

@@ -52,6 +52,8 @@ class TextTokenizer(ABC):
     """Id of the token for text that the vocabulary lacks."""
     tokens: tuple[str, ...]
     """All tokens in id order; "" for an id without a token."""
+    space: str = ""
+    """What stands before a word or a sentence that follows another one, if the tokenizer sees that."""
 
     @property
     def reads_any_word(self) -> bool:
@@ -87,8 +89,8 @@ class TextTokenizer(ABC):
         return self.encode_raw(texts)
 
     def encode_words(self, words: Sequence[str]) -> Ragged:
-        """Encode raw words, each as it is encoded after a space."""
-        return self.encode_raw(words)
+        """Encode raw words, each as it is encoded after another one."""
+        return self.encode_raw([self.space + word for word in words] if self.space else words)
 
     @abstractmethod
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
