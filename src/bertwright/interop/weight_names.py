@@ -59,14 +59,13 @@ class WeightNames:
 
     def normalize(self, foreign: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors under the names of the classes with heads, whichever class or version wrote them."""
-        bare = (*self.encoder.values(), self.layer, *(head.removeprefix(self.prefix) for head in self.heads.values()))
-        roots = tuple(name.partition(".")[0] + "." for name in bare)
+        heads = (name.removeprefix(self.prefix) for name in self.heads.values() if name.startswith(self.prefix))
+        roots = tuple(name.partition(".")[0] + "." for name in (*self.encoder.values(), self.layer, *heads))
         is_bare = not any(name.startswith(self.prefix) for name in foreign)
-        outside = tuple(f"{head}." for head in self.heads.values() if not head.startswith(self.prefix))
         given: dict[str, Tensor] = {}
         for name, tensor in foreign.items():
             name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-            if is_bare and name.startswith(roots) and not name.startswith(outside):
+            if is_bare and name.startswith(roots):
                 name = self.prefix + name
             if not name.endswith(".position_ids"):  # a buffer of earlier versions: 0, 1, 2 …
                 given[name] = tensor

@@ -65,7 +65,7 @@ class Layer(nn.Module):
     def __init__(self, config: BertConfig, number: int) -> None:
         super().__init__()
         self.config = config
-        self.first_site = 1 + SITES_PER_LAYER * number
+        self.number_sites(number)
         hidden, intermediate = config.hidden_size, config.intermediate_size
         self.qkv = Linear(hidden, 3 * hidden)
         self.attention_output = Linear(hidden, hidden)
@@ -73,6 +73,10 @@ class Layer(nn.Module):
         self.intermediate = Linear(hidden, intermediate)
         self.output = Linear(intermediate, hidden)
         self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+
+    def number_sites(self, number: int) -> None:
+        """Give the layer the dropout sites of its number, counted from 0."""
+        self.first_site = 1 + SITES_PER_LAYER * number
 
     def forward(self, hidden: Tensor, packing: Packing, positions: Tensor | None = None) -> Tensor:
         """Compute the layer's output: T × H → T × H or, with `positions` (R int64), R × H, the states of these tokens.
@@ -127,7 +131,7 @@ class BertEncoder(TextEncoder):
     def __init__(self, config: BertConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         super().__init__(config, compute_dtype)
         self.embeddings = self.embeddings_type(config)
-        self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_layers))
+        self.layers = nn.ModuleList(Layer(config, number) for number in range(self.num_distinct_layers))
         self.shape = EncoderShape(
             config.num_layers,
             config.hidden_size,
@@ -143,6 +147,11 @@ class BertEncoder(TextEncoder):
             if not positions.is_meta:
                 encodings = sinusoidal_positions(*positions.shape)
                 positions.copy_(config.initializer_range * encodings)  # the Transformer enlarges the words instead
+
+    @property
+    def num_distinct_layers(self) -> int:
+        """Number of layers with weights of their own."""
+        return self.config.num_layers
 
     @property
     def num_dropout_sites(self) -> int:

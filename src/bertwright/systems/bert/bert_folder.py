@@ -153,7 +153,8 @@ class BertArchitecture(Architecture):
         sizes |= {self.NUM_LAYERS: len(layers)}
         in_file = {ours: field for field, ours, _ in self.CONFIG_FIELDS}
         in_file.setdefault("embedding_size", in_file["hidden_size"])
-        check_sizes({in_file[field]: (getattr(config, field), size) for field, size in sizes.items()}, path)
+        expected = self.format_config(config)
+        check_sizes({in_file[field]: (expected[in_file[field]], size) for field, size in sizes.items()}, path)
 
 
 POOLED_CODE = Path(__file__).with_name("modeling_pooled_bert.py")

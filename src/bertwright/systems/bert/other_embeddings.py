@@ -5,10 +5,12 @@ T tokens of the whole batch, H hidden size, E size of the embeddings.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
+from bertwright.base.settings import check_minimum
 from bertwright.models.linear import Linear
 from bertwright.models.packing import TokenBatch
 from bertwright.systems.bert.bert_config import BertConfig
@@ -26,12 +28,33 @@ class SegmentlessEmbeddings(Embeddings):
         return self.word.weight.new_zeros(self.config.type_vocab_size, self.config.embedding_size)
 
 
+@dataclass(frozen=True)
+class ProjectedConfig(BertConfig):
+    """Sizes and constants of an encoder whose embeddings are projected to the hidden size."""
+
+    embedding_size: int = 128
+    """Size E of the embeddings."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_minimum(self, 1, "embedding_size")
+
+    @property
+    def has_projection(self) -> bool:
+        return True
+
+    @property
+    def num_embedding_parameters(self) -> int:
+        projection = (self.embedding_size + 1) * self.hidden_size if self.has_projection else 0
+        return super().num_embedding_parameters + projection
+
+
 class ProjectedEmbeddings(Embeddings):
     """BERT's embeddings of size E, and the layer that projects them to H."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: ProjectedConfig) -> None:
         super().__init__(config)
-        self.projection = Linear(config.embedding_size, config.hidden_size)
+        self.projection = Linear(config.embedding_size, config.hidden_size) if config.has_projection else None
 
 
 class ProjectedEncoder(BertEncoder):
@@ -41,6 +64,5 @@ class ProjectedEncoder(BertEncoder):
 
     def embed(self, batch: TokenBatch) -> Tensor:
         """Compute the first layer's input, T × E → T × H."""
-        projection: Any = self.embeddings.projection
-        projected: Tensor = projection(super().embed(batch))
-        return projected
+        embedded, projection = super().embed(batch), self.embeddings.projection
+        return embedded if projection is None else cast(Tensor, projection(embedded))
