@@ -112,10 +112,10 @@ def test_logits_loss_gradients_and_saved_folders_equal_transformers(family, case
     named = case.task.labels if kind == "token" else named
     record = HeadRecord(case.task.head, named, not named and kind == "sequence", case.task.is_multi_label)
     write_task_model(tmp_path / "ours", model, tokenizer, record)
-    again = getattr(transformers, f"Auto{'Model' + HEAD_CLASSES[kind].suffix}").from_pretrained(tmp_path / "ours")
-    assert type(again) is type(reference)
+    opened = getattr(transformers, f"AutoModel{HEAD_CLASSES[kind].suffix}").from_pretrained(tmp_path / "ours")
+    assert type(opened) is type(reference)
     with torch.no_grad():
-        assert torch.equal(their_logits(again(**inputs), encoded, case, real), their_logits(reference.eval()(**inputs), encoded, case, real))
+        assert distance(their_logits(opened(**inputs), encoded, case, real), expected) < 1e-5
 
 
 def masked_batch(vocabulary: int) -> tuple[LanguageModelBatch, dict[str, Tensor], Tensor]:
@@ -156,7 +156,7 @@ def test_states_masked_logits_and_gradients_equal_transformers(family, activatio
     found = RobertaMaskedLM().loss(bert.model.train(), ours)
     found.loss.backward()
     assert found.loss.item() == pytest.approx(output.loss.item(), rel=1e-5)
-    parameters, names = dict(reference.named_parameters()), file_names(bert.model)
+    parameters, names = dict(reference.named_parameters(remove_duplicate=False)), file_names(bert.model)
     for name, parameter in bert.model.named_parameters():
         gradient = torch.cat([parameters[one].grad for one in names[name]])
         assert distance(parameter.grad, gradient) < 1e-4, name
@@ -166,9 +166,9 @@ def test_states_masked_logits_and_gradients_equal_transformers(family, activatio
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "ours").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert type(again) is type(reference)
-    inputs = tokenizer(SENTENCES[0][:40], SENTENCES[10][:20], return_tensors="pt")
+    inputs = tokenizer(SENTENCES[0][:14], SENTENCES[10][:9], return_tensors="pt")
     with torch.no_grad():
-        assert torch.equal(again(**inputs).logits, reference.eval()(**inputs).logits)
+        assert distance(again(**inputs).logits, reference.eval()(**inputs).logits) < 1e-5
 
 
 def test_filled_masks_equal_transformers(family, tmp_path):
@@ -178,7 +178,9 @@ def test_filled_masks_equal_transformers(family, tmp_path):
     found = bertwright.load(folder).fill_mask(text, top_k=4)
     pipeline = transformers.pipeline("fill-mask", str(folder), top_k=4)
     expected = [[one["score"] for one in of_mask] for of_mask in pipeline(text)]
-    assert [[one.probability for one in of_mask] for of_mask in found.masks] == [pytest.approx(row, rel=1e-4) for row in expected]
+    assert [[one.probability for one in of_mask] for of_mask in found.masks] == [
+        pytest.approx(row, rel=1e-4) for row in expected
+    ]
     assert "▁" not in found.text and "Ġ" not in found.text and "<mask>" not in found.text
 
 
@@ -198,7 +200,10 @@ def test_released_folders_with_oddities_give_the_same_logits(tmp_path, oddity):
     elif oddity == "position_ids":
         tensors["roberta.embeddings.position_ids"] = torch.arange(50)[None]
     elif oddity.startswith("decoder"):
-        tensors |= {"lm_head.decoder.weight": tensors[words].clone(), "lm_head.decoder.bias": tensors.pop("lm_head.bias")}
+        tensors |= {
+            "lm_head.decoder.weight": tensors[words].clone(),
+            "lm_head.decoder.bias": tensors.pop("lm_head.bias"),
+        }
         if oddity == "decoder alone":
             del tensors[words]
     elif oddity == "gamma and beta":
@@ -248,7 +253,7 @@ def test_a_new_head_starts_from_masked_lm_weights(family, tmp_path):
     reference = make_reference(prefix, "ForMaskedLM", tokenizer_folder)
     folder = save(reference, tokenizer_folder, tmp_path / "m")
     started = start_task_model(folder, HeadSpec("sequence", 3), seed=1)
-    assert started.missing_heads == ("classifier",)
+    assert set(started.missing_heads) == {"pooler", "classifier"}  # pooler: the dense layer of the head
     assert set(started.unexpected_keys) == {name for name in reference.state_dict() if name.startswith("lm_head")} - {
         "lm_head.decoder.weight", "lm_head.decoder.bias"
     }  # fmt: skip
