@@ -14,7 +14,6 @@ from converted import distance, randomize_reference
 from safetensors.torch import load_file, save_file
 from test_task_heads import CASES, Case, their_logits, their_loss
 from torch import Tensor
-from trained_tokenizers import SENTENCES, write_tokenizer
 
 import bertwright
 from bertwright.interop.head_config import HEAD_CLASSES, MULTI_LABEL, HeadRecord
@@ -26,6 +25,7 @@ from bertwright.systems.roberta.roberta_objective import RobertaMaskedLM
 from bertwright.tasks.collation import collate
 from bertwright.tasks.encoded import Encoded
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from trained_tokenizers import SENTENCES, write_tokenizer
 
 SIZES = {
     "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 50,
@@ -133,9 +133,8 @@ def masked_batch(vocabulary: int) -> tuple[LanguageModelBatch, dict[str, Tensor]
         lm_count=int(masked.sum()),
         nsp_count=0,
     )
-    theirs = {
-        "input_ids": np.where(real, ids, 1), "attention_mask": real.astype(int), "labels": np.where(masked, targets, IGNORED)
-    }  # fmt: skip
+    theirs = {"input_ids": np.where(real, ids, 1), "attention_mask": real.astype(int)}
+    theirs |= {"labels": np.where(masked, targets, IGNORED)}
     return ours, {name: torch.from_numpy(array) for name, array in theirs.items()}, torch.from_numpy(real)
 
 
@@ -181,7 +180,7 @@ def test_filled_masks_equal_transformers(family, tmp_path):
     assert [[one.probability for one in of_mask] for of_mask in found.masks] == [
         pytest.approx(row, rel=1e-4) for row in expected
     ]
-    assert "▁" not in found.text and "Ġ" not in found.text and "<mask>" not in found.text
+    assert not any(mark in found.text for mark in ("▁", "Ġ", "<mask>"))
 
 
 ODDITIES = ["no prefix", "position_ids", "decoder", "decoder alone", "gamma and beta", "pooler"]

@@ -27,10 +27,10 @@ class RobertaArchitecture(BertArchitecture):
     """RoBERTa in the format of `transformers`."""
 
     CONFIG_FIELDS: ClassVar[tuple[tuple[str, str, Any], ...]] = (
-        *(field for field in BertArchitecture.CONFIG_FIELDS if field[1] not in ("vocab_size", "is_causal", "pad_token_id")),
         ("vocab_size", "vocab_size", 50_265),
         ("pad_token_id", "pad_token_id", 1),
-    )  # fmt: skip
+        *(row for row in BertArchitecture.CONFIG_FIELDS if row[1] not in ("vocab_size", "pad_token_id", "is_causal")),
+    )
     REQUIRED_VALUES: ClassVar[tuple[tuple[str, Any], ...]] = (*BertArchitecture.REQUIRED_VALUES, ("is_decoder", False))
     NAMES: ClassVar[WeightNames] = replace(
         BertArchitecture.NAMES,

@@ -48,8 +48,9 @@ class LearnSettings:
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return the rule of byte pairs, and that letters keep their case, if a TOML table chooses such algorithms."""
         chosen = dict(table.get("vocabulary") or {}).get("algorithm")
-        by_algorithm = {"byte-pair": {"criterion": "bpe"}} | dict.fromkeys(GENERAL, {"lowercase": False})
-        return {"vocabulary": by_algorithm[chosen]} if chosen in by_algorithm else {}
+        if chosen in GENERAL:
+            return {"vocabulary": {"lowercase": False}}
+        return {"vocabulary": {"criterion": "bpe"}} if chosen == "byte-pair" else {}
 
 
 def learn_vocabulary(settings: LearnSettings, reporter: Reporter = SILENT) -> TextTokenizer:
