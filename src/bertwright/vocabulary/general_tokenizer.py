@@ -238,8 +238,8 @@ def byte_pair_backend(
     add_space = bool(settings.get("add_prefix_space", False))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_space)
     backend.decoder = decoders.ByteLevel()
-    ends = [(names[role], ids[names[role]]) for role in ("sep_token", "cls_token")]
-    backend.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=add_space)
+    last, first = ((names[role], ids[names[role]]) for role in ("sep_token", "cls_token"))
+    backend.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=add_space)
     mask = tokenizers.AddedToken(names["mask_token"], lstrip=True, special=True)
     backend.add_special_tokens([token for role, token in names.items() if role != "mask_token"] + [mask])
     return backend

@@ -52,12 +52,12 @@ def learn_general(texts: Iterable[str], settings: VocabularySettings) -> General
         raise
     except Exception as error:  # `tokenizers` raises nothing more specific
         raise ValueError(f"size = {settings.size}: no vocabulary can be learned ({error}); use more text") from None
-    ends = [(token, backend.token_to_id(token)) for token in (LAST, FIRST)]
+    last, first = ((token, SPECIAL_TOKENS.index(token)) for token in (LAST, FIRST))
     if is_bytes:
-        backend.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=False)
+        backend.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=False)
     else:
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{FIRST} $A {LAST}", pair=f"{FIRST} $A {LAST} {LAST} $B {LAST}", special_tokens=ends
+            single=f"{FIRST} $A {LAST}", pair=f"{FIRST} $A {LAST} {LAST} $B {LAST}", special_tokens=[first, last]
         )
     backend.add_special_tokens([tokenizers.AddedToken(MASK, lstrip=True, special=True)])  # takes the space before it
     return GeneralTokenizer(backend, ROLES, "vocabulary")
