@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from bertwright.vocabulary.general_tokenizer import GeneralTokenizer
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from bertwright.vocabulary.tokenizer import Piece, TextTokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer, TokenText
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from trained_tokenizers import KINDS, SENTENCES, bytes_backend, write_tokenizer
@@ -129,24 +129,24 @@ def test_pieces_as_text_by_hand(tmp_path):
     of_bytes, unigram = open_kind("bytes", tmp_path / "a"), open_kind("unigram", tmp_path / "b")
     pieces = open_kind("word pieces", tmp_path / "c")
 
-    def shown(tokenizer: TextTokenizer, text: str) -> list[Piece]:
-        return [tokenizer.piece(number) for number in tokenizer.encode_raw([text]).ids.tolist()]
+    def shown(tokenizer: TextTokenizer, text: str) -> list[TokenText]:
+        return [tokenizer.token_text(number) for number in tokenizer.encode_raw([text]).ids.tolist()]
 
-    assert shown(of_bytes, "a dog,")[-2:] == [Piece("g", True), Piece(",", True)]
-    assert Piece("do", False) in shown(of_bytes, "a dog,")
+    assert shown(of_bytes, "a dog,")[-2:] == [TokenText("g", True), TokenText(",", True)]
+    assert TokenText("do", False) in shown(of_bytes, "a dog,")
     for tokenizer in (of_bytes, unigram, pieces):
         found = shown(tokenizer, "the lazy dog")
         joined = "".join(piece.text if piece.joins else f" {piece.text}" for piece in found)
         assert joined.strip() == "the lazy dog"
-    assert of_bytes.piece(of_bytes.mask_id) == Piece("<mask>", False)
+    assert of_bytes.token_text(of_bytes.mask_id) == TokenText("<mask>", False)
 
 
 def test_whole_words_are_known_by_their_first_letter_and_mark(tmp_path):
     for kind in ("bytes", "unigram"):
         tokenizer = open_kind(kind, tmp_path / kind)
         ids = tokenizer.encode_raw(["и больше dogs, 狐狸"]).ids.tolist()
-        continued = [tokenizer.piece(number).text for number in ids if tokenizer.is_continuation[number]]
-        begun = [tokenizer.piece(number).text for number in ids if not tokenizer.is_continuation[number]]
+        continued = [tokenizer.token_text(number).text for number in ids if tokenizer.is_continuation[number]]
+        begun = [tokenizer.token_text(number).text for number in ids if not tokenizer.is_continuation[number]]
         assert "," in begun, kind
         assert "s" in continued or "gs" in continued or "dogs" in begun, kind
         assert not any("狐" in text for text in continued), kind
@@ -164,7 +164,7 @@ def test_vocab_json_and_merges_are_read_as_by_roberta(tmp_path):
         assert ours.encode(text).ids.tolist() == expected.ids
         assert ours.encode(text).offsets.tolist() == [list(span) for span in expected.offsets]
     (tmp_path / "merges.txt").unlink()
-    with pytest.raises(FileNotFoundError, match=r"merges\.txt: no such file; vocab\.json next to it needs it"):
+    with pytest.raises(FileNotFoundError, match=r"merges\.txt: no such file; vocab"):
         open_tokenizer(tmp_path)
 
 

@@ -18,11 +18,11 @@ from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 SPECIAL_TOKENS = list(dict.fromkeys(ROLES.values()))  # first tokens, in this order; padding is token 1, as in RoBERTa
 FIRST, LAST, MASK, UNKNOWN = (ROLES[name] for name in ("cls_token", "sep_token", "mask_token", "unk_token"))
 
-NAN_PIECE = "<UNK>"  # a piece that the trainer of `tokenizers` adds, without a score: in a text, it breaks the training
+UNSCORED = "<UNK>"  # added by the trainer of `tokenizers` without a score: in a text, it breaks the training
 
 
 def learn_general(texts: Iterable[str], settings: VocabularySettings) -> GeneralTokenizer:
-    """Learn a tokenizer from texts. Raises ValueError for texts, or a size, of which none can be made."""
+    """Learn a tokenizer from texts. Raises ValueError for texts, or a size, that give none."""
     is_bytes = settings.algorithm == "bpe-bytes"
     backend = tokenizers.Tokenizer(models.BPE() if is_bytes else models.Unigram())
     backend.normalizer = _normalizer(settings, is_bytes)
@@ -45,7 +45,7 @@ def learn_general(texts: Iterable[str], settings: VocabularySettings) -> General
         trainer = trainers.UnigramTrainer(
             vocab_size=settings.size, special_tokens=SPECIAL_TOKENS, unk_token=UNKNOWN, show_progress=False
         )
-        texts = (normalize("NFKC", text).replace(NAN_PIECE, " ") for text in texts)
+        texts = (normalize("NFKC", text).replace(UNSCORED, " ") for text in texts)
     try:
         backend.train_from_iterator(texts, trainer)
     except (OSError, UnicodeError, ValueError):  # of the texts
