@@ -1,10 +1,10 @@
-"""Time a step of fine-tuning of RoBERTa against BERT of the same shape, and with a vocabulary of 250,002 against 30,522.
+"""Time a step of fine-tuning of RoBERTa against BERT of the same shape, and with a vocabulary of 250,002.
 
     python bench/roberta.py --results bench/results/roberta.json [--rounds 7]
 
-L6 H384 (the shape of multilingual MiniLM), 32 texts of 30 tokens, one thread. The contenders take turns; a time is the CPU
-time of the process, because the machine is shared. The last rows are the update of the word table alone: its rows
-without a gradient so far only decay.
+L6 H384 (half the layers of multilingual MiniLM), 32 texts of 30 tokens, one thread. The contenders take turns; a time
+is the CPU time of the process, because the machine is shared. The last rows are the update of the word table alone: its
+rows without a gradient so far only decay.
 """
 
 from __future__ import annotations

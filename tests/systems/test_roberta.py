@@ -129,7 +129,7 @@ def save_roberta(folder: Path, kind: str = "bytes") -> Any:
     """Write a RoBERTa with random weights and a trained tokenizer; return it."""
     tokenizer = open_tokenizer(write_tokenizer(folder, kind))
     config = transformers.RobertaConfig(
-        tokenizer.vocab_size, **TINY, max_position_embeddings=66, type_vocab_size=1, hidden_dropout_prob=0.0,
+        vocab_size=tokenizer.vocab_size, **TINY, max_position_embeddings=66, type_vocab_size=1, hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0, layer_norm_eps=1e-5,
     )  # fmt: skip
     model = randomize_reference(transformers.RobertaForMaskedLM(config))
@@ -183,7 +183,7 @@ def test_a_fine_tuning_has_the_losses_of_transformers(tmp_path, steps):
 def test_a_bert_with_the_tokenizer_of_xlm_roberta_embeds_as_in_transformers(tmp_path):
     """Multilingual MiniLM: BERT's network, whose sequences have no segment types and two tokens between texts."""
     tokenizer = open_tokenizer(write_tokenizer(tmp_path, "unigram"))
-    config = transformers.BertConfig(tokenizer.vocab_size, **TINY, max_position_embeddings=64)
+    config = transformers.BertConfig(vocab_size=tokenizer.vocab_size, **TINY, max_position_embeddings=64)
     reference = randomize_reference(transformers.BertModel(config)).eval()
     reference.save_pretrained(tmp_path)
     bert, theirs = bertwright.load(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -199,7 +199,7 @@ def test_a_folder_of_sentence_transformers_on_xlm_roberta_gives_its_vectors(tmp_
     from sentence_transformers.sentence_transformer import modules
 
     tokenizer = open_tokenizer(write_tokenizer(tmp_path / "base", "unigram"))
-    config = transformers.XLMRobertaConfig(tokenizer.vocab_size, **TINY, max_position_embeddings=66, type_vocab_size=1)
+    config = transformers.XLMRobertaConfig(vocab_size=tokenizer.vocab_size, **TINY, max_position_embeddings=66, type_vocab_size=1)
     randomize_reference(transformers.XLMRobertaModel(config)).save_pretrained(tmp_path / "base")
     parts = [modules.Transformer(str(tmp_path / "base")), modules.Pooling(32, "mean"), modules.Normalize()]
     library.SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "e5"))
