@@ -114,7 +114,10 @@ def test_logits_loss_gradients_and_saved_folders_equal_transformers(family, case
     again = getattr(transformers, f"Auto{'Model' + HEAD_CLASSES[kind].suffix}").from_pretrained(tmp_path / "ours")
     assert type(again) is type(reference)
     with torch.no_grad():
-        assert torch.equal(their_logits(again(**inputs), encoded, case, real), their_logits(reference.eval()(**inputs), encoded, case, real))
+        assert torch.equal(
+            their_logits(again(**inputs), encoded, case, real),
+            their_logits(reference.eval()(**inputs), encoded, case, real),
+        )
 
 
 def masked_batch(vocabulary: int) -> tuple[LanguageModelBatch, dict[str, Tensor], Tensor]:
@@ -177,7 +180,9 @@ def test_filled_masks_equal_transformers(family, tmp_path):
     found = bertwright.load(folder).fill_mask(text, top_k=4)
     pipeline = transformers.pipeline("fill-mask", str(folder), top_k=4)
     expected = [[one["score"] for one in of_mask] for of_mask in pipeline(text)]
-    assert [[one.probability for one in of_mask] for of_mask in found.masks] == [pytest.approx(row, rel=1e-4) for row in expected]
+    assert [[one.probability for one in of_mask] for of_mask in found.masks] == [
+        pytest.approx(row, rel=1e-4) for row in expected
+    ]
     assert "▁" not in found.text and "Ġ" not in found.text and "<mask>" not in found.text
 
 
@@ -197,7 +202,10 @@ def test_released_folders_with_oddities_give_the_same_logits(tmp_path, oddity):
     elif oddity == "position_ids":
         tensors["roberta.embeddings.position_ids"] = torch.arange(50)[None]
     elif oddity.startswith("decoder"):
-        tensors |= {"lm_head.decoder.weight": tensors[words].clone(), "lm_head.decoder.bias": tensors.pop("lm_head.bias")}
+        tensors |= {
+            "lm_head.decoder.weight": tensors[words].clone(),
+            "lm_head.decoder.bias": tensors.pop("lm_head.bias"),
+        }
         if oddity == "decoder alone":
             del tensors[words]
     elif oddity == "gamma and beta":
