@@ -48,10 +48,11 @@ FAMILIES = {
     ),
     "electra": Family("Electra", SIZES | {"embedding_size": 16}),
     "electra, embeddings of the hidden size": Family("Electra", SIZES | {"embedding_size": 32}),
+    "mpnet": Family("MPNet", SIZES | {"max_position_embeddings": 26}, reads_segments=False),
     "albert": Family("Albert", SIZES | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2}),
 }
 each_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-each_system = pytest.mark.parametrize("name", ["distilbert", "electra", "albert"])
+each_system = pytest.mark.parametrize("name", ["distilbert", "electra", "albert", "mpnet"])
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
@@ -89,9 +90,10 @@ def test_discriminator_equals_transformers(tmp_path: Path) -> None:
     [
         Family("DistilBert", {}, reads_segments=False),
         Family("Electra", {}),  # ELECTRA-Small
+        Family("MPNet", {}, reads_segments=False),
         Family("Albert", {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}),
     ],
-    ids=["distilbert", "electra", "albert"],
+    ids=["distilbert", "electra", "mpnet", "albert"],
 )
 def test_real_shape_equals_transformers(family: Family, tmp_path: Path) -> None:
     check_states(family, tmp_path / "theirs")

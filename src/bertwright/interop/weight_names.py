@@ -35,7 +35,7 @@ class WeightNames:
     tasks: Mapping[str, Names] = field(default_factory=dict)
     """Kind of a task's head (`HeadSpec`) → its modules, where they are not as in `HEAD_CLASSES`."""
     inside: tuple[str, ...] = ()
-    """Further prefixes of parameters of which all are known here."""
+    """Further prefixes, whose parameters are all known here."""
 
     def of(self, name: str, kind: str = "") -> tuple[str, ...]:
         """Return the names in `transformers` of one of our parameters; several are concatenated.

@@ -26,6 +26,7 @@ SYSTEMS: dict[str, str] = {
     "distilbert": "bertwright.systems.distilbert.defaults:DISTILBERT",
     "electra": "bertwright.systems.electra.defaults:ELECTRA",
     "albert": "bertwright.systems.albert.defaults:ALBERT",
+    "mpnet": "bertwright.systems.mpnet.defaults:MPNET",
     "roberta": "bertwright.systems.roberta.defaults:ROBERTA",
     "gpt": "bertwright.systems.gpt.defaults:GPT",
     "elmo": "bertwright.systems.elmo.defaults:ELMO",

@@ -18,7 +18,7 @@ from bertwright.systems.bert.other_embeddings import ProjectedConfig, ProjectedE
 
 @dataclass(frozen=True)
 class AlbertConfig(ProjectedConfig):
-    """Sizes and constants of an ALBERT; the defaults are those of ALBERT-base, version 2."""
+    """Sizes and constants of an ALBERT; the defaults describe ALBERT-base, version 2."""
 
     num_groups: int = 1
     """Number of groups of consecutive layers; the layers of a group share their weights."""
@@ -44,7 +44,7 @@ class AlbertConfig(ProjectedConfig):
 
     @property
     def num_layer_parameters(self) -> int:
-        """Number of parameters of the layers; those of a group count once.
+        """Number of parameters of the layers; a group counts once.
 
         >>> AlbertConfig(vocab_size=30_000).num_layer_parameters
         7087872

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.base.ragged import offsets_from_lengths
-from bertwright.kernels.attention import attention
+from bertwright.kernels.attention import attention, biased_attention
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
 from bertwright.kernels.fused_encoder import (
     EncoderShape,
@@ -87,11 +87,19 @@ class Layer(nn.Module):
         attention_dropout, output_dropout = self.make_dropouts(packing, positions)
 
         qkv = self.qkv(hidden).unflatten(-1, (3, config.num_heads, config.head_size))  # T 3 A D
-        bounds = packing.cu_seqlens, packing.max_seqlen
-        context = attention(qkv, *bounds, attention_dropout, site, config.is_causal).flatten(1)  # T A D -> T H
+        bounds, bias = (packing.cu_seqlens, packing.max_seqlen), self.position_bias(packing.max_seqlen)
+        if bias is None:
+            context = attention(qkv, *bounds, attention_dropout, site, config.is_causal)  # T A D
+        else:
+            context = biased_attention(qkv, *bounds, bias, attention_dropout, site)
+        context = context.flatten(1)  # T A D -> T H
         if positions is not None:  # from here on tokens do not interact: T becomes R
             context, hidden = context[positions], hidden[positions]
         return self.transform(context, hidden, output_dropout)
+
+    def position_bias(self, length: int) -> Tensor | None:
+        """Return the bias of `biased_attention` for sequences of this length, A × (2 length - 1); None: no bias."""
+        return None
 
     def transform(self, context: Tensor, hidden: Tensor, output_dropout: Dropout | None) -> Tensor:
         """Compute all of the layer behind attention, token by token, from its context and the layer's input: R × H."""
@@ -125,13 +133,14 @@ class BertEncoder(TextEncoder):
     has_pooler: ClassVar[bool] = True
     fits_new_heads: ClassVar[bool] = True
     embeddings_type: ClassVar[type[nn.Module]] = Embeddings
+    layer_type: ClassVar[type[Layer]] = Layer
     config: BertConfig
     embeddings: Any
 
     def __init__(self, config: BertConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         super().__init__(config, compute_dtype)
         self.embeddings = self.embeddings_type(config)
-        self.layers = nn.ModuleList(Layer(config, number) for number in range(self.num_distinct_layers))
+        self.layers = nn.ModuleList(self.layer_type(config, number) for number in range(self.num_distinct_layers))
         self.shape = EncoderShape(
             config.num_layers,
             config.hidden_size,
@@ -168,7 +177,7 @@ class BertEncoder(TextEncoder):
         batch, positions = self.to_reading_order(batch, positions)
         hidden, packing = self.embed(batch), batch.packing
         *layers, last = self.stack()
-        if self.config.activation != "relu" and can_fuse(hidden, self.shape):
+        if self.layer_type is Layer and self.config.activation != "relu" and can_fuse(hidden, self.shape):
             parameters = [parameter for layer in (*layers, last) for parameter in layer_parameters(layer)]
             if are_fusable(parameters):
                 mask_keys = [key for layer in layers for key in layer.mask_keys(packing, None)]

@@ -28,7 +28,7 @@ from bertwright.systems.bert.other_embeddings import ProjectedConfig, ProjectedE
 
 @dataclass(frozen=True)
 class ElectraConfig(ProjectedConfig):
-    """Sizes and constants of an ELECTRA; the defaults are those of ELECTRA-Small (table 6 of the paper)."""
+    """Sizes and constants of an ELECTRA; the defaults describe ELECTRA-Small (table 6 of the paper)."""
 
     hidden_size: int = 256
     num_heads: int = 4
