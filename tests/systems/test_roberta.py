@@ -113,7 +113,7 @@ def test_every_command_takes_a_roberta(tmp_path, monkeypatch, capsys):
     device = "--device cpu --threads 1"
     for number, (task, data) in enumerate(tasks.items()):
         file, _, options = data.partition(" ")
-        command = f"finetune --task {task} --train {file} --dev {file} --model m --run r{number} --steps 2 {options}"
+        command = f"finetune --task {task} --train {file} --dev {file} --model m --run r{number} --epochs 1 {options}"
         assert run([*command.split(), "--batch-size", "4", "--max-length", "40", *device.split()]) == 0, task
         assert run(["evaluate", f"r{number}", file, *device.split()]) == 0, task
         opened = transformers.AutoConfig.from_pretrained(f"r{number}/model")
@@ -199,7 +199,9 @@ def test_a_folder_of_sentence_transformers_on_xlm_roberta_gives_its_vectors(tmp_
     from sentence_transformers.sentence_transformer import modules
 
     tokenizer = open_tokenizer(write_tokenizer(tmp_path / "base", "unigram"))
-    config = transformers.XLMRobertaConfig(vocab_size=tokenizer.vocab_size, **TINY, max_position_embeddings=66, type_vocab_size=1)
+    config = transformers.XLMRobertaConfig(
+        vocab_size=tokenizer.vocab_size, **TINY, max_position_embeddings=66, type_vocab_size=1
+    )
     randomize_reference(transformers.XLMRobertaModel(config)).save_pretrained(tmp_path / "base")
     parts = [modules.Transformer(str(tmp_path / "base")), modules.Pooling(32, "mean"), modules.Normalize()]
     library.SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "e5"))
