@@ -137,7 +137,7 @@ class GeneralTokenizer(TextTokenizer):
         return flat_ids(self._raw, texts)
 
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode raw texts with offsets; the space before a token, which some tokenizers count to it, is not in them."""
+        """Encode raw texts with offsets, without the space before a token, which some tokenizers count to it."""
         encodings = list(encode_with_offsets(self._raw, texts))
         for text, encoding in zip(texts, encodings, strict=True):
             encoding.offsets[:, 0] += [text[start:end][:1].isspace() for start, end in encoding.offsets.tolist()]
