@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 import bertwright
 from bertwright.interop.huggingface import load_config, load_model, save_model, to_hf_weights
-from bertwright.interop.weight_names import hf_names
 from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_folder import NAMES
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 from harness import edit_config, randomize, same_parameters
@@ -164,7 +164,7 @@ def test_half_precision_loads_as_float32(folder):
 
 
 def test_weight_names_are_reversible():
-    names = [name for ours, _ in random_model().named_parameters() for name in hf_names(ours)]
+    names = [name for ours, _ in random_model().named_parameters() for name in NAMES.of(ours)]
     assert len(set(names)) == len(names)
     assert set(names) == set(to_hf_weights(random_model()))
 
@@ -174,7 +174,7 @@ def test_parameter_names_of_bert_base_are_those_of_transformers():
         theirs = transformers.BertForPreTraining(transformers.BertConfig())
         ours = BertForPretraining(BertConfig.from_size("base", vocab_size=30_522))
     tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
-    known = {name for mine, _ in ours.named_parameters() for name in hf_names(mine)}
+    known = {name for mine, _ in ours.named_parameters() for name in NAMES.of(mine)}
     assert known == {name for name, _ in theirs.named_parameters(remove_duplicate=False)} - tied
 
 
@@ -184,7 +184,7 @@ def test_parameter_names_of_bert_base_are_those_of_transformers():
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("model_type", "roberta", "model_type.*bert.*'roberta'"),
+        ("model_type", "t5", "model_type.*bert.*'t5'"),
         ("position_embedding_type", "relative_key", "position_embedding_type.*'absolute'.*'relative_key'"),
         ("add_cross_attention", True, "add_cross_attention.*False.*True"),
         ("hidden_act", "silu", "activation: expected one of gelu, gelu_tanh, relu, got 'silu'"),

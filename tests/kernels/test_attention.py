@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels import native_library, reference
-from bertwright.kernels.attention import attention, cuda_attention
+from bertwright.kernels.attention import attention, biased_attention, cuda_attention
 from bertwright.kernels.dropout import Dropout
 
 needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no native kernels")
@@ -183,3 +183,57 @@ def test_cuda_dropout_depends_on_its_key_and_drops_at_its_rate() -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert first.mean().item() == pytest.approx(1.0, abs=0.003)
+
+
+# ---- A bias by distance
+
+
+def reference_biased(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, bias: Tensor, dropout: Dropout | None, site: int
+) -> Tensor:
+    sequences, key = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen), dropout.mask_key(site) if dropout else None
+    return reference.attention(*qkv.unbind(1), *sequences, key, False, bias)
+
+
+def with_both_gradients(function, qkv: Tensor, bias: Tensor, *arguments) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def]
+    leaves = qkv.clone().requires_grad_(), bias.clone().requires_grad_()
+    context = function(leaves[0], *arguments[:2], leaves[1], *arguments[2:])
+    upstream = torch.randn(context.shape, generator=torch.Generator().manual_seed(2)).to(context.dtype)
+    return (context.detach(), *torch.autograd.grad(context, leaves, upstream))
+
+
+def test_reference_of_a_bias_adds_a_mask_to_the_scores() -> None:
+    qkv, cu_seqlens = random_qkv([7], 2, 8)
+    bias = torch.randn(2, 13, generator=torch.Generator().manual_seed(3))
+    query, key, value = qkv.permute(1, 2, 0, 3)
+    mask = torch.stack([torch.stack([bias[:, 6 + k - q] for k in range(7)], 1) for q in range(7)], 1)  # A 7 7
+    expected = F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(0, 1)
+    torch.testing.assert_close(reference_biased(qkv, cu_seqlens, 7, bias, None, 0), expected)
+
+
+@given(LENGTHS, st.sampled_from([8, 24, 64, 5]), st.integers(0, 3), st.sampled_from([0.0, 0.2]))
+@settings(max_examples=30)
+def test_bias_and_its_gradient_equal_the_reference(lengths: list[int], size: int, beyond: int, rate: float) -> None:
+    qkv, cu_seqlens = random_qkv(lengths, 2, size)
+    longest, dropout = max(lengths), Dropout(rate, 7, 40) if rate else None
+    bias = torch.randn(2, 2 * (longest - 1 + beyond) + 1, generator=torch.Generator().manual_seed(3))
+    got = with_both_gradients(biased_attention, qkv, bias, cu_seqlens, longest, dropout, 3)
+    expected = with_both_gradients(reference_biased, qkv, bias, cu_seqlens, longest, dropout, 3)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=5e-6 * max(1.0, other.abs().max().item()))
+
+
+@needs_native
+def test_bias_in_bfloat16_is_close_to_float32() -> None:
+    qkv, cu_seqlens = random_qkv([200, 31, 512], 2, 32)
+    bias = torch.randn(2, 1023, generator=torch.Generator().manual_seed(3))
+    exact = with_both_gradients(biased_attention, qkv, bias, cu_seqlens, 512, None, 0)
+    rounded = with_both_gradients(biased_attention, qkv.bfloat16(), bias, cu_seqlens, 512, None, 0)
+    for one, other in zip(rounded, exact, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=0, atol=0.02 * other.abs().max().item())
+
+
+def test_bias_of_too_few_distances_is_rejected() -> None:
+    qkv, cu_seqlens = random_qkv([7], 2, 8)
+    with pytest.raises(ValueError, match="a bias of 2 heads up to distance 6"):
+        biased_attention(qkv, cu_seqlens, 7, torch.zeros(2, 11), None, 0)

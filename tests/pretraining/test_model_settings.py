@@ -40,7 +40,7 @@ def test_initial_weights_of_small_models_have_a_larger_deviation() -> None:
 def test_small_models_have_mimetic_initial_weights_and_those_of_the_paper_do_not() -> None:
     def is_mimetic(settings: ModelSettings, causal: bool = False) -> bool:
         config = replace(settings.config(100, causal), num_layers=1)
-        model = new_bert(settings, config, seed=3)
+        model = new_bert(settings, config, 3, BertForPretraining)
         queries, keys, _ = model.encoder.layers[0].qkv.weight.chunk(3)
         return bool(torch.allclose(queries.norm(), keys.norm(), rtol=1e-5))  # keys are queries, rotated
 

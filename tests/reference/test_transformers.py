@@ -12,11 +12,10 @@ from converted import distance, randomize_reference, weights_of
 from torch import Tensor
 
 from bertwright.interop.huggingface import build_model
-from bertwright.interop.weight_names import hf_names
 from bertwright.models.packing import pack
 from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.bert.bert_config import BertConfig
-from bertwright.systems.bert.bert_folder import BERT
+from bertwright.systems.bert.bert_folder import BERT, NAMES
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
 
@@ -107,7 +106,7 @@ def test_losses_and_every_gradient_equal_transformers(pair):
     assert mean.item() == pytest.approx(output.loss.item(), rel=1e-5)
     theirs = dict(reference.named_parameters())
     for name, parameter in model.named_parameters():
-        expected = torch.cat([theirs[theirs_name].grad for theirs_name in hf_names(name)])
+        expected = torch.cat([theirs[theirs_name].grad for theirs_name in NAMES.of(name)])
         assert distance(parameter.grad, expected) < 1e-5, name
 
 

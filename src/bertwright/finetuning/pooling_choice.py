@@ -6,14 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertwright.finetuning.settings import TuningSettings
-from bertwright.interop.huggingface import read_config
+from bertwright.interop.huggingface import read_config, read_source
 from bertwright.interop.sentence_modules import read_sentence_modules
-from bertwright.interop.weight_names import hf_names, normalize_names
-from bertwright.interop.weights import read_weights
 from bertwright.models.pooling import HEAD_POOLINGS, describe_pooling
 from bertwright.tasks.task import AnyTask
-
-POOLER_BIAS = hf_names("pooler.dense.bias")[0]
 
 
 class PoolingChoice(NamedTuple):
@@ -60,9 +56,10 @@ def explain_untrained_pooler(folder: Path) -> str:
 
     A bias is initially 0, and only training changes it (`models.heads.is_untrained`).
     """
-    if not read_config(folder).architecture.encoder.has_pooler:
+    model_config = read_config(folder)
+    if not model_config.architecture.encoder.has_pooler:
         return ""
-    bias = normalize_names(read_weights(folder)[1]).get(POOLER_BIAS)
+    bias = read_source(folder, model_config).tensors.get(model_config.architecture.file_names("pooler.dense.bias")[0])
     if bias is None:
         return "the model has no pooler"
     return "" if bias.any() else "its pooler was never trained"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from bertwright.kernels.reference import spread_bias
 from bertwright.models.packing import TokenBatch, from_flat
-from bertwright.systems.bert.bert_encoder import BertEncoder, Layer
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import TextTokenizer
@@ -41,9 +42,11 @@ def compute_attention_weights(encoder: BertEncoder, batch: TokenBatch) -> npt.ND
     batch, _ = encoder.to_reading_order(batch, None)
     hidden = encoder.embed(batch)  # T H
     weights = []
-    for layer in cast(list[Layer], list(encoder.layers)):
+    for layer in encoder.stack():
         query, key, _ = layer.qkv(hidden).float().unflatten(-1, (3, config.num_heads, config.head_size)).unbind(1)
         scores = torch.einsum("iad,jad->aij", query, key) / math.sqrt(config.head_size)  # A T T
+        if (bias := layer.position_bias(len(hidden))) is not None:
+            scores = scores + spread_bias(bias, len(hidden), len(hidden))
         if config.is_causal:
             scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
         weights.append(scores.softmax(-1))

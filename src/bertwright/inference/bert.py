@@ -43,7 +43,7 @@ from bertwright.models.heads import is_untrained
 from bertwright.models.pooling import Vectors, check_pooling
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining, MaskedLanguageModel
 from bertwright.systems.gpt.gpt import GptLanguageModel
 from bertwright.tasks.collation import check_segments
 from bertwright.tasks.multiple_choice import ChoicePrediction, MultipleChoice
@@ -136,7 +136,7 @@ class Bert:
                 f"this model was fine-tuned for {self.task.kind} and has no masked-LM head; call fill_mask on the "
                 "pre-trained model that it started from"
             )
-        if not isinstance(self.model, BertForPretraining) or "masked_token" in self.missing_heads:
+        if not isinstance(self.model, MaskedLanguageModel) or "masked_token" in self.missing_heads:
             raise ValueError("this model has no masked-LM head; call fill_mask on a pre-trained model that has one")
         if self.config.is_causal:
             raise ValueError(

@@ -10,13 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bertwright.base.ragged import offsets_from_lengths
-from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer
-from bertwright.vocabulary.wordpiece_files import CONTINUATION
+from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer, TokenText
 
 MAX_BATCH_TOKENS = 8_192  # bounds memory and changes no result
 
@@ -25,6 +24,7 @@ class TokenCandidate(NamedTuple):
     """A token that may replace a [MASK]."""
 
     token: str
+    """Its text; with ## before it if it continues the word before the [MASK]."""
     probability: float
 
 
@@ -47,40 +47,44 @@ class Window(NamedTuple):
 
 
 def predict_masks(
-    model: BertForPretraining, tokenizer: TextTokenizer, texts: Sequence[str], top_k: int
+    model: MaskedLanguageModel, tokenizer: TextTokenizer, texts: Sequence[str], top_k: int
 ) -> list[MaskPrediction]:
     """Predict the `top_k` most probable tokens of each [MASK]. Raises ValueError for a text without [MASK]."""
-    encodings = tokenizer.encode_batch(texts)
+    encodings, mask = tokenizer.encode_batch(texts), tokenizer.token(tokenizer.mask_id)
     masks = [np.flatnonzero(encoding.ids == tokenizer.mask_id).tolist() for encoding in encodings]
     for text, positions in zip(texts, masks, strict=True):
         if not positions:
-            raise ValueError(f"no [MASK] in {text[:60]!r}; write [MASK] in place of the word to predict")
+            raise ValueError(f"no {mask} in {text[:60]!r}; write {mask} in place of the word to predict")
     encoded = encode_windows(encodings, masks, tokenizer, model.config.max_positions)
     candidates = iter(predict_candidates(model, tokenizer, encoded, top_k))
     predictions = []
     for text, encoding, positions in zip(texts, encodings, masks, strict=True):
-        candidates_of_text = tuple(islice(candidates, len(positions)))
         spans = [trim_span(text, *offsets) for offsets in encoding.offsets[positions].tolist()]
-        filled = replace_spans(text, spans, [best.token for best, *_ in candidates_of_text])
-        predictions.append(MaskPrediction(filled, candidates_of_text))
+        found: list[list[tuple[TokenText, float]]] = []
+        for (start, _), of_mask in zip(spans, islice(candidates, len(positions)), strict=True):
+            is_first = not text[:start].strip()  # nothing is there to join
+            found.append([(token._replace(joins=token.joins and not is_first), share) for token, share in of_mask])
+        filled = replace_spans(text, spans, [best for (best, _), *_ in found])
+        shown = (tuple(TokenCandidate(str(best), share) for best, share in of_mask) for of_mask in found)
+        predictions.append(MaskPrediction(filled, tuple(shown)))
     return predictions
 
 
 def predict_candidates(
-    model: BertForPretraining, tokenizer: TextTokenizer, encoded: Encoded, top_k: int
-) -> list[tuple[TokenCandidate, ...]]:
-    """Predict the `top_k` most probable tokens of each of the R positions."""
+    model: MaskedLanguageModel, tokenizer: TextTokenizer, encoded: Encoded, top_k: int
+) -> list[list[tuple[TokenText, float]]]:
+    """Predict the `top_k` most probable tokens of each of the R positions, with their probabilities."""
     ids = np.empty((len(encoded.positions), top_k), dtype=np.int64)
     probabilities = np.empty(ids.shape)
     for windows, batch in prediction_batches(model, model.config, encoded, MAX_BATCH_TOKENS):
-        logits = model(batch.input, batch.positions).tokens
+        logits = model.token_logits(batch.input, batch.positions)
         check_finite_outputs(bool(logits.isfinite().all()))
         # A model may have more outputs than the vocabulary has tokens (rounded up, for speed); the rest is ignored.
         best = logits[:, : tokenizer.vocab_size].softmax(-1).topk(top_k)
         rows = encoded.rows(windows)
         ids[rows], probabilities[rows] = best.indices.cpu().numpy(), best.values.cpu().numpy()
     return [
-        tuple(map(TokenCandidate, map(tokenizer.token, best_ids), best_probabilities))
+        list(zip(map(tokenizer.token_text, best_ids), best_probabilities, strict=True))
         for best_ids, best_probabilities in zip(ids.tolist(), probabilities.tolist(), strict=True)
     ]
 
@@ -126,16 +130,16 @@ def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
     return end - len(span.lstrip()), start + len(span.rstrip())
 
 
-def replace_spans(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[str]) -> str:
-    """Replace character spans by tokens; a continuation (`##s`) joins the word before it.
+def replace_spans(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[TokenText]) -> str:
+    """Replace character spans by tokens; a continuation joins the word before it.
 
-    >>> replace_spans("He [MASK] the play [MASK].", [(3, 9), (19, 25)], ["saw", "##ers"])
+    >>> tokens = [TokenText("saw", False), TokenText("ers", True)]
+    >>> replace_spans("He [MASK] the play [MASK].", [(3, 9), (19, 25)], tokens)
     'He saw the players.'
     """
     position, filled = 0, []
     for (start, end), token in zip(spans, tokens, strict=True):
         before = text[position:start]
-        is_continuation = token.startswith(CONTINUATION)
-        filled += [before.rstrip() if is_continuation else before, token.removeprefix(CONTINUATION)]
+        filled += [before.rstrip() if token.joins else before, token.text]
         position = end
     return "".join([*filled, text[position:]])

@@ -33,11 +33,13 @@ from bertwright.systems.registry import DEFAULT_MODEL_TYPE
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
-OF_PRETRAINING = ("bert.pooler.", "cls.", "lm_head.")  # heads that a task's model need not have
+OF_PRETRAINING = re.compile(r"(\w+\.pooler|cls|lm_head)\.")  # heads that a task's model need not have
 IN_ENCODER = re.compile(r"adapter|lora_|prefix|prompt", re.IGNORECASE)
 NOT_COMPUTED = " (a layer that bertwright does not compute: merge it into the weights, as peft's merge_and_unload does)"
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it
-NAMED_IN_FILES = ("encoder.", "pooler.", "classifier.", "masked_token.", "next_sentence.")  # by the architecture
+NAMED_IN_FILES = (  # by the architecture
+    "encoder.", "pooler.", "classifier.", "masked_token.", "next_sentence.", "replaced_token.", "sentence_order.",
+)  # fmt: skip
 Head = (
     HeadSpec | Callable[[TextEncoder], TaskHead]
 )  # of a task: the paper's linear layer, or a function that builds one
@@ -208,7 +210,7 @@ def load_task_model(folder: Path, dropout: float | None = None, head: Head | Non
             f"{found.path}: is_decoder: this left-to-right model was trained with a head that reads [CLS], which sees "
             "only itself; fine-tune its encoder again (bertwright finetune --model)"
         )
-    bias = source.tensors.get(f"{HEAD_CLASSES[head.kind].classifier}.bias")
+    bias = source.tensors.get(source.architecture.file_names("classifier.bias", head.kind)[0])
     if bias is not None and len(bias) != head.outputs:
         raise ValueError(f"{found.path}: id2label: expected {len(bias)} labels as in {source.path}, got {head.outputs}")
     return build_task_model(source.with_dropout(dropout), head)
@@ -275,18 +277,18 @@ def load_weights(
     only = tuple(name.removeprefix(HEAD_PREFIX) for name in new)
     initialize(heads, truncated_normal(model.config.initializer_range), seed, only=only)
     if not new_head:
-        model.not_computed = tuple(name for name in unexpected if not name.startswith(OF_PRETRAINING))
+        model.not_computed = tuple(name for name in unexpected if not OF_PRETRAINING.match(name))
     return LoadResult(model, tuple(dict.fromkeys(modules[name] for name in new)), unexpected)
 
 
 def file_names(model: EncoderModel) -> dict[str, tuple[str, ...]]:
     """Return the names in files of each parameter and buffer, in order."""
     architecture = find_architecture(model.encoder.model_type)
-    known = HEAD_CLASSES.get(model.head.spec.kind) if isinstance(model, EncoderForTask) else None
-    classifier = known.classifier if known else ""
+    kind = model.head.spec.kind if isinstance(model, EncoderForTask) else ""
+    kind = kind if kind in HEAD_CLASSES else ""  # the head of text vectors has no parameters in these files
     names = [(name, name.removeprefix(HEAD_PREFIX)) for name in model.state_dict()]
     return {
-        name: architecture.file_names(inside, classifier) if inside.startswith(NAMED_IN_FILES) else (name,)
+        name: architecture.file_names(inside, kind) if inside.startswith(NAMED_IN_FILES) else (name,)
         for name, inside in names
     }
 

@@ -11,10 +11,11 @@ from typing import Any, get_type_hints
 from torch import Tensor
 
 from bertwright.base.settings import convert
+from bertwright.interop.head_config import HEAD_CLASSES
 from bertwright.interop.model_files import OWN_HEAD
 from bertwright.models.encoder import EncoderConfig, EncoderModel, TextEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.systems.registry import DEFAULT_MODEL_TYPE, folder_formats
+from bertwright.systems.registry import DEFAULT_MODEL_TYPE, REFUSED, folder_formats
 
 LOG_VARIANCE = ".log_variance"
 
@@ -54,9 +55,12 @@ class Architecture:
         """Build the model of pre-training, or the encoder by itself."""
         return EncoderModel(self.encoder(config)) if self.model is None else self.model(config)
 
-    def file_names(self, name: str, classifier: str) -> tuple[str, ...]:
-        """Return the names in files of one of our parameters; several are concatenated along the first dimension."""
-        return (name.replace("classifier", classifier) if name.startswith("classifier.") else name,)
+    def file_names(self, name: str, kind: str = "") -> tuple[str, ...]:
+        """Return the names in files of one of our parameters; several are concatenated along the first dimension.
+
+        `kind`: of the task's head (`HeadSpec`), for the parameters of heads.
+        """
+        return (name.replace("classifier", HEAD_CLASSES[kind].classifier) if name.startswith("classifier.") else name,)
 
     def is_of_a_head(self, file_name: str) -> bool:
         """Return whether a tensor in a file is a head's, known here or not."""
@@ -95,5 +99,6 @@ def architecture_of(values: Any, path: Path) -> Architecture:
         raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
     name, known = values.get("model_type", DEFAULT_MODEL_TYPE), folder_formats()
     if not isinstance(name, str) or name.removesuffix(OWN_HEAD) not in known:
-        raise ValueError(f"{path}: model_type: expected {' or '.join(known)}, got {name!r}")
+        reason = f", which is not supported: {REFUSED[name]}" if name in REFUSED else ""
+        raise ValueError(f"{path}: model_type: expected {' or '.join(known)}, got {name!r}{reason}")
     return find_architecture(name.removesuffix(OWN_HEAD))

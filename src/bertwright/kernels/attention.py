@@ -36,6 +36,24 @@ def attention(
     return _attend((qkv,), (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen), dropout, site, causal)
 
 
+def biased_attention(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, bias: Tensor, dropout: Dropout | None, site: int
+) -> Tensor:
+    """Compute softmax(Q·Kᵀ/√D + bias)·V within each sequence, T 3 A D → T A D.
+
+    `bias`: A × (2 R + 1) float32; column R + d is added to the score of a key d tokens behind the query, where R is
+    at least `max_seqlen` - 1. On a GPU the reference implementation runs.
+    """
+    heads, reach = qkv.shape[2], bias.shape[1] // 2
+    fits = bias.shape == (heads, 2 * reach + 1) and reach >= max_seqlen - 1
+    check(fits, "attention: expected a bias of {} heads up to distance {}, got {}", heads, max_seqlen - 1, bias.shape)
+    if head_size_vectorizable(qkv.shape[-1]) and use_native(qkv):
+        key = mask_key(dropout, site)
+        return apply(PackedAttention, cu_seqlens, cu_seqlens, False, key, bias.float().contiguous(), qkv)
+    key = dropout.mask_key(site) if dropout else None
+    return reference.attention(*split([qkv]), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, key, False, bias)
+
+
 def cross_attention(
     q: Tensor,
     kv: Tensor,
@@ -78,7 +96,7 @@ def _attend(
     if vectors and first.device.type == "cuda" and _cuda_supports(first):
         return cuda_attention(split(operands), sequences, dropout, site, causal)
     if vectors and use_native(*operands):
-        return apply(PackedAttention, *sequences[:2], causal, mask_key(dropout, site), *operands)
+        return apply(PackedAttention, *sequences[:2], causal, mask_key(dropout, site), None, *operands)
     q, k, v = split(operands)
     return reference.attention(q, k, v, *sequences, dropout.mask_key(site) if dropout else None, causal)
 
@@ -137,6 +155,8 @@ class AttentionArgs(NamedTuple):
     heads: int
     head_size: int
     causal: bool
+    bias: Tensor | None  # A (2 reach + 1) float32, added to the scores by the distance of key and query
+    reach: int
 
 
 class PackedAttention(torch.autograd.Function):
@@ -144,7 +164,13 @@ class PackedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, causal: bool, key: MaskKey, *operands: Tensor
+        ctx: Any,
+        cu_seqlens_q: Tensor,
+        cu_seqlens_kv: Tensor,
+        causal: bool,
+        key: MaskKey,
+        bias: Tensor | None,
+        *operands: Tensor,
     ) -> Tensor:
         queries, stacked = len(operands[0]), operands[-1]
         fits = stacked.ndim == 4 and stacked.shape[1] + len(operands) == 4 and stacked.shape[2:].numel() > 0
@@ -153,32 +179,37 @@ class PackedAttention(torch.autograd.Function):
             check(operand.is_contiguous(), "attention: expected contiguous operands, got strides {}", operand.stride())
         check_sequences(cu_seqlens_q, queries)
         check_sequences(cu_seqlens_kv, len(stacked))
-        args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, causal)
+        args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, causal, bias)
         out, lse = stacked.new_empty(queries, args.heads, args.head_size), new_float32(queries, args.heads)
         call("attention", stacked.dtype, args, key, out, lse)
         ctx.causal, ctx.mask_key = causal, key
-        ctx.save_for_backward(out, lse, cu_seqlens_q, cu_seqlens_kv, *operands)
+        ctx.save_for_backward(out, lse, cu_seqlens_q, cu_seqlens_kv, bias, *operands)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        out, lse, cu_seqlens_q, cu_seqlens_kv, *operands = ctx.saved_tensors
-        args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, ctx.causal)
+        out, lse, cu_seqlens_q, cu_seqlens_kv, bias, *operands = ctx.saved_tensors
+        args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, ctx.causal, bias)
         gradients = [torch.empty_like(operand) for operand in operands]
-        results = (gradients[0], gradients[-1])
+        # A part for each sequence: the sum over them has the same order for any number of threads.
+        dbias = None if bias is None else bias.new_zeros(args.sequences, *bias.shape)
+        results = (gradients[0], gradients[-1], dbias)
         call("attention_backward", out.dtype, args, ctx.mask_key, out, lse, dout.contiguous(), *results)
-        return None, None, None, None, *gradients
+        return None, None, None, None, None if dbias is None else dbias.sum(0), *gradients
 
 
 def attention_args(
-    operands: Sequence[Tensor], cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, causal: bool
+    operands: Sequence[Tensor], cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, causal: bool, bias: Tensor | None
 ) -> AttentionArgs:
     """Collect the arguments of both native passes; `operands`: qkv, or q and kv."""
     q, kv = operands[0], operands[-1]
     _, parts, heads, size = kv.shape
     parts_q, sequences = parts if q is kv else 1, len(cu_seqlens_q) - 1
-    return AttentionArgs(q, kv, parts_q, parts, cu_seqlens_q, cu_seqlens_kv, sequences, heads, size, causal)
+    reach = 0 if bias is None else bias.shape[1] // 2
+    return AttentionArgs(
+        q, kv, parts_q, parts, cu_seqlens_q, cu_seqlens_kv, sequences, heads, size, causal, bias, reach
+    )
 
 
 def _cuda_supports(q: Tensor) -> bool:

@@ -131,14 +131,20 @@ def attention(
     max_seqlen_kv: int,
     mask_key: MaskKey | None,
     causal: bool,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """Compute softmax attention on sequences padded to the longest: Tq A D and twice Tkv A D → Tq A D."""
+    """Compute softmax attention on sequences padded to the longest: Tq A D and twice Tkv A D → Tq A D.
+
+    `bias`: as in `attention.biased_attention`.
+    """
     heads, head_size = q.shape[1:]
     token, real_queries = pad(cu_seqlens_q, max_seqlen_q, len(q))  # B Sq
     key_token, real_keys = pad(cu_seqlens_kv, max_seqlen_kv, len(k))  # B Skv
     query = q[token].transpose(1, 2).float()  # B A Sq D
     key, value = (x[key_token].transpose(1, 2).float() for x in (k, v))  # B A Skv D
     scores = query @ key.mT * head_size**-0.5  # B A Sq Skv
+    if bias is not None:
+        scores = scores + spread_bias(bias, *scores.shape[2:])
     visible = real_keys[:, None, None, :]
     if causal:  # the last query and the last key have the same position
         positions, key_positions = (torch.arange(size, device=q.device) for size in scores.shape[2:])
@@ -152,6 +158,16 @@ def attention(
         weights = torch.where(mask, weights * mask_key.scale, 0.0)
     context: Tensor = (weights @ value).transpose(1, 2)[real_queries]  # Tq A D: sequences lie end to end in both
     return context.to(q.dtype)
+
+
+def spread_bias(bias: Tensor, queries: int, keys: int) -> Tensor:
+    """Return the bias of each query and key from the bias of each distance, A (2 R + 1) → A × queries × keys.
+
+    >>> spread_bias(torch.tensor([[-1.0, 0.0, 1.0]]), 2, 2).tolist()
+    [[[0.0, 1.0], [-1.0, 0.0]]]
+    """
+    distances = torch.arange(keys, device=bias.device) - torch.arange(queries, device=bias.device)[:, None]
+    return bias[:, distances + bias.shape[1] // 2]
 
 
 def pad(cu_seqlens: Tensor, max_seqlen: int, tokens: int) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ T tokens, B sequences, R positions that a task reads, C outputs of its head, H h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -30,14 +30,18 @@ def is_untrained(layer: nn.Linear) -> bool:
 
 
 class Pooler(nn.Module):
-    """A dense layer with tanh on one state per sequence: its first token or, with a causal encoder, its last."""
+    """A dense layer with tanh on one state per sequence: its first token or, with a causal encoder, its last.
 
-    def __init__(self, hidden_size: int) -> None:
+    Heads of other systems have another activation.
+    """
+
+    def __init__(self, hidden_size: int, activation: Callable[[Tensor], Tensor] = torch.tanh) -> None:
         super().__init__()
         self.dense = Linear(hidden_size, hidden_size)
+        self.activation = activation
 
     def forward(self, states: Tensor) -> Tensor:
-        return torch.tanh(self.dense(states))  # B H -> B H
+        return self.activation(self.dense(states))  # B H -> B H
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,9 @@ class TaskHead(nn.Module, ABC):
     """True if `config.json` names the model's class by the architecture's prefix and the task's suffix, as
     `transformers` names its own."""
 
+    dropout_rate: float | None = None
+    """Rate of `drop`; None: the encoder's for states."""
+
     def __init__(self, spec: HeadSpec) -> None:
         super().__init__()
         self.spec = spec
@@ -138,6 +145,34 @@ class LinearHead(TaskHead):
         if self.spec.kind != "span":  # Google's code has no dropout there
             states = dropout(states, drop, 0)
         logits: Tensor = self.classifier(states.float())  # in float32: bfloat16 would round different scores to ties
+        return logits
+
+
+class DenseHead(LinearHead):
+    """A linear layer with a dropout rate of its own; a head of whole sequences has a dense layer before it.
+
+    The dense layer is new in fine-tuning, unlike BERT's pooler, which pre-training trains.
+    """
+
+    def __init__(
+        self,
+        spec: HeadSpec,
+        hidden_size: int,
+        activation: Callable[[Tensor], Tensor],
+        dropout_rate: float | None = None,
+        drops_input: bool = False,
+    ) -> None:
+        """Build the head; `drops_input`: dropout acts before the dense layer, too."""
+        super().__init__(spec, hidden_size, has_pooler=False)
+        self.dropout_rate, self.drops_input = dropout_rate, drops_input
+        if spec.reads_sequence_state:
+            self.pooler = Pooler(hidden_size, activation)
+
+    def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
+        """Compute logits R × C float32 of states R × H."""
+        if self.pooler is not None:
+            states = self.pooler(dropout(states, drop, 1) if self.drops_input else states)
+        logits: Tensor = self.classifier(dropout(states, drop, 0).float())
         return logits
 
 

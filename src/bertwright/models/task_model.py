@@ -76,7 +76,8 @@ class EncoderForTask(BatchPredictor):
 
     def apply_head(self, states: Tensor, batch: TaskBatch, positions: Tensor | None) -> Any:
         """Compute the head's output from the states at `read_positions`."""
-        drop = make_dropout(self, self.config.hidden_dropout, batch.packing, positions)
+        rate = self.config.hidden_dropout if self.head.dropout_rate is None else self.head.dropout_rate
+        drop = make_dropout(self, rate, batch.packing, positions)
         return self.head(states, batch, drop and drop.after(self.encoder.num_dropout_sites))
 
     @torch.no_grad()

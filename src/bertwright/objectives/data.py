@@ -115,6 +115,8 @@ class StepTexts:
     """Sequences of the whole step."""
     num_predictions: int
     """Sum of the counts of the whole step."""
+    num_tokens: int
+    """Tokens of the whole step, special ones included."""
     mask_key: int
     """Key from which the step's random choices of tokens derive."""
     dropout_key: int
@@ -169,6 +171,12 @@ class StoreExamples(StoreData, Generic[B]):
             raise OneSentenceError(
                 f"{store.folder}: {store.num_sentences} sentence(s), --objective {objective.name} needs pairs; "
                 "use more text, or --objective mlm --segments single"
+            )
+        segments = objective.num_segments(settings)
+        if objective.has_specials and tokenizer.layout.num_specials(segments) != objective.num_specials(settings):
+            raise ValueError(
+                f"{store.folder}: its vocabulary has {tokenizer.layout.separators} tokens between the segments of a "
+                f"pair, and --objective {objective.name} reads pairs with one; use --objective mlm --segments single"
             )
         self.store = store
         self.settings = settings
@@ -283,6 +291,7 @@ class StoreExamples(StoreData, Generic[B]):
             is_whole=len(sequences) == len(layout.lengths),
             num_sequences=len(layout.lengths),
             num_predictions=int(layout.counts.sum()),
+            num_tokens=int(layout.lengths.sum()),
             mask_key=derive_key(seed, Stream.MASK, step),
             dropout_key=derive_key(seed, Stream.DROPOUT, step),
             settings=self.settings,

@@ -89,6 +89,11 @@ class LanguageModelObjective(StoreObjective[LanguageModelBatch, M]):
     def model_class(self) -> type[M]:
         """The model to train; an objective with weights of its own has a subclass that adds a module for them."""
 
+    @property
+    def first_model_class(self) -> type[M]:
+        """The kind of model that a run may start from; by default the model to train."""
+        return self.model_class
+
     def choose_targets(self, step: StepTexts) -> masking.Masked:
         """Choose the tokens of a step to predict, and change the input accordingly."""
         return masking.causal_lm_targets(step.ids, step.lengths, self.direction == "right-to-left")
@@ -135,7 +140,7 @@ class LanguageModelObjective(StoreObjective[LanguageModelBatch, M]):
         self, folder: Path, settings: ModelSettings, tokenizer: TextTokenizer, is_checkpoint: bool
     ) -> tuple[M, list[str]]:
         heads: Literal["required", "optional"] = "required" if is_checkpoint else "optional"
-        model, loaded = load_first_model(folder, self.model_class, self.model_name, settings, tokenizer, heads)
+        model, loaded = load_first_model(folder, self.first_model_class, self.model_name, settings, tokenizer, heads)
         self.check_model(model, folder)
         return model, [f"{folder} has no {head} head: it starts from random weights" for head in loaded.missing_heads]
 

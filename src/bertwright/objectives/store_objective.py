@@ -12,7 +12,6 @@ import numpy as np
 from bertwright.objectives.data import StepTexts, StoreExamples
 from bertwright.objectives.objective import B, M, Objective
 from bertwright.tokenstore.store import TokenStore
-from bertwright.vocabulary.sequence_layout import SequenceLayout
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -51,7 +50,8 @@ class StoreObjective(Objective[B, M]):
         return 2 if self.needs_pairs or settings.segments == "pair" else 1
 
     def num_specials(self, settings: DataSettings) -> int:
-        return SequenceLayout.num_specials(self.num_segments(settings)) if self.has_specials else 0
+        """Return the special tokens of an example in BERT's layout."""
+        return self.num_segments(settings) + 1 if self.has_specials else 0
 
     def max_num_tokens(self, settings: DataSettings) -> int:
         """Return the tokens of text in a full-length example."""

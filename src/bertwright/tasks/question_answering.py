@@ -280,8 +280,9 @@ class QuestionAnswering(Task[QaExample, Answer]):
         contexts = tokenize_contexts(chosen, tokenizer)
         questions = tokenizer.encode_raw([example.question for example in chosen])
         full_lengths = np.diff(questions.offsets)
-        query_lengths = np.minimum(full_lengths, self.max_query_length)
-        capacity = self.max_length - NUM_SPECIALS - query_lengths
+        space = self.max_length - tokenizer.layout.num_specials(2)  # of question and context
+        query_lengths = np.minimum(full_lengths, min(self.max_query_length, space - 1))
+        capacity = space - query_lengths
         windows = split_windows(contexts.begin, contexts.num_tokens, capacity, self.doc_stride)
         placed = place_windows(questions, query_lengths, contexts, windows, tokenizer.layout)
         context_start = placed.starts[1]

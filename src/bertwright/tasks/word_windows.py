@@ -57,7 +57,7 @@ def tokenize_words(examples: Sequence[TagExample], tokenizer: TextTokenizer, max
     flat = offsets_from_lengths(np.array(sizes, dtype=np.int64).reshape(-1))
     bounds = np.stack([flat[:-1:3], flat[1::3], flat[2::3], flat[3::3]], axis=1)
 
-    encoded = tokenizer.encode_raw(list(numbers))
+    encoded = tokenizer.encode_words(list(numbers))
     unknown = np.zeros((1, *encoded.ids.shape[1:]), dtype=np.uint32)
     unknown.flat[0] = tokenizer.unk_id
     tokens = np.diff(encoded.offsets)

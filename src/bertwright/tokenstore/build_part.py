@@ -73,7 +73,7 @@ def write_shard(shard: ShardSpec, tokenizer: TextTokenizer) -> None:
     chunks = empty_documents = empty_sentences = unknown_tokens = 0
     with files.atomic_file(shard.chunks_path) as path, path.open("wb") as file:
         documents = read_shard(shard.corpus, shard.source)
-        for chunk in _split_sentences(documents, shard.corpus.sentence_splitter):
+        for chunk in _split_sentences(documents, shard.corpus.sentence_splitter, tokenizer.space):
             digests.extend(chunk.digests)
             encoded = tokenizer.encode_numbers(chunk.sentences)
             lengths = np.diff(encoded.offsets)
@@ -165,14 +165,15 @@ class _SentenceChunk(NamedTuple):
     """BLAKE2b (128 bits) of each document's text."""
 
 
-def _split_sentences(documents: Iterable[Document], splitter: str) -> Iterator[_SentenceChunk]:
-    """Split documents into sentences; yield them in chunks for the tokenizer."""
+def _split_sentences(documents: Iterable[Document], splitter: str, space: str) -> Iterator[_SentenceChunk]:
+    """Split documents into sentences, with `space` between them; yield them in chunks for the tokenizer."""
     split = make_document_splitter(splitter)
     chunk, characters = _SentenceChunk([], [], []), 0
     for document in documents:
         chunk.digests.append(hashlib.blake2b(document.text.encode(), digest_size=16).digest())
         sentences = split(document)
-        chunk.sentences.extend(sentences)
+        chunk.sentences.extend(sentences[:1])
+        chunk.sentences.extend(space + sentence for sentence in sentences[1:])
         chunk.counts.append(len(sentences))
         characters += len(document.text)
         if characters >= CHUNK_CHARACTERS:

@@ -82,7 +82,7 @@ class BytePairTokenizer(TextTokenizer):
             if token is not None:
                 special[name] = _check_token(config_path, name, token)
         if (folder / VOCAB).is_file():
-            return cls(_read_ids(folder / VOCAB), read_merges(folder / MERGES), str(folder / VOCAB), special)
+            return cls(read_ids(folder / VOCAB), read_merges(folder / MERGES), str(folder / VOCAB), special)
         path = folder / DESCRIPTION
         if not path.is_file():
             raise FileNotFoundError(f"{folder}: neither {VOCAB} with {MERGES} nor {DESCRIPTION} is there; copy them")
@@ -177,7 +177,8 @@ def _check_token(path: Path, name: str, token: Any) -> str:
     return token
 
 
-def _read_ids(path: Path) -> dict[str, int]:
+def read_ids(path: Path) -> dict[str, int]:
+    """Read a vocab.json. Raises ValueError for anything but an id for each token."""
     ids = read_json(path)
     if not isinstance(ids, dict):
         raise ValueError(f"{path}: expected an object with the id of each token, got {type(ids).__name__}")

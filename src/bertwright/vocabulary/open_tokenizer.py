@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 from bertwright.base.description import Description
 from bertwright.base.files import local_folder, read_json
 from bertwright.base.foreign import check_links
 from bertwright.systems.registry import system_of_folder
-from bertwright.vocabulary.byte_pair_tokenizer import TOKENIZER_CLASS, BytePairTokenizer
+from bertwright.vocabulary.byte_pair_tokenizer import DESCRIPTION, TOKENIZER_CLASS, VOCAB, BytePairTokenizer
+from bertwright.vocabulary.general_tokenizer import GeneralTokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 # By `tokenizer_class` in tokenizer_config.json: the function that opens a folder. Without it, the record of the system
-# that `model_type` in config.json names has the function; all other folders have WordPiece.
+# that `model_type` in config.json names has the function; for all other folders, the content of the files decides.
 KINDS: dict[str, Callable[[Path], TextTokenizer]] = {
     TOKENIZER_CLASS: BytePairTokenizer.load,
     f"{TOKENIZER_CLASS}Fast": BytePairTokenizer.load,  # of earlier versions of `transformers`
@@ -41,7 +43,22 @@ def open_tokenizer(folder_or_file: Path | str, lowercase: bool | None = None) ->
     if system is not None and system.tokenizer:
         tokenizer: TextTokenizer = resolve_name(system.tokenizer)(path)
         return tokenizer
+    if path.is_dir() and not is_berts(path):
+        return GeneralTokenizer.load(path)
     return Tokenizer.load(path, lowercase)
+
+
+def is_berts(folder: Path) -> bool:
+    """Return whether the tokenizer of a folder is WordPiece with BERT's special tokens; so are damaged files."""
+    if not (folder / DESCRIPTION).is_file():
+        return (folder / "vocab.txt").is_file() or not (folder / VOCAB).is_file()
+    description: Any = read_json(folder / DESCRIPTION)
+    model = description.get("model") if isinstance(description, dict) else None
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocab, dict | list):
+        return True
+    is_other = isinstance(vocab, list) or model.get("type") in ("BPE", "WordLevel")
+    return not is_other and not {"[CLS]", "[SEP]"}.isdisjoint(vocab)
 
 
 def describe_tokenizer(folder: Path) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """Layout of a sequence: the special tokens around the segments of an example, and their segment types.
 
 BERT reads `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]` (section 3), GPT `<start> A <extract>` and
-`<start> A <delimiter> B <extract>`. Four other places write special tokens into a sequence: `TextTokenizer.add_ends`,
-for one text; `Streams`, of documents end to end; `Translator`, for the first token that a decoder reads; and
-`validate_backend`, in the template of a tokenizer.json for other libraries.
+`<start> A <delimiter> B <extract>`, RoBERTa `<s> A </s>` and `<s> A </s></s> B </s>`. Other places that write special
+tokens into a sequence: `TextTokenizer.add_ends`, for one text; `Streams`, of documents end to end; `Translator`, for
+the first token that a decoder reads; `validate_backend` and `learn_general`, in the template of a tokenizer.json, from
+which `read_layout` reads a layout.
 
 S sequences with T tokens in all.
 """
@@ -61,15 +62,17 @@ class SequenceLayout(NamedTuple):
     """After the last segment: [SEP], or GPT's extract token."""
     has_types: bool = True
     """True if segments have types: 0 for the first, 1 for the second."""
+    separators: int = 1
+    """How often `between` stands there: twice in RoBERTa's layout."""
 
-    @staticmethod
-    def num_specials(segments: int) -> int:
+    def num_specials(self, segments: int) -> int:
         """Return the number of special tokens in a sequence with this number of segments.
 
-        >>> SequenceLayout.num_specials(1), SequenceLayout.num_specials(2)
-        (2, 3)
+        >>> bert, roberta = SequenceLayout(2, 3, 3), SequenceLayout(0, 2, 2, has_types=False, separators=2)
+        >>> [(layout.num_specials(1), layout.num_specials(2)) for layout in (bert, roberta)]
+        [(2, 3), (2, 4)]
         """
-        return segments + 1
+        return 2 + self.separators * (segments - 1)
 
     def place(self, segments: Sequence[npt.NDArray[np.integer]]) -> PlacedSegments:
         """Lay out sequences whose segments have these numbers of tokens: one array of length S per segment.
@@ -81,14 +84,17 @@ class SequenceLayout(NamedTuple):
         >>> placed.token_type_ids.tolist()
         [0, 0, 0, 0, 1, 1, 0, 0, 1, 1]
         """
-        sizes = np.stack(segments, axis=1).astype(np.int64) + 1  # S × segments, with the special token after each
+        sizes = np.stack(segments, axis=1).astype(np.int64) + 1  # S × segments, with the special tokens after each
+        sizes[:, :-1] += self.separators - 1
         sizes[:, 0] += 1
         lengths: Ints = sizes.sum(1)
         bounds = offsets_from_lengths(lengths)
         ids, is_text = np.zeros(bounds[-1], dtype=np.int32), np.ones(bounds[-1], dtype=np.bool_)
-        ends = bounds[:-1, None] + sizes.cumsum(1) - 1  # S × segments, positions of the special tokens after them
-        for positions, special in ((bounds[:-1], self.first), (ends[:, :-1], self.between), (ends[:, -1], self.last)):
+        ends = bounds[:-1, None] + sizes.cumsum(1)  # S × segments, behind the special tokens after them
+        between = ends[:, :-1, None] - 1 - np.arange(self.separators)
+        for positions, special in ((bounds[:-1], self.first), (between, self.between), (ends[:, -1] - 1, self.last)):
             ids[positions], is_text[positions] = special, False
         types = np.repeat(np.tile(np.arange(len(segments), dtype=np.int8), len(lengths)), sizes.reshape(-1))
-        starts = tuple((ends - bounds[:-1, None]).T - np.stack(segments))
+        specials = np.array([*[self.separators] * (len(segments) - 1), 1])[:, None]  # after each segment
+        starts = tuple((ends - bounds[:-1, None]).T - specials - np.stack(segments))
         return PlacedSegments(ids, types if self.has_types else None, is_text, lengths, starts)

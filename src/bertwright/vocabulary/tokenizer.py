@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,17 @@ class Encoding:
         return len(self.ids)
 
 
+class TokenText(NamedTuple):
+    """A token as text."""
+
+    text: str
+    joins: bool
+    """True if no space stands between the text before it and this one."""
+
+    def __str__(self) -> str:
+        return f"##{self.text}" if self.joins else self.text
+
+
 class TextTokenizer(ABC):
     """A tokenizer of any kind: word pieces, byte pairs, whole words.
 
@@ -41,6 +52,8 @@ class TextTokenizer(ABC):
     """Id of the token for text that the vocabulary lacks."""
     tokens: tuple[str, ...]
     """All tokens in id order; "" for an id without a token."""
+    space: str = ""
+    """What stands before a word or a sentence that follows another one, if the tokenizer sees that."""
 
     @property
     def reads_any_word(self) -> bool:
@@ -74,6 +87,10 @@ class TextTokenizer(ABC):
     def encode_numbers(self, texts: Sequence[str]) -> Ragged:
         """Encode raw texts as one number per token, as token stores hold them, even if `encode_raw` gives rows."""
         return self.encode_raw(texts)
+
+    def encode_words(self, words: Sequence[str]) -> Ragged:
+        """Encode raw words, each as it is encoded after another one."""
+        return self.encode_raw([self.space + word for word in words] if self.space else words)
 
     @abstractmethod
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
@@ -114,6 +131,10 @@ class TextTokenizer(ABC):
         if not 0 <= number < self.vocab_size:
             raise ValueError(f"id {number} is outside the vocabulary of {self.vocab_size} tokens")
         return self.tokens[number]
+
+    def token_text(self, number: int) -> TokenText:
+        """Return the token of an id as text. Raises ValueError outside the vocabulary."""
+        return TokenText(self.token(number), joins=False)
 
     def id(self, token: str) -> int | None:
         """Look up the id of a token; None if the vocabulary lacks it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -67,7 +68,11 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
     if path.is_dir():
         files = [file for name in ("tokenizer.json", "vocab.txt") if (file := path / name).is_file()]
         if not files and (others := [*path.glob("*.model")]):
-            raise FileNotFoundError(f"{others[0]}: SentencePiece; expected WordPiece in tokenizer.json or vocab.txt")
+            command = f"AutoTokenizer.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
+            raise FileNotFoundError(
+                f"{others[0]}: a SentencePiece model is not read; make tokenizer.json of it (pip install transformers "
+                f"sentencepiece): python -c {shlex.quote(f'from transformers import AutoTokenizer; {command}')}"
+            )
         if not files and (path / "config.json").is_file():
             raise FileNotFoundError(
                 f"{path}: a model without its tokenizer (tokenizer.json, vocab.txt), as in a trainer's checkpoint; "
@@ -80,17 +85,31 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
         path = files[0]
     elif not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
-    config_path = path.with_name("tokenizer_config.json")
-    config = _check_config(config_path, read_json(config_path)) if config_path.is_file() else {}
-    config = _with_legacy(config_path, config)
+    config = read_settings(path)
     _check_names(path, config)
     if lowercase is not None:
         config["do_lower_case"] = lowercase
     backend = _read_tokenizer_json(path, config) if path.suffix == ".json" else _read_vocab_txt(path, config)
     if backend.model.token_to_id(unknown := backend.model.unk_token) is None:
         raise ValueError(f"{path}: expected {unknown} among the tokens, got none; copy or download the file again")
+    add_listed_tokens(backend, path, config)
+    return backend
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read tokenizer_config.json and, in older folders, the other files with settings, beside `path`."""
+    config_path = path.with_name("tokenizer_config.json")
+    config = _check_config(config_path, read_json(config_path)) if config_path.is_file() else {}
+    return _with_legacy(config_path, config)
+
+
+def add_listed_tokens(backend: tokenizers.Tokenizer, path: Path, config: Mapping[str, Any]) -> None:
+    """Add the tokens of the settings that the tokenizer's own file at `path` lacks, as `transformers` does.
+
+    Raises ValueError for a token that has another id in the settings.
+    """
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    for number, token in _added_tokens(config_path, config):
+    for number, token in _added_tokens(path.with_name("tokenizer_config.json"), config):
         if number is not None or token.content not in known:
             backend.add_tokens([token])  # replaces the flags of a known token
         if number is not None and number != (own := backend.token_to_id(token.content)):
@@ -98,7 +117,6 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
                 f"{path}: {token.content} has id {own}, but {number} in added_tokens_decoder of tokenizer_config.json "
                 "or in added_tokens.json next to it; are these files of one model?"
             )
-    return backend
 
 
 def _read_vocab_txt(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
@@ -255,7 +273,7 @@ def _warn_of_unused_ids(path: Path, places: Sequence[str]) -> None:
 
 def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     description = read_json(path)
-    _check_ids(path, description)
+    check_ids(path, description)
     normalizer = description.get("normalizer") if isinstance(description, dict) else None
     parts = normalizer.get("normalizers") if isinstance(normalizer, dict) else None
     if parts and parts[0] == {"type": "Lowercase"} and [part.get("type") for part in parts[1:]] == ["BertNormalizer"]:
@@ -270,10 +288,7 @@ def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.To
         if absent := [name for _, name, _ in NORMALIZER_KEYS if name not in normalizer]:
             raise ValueError(f"{path}: its BertNormalizer lacks {', '.join(absent)}")
         _update_normalizer(path, normalizer, config, rebuilt)
-    try:
-        backend = tokenizers.Tokenizer.from_str(json.dumps(description))
-    except Exception as error:  # `tokenizers` raises nothing more specific
-        raise ValueError(f"{path}: `tokenizers` cannot read it ({error})") from None
+    backend = load_backend(path, description)
     if not isinstance(backend.model, models.WordPiece):
         raise ValueError(f"{path}: a {type(backend.model).__name__} tokenizer; expected WordPiece, as in BERT")
     if backend.model.continuing_subword_prefix != CONTINUATION:
@@ -287,10 +302,20 @@ def _read_tokenizer_json(path: Path, config: Mapping[str, Any]) -> tokenizers.To
     return backend
 
 
-def _check_ids(path: Path, description: Any) -> None:
+def load_backend(path: Path, description: Any) -> tokenizers.Tokenizer:
+    """Build a tokenizer from the content of the tokenizer.json at `path`. Raises ValueError if it cannot be used."""
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(description))
+    except Exception as error:  # `tokenizers` raises nothing more specific
+        raise ValueError(f"{path}: `tokenizers` cannot read it ({error})") from None
+
+
+def check_ids(path: Path, description: Any) -> None:
     """Raise ValueError for ids that two tokens share, and for one so large that its list of tokens exhausts memory."""
     model = description.get("model") if isinstance(description, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocab, list):  # of a unigram model: pieces with their scores
+        vocab = {str(row[0]): number for number, row in enumerate(vocab) if isinstance(row, list) and row}
     if not isinstance(vocab, dict):
         return  # reported by `tokenizers`
     added = description.get("added_tokens")
@@ -346,7 +371,8 @@ def _effective(normalizer: Mapping[str, Any]) -> dict[str, Any]:
 def canonical_description(backend: tokenizers.Tokenizer) -> dict[str, Any]:
     """Return the components that decide ids, the same however they were stored."""
     description = json.loads(backend.to_str())
-    description["model"].get("vocab", {}).pop("", None)  # a blank line of vocab.txt, which no text has
+    if isinstance(vocab := description["model"].get("vocab"), dict):
+        vocab.pop("", None)  # a blank line of vocab.txt, which no text has
     normalizer = description["normalizer"]
     if normalizer is not None and normalizer["type"] == "BertNormalizer":
         normalizer = _effective(normalizer)

@@ -15,7 +15,7 @@ import tokenizers
 from bertwright.base.files import digest_bytes
 from bertwright.base.ragged import Ragged
 from bertwright.vocabulary.sequence_layout import SequenceLayout
-from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer, check_raw_text
+from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer, TokenText, check_raw_text
 from bertwright.vocabulary.wordpiece_files import (
     CONTINUATION,
     SPECIAL_TOKENS,
@@ -113,6 +113,10 @@ class Tokenizer(TextTokenizer):
     def is_continuation(self) -> npt.NDArray[np.bool_]:
         """For every id, whether its token continues a word (starts with ##)."""
         return np.array([token.startswith(CONTINUATION) and token != CONTINUATION for token in self.tokens])
+
+    def token_text(self, number: int) -> TokenText:
+        token = self.token(number)
+        return TokenText(token.removeprefix(CONTINUATION), joins=token.startswith(CONTINUATION))
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
         """Encode raw texts: no special token is added or recognized. The fast path for corpora.

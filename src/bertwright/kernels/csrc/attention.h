@@ -119,18 +119,20 @@ struct Bf16Gemm {
 #define ATTENTION_ARGS(X)                                                                             \
     X(const void*, q) X(const void*, kv) X(int64_t, parts_q) X(int64_t, parts_kv)                     \
     X(const int32_t*, cu_seqlens_q) X(const int32_t*, cu_seqlens_kv) X(int64_t, sequences)            \
-    X(int64_t, heads) X(int64_t, head_size) X(int64_t, causal)
+    X(int64_t, heads) X(int64_t, head_size) X(int64_t, causal)                                        \
+    X(const float*, bias) X(int64_t, reach)
 struct AttentionArgs {
     ATTENTION_ARGS(DECLARE_FIELD)
     int64_t width() const { return heads * head_size; }
     int64_t stride_q() const { return parts_q * width(); }  // from one token to the next
     int64_t stride_kv() const { return parts_kv * width(); }
+    int64_t distances() const { return 2 * reach + 1; }  // numbers per head in `bias`
 };
 
 // One head of one sequence, whose m queries and n keys begin at these rows.
 struct Head {
-    int64_t index, first_query, m, first_key, n;
-    Head(const AttentionArgs& args, int64_t task) : index(task % args.heads) {
+    int64_t task, index, first_query, m, first_key, n;
+    Head(const AttentionArgs& args, int64_t task) : task(task), index(task % args.heads) {
         const int32_t *queries = args.cu_seqlens_q + task / args.heads, *keys = args.cu_seqlens_kv + task / args.heads;
         first_query = queries[0], m = queries[1] - first_query;
         first_key = keys[0], n = keys[1] - first_key;
@@ -156,6 +158,13 @@ template <class T> struct Operands {
         v = row(key_tensor, value);
     }
 };
+
+// s += the bias of a query's keys, by their distance to it, in units of 1 / scale.
+INLINE void add_bias(const AttentionArgs& args, const Head& head, int64_t query, float scale, float* s) {
+    if (!args.bias) return;
+    const float* bias = args.bias + head.index * args.distances() + args.reach - query;
+    for_each_vector(head.n, [&](int64_t c, auto load, auto store) { store(s + c, load(s + c) + load(bias + c) / scale); });
+}
 
 // Sizes of the work on one head. Strides are not powers of two, whose columns would share few sets of the cache.
 template <class Gemm> struct HeadSizes {
@@ -335,6 +344,7 @@ static void forward_head(const AttentionArgs& args, const MaskKey& key, const He
             const RowMask mask(key, key.first_token * args.heads + row);
             prefetch_for_write(out + row * D, D);
             prefetch_next_head(args, head, from, start + i);
+            add_bias(args, head, start + i, scale, b.scores + i * b.score_stride);
             const SoftmaxSums sums = softmax_row(b.scores + i * b.score_stride, head.visible(args, start + i), width,
                                                  scale, mask, b.weights + i * b.weight_stride);
             lse[row] = sums.log();
@@ -356,6 +366,7 @@ template <class T> struct Backward {
     const float* lse;
     const T* dout;
     T *dq, *dkv;
+    float* dbias;  // of each sequence, all 0 before: B A distances(); null without a bias
 };
 
 template <class Gemm, class T>
@@ -391,11 +402,19 @@ static void backward_head(const AttentionArgs& args, const MaskKey& key, const H
                 prefetch_for_read(pass.dout + (row + 1) * D, D);
                 prefetch_for_read(pass.out + (row + 1) * D, D);
             }
+            add_bias(args, head, start + i, scale, b.scores + i * b.score_stride);
             score_gradients(b.scores + i * b.score_stride, b.dweights + i * b.score_stride,
                             head.visible(args, start + i), width, scale, pass.lse[row],
                             dot(b.douts + i * b.depth, pass.out + row * D, D),
                             RowMask(key, key.first_token * args.heads + row), b.weights + i * b.weight_stride,
                             b.dscores + i * b.weight_stride);
+            if (pass.dbias) {
+                float* dbias = pass.dbias + head.task * args.distances() + args.reach - (start + i);
+                const auto* dscores = b.dscores + i * b.weight_stride;
+                for_each_vector(n, [&](int64_t c, auto load, auto store) {
+                    store(dbias + c, load(dbias + c) + load(dscores + c));
+                });
+            }
         }
         Gemm::zero_padding(b.weights, b.weight_stride, rows, width);
         Gemm::zero_padding(b.dscores, b.weight_stride, rows, width);

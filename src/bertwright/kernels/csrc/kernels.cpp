@@ -112,12 +112,13 @@ int64_t attention(int64_t dtype, const AttentionArgs* args, const MaskKey* key, 
     return with_dtype(dtype, [&](auto number) { ::attention(*args, *key, (decltype(number)*)out, lse, threads); });
 }
 
-// dq and dkv have the layout of q and kv.
+// dq and dkv have the layout of q and kv; dbias: B A (2 reach + 1), all 0, or null.
 int64_t attention_backward(int64_t dtype, const AttentionArgs* args, const MaskKey* key, const void* out,
-                           const float* lse, const void* dout, void* dq, void* dkv, int64_t threads) {
+                           const float* lse, const void* dout, void* dq, void* dkv, float* dbias, int64_t threads) {
     return with_dtype(dtype, [&](auto number) {
         using T = decltype(number);
-        ::attention_backward(*args, *key, Backward<T>{(const T*)out, lse, (const T*)dout, (T*)dq, (T*)dkv}, threads);
+        const Backward<T> pass{(const T*)out, lse, (const T*)dout, (T*)dq, (T*)dkv, dbias};
+        ::attention_backward(*args, *key, pass, threads);
     });
 }
 

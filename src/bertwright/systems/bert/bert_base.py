@@ -6,9 +6,9 @@ H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from bertwright.kernels.cpu import available_memory
 from bertwright.objectives.language_model_objective import LanguageModelBatch, LanguageModelObjective
@@ -16,30 +16,32 @@ from bertwright.objectives.language_model_objective import LanguageModelBatch, L
 if TYPE_CHECKING:
     from bertwright.pretraining.settings import ModelSettings
     from bertwright.systems.bert.bert_config import BertConfig
-    from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+    from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
     from bertwright.training.loop import LossOutput
 
+N = TypeVar("N", bound="MaskedLanguageModel")
 
-class BertObjective(LanguageModelObjective["BertForPretraining"]):
+
+class BertObjective(LanguageModelObjective["MaskedLanguageModel"]):
     """A language model in BERT's shape; a subclass chooses the targets."""
 
     model_name: ClassVar[str] = "a BERT"
     trains_all_parameters: ClassVar[bool] = False
 
     @property
-    def model_class(self) -> type[BertForPretraining]:
+    def model_class(self) -> type[MaskedLanguageModel]:
         """The model to train; an objective with weights of its own has a subclass that adds a module for them."""
         from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 
         return BertForPretraining
 
-    def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> BertForPretraining:
+    def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> MaskedLanguageModel:
         is_causal, is_reversed = self.direction != "bidirectional", self.direction == "right-to-left"
         config = settings.config(vocab_size, is_causal, is_reversed)
         check_memory(config)
         return new_bert(settings, config, seed, self.model_class)
 
-    def check_model(self, model: BertForPretraining, folder: Path) -> None:
+    def check_model(self, model: MaskedLanguageModel, folder: Path) -> None:
         if model.config.direction != self.direction:
             raise ValueError(f"{folder}: a {model.config.direction} model does not fit --objective {self.name}")
         if self.has_next_sentence and model.config.type_vocab_size < 2:
@@ -48,11 +50,11 @@ class BertObjective(LanguageModelObjective["BertForPretraining"]):
                 "--objective mlm"
             )
 
-    def describe_initialization(self, settings: ModelSettings, model: BertForPretraining) -> str:
+    def describe_initialization(self, settings: ModelSettings, model: MaskedLanguageModel) -> str:
         config = model.config
         return f"random, initialization {settings.scheme_for(config)}, deviation {config.initializer_range:.3g}"
 
-    def loss(self, model: BertForPretraining, batch: LanguageModelBatch) -> LossOutput:
+    def loss(self, model: MaskedLanguageModel, batch: LanguageModelBatch) -> LossOutput:
         """Compute mean masked-LM + mean next-sentence cross entropy (appendix A.2), in nats.
 
         The last layer computes only the states that are read: B at [CLS], M at predicted tokens. Logits exist only for
@@ -62,6 +64,7 @@ class BertObjective(LanguageModelObjective["BertForPretraining"]):
         import torch.nn.functional as F
 
         from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
+        from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
         from bertwright.training.loop import LossOutput
 
         firsts = batch.packing.first_positions[: len(batch.nsp_labels)]
@@ -75,6 +78,7 @@ class BertObjective(LanguageModelObjective["BertForPretraining"]):
         lm_sum = loss.detach() * lm_count
         nsp_sum = nsp_correct = torch.zeros((), device=hidden.device)
         if len(batch.nsp_labels):
+            assert isinstance(model, BertForPretraining)  # because `has_next_sentence`
             answers = model.next_sentence(model.pooler(first)).float()  # B 2
             nsp_sum = F.cross_entropy(answers, batch.nsp_labels, reduction="sum")
             nsp_correct = (answers.argmax(-1) == batch.nsp_labels).sum()
@@ -99,13 +103,10 @@ class BertObjective(LanguageModelObjective["BertForPretraining"]):
         return scores
 
 
-def new_bert(
-    settings: ModelSettings, config: BertConfig, seed: int, model_class: type[BertForPretraining] | None = None
-) -> BertForPretraining:
-    from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+def new_bert(settings: ModelSettings, config: BertConfig, seed: int, model_class: Callable[..., N]) -> N:
     from bertwright.systems.bert.mimetic_init import mimetic_init_
 
-    model = (model_class or BertForPretraining)(config, seed)
+    model = model_class(config, seed)
     if settings.scheme_for(config) == "mimetic":
         mimetic_init_(model.encoder)
     return model

@@ -101,14 +101,22 @@ class BertConfig:
         return self.hidden_size // self.num_heads
 
     @property
+    def embedding_size(self) -> int:
+        """Size E of the embeddings; systems with other embeddings project them to the hidden size."""
+        return self.hidden_size
+
+    @property
     def num_encoder_parameters(self) -> int:
         """Number of parameters of embeddings and layers.
 
         >>> BertConfig.from_size("base", vocab_size=30_522).num_encoder_parameters
         108891648
         """
-        embeddings = (self.vocab_size + self.max_positions + self.type_vocab_size + 2) * self.hidden_size
-        return embeddings + self.num_layer_parameters
+        return self.num_embedding_parameters + self.num_layer_parameters
+
+    @property
+    def num_embedding_parameters(self) -> int:
+        return (self.vocab_size + self.max_positions + self.type_vocab_size + 2) * self.embedding_size
 
     @property
     def num_layer_parameters(self) -> int:
@@ -127,10 +135,14 @@ class BertConfig:
         return self.hidden_size * (self.hidden_size + 1)
 
     @property
+    def num_masked_lm_parameters(self) -> int:
+        """Number of parameters of the masked-LM head; its decoder is tied and adds only its bias."""
+        return (self.hidden_size + 3) * self.embedding_size + self.vocab_size
+
+    @property
     def num_head_parameters(self) -> int:
-        """Number of parameters of both pre-training heads; the masked-LM decoder is tied and adds only its bias."""
-        hidden = self.hidden_size
-        return hidden * (hidden + 1) + 2 * hidden + self.vocab_size + 2 * (hidden + 1)
+        """Number of parameters of both pre-training heads."""
+        return self.num_masked_lm_parameters + 2 * (self.hidden_size + 1)
 
     @property
     def num_parameters(self) -> int:
@@ -166,7 +178,7 @@ class BertConfig:
         states_computed = (self.num_layers - 1) * total + (total if num_states is None else num_states)
         # attention output and feed-forward
         per_token = states_computed * 2 * (hidden * hidden + 2 * hidden * intermediate)
-        masked_lm = num_predictions * 2 * (hidden * hidden + hidden * self.vocab_size)
+        masked_lm = num_predictions * 2 * self.embedding_size * (hidden + self.vocab_size)
         next_sentence = tokens.size * 2 * (hidden * hidden + 2 * hidden) if pooled else 0
         return attention + per_token + masked_lm + next_sentence
 

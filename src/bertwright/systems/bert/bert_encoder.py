@@ -1,7 +1,7 @@
 """The Transformer encoder of BERT (section 3; Vaswani et al. 2017) over packed sequences.
 
 T tokens of the whole batch, R positions whose states are read, H hidden size, A heads, D head size (H = A · D),
-F feed-forward size.
+F feed-forward size, E size of the embeddings, which is H except in systems that project them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.base.ragged import offsets_from_lengths
-from bertwright.kernels.attention import attention
+from bertwright.kernels.attention import attention, biased_attention
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
 from bertwright.kernels.fused_encoder import (
     EncoderShape,
@@ -41,18 +41,22 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
-        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.position = nn.Embedding(config.max_positions, config.hidden_size)
-        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.word = nn.Embedding(config.vocab_size, config.embedding_size)
+        self.position = nn.Embedding(config.max_positions, config.embedding_size)
+        self.token_type = nn.Embedding(config.type_vocab_size, config.embedding_size)
+        self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
 
     def forward(self, batch: TokenBatch, sparse: bool = False) -> Tensor:
-        """Embed tokens → T × H; with `sparse`, native kernels return the word table's gradient as a sparse tensor."""
-        tables = EmbeddingTables(self.word.weight, self.position.weight, self.token_type.weight)
+        """Embed tokens → T × E; with `sparse`, native kernels return the word table's gradient as a sparse tensor."""
+        tables = EmbeddingTables(self.word.weight, self.position.weight, self.segment_vectors())
         output_dropout = make_dropout(self, self.config.hidden_dropout, batch.packing)
         types = torch.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
         ids = (batch.input_ids, batch.packing.position_ids, types)
         return embed_norm(ids, tables, layer_norm_params(self.norm), output_dropout, site=0, sparse=sparse)
+
+    def segment_vectors(self) -> Tensor:
+        """Return the vectors of the segments, S × E."""
+        return self.token_type.weight
 
 
 class Layer(nn.Module):
@@ -61,7 +65,7 @@ class Layer(nn.Module):
     def __init__(self, config: BertConfig, number: int) -> None:
         super().__init__()
         self.config = config
-        self.first_site = 1 + SITES_PER_LAYER * number
+        self.number_sites(number)
         hidden, intermediate = config.hidden_size, config.intermediate_size
         self.qkv = Linear(hidden, 3 * hidden)
         self.attention_output = Linear(hidden, hidden)
@@ -69,6 +73,10 @@ class Layer(nn.Module):
         self.intermediate = Linear(hidden, intermediate)
         self.output = Linear(intermediate, hidden)
         self.output_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+
+    def number_sites(self, number: int) -> None:
+        """Give the layer the dropout sites of its number, counted from 0."""
+        self.first_site = 1 + SITES_PER_LAYER * number
 
     def forward(self, hidden: Tensor, packing: Packing, positions: Tensor | None = None) -> Tensor:
         """Compute the layer's output: T × H → T × H or, with `positions` (R int64), R × H, the states of these tokens.
@@ -79,11 +87,19 @@ class Layer(nn.Module):
         attention_dropout, output_dropout = self.make_dropouts(packing, positions)
 
         qkv = self.qkv(hidden).unflatten(-1, (3, config.num_heads, config.head_size))  # T 3 A D
-        bounds = packing.cu_seqlens, packing.max_seqlen
-        context = attention(qkv, *bounds, attention_dropout, site, config.is_causal).flatten(1)  # T A D -> T H
+        bounds, bias = (packing.cu_seqlens, packing.max_seqlen), self.position_bias(packing.max_seqlen)
+        if bias is None:
+            context = attention(qkv, *bounds, attention_dropout, site, config.is_causal)  # T A D
+        else:
+            context = biased_attention(qkv, *bounds, bias, attention_dropout, site)
+        context = context.flatten(1)  # T A D -> T H
         if positions is not None:  # from here on tokens do not interact: T becomes R
             context, hidden = context[positions], hidden[positions]
         return self.transform(context, hidden, output_dropout)
+
+    def position_bias(self, length: int) -> Tensor | None:
+        """Return the bias of `biased_attention` for sequences of this length, A × (2 length - 1); None: no bias."""
+        return None
 
     def transform(self, context: Tensor, hidden: Tensor, output_dropout: Dropout | None) -> Tensor:
         """Compute all of the layer behind attention, token by token, from its context and the layer's input: R × H."""
@@ -117,13 +133,14 @@ class BertEncoder(TextEncoder):
     has_pooler: ClassVar[bool] = True
     fits_new_heads: ClassVar[bool] = True
     embeddings_type: ClassVar[type[nn.Module]] = Embeddings
+    layer_type: ClassVar[type[Layer]] = Layer
     config: BertConfig
     embeddings: Any
 
     def __init__(self, config: BertConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
         super().__init__(config, compute_dtype)
         self.embeddings = self.embeddings_type(config)
-        self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_layers))
+        self.layers = nn.ModuleList(self.layer_type(config, number) for number in range(self.num_distinct_layers))
         self.shape = EncoderShape(
             config.num_layers,
             config.hidden_size,
@@ -137,8 +154,13 @@ class BertEncoder(TextEncoder):
         if config.sinusoidal_positions:
             positions = self.embeddings.position.weight.requires_grad_(False)
             if not positions.is_meta:
-                encodings = sinusoidal_positions(config.max_positions, config.hidden_size)
+                encodings = sinusoidal_positions(*positions.shape)
                 positions.copy_(config.initializer_range * encodings)  # the Transformer enlarges the words instead
+
+    @property
+    def num_distinct_layers(self) -> int:
+        """Number of layers with weights of their own."""
+        return self.config.num_layers
 
     @property
     def num_dropout_sites(self) -> int:
@@ -154,9 +176,9 @@ class BertEncoder(TextEncoder):
         """
         batch, positions = self.to_reading_order(batch, positions)
         hidden, packing = self.embed(batch), batch.packing
-        *layers, last = cast(list[Layer], list(self.layers))
-        if self.config.activation != "relu" and can_fuse(hidden, self.shape):
-            parameters = [parameter for layer in self.layers for parameter in layer_parameters(layer)]
+        *layers, last = self.stack()
+        if self.layer_type is Layer and self.config.activation != "relu" and can_fuse(hidden, self.shape):
+            parameters = [parameter for layer in (*layers, last) for parameter in layer_parameters(layer)]
             if are_fusable(parameters):
                 mask_keys = [key for layer in layers for key in layer.mask_keys(packing, None)]
                 mask_keys += last.mask_keys(packing, positions)
@@ -168,6 +190,10 @@ class BertEncoder(TextEncoder):
             hidden = layer(hidden, packing)
         return cast(Tensor, last(hidden, packing, positions))
 
+    def stack(self) -> list[Layer]:
+        """Return the layers in the order in which they are computed; some systems use one several times."""
+        return cast(list[Layer], list(self.layers))
+
     def hidden_states(
         self, batch: TokenBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
@@ -175,11 +201,11 @@ class BertEncoder(TextEncoder):
 
         Layers above the last of `layers` are not computed.
         """
-        layers = range(len(self.layers) + 1) if layers is None else layers
+        layers = range(self.config.num_layers + 1) if layers is None else layers
         batch, positions = self.to_reading_order(batch, positions)
         hidden, last = self.embed(batch), layers[-1]
         states = [hidden if positions is None else hidden[positions]] if 0 in layers else []
-        for number, layer in enumerate(self.layers[:last], 1):
+        for number, layer in enumerate(self.stack()[:last], 1):
             hidden = layer(hidden, batch.packing, positions if number == last else None)
             if number in layers:
                 states.append(hidden if number == last or positions is None else hidden[positions])

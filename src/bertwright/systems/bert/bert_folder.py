@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from bertwright.interop.model_files import CONFIG
 from bertwright.interop.model_format import Architecture
-from bertwright.interop.weight_names import hf_names, is_of_a_head, normalize_names
+from bertwright.interop.weight_names import WeightNames
 from bertwright.interop.weights import check_sizes, raise_if_any
 from bertwright.models.head_spec import HeadSpec
 from bertwright.systems.bert.bert_config import BertConfig
@@ -21,11 +22,40 @@ from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 # `model_type` of BERTs that `transformers` would read but compute wrongly; it rejects these names (decision 17).
 REVERSED = "bert-rtl"  # reads from right to left
 READS_LAST = "bert-ltr"  # reads from left to right, and its head reads the last token; `transformers` would read [CLS]
-DECODER, HEAD_DENSE = "cls.predictions.decoder.weight", "cls.predictions.transform.dense.weight"
+NAMES = WeightNames(
+    prefix="bert.",
+    encoder={
+        "embeddings.word": "embeddings.word_embeddings",
+        "embeddings.position": "embeddings.position_embeddings",
+        "embeddings.token_type": "embeddings.token_type_embeddings",
+        "embeddings.norm": "embeddings.LayerNorm",
+    },
+    layer="encoder.layer.N.",
+    layers={
+        "qkv": "attention.self.query attention.self.key attention.self.value",
+        "attention_output": "attention.output.dense",
+        "attention_norm": "attention.output.LayerNorm",
+        "intermediate": "intermediate.dense",
+        "output": "output.dense",
+        "output_norm": "output.LayerNorm",
+    },
+    heads={
+        "pooler.dense": "bert.pooler.dense",
+        "masked_token.dense": "cls.predictions.transform.dense",
+        "masked_token.norm": "cls.predictions.transform.LayerNorm",
+        "masked_token": "cls.predictions",
+        "next_sentence": "cls.seq_relationship",
+    },
+    decoder="cls.predictions.decoder",
+    inside=("cls.",),
+)
 
 
 class BertArchitecture(Architecture):
-    """BERT in the format of `transformers`."""
+    """A BERT, or a system with its layers, in the format of `transformers`; a subclass has other tables."""
+
+    NAMES: ClassVar[WeightNames] = NAMES
+    PRETRAINED: ClassVar[str] = "ForPreTraining"  # end of the name of the class with the heads of pre-training
 
     # Field of config.json, our field, and the default of `transformers` for files without it.
     CONFIG_FIELDS: ClassVar[tuple[tuple[str, str, Any], ...]] = (
@@ -50,18 +80,19 @@ class BertArchitecture(Architecture):
         ("position_embedding_type", "absolute"),
         ("add_cross_attention", False),
     )
-    # Fields that weights determine as well: the field, a parameter and its dimension.
+    # Fields that weights determine as well: our field, our parameter and its dimension.
     SIZES: ClassVar[tuple[tuple[str, str, int], ...]] = (
-        ("vocab_size", "bert.embeddings.word_embeddings.weight", 0),
-        ("hidden_size", "bert.embeddings.word_embeddings.weight", 1),
-        ("intermediate_size", "bert.encoder.layer.0.intermediate.dense.weight", 0),
-        ("max_position_embeddings", "bert.embeddings.position_embeddings.weight", 0),
-        ("type_vocab_size", "bert.embeddings.token_type_embeddings.weight", 0),
+        ("vocab_size", "encoder.embeddings.word.weight", 0),
+        ("embedding_size", "encoder.embeddings.word.weight", 1),
+        ("intermediate_size", "encoder.layers.0.intermediate.weight", 0),
+        ("max_positions", "encoder.embeddings.position.weight", 0),
+        ("type_vocab_size", "encoder.embeddings.token_type.weight", 0),
     )
     TANH_GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # three names of one formula; the first is written
     TIED = "tie_word_embeddings"
+    NUM_LAYERS = "num_layers"  # our field with the number of layers in files
 
-    def parse_config(self, values: Mapping[str, Any], path: Path) -> BertConfig:
+    def parse_config(self, values: Mapping[str, Any], path: Path) -> Any:
         """Read a configuration from the fields of `config.json`, or of Google's `bert_config.json`."""
         for name, supported in self.REQUIRED_VALUES:
             if values.get(name, supported) != supported:
@@ -76,14 +107,14 @@ class BertArchitecture(Architecture):
             found["activation"] = "gelu_tanh"
         found["is_reversed"] = values.get("model_type") == REVERSED
         try:
-            return BertConfig(**found)
+            return self.config(**found)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
-    def format_config(self, config: BertConfig, head: HeadSpec | None = None) -> dict[str, Any]:
+    def format_config(self, config: Any, head: HeadSpec | None = None) -> dict[str, Any]:
         """Return the fields that `transformers` reads."""
-        values: dict[str, Any] = {"architectures": ["BertForPreTraining"], "dtype": "float32", "model_type": "bert"}
-        values |= dict(self.REQUIRED_VALUES) | {self.TIED: True}
+        values: dict[str, Any] = {"architectures": [self.class_prefix + self.PRETRAINED], "dtype": "float32"}
+        values |= {"model_type": self.encoder.model_type} | dict(self.REQUIRED_VALUES) | {self.TIED: True}
         values |= {field: getattr(config, name) for field, name, _ in self.CONFIG_FIELDS}
         if config.is_reversed:
             values["model_type"] = REVERSED
@@ -93,32 +124,37 @@ class BertArchitecture(Architecture):
             values["hidden_act"] = self.TANH_GELU[0]
         return values
 
-    def file_names(self, name: str, classifier: str) -> tuple[str, ...]:
+    def file_names(self, name: str, kind: str = "") -> tuple[str, ...]:
         """Return the names in `transformers` of one of our parameters."""
-        return hf_names(name, classifier)
+        return self.NAMES.of(name, kind)
 
     def is_of_a_head(self, file_name: str) -> bool:
         """Return whether a parameter of `transformers` is a head's."""
-        return is_of_a_head(file_name)
+        return self.NAMES.is_of_a_head(file_name)
 
     def normalize(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
-        """Return tensors under the names of the `BertFor…` classes, without the copy of a tied decoder."""
-        found = normalize_names(tensors)
-        decoder, words = found.pop(DECODER, None), found.get("bert.embeddings.word_embeddings.weight")
-        if decoder is not None and words is not None and not torch.equal(decoder, words):
-            raise ValueError(f"{path}: {DECODER} differs from the word embeddings; only tied weights are supported")
-        if decoder is None and values.get(self.TIED) is False and HEAD_DENSE in found:
-            raise ValueError(f"{path}: {DECODER} is missing, and {CONFIG} has {self.TIED} = false")
+        """Return tensors under the names of the `…For…` classes, without the copy of a tied decoder."""
+        found, name = self.NAMES.normalize(tensors), f"{self.NAMES.decoder}.weight"
+        decoder, words = found.pop(name, None), self.file_names("encoder.embeddings.word.weight")[0]
+        if decoder is not None and not torch.equal(decoder, found.setdefault(words, decoder)):
+            raise ValueError(f"{path}: {name} differs from the word embeddings; only tied weights are supported")
+        dense = self.file_names("masked_token.dense.weight")[0]
+        if decoder is None and values.get(self.TIED) is False and dense in found:
+            raise ValueError(f"{path}: {name} is missing, and {CONFIG} has {self.TIED} = false")
         return found
 
     def check_sizes(self, tensors: Mapping[str, Tensor], config: BertConfig, path: Path) -> None:
         """Raise ValueError if normalized tensors do not have the sizes of the configuration."""
+        names = {field: self.file_names(name)[0] for field, name, _ in self.SIZES}
+        raise_if_any(path, "missing", sorted(set(names.values()) - tensors.keys()))
+        sizes = {field: (*tensors[names[field]].shape, 0)[dimension] for field, _, dimension in self.SIZES}
+        pattern = re.compile(re.escape(self.NAMES.prefix + self.NAMES.layer).replace("N", r"(\d+)"))
+        layers = {found[1] for name in tensors if (found := pattern.match(name))}
+        sizes |= {self.NUM_LAYERS: len(layers)}
+        in_file = {ours: field for field, ours, _ in self.CONFIG_FIELDS}
+        in_file.setdefault("embedding_size", in_file["hidden_size"])
         expected = self.format_config(config)
-        raise_if_any(path, "missing", sorted({name for _, name, _ in self.SIZES} - tensors.keys()))
-        sizes = {field: (*tensors[name].shape, 0)[dimension] for field, name, dimension in self.SIZES}
-        layers = {name.split(".")[3] for name in tensors if name.startswith("bert.encoder.layer.")}
-        sizes["num_hidden_layers"] = len(layers)
-        check_sizes({field: (expected[field], size) for field, size in sizes.items()}, path)
+        check_sizes({in_file[field]: (expected[in_file[field]], size) for field, size in sizes.items()}, path)
 
 
 POOLED_CODE = Path(__file__).with_name("modeling_pooled_bert.py")

@@ -1,11 +1,11 @@
 """BERT with the heads of pre-training (section 3.1): masked tokens and next-sentence prediction.
 
-T tokens, B sequences, M predicted positions, H hidden size, V vocabulary size.
+T tokens, B sequences, M predicted positions, H hidden size, E size of the embeddings (BERT: H), V vocabulary size.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,12 +27,12 @@ class MaskedLMHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.activation = config.activation
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dense = Linear(config.hidden_size, config.embedding_size)
+        self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Compute the input of the masked-LM decoder, M × H → M × H.
+        """Compute the input of the masked-LM decoder, M × H → M × E.
 
         `logits` and the fused loss multiply it by the word embeddings.
         """
@@ -54,24 +54,41 @@ class PretrainingLogits(NamedTuple):
     """B × 2: column 0 for "B follows A", column 1 for "B is from elsewhere"."""
 
 
-class BertForPretraining(EncoderModel):
-    """BERT with both pre-training heads; the masked-LM decoder is tied to the word embeddings."""
+class MaskedLanguageModel(EncoderModel):
+    """An encoder in BERT's shape with a masked-LM head, whose decoder is tied to the word embeddings."""
 
     encoder: BertEncoder
     config: BertConfig
+    encoder_type: ClassVar[type[BertEncoder]] = BertEncoder
 
     def __init__(self, config: BertConfig, seed: int = 0) -> None:
-        super().__init__(BertEncoder(config, seed=seed))
-        self.pooler = Pooler(config.hidden_size)
+        super().__init__(self.encoder_type(config, seed=seed))
+        self.add_heads(config)
+        heads = tuple(name for name, _ in self.named_children() if name != "encoder")
+        initialize(self, self.encoder.draw, seed, only=heads)
+
+    def add_heads(self, config: BertConfig) -> None:
+        """Add the modules of the heads, in the order in which messages name them."""
         self.masked_token = MaskedLMHead(config)
-        self.next_sentence = Linear(config.hidden_size, 2)
-        initialize(self, self.encoder.draw, seed, only=("pooler", "masked_token", "next_sentence"))
 
     @property
     def word_embeddings(self) -> Tensor:
-        """V × H, shared by the embedding layer and the masked-LM decoder."""
+        """V × E, shared by the embedding layer and the masked-LM decoder."""
         words: Tensor = self.encoder.embeddings.word.weight
         return words
+
+    def token_logits(self, batch: Any, positions: Tensor) -> Tensor:
+        """Compute the M × V float32 logits of the tokens at `positions` (M distinct int64 into T)."""
+        return self.masked_token.logits(self.encoder(batch, positions), self.word_embeddings)
+
+
+class BertForPretraining(MaskedLanguageModel):
+    """BERT with both pre-training heads."""
+
+    def add_heads(self, config: BertConfig) -> None:
+        self.pooler = Pooler(config.hidden_size)
+        super().add_heads(config)
+        self.next_sentence = Linear(config.hidden_size, 2)
 
     def forward(self, batch: TokenBatch, positions: Tensor) -> PretrainingLogits:
         """Compute the logits of the tokens at `positions` (M int64 into T) and of every next-sentence prediction."""

@@ -34,7 +34,7 @@ def mimetic_init_(encoder: BertEncoder) -> None:
     pairs = config.hidden_size // 2  # with an odd hidden size, the last dimension keeps its random numbers
     frequencies = MAX_WAVELENGTH ** (-torch.arange(pairs) / pairs)
     encoder.embeddings.position.weight[:, : 2 * pairs] = (
-        sinusoids(frequencies, config.max_positions)
+        sinusoids(frequencies, len(encoder.embeddings.position.weight))
         * config.initializer_range * math.sqrt(2.0) * TRUNCATED_STD * POSITION_SCALE
     )  # fmt: skip
     for layer in encoder.layers:

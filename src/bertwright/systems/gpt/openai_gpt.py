@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bertwright.interop.head_config import HEAD_CLASSES
 from bertwright.interop.model_format import Architecture
 from bertwright.interop.weights import check_sizes, raise_if_any
 from bertwright.models.head_spec import HeadSpec
@@ -79,15 +80,16 @@ class GptArchitecture(Architecture):
         values |= {field: getattr(config, name) for field, name, _ in self.CONFIG_FIELDS}
         return values | {"tie_word_embeddings": True}
 
-    def file_names(self, name: str, classifier: str) -> tuple[str, ...]:
+    def file_names(self, name: str, kind: str = "") -> tuple[str, ...]:
         """Return the name in `transformers` of one of our parameters."""
-        module, _, kind = name.rpartition(".")
+        module, _, last = name.rpartition(".")
         if module == "classifier":
-            return (f"{'score' if classifier == 'classifier' else classifier}.{kind}",)
+            classifier = HEAD_CLASSES[kind].classifier
+            return (f"{'score' if classifier == 'classifier' else classifier}.{last}",)
         module = module.removeprefix("encoder.")
         if layer := re.fullmatch(r"layers\.(\d+)\.(\w+)", module):
-            return (f"{PREFIX}h.{layer[1]}.{LAYER_NAMES[layer[2]]}.{kind}",)
-        return (f"{PREFIX}{EMBEDDING_NAMES[module]}.{kind}",)
+            return (f"{PREFIX}h.{layer[1]}.{LAYER_NAMES[layer[2]]}.{last}",)
+        return (f"{PREFIX}{EMBEDDING_NAMES[module]}.{last}",)
 
     def is_of_a_head(self, file_name: str) -> bool:
         return not file_name.startswith(PREFIX)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read,
 from bertwright.executors.executor import ExecutorSettings, SerialExecutor
 from bertwright.executors.open_executor import open_executor
 from bertwright.vocabulary.byte_pairs import learn_byte_pairs
+from bertwright.vocabulary.learn.general_trainer import learn_general
 from bertwright.vocabulary.learn.shard_counts import count_in_shards, count_whole_words
 from bertwright.vocabulary.learn.word_counts import WordCounts
 from bertwright.vocabulary.learn.wordpiece_trainer import (
@@ -29,6 +30,9 @@ from bertwright.vocabulary.learn.wordpiece_trainer import (
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_tokenizer import ELMO_RULES, LOWERCASE_RULES, SPECIAL_TOKENS, WordTokenizer
 
+GENERAL = ("bpe-bytes", "unigram")  # algorithms of `tokenizers`
+LONGEST = 10  # tokens that a report names
+
 
 @dataclass(frozen=True)
 class LearnSettings:
@@ -42,8 +46,10 @@ class LearnSettings:
 
     @classmethod
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the rule of byte pairs, if a TOML table chooses them."""
+        """Return the rule of byte pairs, and that letters keep their case, if a TOML table chooses such algorithms."""
         chosen = dict(table.get("vocabulary") or {}).get("algorithm")
+        if chosen in GENERAL:
+            return {"vocabulary": {"lowercase": False}}
         return {"vocabulary": {"criterion": "bpe"}} if chosen == "byte-pair" else {}
 
 
@@ -55,6 +61,8 @@ def learn_vocabulary(settings: LearnSettings, reporter: Reporter = SILENT) -> Te
     check_absent(settings.output)
     if settings.vocabulary.algorithm in ("words", "lowercase-words"):
         return learn_words(settings, reporter)
+    if settings.vocabulary.algorithm in GENERAL:
+        return learn_general_vocabulary(settings, reporter)
     with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
         counts = count(settings, reporter)
         with reporter.progress("learning tokens", settings.vocabulary.size) as advance:
@@ -114,6 +122,28 @@ def learn_words(settings: LearnSettings, reporter: Reporter) -> WordTokenizer:
     }
     reporter.record(Fields(rows))
     return tokenizer
+
+
+def learn_general_vocabulary(settings: LearnSettings, reporter: Reporter) -> TextTokenizer:
+    """Learn byte pairs on bytes or unigram pieces and write the folder atomically. Errors: see `learn_vocabulary`."""
+    if not settings.execution.is_alone:
+        raise ValueError(f"--algorithm {settings.vocabulary.algorithm} learns in one process; omit the executor")
+    with atomic_folder(settings.output) as folder:
+        size = text_size(list_corpus_files(settings.corpus))
+        with reporter.progress("reading text", size, "bytes") as advance:
+            tokenizer = learn_general(_report_texts(settings.corpus, advance), settings.vocabulary)
+        tokenizer.save(folder)
+        write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
+    reporter.record(Heading(f"Vocabulary {display(settings.output)}"))
+    longest = sorted((tokenizer.token_text(number).text for number in range(tokenizer.vocab_size)), key=len)
+    reporter.record(Fields({"tokens": f"{tokenizer.vocab_size:,}", "longest": " ".join(longest[: -LONGEST - 1 : -1])}))
+    return tokenizer
+
+
+def _report_texts(corpus: CorpusSettings, advance: Callable[[int], None]) -> Iterator[str]:
+    for document in read(corpus):
+        yield document.text
+        advance(len(document.text.encode()))
 
 
 def learn_and_write(

@@ -43,9 +43,11 @@ class VocabularySettings:
     """Remove accents (é becomes e). Unset, it follows `lowercase` as in BERT. Korean, Japanese, Indic and Thai letters
     would be taken apart, and Vietnamese words would lose their tones: for such text the setting is required."""
 
-    algorithm: Literal["wordpiece", "byte-pair", "words", "lowercase-words"] = "wordpiece"
+    algorithm: Literal["wordpiece", "byte-pair", "bpe-bytes", "unigram", "words", "lowercase-words"] = "wordpiece"
     """wordpiece: BERT's; byte-pair: GPT's, with </w> at the end of a word (Sennrich et al. 2016), which lowercases and
-    strips accents, and merges by --criterion bpe; words: ELMo's, the most frequent words, at least --min-frequency
+    strips accents, and merges by --criterion bpe; bpe-bytes: RoBERTa's, on bytes, so that no text is unknown; unigram:
+    XLM-R's, pieces of a unigram model (Kudo 2018); the last two keep capitals unless --lowercase is given, and of the
+    options below, only bpe-bytes has --min-frequency; words: ELMo's, the most frequent words, at least --min-frequency
     times, which its language model predicts; it reads all words by their bytes, with capitals and accents;
     lowercase-words: ULMFiT's, the same in lower case, whose model reads words by their ids alone."""
 

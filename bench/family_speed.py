@@ -1,0 +1,123 @@
+"""How fast are the systems with BERT's layers beside a BERT of the same shape?
+
+Each contender runs the same texts through its encoder: states alone, and states with the gradients of all weights. They
+take turns, and the ratios are those within a round. The vocabulary is the same for all, so that a ratio is that of the
+networks.
+
+    python bench/family_speed.py [--device cuda] [--output FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bertwright.base.files import write_json
+from bertwright.kernels.cpu import configure_malloc
+from bertwright.models.packing import TokenBatch, from_flat
+from bertwright.systems.albert.albert import AlbertConfig, AlbertEncoder
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.distilbert.distilbert import DistilBertConfig, DistilBertEncoder
+from bertwright.systems.electra.electra import ElectraConfig, ElectraEncoder
+from bertwright.systems.roberta.roberta import RobertaConfig, RobertaEncoder
+from environment import commit, describe_machine, make_parser, take_turns, use_threads
+
+SHAPE = {"hidden_size": 768, "num_layers": 4, "num_heads": 12, "intermediate_size": 3072, "max_positions": 128}
+VOCABULARY = 30_522
+RESULTS = Path(__file__).parent / "results" / "family_speed.json"
+
+
+def encoders() -> dict[str, BertEncoder]:
+    """Return an encoder of each system in the same shape."""
+    sizes = {"vocab_size": VOCABULARY} | SHAPE
+    return {
+        "bert": BertEncoder(BertConfig(**sizes)),
+        "distilbert": DistilBertEncoder(DistilBertConfig(**sizes)),
+        "electra": ElectraEncoder(ElectraConfig(**sizes, embedding_size=768)),
+        "electra, embeddings of 128": ElectraEncoder(ElectraConfig(**sizes)),
+        "albert": AlbertEncoder(AlbertConfig(**sizes, activation="gelu")),
+        "roberta": RobertaEncoder(RobertaConfig(**sizes)),
+        "bert again": BertEncoder(BertConfig(**sizes)),
+    }
+
+
+def make_batch(texts: int, seed: int) -> TokenBatch:
+    """Return texts of 16 to 128 random tokens."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(16, 129, texts)
+    return from_flat(rng.integers(5, VOCABULARY, lengths.sum()), np.zeros(lengths.sum(), dtype=np.int64), lengths)
+
+
+def read(encoder: BertEncoder, batch: TokenBatch) -> None:
+    with torch.inference_mode():
+        encoder(batch)
+
+
+def train(encoder: BertEncoder, batch: TokenBatch) -> None:
+    encoder.zero_grad()
+    encoder(batch).square().mean().backward()
+
+
+def run(work: Callable[[BertEncoder, TokenBatch], None], encoder: BertEncoder, batch: TokenBatch, device: str) -> None:
+    work(encoder, batch)
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def measure(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
+    """Return, for each kind of work and each system, the median seconds and the median ratio to BERT's."""
+    batch, models = make_batch(options.texts, seed=1).to(options.device), encoders()
+    for encoder in models.values():
+        encoder.sparse_gradients = True
+        encoder.to(options.device).eval()
+        if options.device == "cuda":
+            encoder.compute_dtype = torch.bfloat16
+    clock = time.perf_counter if options.device == "cuda" else time.process_time
+    results = {}
+    for name, work in (("states", read), ("states and gradients", train)):
+        contenders: dict[str, Callable[[], object]] = {
+            system: partial(run, work, encoder, batch, options.device) for system, encoder in models.items()
+        }
+        take_turns(contenders, 2)
+        seconds = take_turns(contenders, options.rounds, clock)
+        results[name] = {
+            system: {
+                "seconds": statistics.median(own),
+                "ratio": statistics.median(one / bert for one, bert in zip(own, seconds["bert"], strict=True)),
+            }
+            for system, own in seconds.items()
+        }
+    return results
+
+
+def main() -> None:
+    """Print the ratios, and write all figures."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--texts", type=int, default=8)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    use_threads(1)
+    configure_malloc()
+    results, machine = measure(options), describe_machine(1, options.device)
+    dtype, clock = ("bfloat16", "seconds") if options.device == "cuda" else ("float32", "CPU seconds of one thread")
+    setting = f"L4 H768, no dropout, {dtype}, {options.texts} texts, {options.rounds} interleaved rounds, {clock}"
+    write_json(options.output, {"machine": machine, "commit": commit(), "setting": setting, "results": results})
+    print(machine, setting, sep="\n")
+    for work, systems in results.items():
+        print(
+            work, *(f"  {name}: {figures['ratio']:.3f} of BERT's time" for name, figures in systems.items()), sep="\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

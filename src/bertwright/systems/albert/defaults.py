@@ -1,0 +1,11 @@
+"""ALBERT (Lan et al. 2020) without torch: its record."""
+
+from __future__ import annotations
+
+from bertwright.systems.registry import System
+
+ALBERT = System(
+    name="albert",
+    summary="ALBERT (Lan et al. 2020), a BERT whose layers share their weights, on small embeddings",
+    folders={"albert": "bertwright.systems.albert.albert_folder:ALBERT"},
+)

@@ -1,0 +1,133 @@
+"""Parity of the systems with BERT's layers with `transformers`, from random weights: what their tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+
+from bertwright.interop.huggingface import add_head, load_model, load_task_model
+from bertwright.models.encoder import EncoderModel
+from bertwright.models.heads import TaskBatch
+from bertwright.models.packing import pack
+from bertwright.models.task_model import EncoderForTask
+from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
+
+SEQUENCES = [np.array([2, 7, 9, 11, 3]), np.array([2, 8, 12, 3]), np.array([2, 20, 6, 5, 9, 13, 3, 14, 15, 3])]
+TYPES = [np.zeros(5, dtype=np.int64), np.zeros(4, dtype=np.int64), np.repeat([0, 1], [7, 3])]
+HEADS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+
+
+class Family(NamedTuple):
+    """A system, and a tiny configuration for `transformers`."""
+
+    prefix: str
+    """Of its classes."""
+    values: dict[str, Any]
+    reads_segments: bool = True
+    encoder: str = ""
+    """Attribute of a class with a head that has the encoder; empty: the prefix in lower case."""
+    masked_lm: str = "ForMaskedLM"
+
+    def build(self, suffix: str, seed: int = 0, **changes: Any) -> nn.Module:
+        """Return a model of `transformers` without dropout, whose biases and norms are random, too."""
+        torch.manual_seed(seed)
+        config = getattr(transformers, f"{self.prefix}Config")(**(self.values | changes))
+        model: nn.Module = getattr(transformers, self.prefix + suffix)(config)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+        return model.eval()
+
+    def inputs(self, index: int) -> dict[str, Tensor]:
+        """Return one sequence as their model reads it."""
+        inputs = {"input_ids": torch.from_numpy(SEQUENCES[index])[None]}
+        return inputs | ({"token_type_ids": torch.from_numpy(TYPES[index])[None]} if self.reads_segments else {})
+
+
+def save(model: nn.Module, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    return folder
+
+
+def task_batch(model: EncoderForTask) -> TaskBatch:
+    """Return the batch of all sequences; each task reads the states that its head needs."""
+    batch = pack(SEQUENCES, TYPES)
+    one_each = model.head.spec.reads_sequence_state
+    positions = batch.packing.first_positions if one_each else torch.arange(batch.packing.num_tokens)
+    counts = np.ones(len(SEQUENCES), dtype=np.int64) if one_each else batch.packing.lengths
+    return TaskBatch(batch, positions, counts)
+
+
+def their_logits(family: Family, model: Any, suffix: str) -> Tensor:
+    """Return the logits of all sequences as our head has them: R × C."""
+    rows = []
+    for index in range(len(SEQUENCES)):
+        inputs = family.inputs(index)
+        if suffix == "MultipleChoice":
+            rows.append(model(**{name: ids[:, None] for name, ids in inputs.items()}).logits.view(1, 1))
+        elif suffix == "QuestionAnswering":
+            output = model(**inputs)
+            rows.append(torch.stack([output.start_logits[0], output.end_logits[0]], dim=1))
+        else:
+            rows.append(model(**inputs).logits[0] if suffix == "TokenClassification" else model(**inputs).logits)
+    return torch.cat(rows)
+
+
+def check_states(family: Family, folder: Path, seed: int = 1) -> None:
+    """Check that the states of every layer and the logits of masked tokens equal theirs."""
+    theirs: Any = family.build(family.masked_lm, seed)
+    ours = load_model(save(theirs, folder), heads="optional").model
+    assert isinstance(ours, MaskedLanguageModel)
+    check_equal_states(family, ours, theirs)
+
+
+def check_equal_states(family: Family, ours: MaskedLanguageModel, theirs: Any) -> None:
+    batch = pack(SEQUENCES, TYPES)
+    outputs = [theirs(**family.inputs(n), output_hidden_states=True) for n in range(len(SEQUENCES))]
+    states = ours.encoder.hidden_states(batch)
+    assert len(states) == len(outputs[0].hidden_states)
+    for number, found in enumerate(states):
+        expected = torch.cat([output.hidden_states[number][0] for output in outputs])
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours.encoder(batch), states[-1])
+    expected = torch.cat([output.logits[0] for output in outputs])
+    torch.testing.assert_close(ours.token_logits(batch, torch.arange(19)), expected, atol=1e-5, rtol=1e-5)
+
+
+def check_head(family: Family, suffix: str, folder: Path) -> None:
+    """The logits of a task's class, the loss' gradients, and the folder that we write equal theirs."""
+    labels = {} if suffix in ("QuestionAnswering", "MultipleChoice") else {"num_labels": 3}
+    theirs = family.build(f"For{suffix}", seed=2, **labels)
+    ours = load_task_model(save(theirs, folder))
+    batch = task_batch(ours)
+    found, expected = ours(batch), their_logits(family, theirs, suffix)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    weights = torch.linspace(-1, 2, found.numel()).view_as(found)
+    (found * weights).sum().backward()
+    (expected * weights).sum().backward()
+    check_gradients(ours, theirs)
+
+
+def check_gradients(ours: EncoderModel, theirs: nn.Module) -> None:
+    """Every parameter's gradient equals theirs to 1e-4 of its norm."""
+    from bertwright.interop.huggingface import file_names
+
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters(remove_duplicate=False)}
+    named = file_names(ours)
+    compared = 0
+    for name, parameter in ours.named_parameters():
+        assert parameter.grad is not None, name
+        expected = torch.cat([gradients[each] for each in named[name]])
+        difference = (parameter.grad - expected).norm() / (expected.norm() + 1e-6)
+        assert difference < 1e-4, (name, float(difference))
+        compared += 1
+    assert compared > 10
+
+
+__all__ = ["HEADS", "Family", "add_head", "check_equal_states", "check_gradients", "check_head", "check_states", "save"]
