@@ -20,6 +20,7 @@ from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.training.loop import DivergedError
+from bertwright.vocabulary.tokenizer import TokenText
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -171,7 +172,8 @@ def test_every_mask_of_a_long_text_is_filled():
 
 def test_text_around_masks_is_unchanged():
     text = "  A [MASK]  [MASK],b [MASK]"
-    assert fill_mask.replace_spans(text, [(4, 10), (12, 18), (21, 27)], ["x", "##y", "z"]) == "  A xy,b z"
+    tokens = [TokenText("x", False), TokenText("y", True), TokenText("z", False)]
+    assert fill_mask.replace_spans(text, [(4, 10), (12, 18), (21, 27)], tokens) == "  A xy,b z"
 
 
 def test_spaces_that_a_tokenizer_counts_to_a_mask_remain(tmp_path):

@@ -184,7 +184,7 @@ def test_parameter_names_of_bert_base_are_those_of_transformers():
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("model_type", "roberta", "model_type.*bert.*'roberta'"),
+        ("model_type", "t5", "model_type.*bert.*'t5'"),
         ("position_embedding_type", "relative_key", "position_embedding_type.*'absolute'.*'relative_key'"),
         ("add_cross_attention", True, "add_cross_attention.*False.*True"),
         ("hidden_act", "silu", "activation: expected one of gelu, gelu_tanh, relu, got 'silu'"),

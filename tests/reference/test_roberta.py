@@ -14,17 +14,18 @@ from converted import distance, randomize_reference
 from safetensors.torch import load_file, save_file
 from test_task_heads import CASES, Case, their_logits, their_loss
 from torch import Tensor
-from trained_tokenizers import SENTENCES, write_tokenizer
 
 import bertwright
 from bertwright.interop.head_config import HEAD_CLASSES, MULTI_LABEL, HeadRecord
 from bertwright.interop.huggingface import file_names, load_task_model, start_task_model, write_task_model
 from bertwright.models.head_spec import HeadSpec
+from bertwright.models.packing import pack
 from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.roberta.roberta_objective import RobertaMaskedLM
 from bertwright.tasks.collation import collate
 from bertwright.tasks.encoded import Encoded
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from trained_tokenizers import SENTENCES, write_tokenizer
 
 SIZES = {
     "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 50,
@@ -111,13 +112,10 @@ def test_logits_loss_gradients_and_saved_folders_equal_transformers(family, case
     named = case.task.labels if kind == "token" else named
     record = HeadRecord(case.task.head, named, not named and kind == "sequence", case.task.is_multi_label)
     write_task_model(tmp_path / "ours", model, tokenizer, record)
-    again = getattr(transformers, f"Auto{'Model' + HEAD_CLASSES[kind].suffix}").from_pretrained(tmp_path / "ours")
-    assert type(again) is type(reference)
+    opened = getattr(transformers, f"AutoModel{HEAD_CLASSES[kind].suffix}").from_pretrained(tmp_path / "ours")
+    assert type(opened) is type(reference)
     with torch.no_grad():
-        assert torch.equal(
-            their_logits(again(**inputs), encoded, case, real),
-            their_logits(reference.eval()(**inputs), encoded, case, real),
-        )
+        assert distance(their_logits(opened(**inputs), encoded, case, real), expected) < 1e-5
 
 
 def masked_batch(vocabulary: int) -> tuple[LanguageModelBatch, dict[str, Tensor], Tensor]:
@@ -128,16 +126,15 @@ def masked_batch(vocabulary: int) -> tuple[LanguageModelBatch, dict[str, Tensor]
     masked[0, 0] = True
     ids, targets = rng.integers(5, vocabulary, (2, *real.shape))
     ours = LanguageModelBatch(
-        input=bertwright.models.packing.pack([row[keep] for row, keep in zip(ids, real, strict=True)]),
+        input=pack([row[keep] for row, keep in zip(ids, real, strict=True)]),
         mlm_positions=torch.from_numpy(masked[real].nonzero()[0]),
         mlm_labels=torch.from_numpy(targets[masked]),
         nsp_labels=torch.zeros(0, dtype=torch.int64),
         lm_count=int(masked.sum()),
         nsp_count=0,
     )
-    theirs = {
-        "input_ids": np.where(real, ids, 1), "attention_mask": real.astype(int), "labels": np.where(masked, targets, IGNORED)
-    }  # fmt: skip
+    theirs = {"input_ids": np.where(real, ids, 1), "attention_mask": real.astype(int)}
+    theirs |= {"labels": np.where(masked, targets, IGNORED)}
     return ours, {name: torch.from_numpy(array) for name, array in theirs.items()}, torch.from_numpy(real)
 
 
@@ -158,7 +155,7 @@ def test_states_masked_logits_and_gradients_equal_transformers(family, activatio
     found = RobertaMaskedLM().loss(bert.model.train(), ours)
     found.loss.backward()
     assert found.loss.item() == pytest.approx(output.loss.item(), rel=1e-5)
-    parameters, names = dict(reference.named_parameters()), file_names(bert.model)
+    parameters, names = dict(reference.named_parameters(remove_duplicate=False)), file_names(bert.model)
     for name, parameter in bert.model.named_parameters():
         gradient = torch.cat([parameters[one].grad for one in names[name]])
         assert distance(parameter.grad, gradient) < 1e-4, name
@@ -168,9 +165,9 @@ def test_states_masked_logits_and_gradients_equal_transformers(family, activatio
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "ours").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
     assert type(again) is type(reference)
-    inputs = tokenizer(SENTENCES[0][:40], SENTENCES[10][:20], return_tensors="pt")
+    inputs = tokenizer(SENTENCES[0][:14], SENTENCES[10][:9], return_tensors="pt")
     with torch.no_grad():
-        assert torch.equal(again(**inputs).logits, reference.eval()(**inputs).logits)
+        assert distance(again(**inputs).logits, reference.eval()(**inputs).logits) < 1e-5
 
 
 def test_filled_masks_equal_transformers(family, tmp_path):
@@ -183,7 +180,7 @@ def test_filled_masks_equal_transformers(family, tmp_path):
     assert [[one.probability for one in of_mask] for of_mask in found.masks] == [
         pytest.approx(row, rel=1e-4) for row in expected
     ]
-    assert "▁" not in found.text and "Ġ" not in found.text and "<mask>" not in found.text
+    assert not any(mark in found.text for mark in ("▁", "Ġ", "<mask>"))
 
 
 ODDITIES = ["no prefix", "position_ids", "decoder", "decoder alone", "gamma and beta", "pooler"]
@@ -243,13 +240,11 @@ def test_roberta_with_word_pieces_reads_pairs(tmp_path):
     reference = make_reference("Roberta", "ForSequenceClassification", tokenizer, num_labels=3).eval()
     folder = save(reference, tokenizer, tmp_path / "m")
     bert = bertwright.load(folder)
-    inputs = transformers.AutoTokenizer.from_pretrained(folder)("여우가", "개를 [MASK]", return_tensors="pt")
-    inputs.pop("token_type_ids", None)
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)("여우가", "개를", return_tensors="pt")
     with torch.no_grad():
-        expected = reference(**inputs).logits.softmax(-1)[0].tolist()
-    (found,) = bert.iter_classify([("여우가", "개를 [MASK]")]) if False else [bert.classify(("여우가", "개를"))]
-    assert sum(found.probabilities.values()) == pytest.approx(1)
-    assert len(expected) == 3
+        expected = reference(inputs["input_ids"]).logits.softmax(-1)[0].tolist()
+    found = bert.classify(("여우가", "개를"))
+    assert [found.probabilities[f"LABEL_{n}"] for n in range(3)] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_new_head_starts_from_masked_lm_weights(family, tmp_path):
@@ -257,7 +252,7 @@ def test_a_new_head_starts_from_masked_lm_weights(family, tmp_path):
     reference = make_reference(prefix, "ForMaskedLM", tokenizer_folder)
     folder = save(reference, tokenizer_folder, tmp_path / "m")
     started = start_task_model(folder, HeadSpec("sequence", 3), seed=1)
-    assert started.missing_heads == ("classifier",)
+    assert set(started.missing_heads) == {"pooler", "classifier"}  # pooler: the dense layer of the head
     assert set(started.unexpected_keys) == {name for name in reference.state_dict() if name.startswith("lm_head")} - {
         "lm_head.decoder.weight", "lm_head.decoder.bias"
     }  # fmt: skip

@@ -372,7 +372,7 @@ def test_a_sentencepiece_vocabulary_is_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match=r"vocab\.txt: a SentencePiece vocabulary"):
         Tokenizer.load(tmp_path / "vocab.txt", lowercase=False)
     (tmp_path / "vocab.txt").rename(tmp_path / "spiece.model")
-    with pytest.raises(FileNotFoundError, match=r"spiece\.model: SentencePiece"):
+    with pytest.raises(FileNotFoundError, match=r"spiece\.model: a SentencePiece model"):
         Tokenizer.load(tmp_path)
 
 

@@ -15,7 +15,7 @@ from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
-from bertwright.vocabulary.tokenizer import Encoding, Piece, TextTokenizer
+from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer, TokenText
 
 MAX_BATCH_TOKENS = 8_192  # bounds memory and changes no result
 
@@ -60,19 +60,19 @@ def predict_masks(
     predictions = []
     for text, encoding, positions in zip(texts, encodings, masks, strict=True):
         spans = [trim_span(text, *offsets) for offsets in encoding.offsets[positions].tolist()]
-        found: list[list[tuple[Piece, float]]] = []
+        found: list[list[tuple[TokenText, float]]] = []
         for (start, _), of_mask in zip(spans, islice(candidates, len(positions)), strict=True):
             is_first = not text[:start].strip()  # nothing is there to join
-            found.append([(piece._replace(joins=piece.joins and not is_first), share) for piece, share in of_mask])
+            found.append([(token._replace(joins=token.joins and not is_first), share) for token, share in of_mask])
         filled = replace_spans(text, spans, [best for (best, _), *_ in found])
-        shown = (tuple(TokenCandidate(str(piece), share) for piece, share in of_mask) for of_mask in found)
+        shown = (tuple(TokenCandidate(str(best), share) for best, share in of_mask) for of_mask in found)
         predictions.append(MaskPrediction(filled, tuple(shown)))
     return predictions
 
 
 def predict_candidates(
     model: MaskedLanguageModel, tokenizer: TextTokenizer, encoded: Encoded, top_k: int
-) -> list[list[tuple[Piece, float]]]:
+) -> list[list[tuple[TokenText, float]]]:
     """Predict the `top_k` most probable tokens of each of the R positions, with their probabilities."""
     ids = np.empty((len(encoded.positions), top_k), dtype=np.int64)
     probabilities = np.empty(ids.shape)
@@ -84,7 +84,7 @@ def predict_candidates(
         rows = encoded.rows(windows)
         ids[rows], probabilities[rows] = best.indices.cpu().numpy(), best.values.cpu().numpy()
     return [
-        list(zip(map(tokenizer.piece, best_ids), best_probabilities, strict=True))
+        list(zip(map(tokenizer.token_text, best_ids), best_probabilities, strict=True))
         for best_ids, best_probabilities in zip(ids.tolist(), probabilities.tolist(), strict=True)
     ]
 
@@ -130,15 +130,15 @@ def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
     return end - len(span.lstrip()), start + len(span.rstrip())
 
 
-def replace_spans(text: str, spans: Sequence[tuple[int, int]], pieces: Sequence[Piece]) -> str:
+def replace_spans(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[TokenText]) -> str:
     """Replace character spans by tokens; a continuation joins the word before it.
 
-    >>> replace_spans("He [MASK] the play [MASK].", [(3, 9), (19, 25)], [Piece("saw", False), Piece("ers", True)])
+    >>> replace_spans("He [MASK] the play [MASK].", [(3, 9), (19, 25)], [TokenText("saw", False), TokenText("ers", True)])
     'He saw the players.'
     """
     position, filled = 0, []
-    for (start, end), piece in zip(spans, pieces, strict=True):
+    for (start, end), token in zip(spans, tokens, strict=True):
         before = text[position:start]
-        filled += [before.rstrip() if piece.joins else before, piece.text]
+        filled += [before.rstrip() if token.joins else before, token.text]
         position = end
     return "".join([*filled, text[position:]])

@@ -15,7 +15,7 @@ from bertwright.interop.head_config import HEAD_CLASSES
 from bertwright.interop.model_files import OWN_HEAD
 from bertwright.models.encoder import EncoderConfig, EncoderModel, TextEncoder
 from bertwright.models.head_spec import HeadSpec
-from bertwright.systems.registry import DEFAULT_MODEL_TYPE, folder_formats
+from bertwright.systems.registry import DEFAULT_MODEL_TYPE, REFUSED, folder_formats
 
 LOG_VARIANCE = ".log_variance"
 
@@ -99,5 +99,6 @@ def architecture_of(values: Any, path: Path) -> Architecture:
         raise ValueError(f"{path}: expected a JSON object, got {type(values).__name__}")
     name, known = values.get("model_type", DEFAULT_MODEL_TYPE), folder_formats()
     if not isinstance(name, str) or name.removesuffix(OWN_HEAD) not in known:
-        raise ValueError(f"{path}: model_type: expected {' or '.join(known)}, got {name!r}")
+        reason = f", which is not supported: {REFUSED[name]}" if name in REFUSED else ""
+        raise ValueError(f"{path}: model_type: expected {' or '.join(known)}, got {name!r}{reason}")
     return find_architecture(name.removesuffix(OWN_HEAD))

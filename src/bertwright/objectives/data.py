@@ -175,8 +175,8 @@ class StoreExamples(StoreData, Generic[B]):
         segments = objective.num_segments(settings)
         if objective.has_specials and tokenizer.layout.num_specials(segments) != objective.num_specials(settings):
             raise ValueError(
-                f"{store.folder}: its vocabulary has {tokenizer.layout.separators} tokens between the segments of a pair; "
-                f"--objective {objective.name} reads pairs with one: use --objective mlm --segments single"
+                f"{store.folder}: its vocabulary has {tokenizer.layout.separators} tokens between the segments of a "
+                f"pair, and --objective {objective.name} reads pairs with one; use --objective mlm --segments single"
             )
         self.store = store
         self.settings = settings

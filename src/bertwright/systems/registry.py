@@ -37,6 +37,16 @@ SYSTEMS: dict[str, str] = {
     "bcn": "bertwright.systems.bcn.defaults:BCN",
     "transformer": "bertwright.systems.transformer.defaults:TRANSFORMER",
 }
+# Why the models of some well-known `model_type`s are refused.
+REFUSED = {
+    **dict.fromkeys(("deberta", "deberta-v2"), "its attention adds scores for relative positions (disentangled)"),
+    **dict.fromkeys(("longformer", "big_bird", "led"), "its attention reads windows and some global tokens"),
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "bart", "mbart", "marian"), "it is an encoder with a decoder"),
+    **dict.fromkeys(("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3"), "it is a decoder"),
+    **dict.fromkeys(("roberta-prelayernorm", "xlm-roberta-xl"), "its norms stand before the layers"),
+    **dict.fromkeys(("roformer", "nomic_bert", "new"), "its positions are rotations of queries and keys"),
+    **dict.fromkeys(("xlnet", "xlm", "funnel", "reformer"), "it has other layers than BERT"),
+}
 DEFAULT = "bert"  # of pre-training
 DEFAULT_MODEL_TYPE = "bert"  # of a `config.json` that names none
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 def check_segments(token_type_ids: npt.NDArray[np.integer] | None, config: EncoderConfig) -> None:
     """Raise ValueError for sequences of two segments if the model has one segment embedding only."""
-    reads_segments = getattr(config, "reads_segments", True)
-    if reads_segments and token_type_ids is not None and token_type_ids.max(initial=0) >= config.type_vocab_size:
+    if token_type_ids is not None and token_type_ids.max(initial=0) >= config.type_vocab_size:
         raise ValueError(
             f"type_vocab_size = {config.type_vocab_size}: the model has one segment embedding, and pairs of texts need "
             "two; choose another model"

@@ -23,7 +23,7 @@ from bertwright.base.files import digest_bytes, read_json, write_json
 from bertwright.base.ragged import Ragged
 from bertwright.vocabulary.byte_pair_tokenizer import CONFIG, DESCRIPTION, MERGES, VOCAB, read_ids, read_merges
 from bertwright.vocabulary.sequence_layout import SequenceLayout
-from bertwright.vocabulary.tokenizer import Encoding, Piece, TextTokenizer
+from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer, TokenText
 from bertwright.vocabulary.wordpiece_files import (
     GENERIC_CLASSES,
     add_listed_tokens,
@@ -122,16 +122,16 @@ class GeneralTokenizer(TextTokenizer):
 
         In scripts without spaces every token is taken for a word; so is every token of a kind without marks.
         """
-        pieces = [self.piece(number) for number in range(self.vocab_size)]
-        return np.array([p.joins and bool(INSIDE_WORD.match(p.text)) and not UNSPACED.match(p.text) for p in pieces])
+        texts = [self.token_text(number) for number in range(self.vocab_size)]
+        return np.array([p.joins and bool(INSIDE_WORD.match(p.text)) and not UNSPACED.match(p.text) for p in texts])
 
-    def piece(self, number: int) -> Piece:
+    def token_text(self, number: int) -> TokenText:
         token, (mark, marks_words) = self.token(number), self._mark
         if not mark or number in self.special_ids:
-            return Piece(token, joins=False)
+            return TokenText(token, joins=False)
         text = token.removeprefix(mark)
         joins = (text == token) == marks_words
-        return Piece(decoders.ByteLevel().decode([text]) if mark == BYTE_SPACE else text, joins)
+        return TokenText(decoders.ByteLevel().decode([text]) if mark == BYTE_SPACE else text, joins)
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
         return flat_ids(self._raw, texts)
@@ -238,8 +238,8 @@ def byte_pair_backend(
     add_space = bool(settings.get("add_prefix_space", False))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_space)
     backend.decoder = decoders.ByteLevel()
-    ends = [(names[role], ids[names[role]]) for role in ("sep_token", "cls_token")]
-    backend.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=add_space)
+    last, first = ((names[role], ids[names[role]]) for role in ("sep_token", "cls_token"))
+    backend.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=add_space)
     mask = tokenizers.AddedToken(names["mask_token"], lstrip=True, special=True)
     backend.add_special_tokens([token for role, token in names.items() if role != "mask_token"] + [mask])
     return backend
@@ -252,7 +252,7 @@ def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read_roles(backend: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the special tokens by their roles; roles that no file states are those of the usual names."""
+    """Return the special tokens by their roles; a role that no file states has its usual token."""
     known = backend.get_vocab()
     usual = {"unk_token": ("<unk>", "[UNK]"), "mask_token": ("<mask>", "[MASK]"), "pad_token": ("<pad>", "[PAD]")}
     found = {role: next((token for token in tokens if token in known), None) for role, tokens in usual.items()}

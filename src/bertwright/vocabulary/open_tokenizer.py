@@ -43,12 +43,12 @@ def open_tokenizer(folder_or_file: Path | str, lowercase: bool | None = None) ->
     if system is not None and system.tokenizer:
         tokenizer: TextTokenizer = resolve_name(system.tokenizer)(path)
         return tokenizer
-    if path.is_dir() and not has_word_pieces(path):
+    if path.is_dir() and not is_berts(path):
         return GeneralTokenizer.load(path)
     return Tokenizer.load(path, lowercase)
 
 
-def has_word_pieces(folder: Path) -> bool:
+def is_berts(folder: Path) -> bool:
     """Return whether the tokenizer of a folder is WordPiece with BERT's special tokens; so are damaged files."""
     if not (folder / DESCRIPTION).is_file():
         return (folder / "vocab.txt").is_file() or not (folder / VOCAB).is_file()

@@ -1,9 +1,10 @@
 """Layout of a sequence: the special tokens around the segments of an example, and their segment types.
 
 BERT reads `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]` (section 3), GPT `<start> A <extract>` and
-`<start> A <delimiter> B <extract>`, RoBERTa `<s> A </s>` and `<s> A </s></s> B </s>`. Four other places write special tokens into a sequence: `TextTokenizer.add_ends`,
-for one text; `Streams`, of documents end to end; `Translator`, for the first token that a decoder reads; and
-`validate_backend`, in the template of a tokenizer.json for other libraries.
+`<start> A <delimiter> B <extract>`, RoBERTa `<s> A </s>` and `<s> A </s></s> B </s>`. Other places that write special
+tokens into a sequence: `TextTokenizer.add_ends`, for one text; `Streams`, of documents end to end; `Translator`, for
+the first token that a decoder reads; `validate_backend` and `learn_general`, in the template of a tokenizer.json, from
+which `read_layout` reads a layout.
 
 S sequences with T tokens in all.
 """

@@ -30,7 +30,7 @@ class Encoding:
         return len(self.ids)
 
 
-class Piece(NamedTuple):
+class TokenText(NamedTuple):
     """A token as text."""
 
     text: str
@@ -132,9 +132,9 @@ class TextTokenizer(ABC):
             raise ValueError(f"id {number} is outside the vocabulary of {self.vocab_size} tokens")
         return self.tokens[number]
 
-    def piece(self, number: int) -> Piece:
+    def token_text(self, number: int) -> TokenText:
         """Return the token of an id as text. Raises ValueError outside the vocabulary."""
-        return Piece(self.token(number), joins=False)
+        return TokenText(self.token(number), joins=False)
 
     def id(self, token: str) -> int | None:
         """Look up the id of a token; None if the vocabulary lacks it."""

@@ -315,7 +315,7 @@ def check_ids(path: Path, description: Any) -> None:
     model = description.get("model") if isinstance(description, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocab, list):  # of a unigram model: pieces with their scores
-        vocab = {str(piece[0]): number for number, piece in enumerate(vocab) if isinstance(piece, list) and piece}
+        vocab = {str(row[0]): number for number, row in enumerate(vocab) if isinstance(row, list) and row}
     if not isinstance(vocab, dict):
         return  # reported by `tokenizers`
     added = description.get("added_tokens")

@@ -15,7 +15,7 @@ import tokenizers
 from bertwright.base.files import digest_bytes
 from bertwright.base.ragged import Ragged
 from bertwright.vocabulary.sequence_layout import SequenceLayout
-from bertwright.vocabulary.tokenizer import Encoding, Piece, TextTokenizer, check_raw_text
+from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer, TokenText, check_raw_text
 from bertwright.vocabulary.wordpiece_files import (
     CONTINUATION,
     SPECIAL_TOKENS,
@@ -114,9 +114,9 @@ class Tokenizer(TextTokenizer):
         """For every id, whether its token continues a word (starts with ##)."""
         return np.array([token.startswith(CONTINUATION) and token != CONTINUATION for token in self.tokens])
 
-    def piece(self, number: int) -> Piece:
+    def token_text(self, number: int) -> TokenText:
         token = self.token(number)
-        return Piece(token.removeprefix(CONTINUATION), joins=token.startswith(CONTINUATION))
+        return TokenText(token.removeprefix(CONTINUATION), joins=token.startswith(CONTINUATION))
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
         """Encode raw texts: no special token is added or recognized. The fast path for corpora.

@@ -23,7 +23,8 @@ from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
 class RobertaConfig(BertConfig):
     """Sizes and constants of a RoBERTa."""
 
-    type_vocab_size: int = 1
+    segment_vectors: int = 1
+    """Rows of the table of segments. With one row, the separators alone tell the segments apart."""
     layer_norm_eps: float = 1e-5
     pad_token_id: int = 1
     """Id of the padding token, which decides the row of the first position (`position_offset`)."""
@@ -34,13 +35,9 @@ class RobertaConfig(BertConfig):
         return self.pad_token_id + 1
 
     @property
-    def reads_segments(self) -> bool:
-        """True if the model has a vector for each segment; other models tell segments apart by the separators."""
-        return self.type_vocab_size > 1
-
-    @property
-    def num_encoder_parameters(self) -> int:
-        return super().num_encoder_parameters + self.position_offset * self.hidden_size
+    def num_embedding_parameters(self) -> int:
+        more = self.position_offset + self.segment_vectors - self.type_vocab_size
+        return super().num_embedding_parameters + more * self.hidden_size
 
     @property
     def num_pooler_parameters(self) -> int:
@@ -57,17 +54,18 @@ class RobertaConfig(BertConfig):
 
 
 class RobertaEmbeddings(Embeddings):
-    """BERT's embeddings with positions from `position_offset` on; without segments if the model has one type."""
+    """BERT's embeddings with positions from `position_offset` on, and usually one vector for all segments."""
 
     config: RobertaConfig
 
     def __init__(self, config: RobertaConfig) -> None:
         super().__init__(config)
         self.position = nn.Embedding(config.position_offset + config.max_positions, config.hidden_size)
+        self.token_type = nn.Embedding(config.segment_vectors, config.hidden_size)
 
     def forward(self, batch: TokenBatch, sparse: bool = False) -> Tensor:
         positions = batch.packing.position_ids + self.config.position_offset
-        types = batch.token_type_ids if self.config.reads_segments else None
+        types = batch.token_type_ids if self.config.segment_vectors > 1 else None
         packing = replace(batch.packing, position_ids=positions)
         return super().forward(TokenBatch(packing, batch.input_ids, types), sparse)
 

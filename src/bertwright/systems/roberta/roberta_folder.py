@@ -21,17 +21,23 @@ from bertwright.systems.roberta.roberta import (
 )
 
 POSITIONS = "max_position_embeddings"
+OTHER_FIELDS = ("vocab_size", "pad_token_id", "type_vocab_size", "is_decoder")  # of BERT's, with other meanings here
 
 
 class RobertaArchitecture(BertArchitecture):
     """RoBERTa in the format of `transformers`."""
 
     CONFIG_FIELDS: ClassVar[tuple[tuple[str, str, Any], ...]] = (
-        *(field for field in BertArchitecture.CONFIG_FIELDS if field[1] not in ("vocab_size", "is_causal", "pad_token_id")),
         ("vocab_size", "vocab_size", 50_265),
         ("pad_token_id", "pad_token_id", 1),
-    )  # fmt: skip
+        ("type_vocab_size", "segment_vectors", 2),
+        *(row for row in BertArchitecture.CONFIG_FIELDS if row[0] not in OTHER_FIELDS),
+    )
     REQUIRED_VALUES: ClassVar[tuple[tuple[str, Any], ...]] = (*BertArchitecture.REQUIRED_VALUES, ("is_decoder", False))
+    SIZES: ClassVar[tuple[tuple[str, str, int], ...]] = (
+        *(row for row in BertArchitecture.SIZES if row[0] != "type_vocab_size"),
+        ("segment_vectors", "encoder.embeddings.token_type.weight", 0),
+    )
     NAMES: ClassVar[WeightNames] = replace(
         BertArchitecture.NAMES,
         prefix="roberta.",

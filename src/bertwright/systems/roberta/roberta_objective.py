@@ -1,4 +1,4 @@
-"""Pre-training of RoBERTa (Liu et al. 2019, section 4): masked tokens of full-length texts, masked anew in each epoch."""
+"""Pre-training of RoBERTa (Liu et al. 2019, section 4): masked tokens of long texts, with new masks each time."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ class RobertaMaskedLM(MaskedLM):
     ) -> list[StoreExamples[LanguageModelBatch]]:
         if PAD_TOKEN_ID not in (tokenizer.id("<pad>"), tokenizer.id("[PAD]")):
             raise ValueError(
-                f"{folder}: expected a vocabulary whose token {PAD_TOKEN_ID} is <pad>, from which RoBERTa counts positions,"
-                f" got {tokenizer.token(PAD_TOKEN_ID)}; learn one (bertwright vocabulary --algorithm bpe-bytes)"
+                f"{folder}: expected a vocabulary whose token {PAD_TOKEN_ID} is <pad>, from which RoBERTa counts "
+                f"positions, got {tokenizer.token(PAD_TOKEN_ID)}; learn one (bertwright vocabulary --algorithm "
+                "bpe-bytes)"
             )
         return super().open_examples(folder, tokenizer, phases, verify)
 
@@ -61,3 +62,6 @@ class RobertaMaskedLM(MaskedLM):
         config = settings.config_of(RobertaConfig, vocab_size)
         check_memory(config)
         return new_bert(settings, config, seed, self.model_class)
+
+    def suggest_command(self, model: str) -> str:
+        return f'bertwright fill-mask {model} "Some text with a <mask> in it."'

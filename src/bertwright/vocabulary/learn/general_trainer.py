@@ -18,11 +18,11 @@ from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 SPECIAL_TOKENS = list(dict.fromkeys(ROLES.values()))  # first tokens, in this order; padding is token 1, as in RoBERTa
 FIRST, LAST, MASK, UNKNOWN = (ROLES[name] for name in ("cls_token", "sep_token", "mask_token", "unk_token"))
 
-NAN_PIECE = "<UNK>"  # a piece that the trainer of `tokenizers` adds, without a score: in a text, it breaks the training
+UNSCORED = "<UNK>"  # added by the trainer of `tokenizers` without a score: in a text, it breaks the training
 
 
 def learn_general(texts: Iterable[str], settings: VocabularySettings) -> GeneralTokenizer:
-    """Learn a tokenizer from texts. Raises ValueError for texts, or a size, of which none can be made."""
+    """Learn a tokenizer from texts. Raises ValueError for texts, or a size, that give none."""
     is_bytes = settings.algorithm == "bpe-bytes"
     backend = tokenizers.Tokenizer(models.BPE() if is_bytes else models.Unigram())
     backend.normalizer = _normalizer(settings, is_bytes)
@@ -45,19 +45,19 @@ def learn_general(texts: Iterable[str], settings: VocabularySettings) -> General
         trainer = trainers.UnigramTrainer(
             vocab_size=settings.size, special_tokens=SPECIAL_TOKENS, unk_token=UNKNOWN, show_progress=False
         )
-        texts = (normalize("NFKC", text).replace(NAN_PIECE, " ") for text in texts)
+        texts = (normalize("NFKC", text).replace(UNSCORED, " ") for text in texts)
     try:
         backend.train_from_iterator(texts, trainer)
     except (OSError, UnicodeError, ValueError):  # of the texts
         raise
     except Exception as error:  # `tokenizers` raises nothing more specific
         raise ValueError(f"size = {settings.size}: no vocabulary can be learned ({error}); use more text") from None
-    ends = [(token, backend.token_to_id(token)) for token in (LAST, FIRST)]
+    last, first = ((token, SPECIAL_TOKENS.index(token)) for token in (LAST, FIRST))
     if is_bytes:
-        backend.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=False)
+        backend.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=False)
     else:
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{FIRST} $A {LAST}", pair=f"{FIRST} $A {LAST} {LAST} $B {LAST}", special_tokens=ends
+            single=f"{FIRST} $A {LAST}", pair=f"{FIRST} $A {LAST} {LAST} $B {LAST}", special_tokens=[first, last]
         )
     backend.add_special_tokens([tokenizers.AddedToken(MASK, lstrip=True, special=True)])  # takes the space before it
     return GeneralTokenizer(backend, ROLES, "vocabulary")

@@ -48,8 +48,9 @@ class LearnSettings:
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return the rule of byte pairs, and that letters keep their case, if a TOML table chooses such algorithms."""
         chosen = dict(table.get("vocabulary") or {}).get("algorithm")
-        by_algorithm = {"byte-pair": {"criterion": "bpe"}} | dict.fromkeys(GENERAL, {"lowercase": False})
-        return {"vocabulary": by_algorithm[chosen]} if chosen in by_algorithm else {}
+        if chosen in GENERAL:
+            return {"vocabulary": {"lowercase": False}}
+        return {"vocabulary": {"criterion": "bpe"}} if chosen == "byte-pair" else {}
 
 
 def learn_vocabulary(settings: LearnSettings, reporter: Reporter = SILENT) -> TextTokenizer:
@@ -61,7 +62,7 @@ def learn_vocabulary(settings: LearnSettings, reporter: Reporter = SILENT) -> Te
     if settings.vocabulary.algorithm in ("words", "lowercase-words"):
         return learn_words(settings, reporter)
     if settings.vocabulary.algorithm in GENERAL:
-        return learn_pieces(settings, reporter)
+        return learn_general_vocabulary(settings, reporter)
     with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
         counts = count(settings, reporter)
         with reporter.progress("learning tokens", settings.vocabulary.size) as advance:
@@ -123,7 +124,7 @@ def learn_words(settings: LearnSettings, reporter: Reporter) -> WordTokenizer:
     return tokenizer
 
 
-def learn_pieces(settings: LearnSettings, reporter: Reporter) -> TextTokenizer:
+def learn_general_vocabulary(settings: LearnSettings, reporter: Reporter) -> TextTokenizer:
     """Learn byte pairs on bytes or unigram pieces and write the folder atomically. Errors: see `learn_vocabulary`."""
     if not settings.execution.is_alone:
         raise ValueError(f"--algorithm {settings.vocabulary.algorithm} learns in one process; omit the executor")
@@ -134,7 +135,7 @@ def learn_pieces(settings: LearnSettings, reporter: Reporter) -> TextTokenizer:
         tokenizer.save(folder)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
     reporter.record(Heading(f"Vocabulary {display(settings.output)}"))
-    longest = sorted((tokenizer.piece(number).text for number in range(tokenizer.vocab_size)), key=len)
+    longest = sorted((tokenizer.token_text(number).text for number in range(tokenizer.vocab_size)), key=len)
     reporter.record(Fields({"tokens": f"{tokenizer.vocab_size:,}", "longest": " ".join(longest[: -LONGEST - 1 : -1])}))
     return tokenizer
 
