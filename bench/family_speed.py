@@ -1,4 +1,4 @@
-"""How fast are the systems with BERT's layers beside a BERT of the same shape?
+"""Measure the systems with BERT's layers beside a BERT of the same shape.
 
 Each contender runs the same texts through its encoder: states alone, and states with the gradients of all weights. They
 take turns, and the ratios are those within a round. The vocabulary is the same for all, so that a ratio is that of the
@@ -114,9 +114,7 @@ def main() -> None:
     write_json(options.output, {"machine": machine, "commit": commit(), "setting": setting, "results": results})
     print(machine, setting, sep="\n")
     for work, systems in results.items():
-        print(
-            work, *(f"  {name}: {figures['ratio']:.3f} of BERT's time" for name, figures in systems.items()), sep="\n"
-        )
+        print(work, *(f"  {name}: {figures['ratio']:.3f} × BERT" for name, figures in systems.items()), sep="\n")
 
 
 if __name__ == "__main__":
