@@ -17,7 +17,7 @@ from bertwright.models.initialization import Weight, initialize, truncated_norma
 from bertwright.models.packing import Packing
 
 if TYPE_CHECKING:
-    from bertwright.models.heads import TaskHead
+    from bertwright.models.heads import TaskBatch, TaskHead
 
 
 class EncoderConfig(Protocol):
@@ -146,6 +146,15 @@ class TextEncoder(nn.Module, ABC):
             f"auxiliary_lm: expected a model that predicts the next token, such as a GPT, got a {self.model_type}; "
             "omit it"
         )
+
+    @property
+    def has_penalty(self) -> bool:
+        """True if the encoder's paper adds a penalty to the loss of a task."""
+        return False
+
+    def penalty(self, batch: TaskBatch, states: Tensor) -> Tensor:
+        """Compute a micro-batch's share of the step's penalty, from the last layer's states T × H."""
+        raise NotImplementedError
 
     @property
     def head_depth(self) -> int:

@@ -80,7 +80,8 @@ def micro_batches(
     items = step_items(encoded.num_items, batch_size, step, seed)
     first_tokens = offsets_from_lengths(encoded.item_lengths[items])
     num_labels = int(encoded.label_counts[items].sum())
-    num_next_tokens = int(first_tokens[-1]) - len(items) * encoded.sequences_per_item
+    num_sequences = len(items) * encoded.sequences_per_item
+    num_next_tokens = int(first_tokens[-1]) - num_sequences
     rank, world_size = shard
     begin, end = len(items) * rank // world_size, len(items) * (rank + 1) // world_size
     batches = []
@@ -90,6 +91,6 @@ def micro_batches(
         batch = collate(encoded, items[begin:until], num_labels)
         drop, first = derive_key(seed, TaskStream.DROPOUT, step), int(first_tokens[begin])
         dropped = batch.input.with_dropout(drop, first)
-        batches.append(replace(batch, input=dropped, num_next_tokens=num_next_tokens))
+        batches.append(replace(batch, input=dropped, num_next_tokens=num_next_tokens, num_sequences=num_sequences))
         begin = until
     return batches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bertwright.systems.cove.defaults import INPUTS, TRANSLATION_MODEL, WORDS
+from bertwright.systems.elmo.defaults import LANGUAGE_MODEL, MIX
 from bertwright.systems.registry import LadderStep, System
 from bertwright.systems.word_settings import WordModel
 
@@ -17,8 +18,11 @@ BCN = System(
             summary="biattention between two texts, for sentences, pairs and questions (McCann et al. 2017)",
             encoder="bertwright.systems.bcn.bcn:new_encoder",
             words=WORDS | {"lstm_size": 300, "char_model": "none"},
-            words_with_vectors={"unknown_words": "pretrained", "freeze_vectors": True},
-            frozen=TRANSLATION_MODEL,
+            words_with={
+                "vectors": {"unknown_words": "pretrained", "freeze_vectors": True},
+                "language_model": MIX,
+            },
+            frozen=(TRANSLATION_MODEL, LANGUAGE_MODEL),
             needs_frozen=False,
             answers_questions=True,
         )

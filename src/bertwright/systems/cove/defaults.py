@@ -40,8 +40,8 @@ COVE = System(
             summary="two layers, with the states of --translation-model before them (McCann et al. 2017)",
             encoder="bertwright.systems.bilstm.bilstm:new_encoder",
             words=WORDS | {"lstm_layers": 2},
-            words_with_vectors={"unknown_words": "pretrained"},
-            frozen=TRANSLATION_MODEL,
+            words_with={"vectors": {"unknown_words": "pretrained"}},
+            frozen=(TRANSLATION_MODEL,),
         )
     },
     translation={

@@ -34,6 +34,7 @@ from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES, mar
 from bertwright.vocabulary.word_tokenizer import BEGIN, END
 
 CARRY_BIAS = -2.0  # of the highway layers' gates: at first, they mostly hand on their input
+CONVOLUTION_RANGE = 0.05  # initial weights of the convolutions are uniform in ± this
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class ElmoEncoder(TextEncoder):
         return self
 
     def draw(self, weight: Weight) -> None:
-        """Draw characters in ±1, convolutions in ±√(1 / fan-in), LSTMs by Glorot's bound for each gate.
+        """Draw characters in ±1, convolutions in ±0.05, LSTMs by Glorot's bound for each gate.
 
         Linear layers: normal with σ = √(1 / columns). Biases are 0, the forget gates' 1, the highway gates' −2.
         """
@@ -196,7 +197,7 @@ class ElmoEncoder(TextEncoder):
         elif isinstance(owner, nn.Linear):
             weight.draw_normal(owner.in_features**-0.5)
         else:
-            weight.draw_uniform(values[0].numel() ** -0.5 if isinstance(owner, nn.Conv1d) else 1.0)
+            weight.draw_uniform(CONVOLUTION_RANGE if isinstance(owner, nn.Conv1d) else 1.0)
 
     @property
     def num_dropout_sites(self) -> int:
