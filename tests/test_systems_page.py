@@ -36,7 +36,7 @@ def make_page() -> str:
     ]
     lines += ["", "## Commands that train them", "", "| command | what it trains |", "|---|---|"]
     lines += [f"| {command} | {what} |" for system in systems() for command, what in ways(system)]
-    lines += ["", "## Steps of the ladder", "", "| step | published F1 on CoNLL-2003 | tasks |", "|---|---:|---|"]
+    lines += ["", "## Steps of the ladder", "", "| step | published, test set | compared with | tasks |", "|---|---|---|---|"]
     steps = sorted((step for system in systems() for step in system.ladder), key=lambda step: step.place)
     lines += [f"| {step.name} | {step.published or ''} | {step.tasks} |" for step in steps]
     return "\n".join(lines) + "\n"

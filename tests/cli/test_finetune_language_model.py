@@ -187,7 +187,7 @@ def test_bcn_reads_a_language_model_in_place_of_a_translation_model(
     }
     settings = from_table(FinetuneSettings, table, "test")
     assert (settings.words.lm_layers, settings.words.lm_mix_penalty) == ("mix", 1e-3)
-    assert "ELMo L2 P6 C8 (mix)" in " ".join(run_finetune(settings).split())
+    assert "no characters, ELMo L2 P6 C8, 8 filters (mix)" in " ".join(run_finetune(settings).split())
     both = table | {"words": {**table["words"], "translation_model": "mt"}}  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="translation_model and language_model"):
         from_table(FinetuneSettings, both, "test")

@@ -189,6 +189,8 @@ class TextEncoder(nn.Module, ABC):
 class EncoderModel(nn.Module):
     """A text encoder by itself; subclasses add heads."""
 
+    reads_marks: ClassVar[bool] = True
+    """True if its language model reads texts between the marks of the tokenizer's layout, False if without."""
     not_computed: tuple[str, ...] = ()
     """Parameters of its folder that belong to layers which this model does not have."""
 
@@ -203,6 +205,16 @@ class EncoderModel(nn.Module):
     @property
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
+
+    def score_tokens(self, batch: Any) -> Tensor:
+        """Compute log p of each token by the tokens before it, T float32; 0 for the first one of each sequence.
+
+        Raises ValueError for a model that is no left-to-right language model.
+        """
+        raise ValueError(
+            f"score: expected a left-to-right language model, such as a GPT, got a {self.encoder.model_type}; choose "
+            "one of bertwright pretrain --architecture gpt"
+        )
 
     def depth_of(self, parameter: str) -> int:
         """Return the depth of a parameter by its name, as `TextEncoder.depth_of` does; a head is above all layers."""

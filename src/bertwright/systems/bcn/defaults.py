@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bertwright.systems.cove.defaults import INPUTS, TRANSLATION_MODEL, WORDS
+from bertwright.systems.elmo.defaults import INPUTS as ELMO_INPUTS
 from bertwright.systems.elmo.defaults import LANGUAGE_MODEL, MIX
 from bertwright.systems.registry import LadderStep, System
 from bertwright.systems.word_settings import WordModel
@@ -28,7 +29,12 @@ BCN = System(
         )
     },
     ladder=(
-        LadderStep(70, "BCN", {"architecture": "bcn"}, VECTORS, ("cove",), tasks="texts"),
-        LadderStep(80, "BCN + CoVe", {"architecture": "bcn"}, INPUTS, ("cove",), tasks="texts"),
+        LadderStep(70, "BCN", {"architecture": "bcn"}, VECTORS, ("vectors",), tasks="texts", over=()),
+        LadderStep(
+            80, "BCN + CoVe", {"architecture": "bcn"}, INPUTS, ("vectors", "cove"), {"trec6": 95.8}, ("BCN",), "texts"
+        ),
+        LadderStep(
+            85, "BCN + ELMo", {"architecture": "bcn"}, ELMO_INPUTS, ("vectors", "elmo"), over=("BCN",), tasks="texts"
+        ),
     ),
 )

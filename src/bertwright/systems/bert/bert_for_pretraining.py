@@ -5,6 +5,7 @@ T tokens, B sequences, M predicted positions, H hidden size, V vocabulary size.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from bertwright.models.heads import Pooler
 from bertwright.models.initialization import initialize
 from bertwright.models.linear import Linear
 from bertwright.models.packing import TokenBatch
+from bertwright.models.token_scores import score_next_tokens
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 
@@ -72,6 +74,12 @@ class BertForPretraining(EncoderModel):
         """V × H, shared by the embedding layer and the masked-LM decoder."""
         words: Tensor = self.encoder.embeddings.word.weight
         return words
+
+    def score_tokens(self, batch: TokenBatch) -> Tensor:
+        if not self.config.is_causal or self.config.is_reversed:
+            return super().score_tokens(batch)
+        logits = partial(self.masked_token.logits, word_embeddings=self.word_embeddings)
+        return score_next_tokens(batch.packing, batch.input_ids, self.encoder(batch), logits)
 
     def forward(self, batch: TokenBatch, positions: Tensor) -> PretrainingLogits:
         """Compute the logits of the tokens at `positions` (M int64 into T) and of every next-sentence prediction."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bertwright.systems.bilstm.defaults import BASES
 from bertwright.systems.registry import LadderStep, System
 from bertwright.systems.word_settings import FrozenModel, WordModel
 
@@ -50,7 +51,9 @@ ELMO = System(
         ),
     },
     ladder=(
-        LadderStep(50, "TagLM", {"architecture": "taglm"}, INPUTS, ("elmo",), published=91.93),
-        LadderStep(90, "ELMo", {"architecture": "elmo"}, INPUTS, ("elmo",), published=92.22),
+        LadderStep(
+            50, "TagLM", {"architecture": "taglm"}, INPUTS, ("elmo",), published={"conll2003": 91.93}, over=BASES
+        ),
+        LadderStep(65, "ELMo", {"architecture": "elmo"}, INPUTS, ("elmo",), published={"conll2003": 92.22}, over=BASES),
     ),
 )

@@ -28,6 +28,7 @@ from bertwright.models.initialization import Weight, glorot_bound, initialize
 from bertwright.models.linear import make_dropout
 from bertwright.models.packed_lstm import Clips, ProjectedLSTM, as_factor
 from bertwright.models.packing import TimeMajor, WordBatch
+from bertwright.models.token_scores import score_next_tokens
 from bertwright.systems.elmo.defaults import FILTERS, SIZES, Filters
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES, mark_rows
@@ -250,6 +251,11 @@ class BidirectionalLM(EncoderModel):
         """Compute the forward states at the first positions and the backward states at the second ones, M × P."""
         forward, backward = self.encoder(batch).chunk(2, 1)
         return torch.cat([forward[positions[0]], backward[positions[1]]])
+
+    def score_tokens(self, batch: WordBatch) -> Tensor:
+        """Compute log p of each word by the forward direction; as an answer, a rare word is the unknown one."""
+        forward = self.encoder(batch).chunk(2, 1)[0]
+        return score_next_tokens(batch.packing, batch.rows[:, 0], forward, self.softmax)
 
     def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Compute `scale` × the summed cross entropy over the whole vocabulary, and the number correct."""

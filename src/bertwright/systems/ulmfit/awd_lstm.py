@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -33,6 +34,7 @@ from bertwright.models.linear import Linear
 from bertwright.models.packed_lstm import LstmValues, as_factor, run_lstm
 from bertwright.models.packing import Packing, TimeMajor, TokenBatch, WordBatch
 from bertwright.models.pooling import PoolingName, pool_states
+from bertwright.models.token_scores import score_next_tokens
 from bertwright.systems.ulmfit.defaults import ACTIVATION_PENALTY, SIZES, SLOWNESS_PENALTY
 
 DROPOUTS = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout", "output_dropout")
@@ -316,6 +318,14 @@ class AwdLstmLanguageModel(EncoderModel):
         """Return the depth of a parameter; the table is at the top, because it is the softmax's as well."""
         depth = super().depth_of(parameter)
         return depth if depth > 0 else self.encoder.head_depth
+
+    def score_tokens(self, batch: TokenBatch | WordBatch) -> Tensor:
+        if self.config.is_reversed:
+            return super().score_tokens(batch)
+        ids = batch.rows[:, 0] if isinstance(batch, WordBatch) else batch.input_ids
+        table = self.encoder.embeddings.word.weight
+        logits = partial(F.linear, weight=table, bias=self.softmax_bias)
+        return score_next_tokens(batch.packing, ids, self.encoder(batch), logits)
 
     def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Compute `scale` × the summed cross entropy of M × H states, and the number correct."""

@@ -44,5 +44,5 @@ ULMFIT = System(
     sizes=SIZES,
     finetune_rate=FINETUNE_RATE,
     finetune_defaults=finetune_defaults,
-    ladder=(LadderStep(100, "ULMFiT", {}, {"model": "ulmfit"}, ("ulmfit",)),),
+    ladder=(LadderStep(100, "ULMFiT", {}, {"model": "ulmfit"}, ("ulmfit",), {"trec6": 96.4}, over=()),),
 )

@@ -44,10 +44,11 @@ class VocabularySettings:
     would be taken apart, and Vietnamese words would lose their tones: for such text the setting is required."""
 
     algorithm: Literal["wordpiece", "byte-pair", "words", "lowercase-words"] = "wordpiece"
-    """wordpiece: BERT's; byte-pair: GPT's, with </w> at the end of a word (Sennrich et al. 2016), which lowercases and
-    strips accents, and merges by --criterion bpe; words: ELMo's, the most frequent words, at least --min-frequency
-    times, which its language model predicts; it reads all words by their bytes, with capitals and accents;
-    lowercase-words: ULMFiT's, the same in lower case, whose model reads words by their ids alone."""
+    """wordpiece: BERT's; byte-pair: GPT's, with </w> at the end of a word (Sennrich et al. 2016), which merges by
+    --criterion bpe and, unless --no-lowercase is given, lowercases and strips accents; words: ELMo's, the most frequent
+    words, at least --min-frequency times, which its language model predicts; it reads all words by their bytes, with
+    capitals and accents; lowercase-words: ULMFiT's, the same in lower case, whose model reads words by their ids
+    alone."""
 
     criterion: Rule = "gain"
     """Rule by which the next pair of tokens is merged. gain: f(ab) log[f(ab) N / (f(a) f(b))], the pair that raises the
@@ -77,7 +78,7 @@ class VocabularySettings:
         check_limit(self, "above 0 and up to 1", "character_coverage")
         check_choice(self, "algorithm")
         if self.algorithm == "byte-pair":
-            for name, expected in (("criterion", "bpe"), ("lowercase", True), ("strip_accents", None)):
+            for name, expected in (("criterion", "bpe"), ("strip_accents", None)):
                 if (got := getattr(self, name)) != expected:
                     raise ValueError(f"{name} = {got!r}: expected {expected!r} with --algorithm byte-pair; set it so")
 
