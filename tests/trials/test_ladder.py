@@ -232,8 +232,8 @@ def test_the_floor_of_tagging_is_the_most_frequent_tag_although_the_first_rung_s
 def test_texts_have_the_classifier_of_cove_with_and_without_it(tmp_path: Path) -> None:
     task = TaskSettings("classification", train=("train.tsv",))
     settings = LadderSettings(tmp_path, task, vectors="v.txt", cove="mt")
-    rungs = {rung.name: settings.finetune_settings(rung, 0).words for rung in settings.rungs()}
-    assert list(rungs)[-4:] == ["+ word vectors", "CoVe", "BCN", "BCN + CoVe"]
+    rungs = {rung.name: settings.finetune_settings(rung, 0, 1e-3).words for rung in settings.rungs()}
+    assert list(rungs)[-4:] == ["word vectors + characters", "CoVe", "BCN", "BCN + CoVe"]
     assert [rungs[name].translation_model for name in list(rungs)[-4:]] == [None, "mt", None, "mt"]
     assert rungs["BCN"].freeze_vectors
     assert rungs["BCN"] == replace(rungs["BCN + CoVe"], translation_model=None)

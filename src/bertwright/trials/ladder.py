@@ -80,10 +80,12 @@ def list_trials(settings: LadderSettings) -> list[Trial]:
 
 def make_trial(settings: LadderSettings, rung: Rung, seed: int, rate: float) -> Trial:
     """Return the run of a system with a seed and a rate."""
-    name, cell = settings.run_name(rung, seed, rate), {"row": rung.name, "seed": seed, "learning_rate": rate}
+    name = settings.run_name(rung, seed, rate)
     if rung.step.is_frozen:
-        return FrozenHead(name, (), (), settings.probe_settings(rung, seed, rate), **cell)
-    return Finetune(name, (), (), settings.finetune_settings(rung, seed, rate), **cell)
+        head = settings.probe_settings(rung, seed, rate)
+        return FrozenHead(name, (), (), head, rung.name, seed=seed, learning_rate=rate)
+    tuning = settings.finetune_settings(rung, seed, rate)
+    return Finetune(name, (), (), tuning, rung.name, seed=seed, learning_rate=rate)
 
 
 @dataclass(frozen=True)
