@@ -116,7 +116,7 @@ def test_a_text_longer_than_the_positions_is_read_in_windows_that_predict_each_t
         done = begin + len(window)
     score = bert.score(" ".join(words))
     assert (score.tokens, score.log_probability) == (19, pytest.approx(expected, abs=1e-4))
-    monkeypatch.setattr(text_scores, "BATCH_TOKENS", 7)  # one window per batch
+    monkeypatch.setattr(text_scores, "BATCH_WINDOWS", 1)  # one window per batch
     assert bert.score(" ".join(words)).log_probability == pytest.approx(expected, abs=1e-4)
 
 

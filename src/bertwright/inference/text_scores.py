@@ -1,23 +1,21 @@
-"""How probable texts are to a left-to-right language model.
-
-N texts, W windows, P positions of the model.
-"""
+"""How probable texts are to a left-to-right language model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from bertwright.base.ragged import flat_ranges, offsets_from_lengths
+from bertwright.base.ragged import offsets_from_lengths
 from bertwright.models.encoder import EncoderModel
 from bertwright.models.packing import make_input
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
-BATCH_TOKENS = 8192  # bounds memory and changes no result
+BATCH_WINDOWS = 16  # bounds memory and changes no result
 
 
 class TextScore(NamedTuple):
@@ -38,16 +36,13 @@ class TextScore(NamedTuple):
         return math.exp(min(-self.log_probability / max(self.tokens, 1), 700))
 
 
-class _Windows(NamedTuple):
-    """Parts of texts that the model reads, which together predict every token once."""
+class _Window(NamedTuple):
+    """A part of a text that the model reads: tokens from `begin` to `end`, of which it predicts those from `first`."""
 
-    texts: np.ndarray
-    """W, number of the text."""
-    starts: np.ndarray
-    """W, offset of the window among the tokens of all texts."""
-    lengths: np.ndarray
-    context: np.ndarray
-    """W, first tokens of the window that are only read, because an earlier window predicts them."""
+    text: int
+    begin: int
+    first: int
+    end: int
 
 
 def score_texts(model: EncoderModel, tokenizer: TextTokenizer, texts: Sequence[str]) -> list[TextScore]:
@@ -56,36 +51,28 @@ def score_texts(model: EncoderModel, tokenizer: TextTokenizer, texts: Sequence[s
     Raises ValueError for a text without a token to predict, and for a model that is no left-to-right language model.
     """
     encoded = tokenizer.encode_ids(texts) if model.reads_marks else tokenizer.encode_raw(texts)
-    sizes = np.diff(encoded.offsets)
+    sizes = np.diff(encoded.offsets).tolist()
     for number, size in enumerate(sizes):
         if size < 2:
             raise ValueError(f"text {number}: expected at least 2 tokens, the second of which is predicted, got {size}")
-    windows = _split(encoded.offsets, model.config.max_positions)
-    totals, ends = np.zeros(len(texts)), np.cumsum(windows.lengths)
-    device, first = next(model.parameters()).device, 0
-    while first < len(ends):
-        before = int(ends[first] - windows.lengths[first])
-        last = max(int(np.searchsorted(ends, before + BATCH_TOKENS, side="right")), first + 1)
-        chosen = slice(first, last)
-        tokens = flat_ranges(windows.starts[chosen], windows.lengths[chosen])
-        batch = make_input(np.asarray(encoded.ids)[tokens], None, windows.lengths[chosen]).to(device)
-        scores = model.score_tokens(batch).double().cpu().numpy()
+    bounds = enumerate(pairwise(encoded.offsets.tolist()))
+    windows = [window for text, ends in bounds for window in _split(text, *ends, model.config.max_positions)]
+    totals, device = [0.0] * len(texts), next(model.parameters()).device
+    for at in range(0, len(windows), BATCH_WINDOWS):
+        chosen = windows[at : at + BATCH_WINDOWS]
+        lengths = np.array([window.end - window.begin for window in chosen])
+        ids = np.concatenate([encoded.ids[window.begin : window.end] for window in chosen])
+        scores = model.score_tokens(make_input(ids, None, lengths).to(device)).double().cpu().numpy()
         check_finite_outputs(bool(np.isfinite(scores).all()))
-        bounds = offsets_from_lengths(windows.lengths[chosen])
-        sums = np.add.reduceat(scores, np.stack([bounds[:-1], bounds[:-1] + windows.context[chosen]], 1).reshape(-1))
-        np.add.at(totals, windows.texts[chosen], sums[1::2])
-        first = last
-    return [TextScore(float(total), int(size) - 1) for total, size in zip(totals, sizes, strict=True)]
+        for window, (start, stop) in zip(chosen, pairwise(offsets_from_lengths(lengths)), strict=True):
+            totals[window.text] += float(scores[start + window.first - window.begin : stop].sum())
+    return [TextScore(total, size - 1) for total, size in zip(totals, sizes, strict=True)]
 
 
-def _split(offsets: np.ndarray, positions: int) -> _Windows:
-    """Split texts into windows of at most `positions` tokens."""
-    rows = []
-    for number, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
-        predicted = start + 1  # the tokens before it are predicted, or the first one
-        while predicted < end:
-            begin = max(start, min(predicted - positions // 2, end - positions)) if predicted > start + 1 else start
-            stop = min(begin + positions, end)
-            rows.append((number, begin, stop - begin, predicted - begin))
-            predicted = stop
-    return _Windows(*np.array(rows, dtype=np.int64).T)
+def _split(text: int, start: int, end: int, positions: int) -> Iterator[_Window]:
+    """Yield windows of at most `positions` tokens that together predict every token but the first once."""
+    begin, first = start, start + 1
+    while first < end:
+        stop = min(begin + positions, end)
+        yield _Window(text, begin, first, stop)
+        begin, first = max(start, min(stop - positions // 2, end - positions)), stop
