@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from environment import describe_machine, make_parser, use_threads
+from environment import commit, describe_machine, make_parser, use_threads
 
 THINGS = {
     "bear": ("forest", "honey", "cave"), "pilot": ("airport", "plane", "sky"), "baker": ("shop", "bread", "oven"),
@@ -49,7 +49,7 @@ def main() -> None:
     work: Path = chosen.work
     work.mkdir(parents=True)
     write_stories(work / "stories.txt", 2_000)
-    print(describe_machine(1))
+    print(f"{describe_machine(1)}; commit {commit()}")
     options = f"--steps {chosen.steps} --max-length 32 --max-positions 32 --long-ratio 0 --batch-size 32"
     for command in (
         f"vocabulary {work}/stories.txt --size 200 --min-frequency 2 --output {work}/vocabulary",
