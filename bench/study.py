@@ -27,7 +27,7 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_data import read_examples
-from environment import describe_machine, make_parser
+from environment import commit, describe_machine, make_parser
 
 CPU = {"device": "cpu", "dtype": "float32", "threads": 1}
 Record = dict[str, Any]
@@ -73,7 +73,8 @@ def run_missing(
         started, cpu = time.perf_counter(), time.process_time()
         result = execute(run)
         spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
-        records.append(run | result | {name: round(value, 1) for name, value in spent.items()} | {"machine": machine})
+        rounded = {name: round(value, 1) for name, value in spent.items()}
+        records.append(run | result | rounded | {"machine": machine, "commit": commit()})
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(records[-1], ensure_ascii=False) + "\n")
         print(json.dumps(run | result, ensure_ascii=False), flush=True)

@@ -59,13 +59,21 @@ LABELS: dict[str, tuple[int, int, float]] = {  # labels, batch size, epochs
     "1000": (1000, 32, 12.0),
     "all": (5452, 64, 6.0),
 }
-WAYS: dict[str, dict[str, Any]] = {
-    "no pre-training": {"from_scratch": True, "unfreeze": "all", "layerwise_lr_decay": 1.0},
-    "pre-trained, last layer only": {"freeze_layers": 2, "unfreeze": "all", "layerwise_lr_decay": 1.0},
+ALL_AT_ONCE = {"unfreeze": "all", "layerwise_lr_decay": 1.0}
+LINEAR = {"schedule": "linear"}
+WAYS: dict[str, dict[str, Any]] = {  # further settings of fine-tuning; the last rows are those of the paper's table 7
+    "no pre-training": {"tuning": ALL_AT_ONCE | {"from_scratch": True}},
+    "pre-trained, no target language model": {},
+    "pre-trained, last layer only": {"tuning": ALL_AT_ONCE | {"freeze_layers": 2}},
+    "pre-trained, all layers at one rate": {"tuning": ALL_AT_ONCE},
+    "pre-trained, all layers at one linear rate": {"tuning": ALL_AT_ONCE, "optimizer": LINEAR},
+    "pre-trained, discriminative rates": {"tuning": {"unfreeze": "all"}, "optimizer": LINEAR},
+    "pre-trained, gradual unfreezing": {"tuning": {"layerwise_lr_decay": 1.0}, "optimizer": LINEAR},
+    "pre-trained, gradual unfreezing + discriminative rates": {"optimizer": LINEAR},
+    "pre-trained, gradual unfreezing + slanted triangles": {"tuning": {"layerwise_lr_decay": 1.0}},
     "pre-trained, all tricks": {},
-    # added after seed 0's results
-    "pre-trained, all layers at one rate": {"unfreeze": "all", "layerwise_lr_decay": 1.0},
 }
+FROM_GENERAL = "pre-trained, no target language model"
 
 
 class PlainAwdLstm(nn.Module):
@@ -229,13 +237,13 @@ def classify(run: dict[str, Any], chosen: argparse.Namespace, model: Path) -> di
     random.Random(run["seed"]).shuffle(examples["train"])
     examples["train"] = with_all_labels(examples["train"], number)
     table = {
-        "model": str(model),
+        "model": str(chosen.general if run["way"] == FROM_GENERAL else model),
         "task": task,
         "epochs": run["epochs"],
         "batch_size": batch_size,
         "seed": run["seed"],
-        "tuning": WAYS[run["way"]],
     }
+    table |= WAYS[run["way"]]
     report = finetune_table(table, examples)
     return {"error": 100 * (1 - report["scores"]["test"]["accuracy"])}
 

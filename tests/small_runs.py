@@ -57,11 +57,11 @@ def grammar(documents: int, seed: int = 0) -> str:
     return "\n\n".join(texts) + "\n"
 
 
-def make_word_store(folder: Path, text: str, algorithm: str) -> Path:
+def make_word_store(folder: Path, text: str, algorithm: str, size: int = 30_000) -> Path:
     """Learn a vocabulary of words from a text by an algorithm of `vocabulary`, and prepare a store of the text."""
     (folder / "text.txt").write_text(text, encoding="utf-8")
     corpus = CorpusSettings((str(folder / "text.txt"),))
-    vocabulary = VocabularySettings(algorithm=algorithm, min_frequency=2)  # type: ignore[arg-type]
+    vocabulary = VocabularySettings(size=size, algorithm=algorithm, min_frequency=2)  # type: ignore[arg-type]
     tokenizer = learn_vocabulary(LearnSettings(corpus, folder / "vocabulary", vocabulary), MUTE)
     build(folder / "store", corpus, tokenizer, BuildSettings(held_out=0.1, workers=1))
     return folder / "store"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertwright.systems.registry import System, systems
+from bertwright.systems.registry import System, ladder_steps, systems
 
 REST = "## One command for all\n"
 PAGE = Path(__file__).parents[1] / "docs" / "systems.md"
@@ -36,9 +36,19 @@ def make_page() -> str:
     ]
     lines += ["", "## Commands that train them", "", "| command | what it trains |", "|---|---|"]
     lines += [f"| {command} | {what} |" for system in systems() for command, what in ways(system)]
-    lines += ["", "## Steps of the ladder", "", "| step | published F1 on CoNLL-2003 | tasks |", "|---|---:|---|"]
-    steps = sorted((step for system in systems() for step in system.ladder), key=lambda step: step.place)
-    lines += [f"| {step.name} | {step.published or ''} | {step.tasks} |" for step in steps]
+    lines += [
+        "",
+        "## Steps of the ladder",
+        "",
+        "| step | compared with | published, on test | tasks |",
+        "|---|---|---|---|",
+    ]
+    below = ""
+    for step in ladder_steps():
+        over = below if step.over is None else ", else ".join(step.over)
+        figures = ", ".join(f"{name} {figure:g}" for name, figure in step.published.items())
+        lines.append(f"| {step.name} | {over} | {figures} | {step.tasks} |")
+        below = step.name
     return "\n".join(lines) + "\n"
 
 

@@ -210,7 +210,7 @@ def test_default_schedule_is_the_papers() -> None:
     settings = PretrainSettings(run=Path("r"), store=Path("s"))
     first, second = settings.phases
     assert (first.end, first.data.max_length, second.end, second.data.max_length) == (900_000, 128, 1_000_000, 512)
-    assert settings.optimizer.warmup_steps(settings.steps) == 10_000
+    assert settings.optimizer.count_warmup_steps(settings.steps) == 10_000
     assert (settings.data.batch_size, settings.optimizer.learning_rate, settings.optimizer.eps) == (256, 1e-4, 1e-6)
 
 

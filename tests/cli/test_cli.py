@@ -579,6 +579,7 @@ def commands_with(text: str) -> dict[str, str]:
         "nearest-words": f"nearest-words {quoted} a",
         "next-sentence": f"next-sentence {quoted} a b",
         "plan": f"plan --hours 1 --text {quoted}",
+        "score": f"score {quoted} a",
         "score-vectors": f"score-vectors {quoted} {quoted}",
         "tokenize": f"tokenize {quoted} a",
         "word-vectors": f"word-vectors {quoted} --output new",

@@ -15,6 +15,7 @@ from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import save_model
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import Packing, WordBatch
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.systems.elmo.elmo import BidirectionalLM, ElmoConfig
@@ -151,3 +152,42 @@ def test_another_model_is_no_language_model(tagging: TaskSettings, tiny_bert: Pa
     with pytest.raises(ValueError, match="pretrain --architecture elmo, got bert"):
         finetune(make_settings(tmp_path / "run", tagging, "elmo", tiny_bert))
     assert not (tmp_path / "run").exists()
+
+
+def test_the_penalty_of_a_mix_is_the_same_for_any_micro_batches(
+    language_model: Path, tagging: TaskSettings, tmp_path: Path
+) -> None:
+    """The shares of all micro-batches add up to λ‖w‖² for each mix."""
+    config = BiLSTMConfig(5, 257, word_size=4, lstm_size=3, language_model=LM, lm_places=(0, 1), lm_mix_penalty=0.1)
+    encoder = BiLSTMEncoder(config)
+    assert encoder.has_penalty
+    assert encoder.language_model is not None
+    with torch.no_grad():
+        for mix in encoder.language_model.mixes.values():
+            mix.get_parameter("weights").copy_(torch.tensor([1.0, 2.0, 0.0]))
+    rows = torch.from_numpy(np.column_stack([[0, 3, 1], word_byte_rows(["", "cat", ""])])).long()
+    parts = []
+    for number in (1, 2):  # micro-batches of one and two sequences
+        packed = WordBatch(Packing.of(np.full(number, 3)), rows.repeat(number, 1))
+        parts.append(encoder.penalty(TaskBatch(packed, torch.zeros(0), num_sequences=3), torch.zeros(0)))
+    torch.testing.assert_close(sum(parts), torch.tensor(2 * 0.1 * 5.0))
+
+
+def test_bcn_reads_a_language_model_in_place_of_a_translation_model(
+    language_model: Path, review_files: Path, tmp_path: Path
+) -> None:
+    """The defaults are the mix and penalty of ELMo's paper; both kinds of model together are refused."""
+    table = {
+        "run": str(tmp_path / "run"),
+        "architecture": "bcn",
+        "task": {"task": "classification", "train": [str(review_files / "train.tsv")]},
+        "words": {"word_size": 6, "char_model": "none", "lstm_size": 4, "language_model": str(language_model)},
+        "epochs": 1.0,
+        "device": {"device": "cpu"},
+    }
+    settings = from_table(FinetuneSettings, table, "test")
+    assert (settings.words.lm_layers, settings.words.lm_mix_penalty) == ("mix", 1e-3)
+    assert "no characters, ELMo L2 P6 C8, 8 filters (mix)" in " ".join(run_finetune(settings).split())
+    both = table | {"words": {**table["words"], "translation_model": "mt"}}  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="translation_model and language_model"):
+        from_table(FinetuneSettings, both, "test")

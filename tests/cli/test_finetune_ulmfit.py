@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import pytest
 import torch
 
 import bertwright
+from bertwright.base.reporter import MUTE
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.inference.predict import predict
+from bertwright.inference.predict_settings import PredictSettings
 from bertwright.interop.huggingface import save_model, start_task_model
 from bertwright.models.head_spec import HeadSpec
 from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
@@ -74,6 +78,28 @@ def test_a_classifier_is_learned_and_its_folder_predicts(language_model: Path, r
     model = bertwright.load(tmp_path / "run")
     assert model.classify("The film was bad").label == "1"
     assert model.classify("the good film").label == "0"
+
+
+def test_classifiers_of_both_directions_are_averaged_as_an_ensemble(
+    language_model: Path, reviews: Path, tmp_path: Path
+) -> None:
+    config = AwdLstmConfig(3 + len(WORDS), embedding_size=8, lstm_size=12, num_layers=2, is_reversed=True)
+    backward = tmp_path / "backward"
+    save_model(backward, AwdLstmLanguageModel(config, seed=5), WordTokenizer(WORDS, "", LOWERCASE_RULES))
+    tuning = {"unfreeze": "all", "layerwise_lr_decay": 1.0, "dropout": 0.03}
+    for name, model in {"ltr": language_model, "rtl": backward}.items():
+        run_finetune(make_settings(tmp_path / name, model, reviews, epochs=2.0, tuning=tuning))
+    (tmp_path / "new.txt").write_text("the film was bad\ngood the film\n", encoding="utf-8")
+    probabilities = []
+    for name, others in {"ltr": (), "rtl": (), "both": (str(tmp_path / "rtl"),)}.items():
+        model = str(tmp_path / ("rtl" if name == "rtl" else "ltr"))
+        output = tmp_path / f"{name}.jsonl"
+        predict(PredictSettings(model, inputs=(str(tmp_path / "new.txt"),), output=output, ensemble=others), MUTE)
+        rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+        probabilities.append([row["probabilities"]["1"] for row in rows])
+    forward, reversed_, both = map(np.array, probabilities)
+    assert both == pytest.approx((forward + reversed_) / 2, abs=1e-4)
+    assert not np.allclose(forward, reversed_, atol=1e-4)
 
 
 def test_one_more_layer_is_trained_in_each_epoch(language_model: Path, reviews: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
 from bertwright.systems.ulmfit.streams import StreamText
-from bertwright.systems.ulmfit.ulmfit_objective import RecurrentLanguageModel, make_batch
+from bertwright.systems.ulmfit.ulmfit_objective import BackwardLanguageModel, RecurrentLanguageModel, make_batch
 from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from harness import check_interrupted_run, load_weights, read_untimed, run_and_capture
@@ -102,6 +103,32 @@ def test_the_loss_has_both_penalties_and_micro_batches_share_it(word_store: Path
     torch.testing.assert_close(loss, expected)
     parts = [make_batch(StreamText(ids[rows], rows, 5, True, 3)) for rows in (slice(0, 2), slice(2, 5))]
     torch.testing.assert_close(torch.stack([OBJECTIVE.loss(model, part).loss for part in parts]).sum(), expected)
+
+
+def test_a_model_from_right_to_left_learns_the_grammar_and_starts_none_of_the_other_direction(
+    tmp_path: Path, make_lm: Make
+) -> None:
+    data = DataSettings(max_length=16, batch_size=8, objective="recurrent-rtl")
+    run_pretrain(make_lm(tmp_path / "run", data=data, steps=40, eval_every=40))
+    losses = [record["loss"] for record in read_metrics(tmp_path / "run") if record["kind"] == "held_out"]
+    assert losses[-1] < 0.6 * losses[0]
+    start = ModelSettings(init=str(tmp_path / "run"), architecture="ulmfit")
+    with pytest.raises(ValueError, match="expected a model that reads from left to right, got one from right to left"):
+        pretrain(make_lm(tmp_path / "other", model=start))
+
+
+def test_the_loss_from_right_to_left_is_the_loss_of_the_reversed_text() -> None:
+    config = AwdLstmConfig.from_size("tiny", 40).with_dropout(0.0)
+    forward, backward = (
+        AwdLstmLanguageModel(replace(config, is_reversed=is_reversed), seed=0).train() for is_reversed in (False, True)
+    )
+    ids = np.random.default_rng(0).integers(0, 40, (3, 8))
+    text = StreamText(ids, slice(0, 3), 3, True, 3)
+    mirrored = text._replace(ids=ids[:, ::-1].copy())
+    own = BackwardLanguageModel().loss(backward, make_batch(text, is_reversed=True)).loss
+    torch.testing.assert_close(own, OBJECTIVE.loss(forward, make_batch(mirrored)).loss)
+    last, other = backward.carried.state(), forward.carried.state()
+    assert all(torch.equal(values, other[name]) for name, values in last.items())
 
 
 def test_an_evaluation_starts_from_zero_and_leaves_the_training_state(word_store: Path) -> None:

@@ -128,6 +128,36 @@ def test_gradients_of_a_long_text_stop_at_the_chunks_and_reach_all_pooled_ones()
     assert table.grad.abs().sum(1).nonzero()[:, 0].tolist() == list(range(10))
 
 
+def test_a_model_from_right_to_left_equals_the_other_one_on_the_reversed_texts() -> None:
+    """States, carried values, and the classifier's logits, which pool the first tokens of a long text."""
+    forward = EncoderForTask(AwdLstmEncoder(replace(CONFIG, pooled_tokens=4), seed=2), HeadSpec("sequence", 3)).eval()
+    config = replace(CONFIG, pooled_tokens=4, is_reversed=True)
+    backward = EncoderForTask(AwdLstmEncoder(config, seed=2), HeadSpec("sequence", 3)).eval()
+    batch = make_batch(LENGTHS)
+    flip = torch.cat(
+        [torch.arange(end - length, end).flip(0) for length, end in zip(LENGTHS, np.cumsum(LENGTHS), strict=True)]
+    )
+    flipped = from_flat(batch.input_ids[flip].numpy(), None, np.array(LENGTHS))
+    own, other = backward.encoder.read(batch), forward.encoder.read(flipped)
+    torch.testing.assert_close(own.states[flip], other.states)
+    torch.testing.assert_close(own.last[0].states, other.last[0].states)
+    tasks = (TaskBatch(texts, texts.packing.last_positions) for texts in (batch, flipped))
+    torch.testing.assert_close(backward(next(tasks)), forward(next(tasks)))
+
+
+def test_the_classifier_s_penalties_equal_their_formulas_for_any_micro_batches() -> None:
+    encoder, states = AwdLstmEncoder(CONFIG), torch.randn(sum(LENGTHS), 5)
+    texts = states.split(LENGTHS)
+    squares = states.square().mean()
+    differences = torch.cat([text.diff(dim=0) for text in texts]).square().mean()
+    step = {"num_sequences": 4, "num_next_tokens": sum(LENGTHS) - 4}
+    parts = []
+    for chosen in (slice(0, 1), slice(1, 4)):
+        batch = replace(make_task(LENGTHS[chosen]), **step)
+        parts.append(encoder.penalty(batch, torch.cat(texts[chosen])))
+    torch.testing.assert_close(sum(parts), 2 * squares + differences)
+
+
 def make_task(lengths: list[int]) -> TaskBatch:
     packing = Packing.of(np.array(lengths))
     return TaskBatch(TokenBatch(packing, torch.zeros(sum(lengths), dtype=torch.int64)), packing.last_positions)

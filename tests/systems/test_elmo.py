@@ -188,6 +188,12 @@ def test_scalar_mix_is_the_mean_at_first_and_the_formula_later() -> None:
     torch.testing.assert_close(mix(layers), expected)
 
 
+def test_a_mix_with_layer_norm_normalizes_each_layer_first() -> None:
+    layers = [3 + 2 * torch.randn(5, 4) for _ in range(2)]
+    normal = [(states - states.mean(1, keepdim=True)) / states.std(1, keepdim=True, correction=0) for states in layers]
+    torch.testing.assert_close(LayerMix(2, layer_norm=True)(layers), sum(normal) / 2, atol=1e-4, rtol=1e-4)
+
+
 def test_the_released_sizes_have_the_published_numbers_of_parameters() -> None:
     """93.6 million without the softmax (the paper's authors); the small one has 13.6 million."""
     assert ElmoConfig(1).num_parameters == pytest.approx(93.6e6, rel=2e-3)

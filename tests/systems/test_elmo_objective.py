@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertwright.base.settings import from_table
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.pretraining.run import pretrain
@@ -26,6 +27,8 @@ from bertwright.training.metrics_log import read_metrics
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.word_bytes import word_byte_rows
+from bertwright.vocabulary.word_tokenizer import ELMO_RULES, WordTokenizer
 from harness import check_interrupted_run, read_untimed, run_and_capture
 from small_runs import grammar, make_word_store
 
@@ -62,6 +65,44 @@ def test_a_vocabulary_of_words_has_the_most_frequent_ones_with_their_capitals(tm
     tokens = open_tokenizer(tmp_path / "vocabulary").tokens
     assert tokens[3:] == ("das", "war", ",")
     assert "6, of 7 distinct ones" in printed
+
+
+def test_a_word_beyond_the_vocabulary_is_read_by_its_own_bytes_and_predicted_as_unknown(tmp_path: Path) -> None:
+    """As in the released code: the characters of rare words are read, and only the softmax lacks them."""
+    text = "".join(f"the cat{number} sat . the dog sat . Zürich sat .\n\n" for number in range(9))
+    store = make_word_store(tmp_path, text, "words", size=6)  # three marks, then ".", "sat" and "the"
+    tokenizer = open_tokenizer(store / "tokenizer")
+    assert isinstance(tokenizer, WordTokenizer)
+    assert tokenizer.tokens[3:] == (".", "sat", "the")
+    assert tokenizer.rare == ("Zürich", *(f"cat{number}" for number in range(9)), "dog")
+    settings = DataSettings(max_length=20, batch_size=3, objective="bilm", short_seq_prob=0.0)
+    (examples,) = BidirectionalLanguageModel().open_examples(store / "train", tokenizer, [settings])
+    (batch,) = examples.batches_for_step(0)
+    words = [*tokenizer.tokens, *tokenizer.rare]
+    ids = batch.input.rows[:, 0]
+    assert {"<S>", "</S>", ".", "sat", "the", "Zürich", "dog"} < {words[number] for number in ids.tolist()}
+    inner = ids > 2
+    expected = word_byte_rows([words[number] for number in ids[inner].tolist()])
+    np.testing.assert_array_equal(batch.input.rows[inner, 1:], expected)
+    after_the = batch.labels[: len(batch.positions[0])][ids[batch.positions[0]] == 5]
+    assert set(after_the.tolist()) == {2}  # "cat1" and "dog" are <UNK> as answers
+    shares = np.array([3, 3, 2, 3]) / 11  # ".", "sat", "the", <UNK>
+    assert examples.measure_baseline() == pytest.approx(-(shares * np.log(shares)).sum())
+
+
+def test_a_vocabulary_whose_rare_words_repeat_it_is_an_error_that_names_both_files(tmp_path: Path) -> None:
+    WordTokenizer(["cat"], "", ELMO_RULES, ["dog"]).save(tmp_path)
+    (tmp_path / "rare_words.txt").write_text("cat\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"vocab\.txt, rare_words\.txt: expected different words"):
+        open_tokenizer(tmp_path)
+
+
+def test_the_defaults_are_those_of_the_released_code_where_it_states_them(tmp_path: Path) -> None:
+    table = {"run": str(tmp_path / "run"), "store": "store", "model": {"architecture": "elmo"}}
+    settings = from_table(PretrainSettings, table, "test")
+    assert (settings.data.batch_size, settings.data.max_length, settings.long.long_ratio) == (128, 32, 0)
+    assert (settings.optimizer.max_grad_norm, settings.optimizer.weight_decay) == (10, 0)
+    assert settings.optimizer.bias_correction
 
 
 def test_a_vocabulary_without_a_frequent_word_is_an_error_that_leaves_no_folder(tmp_path: Path) -> None:

@@ -73,6 +73,22 @@ def test_validation_reads_the_text_from_its_begin_in_streams_of_full_steps(strea
     assert joined.tolist() == streams.read(np.arange(16) * length, 32).tolist()
 
 
+def test_reversed_streams_read_the_circle_from_its_end_in_the_order_of_the_text(
+    streams: Streams, mixed_store: TokenStore, tokenizer: Tokenizer
+) -> None:
+    backward = Streams(mixed_store, tokenizer, streams.settings, is_reversed=True)
+    circle = streams.read(np.zeros(1, np.int64), streams.size)[0]
+    for step in range(3):
+        own, other = backward.read_step(step, range(2)), streams.read_step(step, range(2))
+        doubled = np.concatenate([circle, circle])
+        for row, mirrored in zip(own.ids, other.ids, strict=True):
+            text = row.tolist()
+            assert any(doubled[at : at + len(text)].tolist() == text for at in range(streams.size))
+            assert len(text) == len(mirrored)
+    first, second = (backward.read_step(step, range(1)).ids[0] for step in range(2))
+    assert second[-1] == first[0]  # the next step lies before this one, and they share the token between them
+
+
 def test_too_many_streams_are_an_error(make_store: Maker, tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="batch_size = 3") as error:
         Streams(make_store([[[11, 12]]]), tokenizer, SETTINGS)

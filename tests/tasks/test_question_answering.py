@@ -392,7 +392,24 @@ def test_answer_is_a_slice_of_the_context() -> None:
 
 
 KOREAN = Tokenizer.from_tokens(
-    [*SPECIAL_TOKENS, "서울", "서울은", "##에서", "한강", "##이", "흐른다", "."], lowercase=False
+    [
+        *SPECIAL_TOKENS,
+        "서울",
+        "서울은",
+        "##에서",
+        "한강",
+        "##이",
+        "흐른다",
+        ".",
+        "강우",
+        "##는",
+        "중력",
+        "##의",
+        "영향",
+        "##으로",
+        "내린다",
+    ],
+    lowercase=False,
 )
 
 
@@ -401,6 +418,7 @@ KOREAN = Tokenizer.from_tokens(
     [
         ("서울에서 한강이 흐른다.", "서울", 2, "서울", 1),  # [CLS] [SEP] 서울 ##에서 한강 ##이 흐른다 . [SEP]
         ("서울에서 한강이 흐른다.", "한강", 4, "한강", 1),
+        ("강우는 중력의 영향으로 내린다.", "중력", 4, "중력", 1),  # what makes rain fall: SQuAD's first example
         ("서울은 흐른다.", "서울", 2, "서울은", 0.8),  # noun and particle are one token
     ],
 )

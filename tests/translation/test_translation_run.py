@@ -10,6 +10,7 @@ import signal
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -322,3 +323,22 @@ def test_the_default_rate_is_the_papers() -> None:
     assert rate == pytest.approx(512**-0.5 * 4000**-0.5)
     tiny = TrainTranslationSettings.defaults({"size": "tiny", "steps": 1000, "optimizer": {"warmup_ratio": 0.1}})
     assert tiny["optimizer"]["learning_rate"] == pytest.approx((128 * 100) ** -0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "warmup"),
+    [
+        ({}, 4_000),  # section 5.3, whatever the number of steps
+        ({"warmup_steps": 1_000}, 1_000),
+        ({"warmup_ratio": 0.04}, 12_000),  # an older run's settings, which count the warm-up as a share
+        ({"warmup_ratio": 0.01, "warmup_steps": 500}, 500),  # as a new run writes its settings
+    ],
+)
+def test_the_warm_up_counts_steps_and_the_rate_of_noam_follows(given: dict[str, Any], warmup: int) -> None:
+    table = {"run": "r", "size": "big", "steps": 300_000, "train_source": ["a"], "train_target": ["b"]}
+    optimizer = from_table(TrainTranslationSettings, table | {"optimizer": given}, "test").optimizer
+    assert optimizer.count_warmup_steps(300_000) == warmup
+    rate = optimizer.make_schedule(300_000)
+    for step in (0, warmup - 1, warmup, 250_000):
+        expected = 1024**-0.5 * min((step + 1) ** -0.5, (step + 1) * warmup**-1.5)
+        assert rate(step) == pytest.approx(expected)

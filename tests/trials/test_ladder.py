@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE, Reporter
+from bertwright.base.settings import to_table
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.info import info
 from bertwright.inference.info_settings import InfoSettings
@@ -34,7 +36,15 @@ def settings(tmp_path: Path, review_files: Path, tiny_bert: Path) -> LadderSetti
     files = {split: (str(review_files / f"{split}.tsv"),) for split in ("train", "dev", "test")}
     task = TaskSettings("classification", **files)
     return LadderSettings(
-        tmp_path / "ladder", task, bert=str(tiny_bert), seeds=2, word_epochs=1.0, epochs=1.0, limit=64, device=CPU
+        tmp_path / "ladder",
+        task,
+        bert=str(tiny_bert),
+        seeds=2,
+        learning_rates=(1e-3,),
+        word_epochs=1.0,
+        epochs=1.0,
+        limit=64,
+        device=CPU,
     )
 
 
@@ -43,26 +53,30 @@ def test_every_system_has_a_row_with_its_step_and_its_cost(settings: LadderSetti
     report = read_json(settings.run / "report.json")
     scores = {(cell["row"], cell["column"]): cell["scores"] for cell in report["cells"]}
     rows = [
-        FLOOR, LINEAR, "BiLSTM, random vectors", "+ characters", "BERT, random weights", "BERT, frozen",
-        "BERT, fine-tuned",
+        FLOOR, LINEAR, "BiLSTM", "+ characters", "BERT, random weights", "BERT, frozen", "BERT, fine-tuned",
     ]  # fmt: skip
     assert {*scores} == {(row, split) for row in rows for split in ("dev", "test")}
     assert all(name in printed for name in rows)
     assert len(scores[FLOOR, "test"]) == len(scores[LINEAR, "test"]) == 1
     steps = {one["row"]: one for one in report["differences"]}
-    assert {row: one["from"] for row, one in steps.items()} == dict(zip(rows[3:], rows[2:], strict=False))
+    assert {row: one["from"] for row, one in steps.items()} == {
+        "+ characters": "BiLSTM", "BERT, fine-tuned": "BERT, random weights"
+    }  # fmt: skip
     for name in rows:
         assert all(0 <= score <= 1 for score in scores[name, "dev"] + scores[name, "test"])
         known = name not in ("BERT, frozen", "BERT, fine-tuned")  # a model folder without its run
         assert report["details"]["tokens before"].get(name, "") == ("" if known else "?")
         assert report["details"]["minutes"][name]
-    low, high = scores["BERT, frozen", "test"], scores["BERT, fine-tuned", "test"]
+    low, high = scores["BERT, random weights", "test"], scores["BERT, fine-tuned", "test"]
     step = steps["BERT, fine-tuned"]
     assert step["mean"] == pytest.approx((sum(high) - sum(low)) / 2)
     assert step["low"] < step["mean"] < step["high"]
     table = (settings.run / "ladder.md").read_text(encoding="utf-8").splitlines()
     assert sum(line.startswith(tuple(f"| {row} |" for row in rows)) for line in table) == len(rows) + len(steps)
     assert not list(settings.run.rglob("*.safetensors"))
+    assert not (settings.run / "features").exists()
+    assert {*report["inputs"]} == {"train", "dev", "test", "bert"}
+    assert report["details"]["capitals"] == dict(zip(rows[2:], ["no", "yes", "no", "no", "no"], strict=True))
     described = " ".join(run_and_capture(info, InfoSettings(settings.run)).split())
     assert "ladder of systems state finished runs done 12 table Ladder of classification" in described
     assert f"BERT, fine-tuned dev {100 * sum(scores['BERT, fine-tuned', 'dev']) / 2:.2f}, test" in described
@@ -83,7 +97,7 @@ def test_an_interrupted_ladder_continues_with_the_runs_that_it_lacks(
     monkeypatch.setattr(task_trials, "finetune", stop_in_the_second)
     with pytest.raises(KeyboardInterrupt, match=r"3 of 4 runs are finished.*--resume"):
         run_ladder(small)
-    assert trained == ["bilstm-random-vectors-seed0"]
+    assert trained == ["bilstm-rate0.001-seed0"]
     monkeypatch.setattr(task_trials, "finetune", train)
     assert "4 runs, 1 of them pending" in run_ladder(replace(small, resume=True))
     assert "0 of them pending" in run_ladder(replace(small, resume=True))
@@ -126,16 +140,82 @@ def test_pretraining_counts_every_run_that_a_system_stands_on_once(tmp_path: Pat
     assert sources["BERT, frozen"] == [task_text]
 
 
+FILES = {"vectors": "v.txt", "elmo": "lm", "cove": "mt", "ulmfit": "lm", "gpt": "gpt", "bert": "bert"}
+
+
+def list_rungs(tmp_path: Path, task: str, **files: str) -> LadderSettings:
+    return LadderSettings(tmp_path, TaskSettings(task, train=("train.txt",), dev=("dev.txt",)), **files)  # type: ignore[arg-type]
+
+
 def test_tagging_has_the_rungs_of_its_papers(tmp_path: Path) -> None:
-    task = TaskSettings("conll2003", train=("train.txt",), dev=("dev.txt",))
-    files = {"vectors": "v.txt", "elmo": "lm", "cove": "mt", "ulmfit": "lm", "gpt": "gpt", "bert": "bert"}
-    rungs = LadderSettings(tmp_path, task, **files).rungs()  # type: ignore[arg-type]
-    assert [(rung.name, rung.published) for rung in rungs] == [
-        ("window network", 81.47), ("BiLSTM, random vectors", None), ("+ characters", None), ("+ CRF", 80.76),
-        ("+ word vectors", 91.21), ("TagLM", 91.93), ("CoVe", None), ("ELMo", 92.22), ("ULMFiT", None),
-        ("GPT, fine-tuned", None),
-        ("BERT, random weights", None), ("BERT, frozen", None), ("BERT, fine-tuned", 92.4),
+    rungs = list_rungs(tmp_path, "conll2003", **FILES).rungs()
+    assert [(rung.name, rung.step.published.get("conll2003")) for rung in rungs] == [
+        ("window network", 81.47), ("window network, word vectors", 88.67), ("BiLSTM", None), ("+ CRF", None),
+        ("+ characters", 80.76), ("word vectors", None), ("word vectors + characters", 91.21), ("TagLM", 91.93),
+        ("CoVe", None), ("ELMo", 92.22), ("ULMFiT", None), ("GPT, fine-tuned", None), ("BERT, random weights", None),
+        ("BERT, frozen", None), ("BERT, fine-tuned", 92.4),
     ]  # fmt: skip
+
+
+# What a rung changes of the rung that it is compared with: no more than its name says.
+VECTORS = {"words.vectors", "words.unknown_words"}
+CHANGES = {
+    "window network, word vectors": VECTORS,
+    "+ CRF": {"architecture"},
+    "+ characters": {"words.char_model"},
+    "word vectors": VECTORS,
+    "word vectors + characters": {"words.char_model"},
+    "TagLM": {"architecture", "words.language_model", "words.lm_layers", "words.lm_places"},
+    "CoVe": {"architecture", "words.translation_model", "words.lm_layers"},
+    "ELMo": {"architecture", "words.language_model", "words.lm_mix_penalty"},
+    "BCN + CoVe": {"words.translation_model"},
+    "BCN + ELMo": {"words.language_model", "words.lm_layers", "words.lm_mix_penalty"},
+    "BERT, fine-tuned": {"tuning.from_scratch"},
+}
+
+
+@pytest.mark.parametrize("task", ["conll2003", "sst2"])
+@pytest.mark.parametrize("left_out", ["", "vectors"])
+def test_a_rung_differs_from_the_one_that_it_is_compared_with_in_what_its_name_says(
+    tmp_path: Path, task: str, left_out: str
+) -> None:
+    settings = list_rungs(tmp_path, task, **{name: file for name, file in FILES.items() if name != left_out})
+    rungs = {rung.name: rung for rung in settings.rungs()}
+    tables = {
+        name: flatten(to_table(settings.finetune_settings(rung, 3, 0.01))) | {"run": ""} for name, rung in rungs.items()
+    }
+    compared = {name: rung.over for name, rung in rungs.items() if rung.over}
+    assert {*compared} == {*CHANGES} & {*rungs}
+    for name, over in compared.items():
+        own, other = tables[name], tables[over]
+        changed = {key for key in own.keys() | other.keys() if own.get(key) != other.get(key)}
+        expected = CHANGES[name]
+        if name == "+ CRF":
+            expected = expected | {"task.overrides.tag_head"}
+        assert changed == expected, name
+    strategies = {table["words.unknown_words"] for table in tables.values() if "words.vectors" in table}
+    assert strategies <= {"pretrained"}  # one for all that read vectors
+    assert {table["optimizer.learning_rate"] for table in tables.values()} == {0.01}
+
+
+def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        values |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return values
+
+
+def test_every_rung_is_trained_with_each_rate_and_shows_the_best_one_on_dev(settings: LadderSettings) -> None:
+    small = replace(settings, bert=None, seeds=1, learning_rates=(1e-4, 1e-2), linear_floor=False)
+    names = [trial.name for trial in list_trials(small)]
+    assert names[1:] == [f"{name}-rate{rate}-seed0" for name in ("bilstm", "characters") for rate in ("0.0001", "0.01")]
+    run_ladder(small)
+    report = read_json(small.run / "report.json")
+    rates = report["details"]["rate"]
+    for cell in report["cells"]:
+        if cell["column"] == "dev" and cell["row"] in rates:
+            scores = {float(rate): score for rate, score in cell["rates"].items()}
+            assert float(rates[cell["row"]]) == max(scores, key=scores.__getitem__)
 
 
 def test_the_floor_of_tagging_is_the_most_frequent_tag_although_the_first_rung_scores_paths(tmp_path: Path) -> None:
@@ -152,8 +232,8 @@ def test_the_floor_of_tagging_is_the_most_frequent_tag_although_the_first_rung_s
 def test_texts_have_the_classifier_of_cove_with_and_without_it(tmp_path: Path) -> None:
     task = TaskSettings("classification", train=("train.tsv",))
     settings = LadderSettings(tmp_path, task, vectors="v.txt", cove="mt")
-    rungs = {rung.name: settings.finetune_settings(rung, 0).words for rung in settings.rungs()}
-    assert list(rungs)[-4:] == ["+ word vectors", "CoVe", "BCN", "BCN + CoVe"]
+    rungs = {rung.name: settings.finetune_settings(rung, 0, 1e-3).words for rung in settings.rungs()}
+    assert list(rungs)[-4:] == ["word vectors + characters", "CoVe", "BCN", "BCN + CoVe"]
     assert [rungs[name].translation_model for name in list(rungs)[-4:]] == [None, "mt", None, "mt"]
     assert rungs["BCN"].freeze_vectors
     assert rungs["BCN"] == replace(rungs["BCN + CoVe"], translation_model=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -87,6 +88,26 @@ def test_files_give_the_same_ids_in_transformers_and_when_read_back(tmp_path: Pa
     assert auto.cls_token_id == TOKENIZER.layout.last
 
 
+def test_a_cased_vocabulary_keeps_capitals_and_accents_here_and_in_transformers(tmp_path: Path) -> None:
+    rules = replace(SETTINGS, lowercase=False)
+    cased = learn_byte_pairs(count_corpus_words(TEXTS, rules), rules)
+    assert "The</w>" in cased.tokens
+    cased.save(tmp_path)
+    again, auto = open_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    (tmp_path / "vocab.json").unlink()
+    of_description = open_tokenizer(tmp_path)
+    assert isinstance(again, BytePairTokenizer)
+    assert not again.lowercase
+    assert again.digest == of_description.digest == cased.digest == pickle.loads(pickle.dumps(cased)).digest
+    assert cased.digest != TOKENIZER.digest
+    for text in TEXTS[:3]:
+        ids = cased.encode_raw([text]).ids.tolist()
+        assert again.encode_raw([text]).ids.tolist() == of_description.encode_raw([text]).ids.tolist() == ids
+        assert auto.encode(text, add_special_tokens=False) == ids
+    assert cased.decode(cased.encode_raw(["The Café"]).ids) == "The Café"
+    assert cased.encode_raw(["The"]).ids.tolist() != cased.encode_raw(["the"]).ids.tolist()
+
+
 def test_special_tokens_in_raw_text_are_plain_and_in_typed_text_special() -> None:
     assert TOKENIZER.layout.between not in TOKENIZER.encode_raw(["low _delimiter_ low"]).ids
     assert TOKENIZER.layout.between in TOKENIZER.encode("low _delimiter_ low").ids
@@ -153,9 +174,11 @@ def test_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run([*arguments, "--output", str(tmp_path / "vocabulary")]) == 0
     assert "characters with a token" in capsys.readouterr().out
     assert open_tokenizer(tmp_path / "vocabulary").vocab_size == 180
-    assert run([*arguments, "--output", str(tmp_path / "cased"), "--no-lowercase"]) == 2
-    assert "lowercase" in capsys.readouterr().err
-    assert not (tmp_path / "cased").exists()
+    assert run([*arguments, "--output", str(tmp_path / "cased"), "--no-lowercase"]) == 0
+    assert not open_tokenizer(tmp_path / "cased").lowercase
+    assert run([*arguments, "--output", str(tmp_path / "other"), "--criterion", "gain"]) == 2
+    assert "criterion" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("name", ["merges.txt", "vocab.json", "tokenizer_config.json"])

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, BertTokenizerFast
 
+from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words, learn
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import PUBLISHED, needs_data, uncased_vocabulary
@@ -527,3 +528,27 @@ def test_vocabulary_without_unk_names_its_file(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     with pytest.raises(ValueError, match=r"vocab\.txt: expected \[UNK\] among the tokens, got none"):
         Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("공연", ["공연"]),
+        ("개막공연", ["개막", "##공연"]),  # a compound: the longest first piece, then the rest
+        ("개막공연을", ["개막", "##공연", "##을"]),
+        ("공연장", ["[UNK]"]),  # no piece for its rest: the whole word is unknown
+    ],
+)
+def test_korean_words_are_cut_into_their_longest_pieces(text: str, pieces: list[str]) -> None:
+    tokens = [*SPECIAL_TOKENS, "공연", "##공연", "개막", "##을", "##막", "개"]
+    tokenizer = Tokenizer.from_tokens(tokens, lowercase=False)
+    assert [tokenizer.token(number) for number in tokenizer.encode_raw([text]).ids.tolist()] == pieces
+
+
+def test_learned_pieces_find_the_words_inside_korean_compounds() -> None:
+    """From counts alone, with the default rule: 공연 by itself and as the end of 개막공연 and 축하공연."""
+    texts = ["개막공연 공연", "축하공연 공연", "개막 축하", "개막공연을 공연을"] * 20
+    rules = VocabularySettings(size=179, lowercase=False, min_frequency=2)
+    tokenizer = Tokenizer.from_tokens(learn(count_corpus_words(texts, rules), rules), lowercase=False)
+    for text, pieces in {"공연": ["공연"], "개막공연": ["개막", "##공연"], "축하공연": ["축하", "##공연"]}.items():
+        assert [tokenizer.token(number) for number in tokenizer.encode_raw([text]).ids.tolist()] == pieces

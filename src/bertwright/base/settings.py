@@ -217,10 +217,12 @@ def check_limit(record: Any, limit: str, *names: str) -> None:
 
 
 def check_choice(record: Any, *names: str) -> None:
-    """Raise ValueError if one of the named fields, whose types are `Literal`, has another value."""
+    """Raise ValueError if one of the named fields, whose types are `Literal` or also None, has another value."""
     field_types = get_type_hints(type(record))
     for name in names:
         choices = get_args(field_types[name])
+        if type(None) in choices:
+            choices = get_args(choices[0])
         _check_values(record, f"one of {', '.join(choices)}", choices.__contains__, [name])
 
 

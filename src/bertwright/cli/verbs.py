@@ -214,6 +214,12 @@ VERBS = (
         check="check_inputs",
     ),
     Verb(
+        "score", "inference.text_settings:ScoreSettings", "inference.text_commands:score_texts",
+        "print how probable texts are to a GPT: perplexity",
+        "bertwright score runs/gpt 'The bear sleeps.' 'Sleeps bear the.'",
+        check="check_inputs",
+    ),
+    Verb(
         "embed", "inference.embed:EmbedSettings", "inference.embed:embed",
         "turn texts into vectors",
         "bertwright embed runs/mini --inputs texts.txt --output vectors.npy",

@@ -257,11 +257,14 @@ def make_spec(state: FinetuneState, settings: FinetuneSettings, context: Executi
 
     def loss(batch: TaskBatch) -> LossOutput:
         """Compute one micro-batch's share of the step's loss."""
-        tuning = settings.tuning
-        output, states = state.model.forward_with_states(batch) if tuning.auxiliary_lm else (state.model(batch), None)
+        tuning, encoder = settings.tuning, state.model.encoder
+        reads_states = tuning.auxiliary_lm or encoder.has_penalty
+        output, states = state.model.forward_with_states(batch) if reads_states else (state.model(batch), None)
         value = state.task.loss(output, batch, tuning.label_smoothing) / max(batch.num_labels, 1)
-        if states is not None:
-            next_tokens = state.model.encoder.language_model_loss(batch.input, states)
+        if states is not None and encoder.has_penalty:
+            value = value + encoder.penalty(batch, states)
+        if states is not None and tuning.auxiliary_lm:
+            next_tokens = encoder.language_model_loss(batch.input, states)
             value = value + tuning.auxiliary_lm * next_tokens / max(batch.num_next_tokens, 1)
         return LossOutput(value, {"loss": value.detach()} | count_sizes(batch, value.device))
 

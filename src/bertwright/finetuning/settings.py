@@ -125,7 +125,9 @@ def make_request(table: Mapping[str, Any]) -> FinetuneRequest:
         task=name,
         is_tagging=isinstance(preset, Tagging) or TASK_TYPES.get(name) is Tagging,
         has_context=getattr(preset, "context", False),
-        has_vectors=isinstance(words, Mapping) and words.get("vectors") is not None,
+        given_words=tuple(name for name, value in words.items() if value is not None)
+        if isinstance(words, Mapping)
+        else (),
         hidden_size=read_hidden_size(table.get("model")),
     )
 

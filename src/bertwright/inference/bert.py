@@ -26,6 +26,7 @@ from bertwright.inference.python_inputs import (
     text_example,
     to_list,
 )
+from bertwright.inference.text_scores import TextScore, score_texts
 from bertwright.inference.text_settings import GenerationSettings
 from bertwright.inference.text_vectors import (
     NUM_SPECIAL,
@@ -170,6 +171,23 @@ class Bert:
             )
         self._warn_of_vocabulary(checked)
         return generate_texts(self.model, self.tokenizer, checked, settings)
+
+    @overload
+    def score(self, texts: str) -> TextScore: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, texts: Sequence[str]) -> list[TextScore]: ...
+    @torch.inference_mode()
+    def score(self, texts: str | Sequence[str]) -> TextScore | list[TextScore]:
+        """Compute the log-probability, the number of tokens and the perplexity of each text.
+
+        For left-to-right language models: GPT, a BERT of --objective ltr, ULMFiT's, and ELMo's forward direction.
+        Raises ValueError for other models, and for a text without a token to predict.
+        """
+        if isinstance(texts, str):
+            return self.score([texts])[0]
+        checked = _check_texts(texts)
+        self._warn_of_vocabulary(checked)
+        return score_texts(self.model, self.tokenizer, checked)
 
     @overload
     def next_sentence(self, first: str, second: str) -> float: ...  # type: ignore[overload-overlap]

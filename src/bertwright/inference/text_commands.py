@@ -1,4 +1,4 @@
-"""The commands that answer about single texts: fill-mask, next-sentence and generate."""
+"""The commands that answer about single texts: fill-mask, next-sentence, generate and score."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from bertwright.base.reporter import SILENT, Line, Reporter, Rows
 from bertwright.inference.bert import load
 from bertwright.inference.fill_mask import MaskPrediction
 from bertwright.inference.generation import Generation
+from bertwright.inference.text_scores import TextScore
 from bertwright.inference.text_settings import (
     FillMaskSettings,
     GenerateSettings,
     NextSentenceSettings,
+    ScoreSettings,
     check_number_of_texts,
 )
 from bertwright.interop.model_files import model_folder
@@ -60,3 +62,22 @@ def continue_texts(settings: GenerateSettings, reporter: Reporter = SILENT) -> l
     reporter.record(Rows(("text", "continuation", "log-probability"), rows, texts=(0,)))
     reporter.record(Line(f"tokens: {settings.generation}", "minor"))
     return generations
+
+
+def score_texts(settings: ScoreSettings, reporter: Reporter = SILENT) -> list[TextScore]:
+    """Return the score of each text.
+
+    Raises ValueError for a text without a token to predict, and for a model that is no left-to-right language model.
+    """
+    folder = model_folder(settings.model)
+    texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
+    with execution_context(settings.device) as context:
+        scores = load(folder, context.device, context.dtype).score(texts)
+    total = TextScore(sum(score.log_probability for score in scores), sum(score.tokens for score in scores))
+    named = [*zip(texts, scores, strict=True), *([("all together", total)] if len(texts) > 1 else [])]
+    rows = [
+        (text, f"{score.tokens:,}", f"{score.log_probability:,.2f}", f"{score.perplexity:,.1f}")
+        for text, score in named
+    ]
+    reporter.record(Rows(("text", "tokens", "log-probability", "perplexity"), rows, texts=(0,)))
+    return scores

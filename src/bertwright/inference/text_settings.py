@@ -110,12 +110,29 @@ class GenerateSettings:
             raise ValueError('no text given; for example: bertwright generate MODEL "It was a dark night"')
 
 
+@dataclass(frozen=True)
+class ScoreSettings:
+    """Print the log-probability and the perplexity of texts by a left-to-right language model."""
+
+    model: Positional[str]
+    """Model folder, run folder or hub name, of pre-training with --architecture gpt, ulmfit or elmo (its forward
+    direction), or with --objective ltr."""
+    texts: Positional[tuple[str, ...]]
+    """Texts; - reads them from standard input, one per line, and skips blank lines."""
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+
+    def __post_init__(self) -> None:
+        check_not_str(self, "texts")
+        if not self.texts:
+            raise ValueError('no text given; for example: bertwright score MODEL "The bear sleeps."')
+
+
 def check_number_of_texts(texts: tuple[str, ...] | list[str]) -> None:
     """Raise ValueError for fewer than two texts."""
     if len(texts) < 2:
         raise ValueError(f"expected at least two texts, got {len(texts)}; give a text and the one that may follow it")
 
 
-def check_inputs(settings: FillMaskSettings | NextSentenceSettings | GenerateSettings) -> None:
+def check_inputs(settings: FillMaskSettings | NextSentenceSettings | GenerateSettings | ScoreSettings) -> None:
     """Check the model without torch. Raises ValueError for a folder that has none."""
     model_folder(settings.model)

@@ -17,7 +17,7 @@ from bertwright.models.initialization import Weight, initialize, truncated_norma
 from bertwright.models.packing import Packing
 
 if TYPE_CHECKING:
-    from bertwright.models.heads import TaskHead
+    from bertwright.models.heads import TaskBatch, TaskHead
 
 
 class EncoderConfig(Protocol):
@@ -148,6 +148,15 @@ class TextEncoder(nn.Module, ABC):
         )
 
     @property
+    def has_penalty(self) -> bool:
+        """True if the encoder's paper adds a penalty to the loss of a task."""
+        return False
+
+    def penalty(self, batch: TaskBatch, states: Tensor) -> Tensor:
+        """Compute a micro-batch's share of the step's penalty, from the last layer's states T × H."""
+        raise NotImplementedError
+
+    @property
     def head_depth(self) -> int:
         return self.config.num_layers + 1
 
@@ -180,6 +189,8 @@ class TextEncoder(nn.Module, ABC):
 class EncoderModel(nn.Module):
     """A text encoder by itself; subclasses add heads."""
 
+    reads_marks: ClassVar[bool] = True
+    """True if its language model reads texts between the marks of the tokenizer's layout, False if without."""
     not_computed: tuple[str, ...] = ()
     """Parameters of its folder that belong to layers which this model does not have."""
 
@@ -194,6 +205,16 @@ class EncoderModel(nn.Module):
     @property
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
+
+    def score_tokens(self, batch: Any) -> Tensor:
+        """Compute log p of each token by the tokens before it, T float32; 0 for the first one of each sequence.
+
+        Raises ValueError for a model that is no left-to-right language model.
+        """
+        raise ValueError(
+            f"score: expected a left-to-right language model, such as a GPT, got a {self.encoder.model_type}; choose "
+            "one of bertwright pretrain --architecture gpt"
+        )
 
     def depth_of(self, parameter: str) -> int:
         """Return the depth of a parameter by its name, as `TextEncoder.depth_of` does; a head is above all layers."""

@@ -59,6 +59,8 @@ class TaskBatch:
     """Number of labels of the whole step, by which its loss is divided."""
     num_next_tokens: int = 0
     """Number of tokens of the whole step that follow another one of their sequence: a language model's targets."""
+    num_sequences: int = 1
+    """Number of sequences of the whole step."""
 
     @property
     def packing(self) -> Packing:

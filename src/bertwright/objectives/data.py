@@ -179,6 +179,7 @@ class StoreExamples(StoreData, Generic[B]):
                 f"pair, and --objective {objective.name} reads pairs with one; use --objective mlm --segments single"
             )
         self.store = store
+        self.tokenizer = tokenizer
         self.settings = settings
         self.objective = objective
         self._place = tokenizer.layout.place if objective.has_specials else place_plain
@@ -308,6 +309,17 @@ def unigram_entropy(store: TokenStore) -> float:
 
     Raises ValueError if the store has ids beyond its vocabulary.
     """
+    return entropy(count_tokens(store))
+
+
+def entropy(counts: np.ndarray) -> float:
+    """Compute the entropy of counts in nats."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def count_tokens(store: TokenStore) -> np.ndarray:
+    """Count the tokens of each id in a sample of a store. Raises ValueError for ids beyond its vocabulary."""
     stride = max(1, store.num_tokens // ENTROPY_SAMPLE)
     counts = np.zeros(store.header.provenance.vocab_size, dtype=np.int64)
     block = 1 << 16
@@ -319,5 +331,4 @@ def unigram_entropy(store: TokenStore) -> float:
                 "the corpus again"
             )
         counts += np.bincount(ids, minlength=len(counts))
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+    return counts

@@ -327,7 +327,7 @@ class PretrainRun:
         settings, baseline = self.settings, self.train[0].measure_baseline()
         if baseline is None:
             return None
-        warmup_steps = settings.optimizer.warmup_steps(settings.steps)
+        warmup_steps = settings.optimizer.count_warmup_steps(settings.steps)
         plateau = PlateauDetector(baseline, max(1, PLATEAU_STEPS // settings.log_every))
 
         def diagnose(step: int, metrics: Mapping[str, float]) -> str | None:

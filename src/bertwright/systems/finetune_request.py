@@ -16,8 +16,8 @@ class FinetuneRequest(NamedTuple):
     is_tagging: bool = False
     has_context: bool = False
     """Whether the preset of the task reads sentences with the surrounding ones."""
-    has_vectors: bool = False
-    """Whether a file of word vectors is given."""
+    given_words: tuple[str, ...] = ()
+    """Settings of a new model of words that are given."""
     hidden_size: int = BASE_HIDDEN_SIZE
 
 

@@ -8,20 +8,45 @@ ELMo (Peters et al. 2018, section 3.3) joins a learned mean of all its layers to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, cast
 
 import torch
 from torch import Tensor, nn
 
+from bertwright.base.settings import check_choice, check_limit
 from bertwright.models.layer_mix import LayerMix
 from bertwright.models.packing import WordBatch
 from bertwright.systems.cove.mt_lstm import CoveConfig, CoveEncoder
 from bertwright.systems.elmo.elmo import ElmoConfig, ElmoEncoder
+from bertwright.systems.word_config import WordConfig
 from bertwright.systems.word_settings import LmDirections, LmLayers
 from bertwright.vocabulary.word_tokenizer import UNKNOWN
 
 if TYPE_CHECKING:
+    from bertwright.models.heads import TaskBatch
     from bertwright.systems.bilstm.bilstm import Texts
+
+
+@dataclass(frozen=True)
+class ContextConfig(WordConfig):
+    """What a word model's configuration says of the frozen model that it reads."""
+
+    language_model: ElmoConfig | CoveConfig | None = None
+    """A frozen bidirectional language model, or encoder of a translation model, whose states are joined to the
+    words'."""
+    lm_layers: LmLayers = "mix"
+    """mix: a learned mean of its layers (ELMo); top: its last one (TagLM, CoVe)."""
+    lm_layer_norm: bool = False
+    """Normalize the states of each layer before they are mixed."""
+    lm_mix_penalty: float = 0.0
+    """λ; training adds λ‖w‖² to the loss for the weights w of each mix."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self, "lm_layers")
+        check_limit(self, "from 0", "lm_mix_penalty")
+
 
 NUM_LETTERS = 257  # rows of a table of letters for models that read bytes: one per byte, and 0, which fills up
 
@@ -34,17 +59,20 @@ class LanguageModelStates(nn.Module):
 
     def __init__(
         self,
-        config: ElmoConfig | CoveConfig,
-        layers: LmLayers,
+        word_config: ContextConfig,
         places: Sequence[int],
         directions: LmDirections = "both",
     ) -> None:
         super().__init__()
+        config, layers = word_config.language_model, word_config.lm_layers
+        assert config is not None
         if isinstance(config, CoveConfig) and layers != "top":
             raise ValueError(f"lm_layers = {layers!r}: expected top for a translation model; set it")
         model = CoveEncoder(config) if isinstance(config, CoveConfig) else ElmoEncoder(config)
         self.model = model.requires_grad_(False)
-        self.mixes = nn.ModuleDict({str(n): LayerMix(config.num_layers + 1) for n in places} if layers == "mix" else {})
+        norm, mixed = word_config.lm_layer_norm, places if layers == "mix" else ()
+        self.mixes = nn.ModuleDict({str(n): LayerMix(config.num_layers + 1, norm) for n in mixed})
+        self.mix_penalty = word_config.lm_mix_penalty if mixed else 0.0
         self.places = places
         half = config.hidden_size // 2  # a state is the forward direction's, then the backward one's
         self.columns = {"both": slice(None), "forward": slice(half), "backward": slice(half, None)}[directions]
@@ -54,6 +82,11 @@ class LanguageModelStates(nn.Module):
         super().train(mode)
         self.model.eval()
         return self
+
+    def penalty(self, batch: TaskBatch) -> Tensor:
+        """Compute a micro-batch's share, by its sequences, of λ‖w‖² for all mixes (Peters et al. 2018, section 3.2)."""
+        squares = [cast(LayerMix, mix).weights.square().sum() for mix in self.mixes.values()]
+        return self.mix_penalty * torch.stack(squares).sum() * (len(batch.packing) / batch.num_sequences)
 
     def forward(self, batch: WordBatch, texts: Texts, dtype: torch.dtype) -> dict[int, Tensor]:
         """Return the states of the batch's words to join at each place, N × H; `dtype`: of CoVe's products."""

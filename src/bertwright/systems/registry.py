@@ -64,8 +64,11 @@ class LadderStep(NamedTuple):
     """Dotted name of a setting → option of `ladder` that has its value; omitted if the option is not given."""
     needs: tuple[str, ...] = ()
     """Options of `ladder` without which the step is left out."""
-    published: float | None = None
-    """F1 on the test set of CoNLL-2003, in percent, in the paper that introduced the system."""
+    published: Mapping[str, float] = {}
+    """Data set → published score on its test set, in percent: F1 for conll2003, accuracy for trec6."""
+    over: tuple[str, ...] | None = None
+    """Names of steps from which it differs in what its name says alone; it is compared with the first of them that the
+    ladder has. None: the step below it; empty: none."""
     tasks: Literal["all", "tagging", "texts"] = "all"
     tagging: Mapping[str, Any] = {}
     """Further settings in tagging."""

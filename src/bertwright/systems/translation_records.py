@@ -16,8 +16,8 @@ class TranslationRecord:
     """Name in `config.json` of its folders."""
     sizes: Mapping[str, Mapping[str, Any]]
     """Value of --size → fields of the configuration."""
-    defaults: Callable[[str, int | None], dict[str, Any]]
-    """Function from the size and the steps of warm-up (None: unknown) to settings, as a TOML table."""
+    defaults: Callable[[str, int], dict[str, Any]]
+    """Function from the size and the steps of warm-up to settings, as a TOML table."""
     new: str
     """Function from a `translation_models.TranslationRequest` to a `TranslationSystem`, as "module:NAME"."""
     write: str

@@ -49,15 +49,14 @@ def make_word_model(
     word_model: WordModel, settings: FinetuneSettings, task: AnyTask, examples: Sequence[Any]
 ) -> NewModel:
     """Build the model; `examples`: the training examples. Raises ValueError for a task type without such a model."""
-    words, frozen = settings.words, word_model.frozen
+    words, frozen = settings.words, next(iter(word_model.given_frozen(settings.words)), None)
     if task.head.kind == "span" and not word_model.answers_questions:
         able = " or ".join(name for name, model in word_models().items() if model.answers_questions)
         raise ValueError(
             f"--architecture: expected {able} for {task.kind}, got {settings.architecture}, which reads each text "
             f"alone, so that no answer depends on the question; use --architecture {able}, or name a --model"
         )
-    folder = None if frozen is None else getattr(words, frozen.setting)
-    context: Context | None = None if frozen is None or folder is None else resolve_name(frozen.load)(folder)
+    context: Context | None = None if frozen is None else resolve_name(frozen.load)(getattr(words, frozen.setting))
     vectors = None if words.vectors is None else load_vectors(words.vectors)
     tokenizer = learn_words(words, vectors, context, task, examples)
     read = None if context is None else context.encoder_of(tokenizer)
@@ -74,7 +73,12 @@ def make_word_model(
     }
     if settings.tuning.dropout is not None:
         config["hidden_dropout"] = settings.tuning.dropout
-    joined = {"language_model": read.config if read else None, "lm_layers": words.lm_layers}
+    joined: dict[str, Any] = {
+        "language_model": read.config if read else None,
+        "lm_layers": words.lm_layers,
+        "lm_layer_norm": words.lm_layer_norm,
+        "lm_mix_penalty": words.lm_mix_penalty,
+    }
     encoder: TextEncoder = resolve_name(word_model.encoder)(EncoderRequest(config, words, joined, settings.seed))
     if read is not None:
         encoder.get_submodule("language_model.model").load_state_dict(read.state_dict())

@@ -8,7 +8,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from bertwright.base.settings import check_choice, check_minimum
+from bertwright.base.settings import check_choice, check_limit, check_minimum
 from bertwright.systems import registry
 from bertwright.vocabulary.unknown_words import UnknownWords
 
@@ -51,8 +51,8 @@ class WordModelSettings:
     """Keep the word vectors as they are, and train everything else."""
 
     language_model: str | None = None
-    """Model folder or run of pretrain --architecture elmo; its states are joined to the words'. For --architecture
-    taglm and elmo."""
+    """Model folder or run of pretrain --architecture elmo; its states are joined to the words'. Required for
+    --architecture taglm and elmo; for bcn, in place of a translation model."""
     translation_model: str | None = None
     """Model folder or run of train-translation --architecture mt-lstm; the last states of its encoder (CoVe) are joined
     to the words'. Required for --architecture cove; for bcn, unset: word vectors alone."""
@@ -62,10 +62,16 @@ class WordModelSettings:
     """Where its states are joined. 0: to the word vectors (ELMo, CoVe); n: to the states of LSTM layer n (TagLM: 1)."""
     lm_directions: LmDirections = "both"
     """The directions of the language model whose states are joined."""
+    lm_layer_norm: bool = False
+    """Normalize the states of each layer before they are mixed, which sometimes helped ELMo (section 3.2)."""
+    lm_mix_penalty: float = 0.0
+    """λ; adds λ‖w‖² to the loss, where w are the weights of the mix (ELMo, section 3.2: 0.001 leaves them free, 1 keeps
+    them near the mean)."""
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "word_size", "lstm_size", "lstm_layers", "min_word_count")
         check_choice(self, "char_model", "unknown_words", "lm_layers", "lm_directions")
+        check_limit(self, "from 0", "lm_mix_penalty")
         if self.unknown_words == "pretrained" and self.vectors is None:
             raise ValueError("unknown_words = 'pretrained': expected a file of word vectors, got none; name vectors")
         if self.unknown_words == "char" and self.char_model == "none":
@@ -103,14 +109,14 @@ class WordModel:
     """Function from an `EncoderRequest` to a `TextEncoder`, as "module:NAME"."""
     words: Mapping[str, Any] = field(default_factory=dict)
     """Its defaults of `WordModelSettings`."""
-    words_with_vectors: Mapping[str, Any] = field(default_factory=dict)
-    """Further defaults if a file of word vectors is given."""
+    words_with: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Setting of `WordModelSettings` that names a file or folder → further defaults if it is given."""
     tag_head: str | None = "crf"
     """Head in tagging that is set by default; None: the task's."""
-    frozen: FrozenModel | None = None
-    """The pre-trained model that it reads; others are refused."""
+    frozen: tuple[FrozenModel, ...] = ()
+    """The kinds of pre-trained models of which it reads one; others are refused."""
     needs_frozen: bool = True
-    """Whether it must be given."""
+    """Whether one must be given, if there are any."""
     scores_paths: bool = False
     """Whether it is only for tagging with a CRF."""
     answers_questions: bool = False
@@ -119,12 +125,15 @@ class WordModel:
     def accepts(self, name: str, task: AnyTask, words: WordModelSettings) -> None:
         """Raise ValueError for a task or settings that do not go together with the model; `name`: its architecture."""
         known = registry.word_models()
-        for frozen in {model.frozen for model in known.values() if model.frozen}:
+        given = self.given_frozen(words)
+        if len(given) > 1:
+            names = " and ".join(frozen.setting for frozen in given)
+            raise ValueError(f"{names}: architecture = {name!r} reads one of them; omit the other")
+        for frozen in {frozen: None for model in known.values() for frozen in model.frozen}:
             value = getattr(words, frozen.setting)
-            if (value is not None and self.frozen != frozen) or (
-                value is None and self.frozen == frozen and self.needs_frozen
-            ):
-                readers = [other for other, model in known.items() if model.frozen == frozen]
+            is_missing = self.needs_frozen and frozen in self.frozen and not given
+            if is_missing or (value is not None and frozen not in self.frozen):
+                readers = [other for other, model in known.items() if frozen in model.frozen]
                 raise ValueError(
                     f"architecture = {name!r}, {frozen.setting} = {value!r}: expected a "
                     f"{frozen.setting.replace('_', ' ')} with {' or '.join(readers)}, and only there; see "
@@ -135,6 +144,10 @@ class WordModel:
                 f"architecture = {name!r}: expected tagging with tag_head = 'crf', got {task.kind} without; set "
                 "another architecture"
             )
+
+    def given_frozen(self, words: WordModelSettings) -> list[FrozenModel]:
+        """Return the pre-trained models that it reads and that the settings name."""
+        return [frozen for frozen in self.frozen if getattr(words, frozen.setting) is not None]
 
     def defaults(self, request: FinetuneRequest) -> dict[str, Any]:
         """Return the settings with which the model is trained, as a TOML table of fine-tuning.
@@ -149,7 +162,9 @@ class WordModel:
             "weight_decay": 0.0,
             "max_grad_norm": 5.0,
         }
-        words = dict(self.words) | dict(self.words_with_vectors if request.has_vectors else {})
+        words = dict(self.words)
+        for name in request.given_words:
+            words |= self.words_with.get(name, {})
         table: dict[str, Any] = {"batch_size": 32, "optimizer": optimizer, "words": words}
         if not request.is_tagging:
             return {"epochs": 10.0} | table

@@ -86,7 +86,8 @@ def split_step(
     """
     first_tokens = offsets_from_lengths(encoded.item_lengths[items])
     num_labels = int(encoded.label_counts[items].sum())
-    num_next_tokens = int(first_tokens[-1]) - int(encoded.item_counts[items].sum())
+    num_sequences = int(encoded.item_counts[items].sum())
+    num_next_tokens = int(first_tokens[-1]) - num_sequences
     rank, world_size = shard
     begin, end = len(items) * rank // world_size, len(items) * (rank + 1) // world_size
     batches = []
@@ -96,6 +97,6 @@ def split_step(
         batch = collate(encoded, items[begin:until], num_labels)
         drop, first = derive_key(seed, TaskStream.DROPOUT, step), int(first_tokens[begin])
         dropped = batch.input.with_dropout(drop, first)
-        batches.append(replace(batch, input=dropped, num_next_tokens=num_next_tokens))
+        batches.append(replace(batch, input=dropped, num_next_tokens=num_next_tokens, num_sequences=num_sequences))
         begin = until
     return batches

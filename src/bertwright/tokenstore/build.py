@@ -269,7 +269,7 @@ def _publish(folder: Path, plan: _Plan, tokenizer: TextTokenizer, settings: Buil
         for name in ("empty_documents", "empty_sentences", "unknown_tokens")
     } | {"held_out_in_train": shared}
     splitter = f"{plan.shards[0].corpus.sentence_splitter}/{RULES_VERSION}"
-    provenance = Provenance(tokenizer.digest, tokenizer.vocab_size, tokenizer.lowercase, splitter)
+    provenance = Provenance(tokenizer.digest, tokenizer.num_ids, tokenizer.lowercase, splitter)
 
     _remove_if_exists(folder / "tokenizer")
     with files.atomic_folder(folder / "tokenizer") as temporary:

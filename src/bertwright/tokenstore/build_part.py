@@ -67,7 +67,7 @@ class ShardSummary(NamedTuple):
 
 def write_shard(shard: ShardSpec, tokenizer: TextTokenizer) -> None:
     """Read, split and tokenize one shard; write its files atomically."""
-    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
+    dtype = np.uint16 if tokenizer.num_ids <= 1 << 16 else np.uint32
     digests: list[bytes] = []
     has_tokens: list[np.ndarray] = []  # per chunk, a bool for each document
     chunks = empty_documents = empty_sentences = unknown_tokens = 0

@@ -167,7 +167,7 @@ class TranslationRun:
         """Print the model, the data and the settings."""
         settings, config = self.settings, self.model.config
         epoch = int(self.pairs.lengths.sum())
-        optimizer, warmup = settings.optimizer, settings.optimizer.warmup_steps(settings.steps)
+        optimizer, warmup = settings.optimizer, settings.optimizer.count_warmup_steps(settings.steps)
         regularization = f"dropout {config.dropout:g}, label smoothing {settings.label_smoothing:g}"
         fields = {
             "model": f"{config}, {self.model.num_parameters:,} parameters, vocabulary {config.vocab_size:,}",
@@ -189,6 +189,11 @@ class TranslationRun:
             self.reporter.note(
                 f"the learning rate rises to {optimizer.learning_rate:.3g} in {warmup:,} steps of warm-up, too high "
                 "for most models; give --learning-rate 1e-3, or more --steps"
+            )
+        if warmup > settings.steps:
+            self.reporter.note(
+                f"the run ends within the {warmup:,} steps of its warm-up, before the rate reaches its peak; give "
+                "fewer --warmup-steps, such as a quarter of --steps, which also sets the rate, or more --steps"
             )
 
     def describe_cost(self) -> dict[str, str]:

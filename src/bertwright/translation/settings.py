@@ -16,6 +16,7 @@ from bertwright.base.settings import (
     check_minimum,
     check_not_str,
     check_range,
+    merge,
     written_docs,
 )
 from bertwright.interop.model_files import check_model
@@ -37,7 +38,7 @@ RESUME_OVERRIDES = (
 def paper_optimizer() -> OptimizerSettings:
     """Return the optimizer of section 5.3: Adam, without weight decay and, in effect, without clipping."""
     return OptimizerSettings(
-        learning_rate=(512 * 4_000) ** -0.5, warmup_ratio=0.04, schedule="noam", beta2=0.98, eps=1e-9,
+        learning_rate=(512 * 4_000) ** -0.5, warmup_steps=4_000, schedule="noam", beta2=0.98, eps=1e-9,
         weight_decay=0.0, max_grad_norm=1e6, bias_correction=True,
     )  # fmt: skip
 
@@ -143,11 +144,14 @@ class TrainTranslationSettings:
         if record is None:  # reported when the settings are checked
             return {}
         try:
-            ratio = table.get("optimizer", {}).get("warmup_ratio", paper_optimizer().warmup_ratio)
-            warmup = round(int(table.get("steps", cls.steps)) * float(ratio))
-        except (AttributeError, TypeError, ValueError):  # values of other types, reported where they are read
-            warmup = None
-        return record.defaults(str(table.get("size", cls.size)), warmup)
+            given = dict(table.get("optimizer", {}))
+            ratio, warmup = given.get("warmup_ratio"), given.get("warmup_steps") or paper_optimizer().warmup_steps or 0
+            if ratio is not None and "warmup_steps" not in given:
+                warmup = round(int(table.get("steps", cls.steps)) * float(ratio))
+            defaults = record.defaults(str(table.get("size", cls.size)), int(warmup))
+        except (TypeError, ValueError):  # values of other types, reported where they are read
+            return {}
+        return merge({"optimizer": {"warmup_steps": None}}, defaults) if ratio is not None else defaults
 
     @classmethod
     def field_docs(cls) -> dict[str, str]:

@@ -7,30 +7,33 @@ RUN/report.json     the table          RUN/ladder.md       the table for people
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertwright.base.description import Description, describe_progress, name_damaged_file, read_settings_with
-from bertwright.base.files import lock_folder, read_json, write_json, write_text
+from bertwright.base.files import lock_folder, read_json, remove_folder, write_json, write_text
 from bertwright.base.reporter import SILENT, Heading, Outputs, Reporter
+from bertwright.interop.model_files import digest_model, model_folder
+from bertwright.text.sources import digest_input
 from bertwright.training.run_folder import check_run_directory, write_run_settings
 from bertwright.trials.cells import estimate_cells
 from bertwright.trials.floors import FrequentAnswer, linear_floors
-from bertwright.trials.ladder_settings import FLOOR, RESUME_OVERRIDES, LadderSettings, slug
-from bertwright.trials.paper_table import FLOORS
+from bertwright.trials.ladder_settings import FEATURES, FLOOR, RESUME_OVERRIDES, LadderSettings, Rung, slug
 from bertwright.trials.runner import Result, Runner, count_results
 from bertwright.trials.table import Table, contrast_rows
-from bertwright.trials.task_trials import Finetune
-from bertwright.trials.trial import Trial
+from bertwright.trials.task_trials import Finetune, Probe, digest_task_inputs
+from bertwright.trials.trial import RESULT, Trial
 from bertwright.trials.work_spent import Work, pretraining_work
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.vector_file import find_vectors
 
 LEGEND = (
     "Mean ± standard deviation (number of seeds), in percent; in brackets the published figure. Step up: difference "
-    "from the row above, on test if there are test files, with its 95 % interval over the seeds; * p < 0.05, "
-    "** p < 0.01. Before: tokens and minutes of all pre-training that a system starts from (? if its folders do not "
-    "tell). Minutes: training and scoring of one run."
+    "from the row in brackets, which differs in what the name says alone, on test if there are test files, with its "
+    "95 % interval over the seeds; * p < 0.05, ** p < 0.01. Rate: the best of all on dev. Capitals: no, if the system "
+    "reads text in lower case. Before: tokens and minutes of all pre-training that a system starts from (? if its "
+    "folders do not tell). Minutes: training and scoring of one run."
 )
 
 
@@ -50,7 +53,9 @@ def ladder(settings: LadderSettings, reporter: Reporter = SILENT) -> Path:
         reporter.record(Heading(f"Ladder of {len(rows)} systems, {len(trials)} runs, {pending} of them pending"))
         runner.run_all(trials, reporter)
     table = make_table(settings, rows, runner.results(trials))
-    write_json(settings.run / "report.json", table.to_record())
+    write_json(settings.run / "report.json", {"inputs": digest_inputs(settings)} | table.to_record())
+    if (settings.run / FEATURES).is_dir():
+        remove_folder(settings.run / FEATURES)
     write_text(settings.run / "ladder.md", table.to_markdown({}, {}))
     table.show(reporter)
     reporter.record(Outputs({"table": settings.run / "ladder.md", "all results": settings.run / "report.json"}))
@@ -60,16 +65,55 @@ def ladder(settings: LadderSettings, reporter: Reporter = SILENT) -> Path:
 def list_trials(settings: LadderSettings) -> list[Trial]:
     """Return the runs, one of each system first; the floor is scored once."""
     rungs, trials = settings.rungs(), list[Trial]()
-    first = settings.finetune_settings(rungs[0], 0)
+    first = settings.finetune_settings(rungs[0], 0, settings.learning_rates[0])
     if settings.task.build_task().has_frequent_answer:
         trials.append(FrequentAnswer(f"{slug(FLOOR)}-seed0", (), (), first, FLOOR))
     if settings.linear_floor:
         trials += linear_floors(first)
     return trials + [
-        Finetune(f"{slug(rung.name)}-seed{seed}", (), (), settings.finetune_settings(rung, seed), rung.name, seed=seed)
+        make_trial(settings, rung, seed, rate)
         for seed in range(settings.seeds)
         for rung in rungs
+        for rate in settings.learning_rates
     ]
+
+
+def make_trial(settings: LadderSettings, rung: Rung, seed: int, rate: float) -> Trial:
+    """Return the run of a system with a seed and a rate."""
+    name = settings.run_name(rung, seed, rate)
+    if rung.step.is_frozen:
+        head = settings.probe_settings(rung, seed, rate)
+        return FrozenHead(name, (), (), head, rung.name, seed=seed, learning_rate=rate)
+    tuning = settings.finetune_settings(rung, seed, rate)
+    return Finetune(name, (), (), tuning, rung.name, seed=seed, learning_rate=rate)
+
+
+@dataclass(frozen=True)
+class FrozenHead(Probe):
+    """A head on the states of a frozen model, scored on dev and on test."""
+
+    def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
+        """Train the head; return its scores on dev and on test."""
+        (head,) = super().run(folder, parents, reporter)
+        scores: Mapping[str, float] = read_json(folder / "runs" / head / RESULT)["scores"]
+        return scores
+
+
+def digest_inputs(settings: LadderSettings) -> dict[str, str]:
+    """Return the digests of the task's files by split, and of the models and vectors by option."""
+    models = {name: getattr(settings, name) for name in ("elmo", "cove", "ulmfit", "gpt", "bert")}
+    digests = {name: digest_model(model) for name, model in models.items() if model is not None}
+    vectors = {} if settings.vectors is None else {"vectors": digest_input(str(find_vectors(settings.vectors)))}
+    return dict(digest_task_inputs(settings.task, None)) | vectors | digests
+
+
+def reads_capitals(rung: Rung) -> bool:
+    """Return whether a system can see the capital letters of a text."""
+    if "model" in rung.table:
+        return not open_tokenizer(model_folder(rung.table["model"])).lowercase
+    words = rung.table.get("words", {})
+    reads_bytes = any(words.get(name) for name in ("language_model", "translation_model"))
+    return reads_bytes or words.get("char_model") != "none"
 
 
 def make_table(settings: LadderSettings, rows: Sequence[str], results: Sequence[tuple[Trial, Result]]) -> Table:
@@ -77,24 +121,27 @@ def make_table(settings: LadderSettings, rows: Sequence[str], results: Sequence[
     table = Table.of_series(f"Ladder of {settings.task.task}", rows, results, LEGEND, digits=2)
     last = [*table.columns][-1]
     estimates = estimate_cells(table.cells)
-    steps = [(row, below) for below, row in pairwise(rows) if below not in FLOORS]
-    contrasts = contrast_rows(steps, [last], estimates)
-    works = {rung.name: pretraining_work(rung.sources()) for rung in settings.rungs()}
+    rungs = settings.rungs()
+    contrasts = contrast_rows([(rung.name, rung.over) for rung in rungs if rung.over], [last], estimates)
+    works = {rung.name: pretraining_work(rung.sources()) for rung in rungs}
     minutes = {
         row: sum(times) / len(times) / 60
         for row in rows
         if (times := [result.seconds for trial, result in results if trial.row == row])
     }
-    published = {rung.name: rung.published for rung in settings.rungs() if rung.published is not None}
-    is_conll = settings.task.task == "conll2003"
+    data_set = settings.published or settings.task.task
+    published = {rung.name: figure for rung in rungs if (figure := rung.step.published.get(data_set)) is not None}
+    rates = {row: cell.learning_rate for (row, column), cell in table.cells.items() if column == "dev"}
     return replace(
         table,
-        figures={row: {last: figure} for row, figure in published.items()} if is_conll else {},
+        figures={row: {last: figure} for row, figure in published.items()},
         figure_splits={} if last == "test" else {(row, last): "test" for row in published},
         estimates=estimates,
         contrasts=contrasts,
         details={
-            "step up": {one.row: str(one) for one in contrasts},
+            "step up": {one.row: f"{one} ({one.baseline})" for one in contrasts},
+            "rate": {rung.name: f"{rates[rung.name]:g}" for rung in rungs if rates.get(rung.name)},
+            "capitals": {rung.name: "yes" if reads_capitals(rung) else "no" for rung in rungs},
             "tokens before": {row: format_tokens(work) for row, work in works.items()},
             "minutes before": {row: format_minutes(work) for row, work in works.items()},
             "minutes": {row: f"{value:.1f}" for row, value in minutes.items()},

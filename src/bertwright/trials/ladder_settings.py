@@ -5,32 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from bertwright.base.files import read_json
-from bertwright.base.settings import check_limit, check_minimum, from_table, merge, to_table
+from bertwright.base.settings import (
+    check_choice,
+    check_distinct,
+    check_limit,
+    check_minimum,
+    from_table,
+    merge,
+    to_table,
+)
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.interop.model_files import check_model, locate_config, model_folder
-from bertwright.systems.registry import ladder_steps
+from bertwright.interop.model_files import check_model
+from bertwright.systems.registry import LadderStep, ladder_steps
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.tagging import Tagging
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.run_folder import check_run_directory
+from bertwright.trials.probe_settings import ProbeSettings
 
 RESUME_OVERRIDES = ("run", "resume", "linear_floor", "device")
-FLOOR = "most frequent answer"
+FLOOR, FEATURES = "most frequent answer", "features"
 
 
 class Rung(NamedTuple):
     """A system of the ladder."""
 
-    name: str
-    published: float | None
-    """F1 on the test set of CoNLL-2003, in percent, of the paper that introduced it."""
+    step: LadderStep
     table: Mapping[str, Any]
     """Its own settings, as a TOML table of fine-tuning."""
-    is_frozen: bool = False
-    """True if all layers of the model keep their weights, so that only the head is trained."""
+    over: str | None
+    """The system from which it differs in what its name says alone; None: there is none."""
+
+    @property
+    def name(self) -> str:
+        return self.step.name
 
     def sources(self) -> list[str]:
         """Return the folders and files of everything trained that the system starts from."""
@@ -67,7 +77,11 @@ class LadderSettings:
     bert: str | None = None
     """Run, folder or hub name of a BERT: from random weights, with frozen layers, and fine-tuned."""
     seeds: int = 5
-    """Runs per rung, with seeds from 0."""
+    """Runs per rung and rate, with seeds from 0."""
+    learning_rates: tuple[float, ...] = (1e-4, 5e-4, 2e-3, 1e-2)
+    """Peak rates of every rung; the table shows the one with the best mean on dev."""
+    published: Literal["conll2003", "trec6"] | None = None
+    """Data set whose published figures stand beside the scores. Unset: conll2003 with --task conll2003, else none."""
     word_epochs: float = 20.0
     """Passes over the training examples for models of whole words, which start from random weights."""
     epochs: float | None = None
@@ -85,12 +99,14 @@ class LadderSettings:
         check_minimum(self, 1, "seeds", "limit")
         check_limit(self, "above 0 and up to 10,000", "word_epochs", "epochs")
         check_limit(self, "from 0 to below 1", "validation_fraction")
+        check_limit(self, "above 0", "learning_rates")
+        check_distinct(self, "learning_rates")
+        check_choice(self, "published")
 
     def rungs(self) -> list[Rung]:
         """Return the systems from the lowest to the highest.
 
-        Published: Collobert et al. 2011, Ma & Hovy 2016 (tables 3 and 6), Peters et al. 2017 and 2018, Devlin et al.
-        2019 (table 7).
+        All that read a file of word vectors read new words by it.
         """
         is_tagging = isinstance(self.task.build_task(), Tagging)
         rungs, kinds = list[Rung](), ("all", "tagging" if is_tagging else "texts")
@@ -102,11 +118,15 @@ class LadderSettings:
                 if (value := getattr(self, option)) is not None:
                     part, _, setting = name.rpartition(".")
                     table = merge(table, {part: {setting: value}} if part else {setting: value})
-            rungs.append(Rung(step.name, step.published, table, step.is_frozen))
+            if "vectors" in table.get("words", {}):
+                table = merge(table, {"words": {"unknown_words": "pretrained"}})
+            names = [rung.name for rung in rungs]
+            over = names[-1:] if step.over is None else [name for name in step.over if name in names]
+            rungs.append(Rung(step, table, next(iter(over), None)))
         return rungs
 
-    def finetune_settings(self, rung: Rung, seed: int) -> FinetuneSettings:
-        """Return the settings of one run: the system's own, with the ladder's folder, task, seed, device and limits.
+    def finetune_settings(self, rung: Rung, seed: int, rate: float) -> FinetuneSettings:
+        """Return the settings of one run: the system's own, with the ladder's task, seed, rate, device and limits.
 
         Where both set an option of the task, or the validation fraction, the system's counts.
         """
@@ -118,13 +138,34 @@ class LadderSettings:
         task["overrides"] = overrides | table.pop("overrides", {})
         tuning = {"head_init": "random"} | {"validation_fraction": self.validation_fraction, **table.pop("tuning", {})}
         tuning |= {} if self.limit is None else {"limit": self.limit}
-        if rung.is_frozen:
-            tuning["freeze_layers"] = count_layers(table["model"])
-        table |= {"run": str(self.run / "runs" / f"{slug(rung.name)}-seed{seed}"), "task": task, "tuning": tuning}
+        name = self.run_name(rung, seed, rate)
+        table |= {"run": str(self.run / "runs" / name), "task": task, "tuning": tuning}
+        table["optimizer"] = {"learning_rate": rate}
         table |= {"seed": seed, "linear_floor": False, "device": to_table(self.device)} | (
             {} if epochs is None else {"epochs": epochs}
         )
         return from_table(FinetuneSettings, table, "ladder")
+
+    def probe_settings(self, rung: Rung, seed: int, rate: float) -> ProbeSettings:
+        """Return the settings of a head on the states of a frozen model: all layers, summed with learned weights."""
+        settings = self.finetune_settings(rung, seed, rate)
+        return ProbeSettings(
+            settings.run,
+            settings.task,
+            settings.model,
+            self.validation_fraction,
+            self.limit,
+            representations=("sum-all",),
+            features=self.run / FEATURES,
+            seeds=(seed,),
+            learning_rates=(rate,),
+            epochs=max(round(self.word_epochs), 1),
+            device=self.device,
+        )
+
+    def run_name(self, rung: Rung, seed: int, rate: float) -> str:
+        """Return the folder's name of a run."""
+        return f"{slug(rung.name)}-rate{rate:g}-seed{seed}"
 
 
 def slug(name: str) -> str:
@@ -136,12 +177,6 @@ def slug(name: str) -> str:
     return "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
 
 
-def count_layers(model: str) -> int:
-    """Return the layers of a model by its config.json, without torch."""
-    values = read_json(locate_config(model_folder(model)))
-    return int(values.get("num_hidden_layers", values.get("num_layers", 12)))
-
-
 def check_inputs(settings: LadderSettings) -> None:
     """Check the folder and the models, without torch."""
     check_run_directory(settings, RESUME_OVERRIDES)
@@ -149,4 +184,4 @@ def check_inputs(settings: LadderSettings) -> None:
         if model is not None:
             check_model(model)
     for rung in settings.rungs():
-        settings.finetune_settings(rung, 0)
+        settings.finetune_settings(rung, 0, settings.learning_rates[0])

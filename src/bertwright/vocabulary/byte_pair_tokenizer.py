@@ -1,7 +1,8 @@
 """GPT's tokenizer: byte pairs with "</w>" after the last token of a word (Radford et al. 2018, section 4.1).
 
-Text is normalized, lowercased and split into words by BERT's rules, as `transformers`' `OpenAIGPTTokenizer` does; the
-released code uses ftfy and spaCy, which split a few words in another way. `tokenizers` merges the pairs.
+Text is normalized, lowercased (unless the vocabulary is cased) and split into words by BERT's rules, as `transformers`'
+`OpenAIGPTTokenizer` does; the released code uses ftfy and spaCy, which split a few words in another way. `tokenizers`
+merges the pairs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,9 @@ from bertwright.vocabulary.wordpiece_tokenizer import encode_with_offsets, flat_
 
 VOCAB, MERGES, DESCRIPTION, CONFIG = "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"
 TOKENIZER_CLASS = "OpenAIGPTTokenizer"
+# A cased vocabulary has the class that does what tokenizer.json says: `OpenAIGPTTokenizer` lowercases every text.
+KIND, CASED = "bertwright_kind", "cased-byte-pairs"
+CASED_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast", KIND: CASED}
 # Names in tokenizer_config.json, and the tokens; the layout's have the names of OpenAI's code.
 UNK = {"unk_token": "<unk>"}
 LAYOUT_TOKENS = {"bos_token": "_start_", "sep_token": "_delimiter_", "cls_token": "_classify_"}
@@ -41,15 +45,19 @@ class BytePairTokenizer(TextTokenizer):
     extract). A vocabulary without these tokens, such as OpenAI's, gets them as its last ids.
     """
 
-    lowercase: ClassVar[bool] = True
-
     def __init__(
-        self, ids: Mapping[str, int], merges: Sequence[Pair], source: str, special: Mapping[str, str] | None = None
+        self,
+        ids: Mapping[str, int],
+        merges: Sequence[Pair],
+        source: str,
+        special: Mapping[str, str] | None = None,
+        lowercase: bool = True,
     ) -> None:
         """Build a tokenizer; `special`: special tokens by their names in tokenizer_config.json.
 
         Raises ValueError, naming `source`, for ids that are not distinct, and for merges with an unknown token.
         """
+        self._lowercase = lowercase
         names = SPECIAL_TOKENS | dict(special or {})
         _check_ids(ids, source)
         if names["unk_token"] not in ids:
@@ -67,6 +75,7 @@ class BytePairTokenizer(TextTokenizer):
             complete[names[name]] for name in (*UNK, *LAYOUT_TOKENS)
         )
         self._raw = _make_backend(complete, self.merges, names["unk_token"], source)
+        self._raw.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -81,8 +90,10 @@ class BytePairTokenizer(TextTokenizer):
             token = value.get("content") if isinstance(value, dict) else value
             if token is not None:
                 special[name] = _check_token(config_path, name, token)
+        lowercase = config.get(KIND) != CASED
         if (folder / VOCAB).is_file():
-            return cls(read_ids(folder / VOCAB), read_merges(folder / MERGES), str(folder / VOCAB), special)
+            merges = read_merges(folder / MERGES)
+            return cls(read_ids(folder / VOCAB), merges, str(folder / VOCAB), special, lowercase)
         path = folder / DESCRIPTION
         if not path.is_file():
             raise FileNotFoundError(f"{folder}: neither {VOCAB} with {MERGES} nor {DESCRIPTION} is there; copy them")
@@ -93,10 +104,14 @@ class BytePairTokenizer(TextTokenizer):
             pairs = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model["merges"]]
         except (KeyError, TypeError):
             raise ValueError(f"{path}: expected byte pairs with a vocabulary and merges; copy the file again") from None
-        return cls(ids, pairs, str(path), special)
+        return cls(ids, pairs, str(path), special, lowercase)
 
     def __reduce__(self) -> tuple[Callable[..., BytePairTokenizer], tuple[Any, ...]]:
-        return BytePairTokenizer, (self._ids, self.merges, "vocabulary", self.names)  # for worker processes
+        return BytePairTokenizer, (self._ids, self.merges, "vocabulary", self.names, self.lowercase)  # workers
+
+    @property
+    def lowercase(self) -> bool:
+        return self._lowercase
 
     @property
     def special_ids(self) -> tuple[int, ...]:
@@ -110,8 +125,9 @@ class BytePairTokenizer(TextTokenizer):
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the tokens, the merges and the special tokens."""
-        return digest_bytes(json.dumps([self._ids, self.merges, self.names], sort_keys=True).encode())
+        """Digest of the tokens, the merges, the special tokens and, if it is cased, of this."""
+        case = [] if self.lowercase else ["cased"]
+        return digest_bytes(json.dumps([self._ids, self.merges, self.names, *case], sort_keys=True).encode())
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
         return flat_ids(self._raw, texts)
@@ -141,7 +157,8 @@ class BytePairTokenizer(TextTokenizer):
     def save(self, folder: Path | str, max_length: int | None = None) -> None:
         """Write vocab.json, merges.txt, tokenizer.json and tokenizer_config.json, as `transformers` reads them."""
         folder = Path(folder)
-        config: dict[str, Any] = {"tokenizer_class": TOKENIZER_CLASS, **self.names}
+        kind = {"tokenizer_class": TOKENIZER_CLASS} if self.lowercase else CASED_CONFIG
+        config: dict[str, Any] = {**kind, **self.names}
         if max_length is not None:
             config["model_max_length"] = max_length
         write_json(folder / VOCAB, self._ids)
@@ -165,7 +182,6 @@ def _make_backend(ids: Mapping[str, int], merges: Sequence[Pair], unk_token: str
     except Exception as error:  # `tokenizers` raises nothing more specific
         raise ValueError(f"{source}: its merges do not fit ({error}); copy both files of one model") from None
     backend = tokenizers.Tokenizer(model)
-    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.BPEDecoder(suffix=WORD_END)
     return backend

@@ -35,4 +35,4 @@ def learn_byte_pairs(
         if progress is not None:
             progress(len(more))
     ids = {token: number for number, token in enumerate([*start, *learned])}
-    return BytePairTokenizer(ids, trainer.merges(), "vocabulary")
+    return BytePairTokenizer(ids, trainer.merges(), "vocabulary", lowercase=settings.lowercase)

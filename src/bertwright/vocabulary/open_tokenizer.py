@@ -11,7 +11,14 @@ from bertwright.base.description import Description
 from bertwright.base.files import local_folder, read_json
 from bertwright.base.foreign import check_links
 from bertwright.systems.registry import system_of_folder
-from bertwright.vocabulary.byte_pair_tokenizer import DESCRIPTION, TOKENIZER_CLASS, VOCAB, BytePairTokenizer
+from bertwright.vocabulary.byte_pair_tokenizer import (
+    CASED,
+    DESCRIPTION,
+    KIND,
+    TOKENIZER_CLASS,
+    VOCAB,
+    BytePairTokenizer,
+)
 from bertwright.vocabulary.general_tokenizer import GeneralTokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
@@ -21,6 +28,7 @@ from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 # that `model_type` in config.json names has the function; for all other folders, the content of the files decides.
 KINDS: dict[str, Callable[[Path], TextTokenizer]] = {
     TOKENIZER_CLASS: BytePairTokenizer.load,
+    CASED: BytePairTokenizer.load,
     f"{TOKENIZER_CLASS}Fast": BytePairTokenizer.load,  # of earlier versions of `transformers`
     WordTokenizer.__name__: WordTokenizer.load,
 }
@@ -34,7 +42,8 @@ def open_tokenizer(folder_or_file: Path | str, lowercase: bool | None = None) ->
     path = local_folder(Path(folder_or_file))
     check_links(path)
     kind = None
-    for name, field in (("tokenizer_config.json", "tokenizer_class"), ("config.json", "model_type")):
+    config = "tokenizer_config.json"
+    for name, field in ((config, KIND), (config, "tokenizer_class"), ("config.json", "model_type")):
         values = read_json(path / name) if (path / name).is_file() else {}
         kind = kind or (values.get(field) if isinstance(values, dict) else None)
     if isinstance(kind, str) and kind in KINDS:

@@ -122,6 +122,11 @@ class TextTokenizer(ABC):
         """Largest id + 1: the number of tokens if each id has one."""
         return len(self.tokens)
 
+    @property
+    def num_ids(self) -> int:
+        """Number of ids in a token store: more than `vocab_size` if a model reads words that it does not predict."""
+        return self.vocab_size
+
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {token: number for number, token in enumerate(self.tokens) if token}

@@ -188,18 +188,24 @@ class VectorFile:
         return rows
 
 
+def find_vectors(path: Path | str) -> Path:
+    """Return the file of word vectors, also of a run. Raises ValueError for a folder without one."""
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    files = [path / name for name in RUN_FILES if (path / name).is_file()]
+    if not files:
+        raise ValueError(f"{path}: expected word vectors, got a folder without {' and '.join(RUN_FILES)}")
+    return files[0]
+
+
 def load_vectors(path: Path | str) -> VectorFile:
     """Open word vectors: a file in any format of `vector_formats`, fastText's .bin, or a run of `word-vectors`.
 
     Words that are not UTF-8 and words that occur again are left out, with a warning. Raises ValueError with the line
     for lines of another width, NaN and truncated files; FileNotFoundError if there is no such file.
     """
-    path = Path(path)
-    if path.is_dir():
-        files = [path / name for name in RUN_FILES if (path / name).is_file()]
-        if not files:
-            raise ValueError(f"{path}: expected word vectors, got a folder without {' and '.join(RUN_FILES)}")
-        path = files[0]
+    path = find_vectors(path)
     status = path.stat()
     source = {
         "version": CACHE_VERSION,

@@ -31,7 +31,7 @@ SPECIAL_TOKENS = ("<S>", "</S>", "<UNK>")
 KEYED = 1 << 31  # first number of words with a vector of their own; as int32, they are negative
 UNKNOWN_CHARACTER = 1  # 0 fills up a row
 NUM_SPECIAL_CHARACTERS = 2
-VOCABULARY, CONFIG = "vocab.txt", "tokenizer_config.json"
+VOCABULARY, RARE_WORDS, CONFIG = "vocab.txt", "rare_words.txt", "tokenizer_config.json"
 DIGIT = re.compile(r"\d")
 # Letters and digits with marks inside, as in don't, well-known, U.N, 3,000; every other character is a word of its own.
 WORD = re.compile(r"\w+(?:['’.,-]\w+)*|\S")
@@ -87,14 +87,20 @@ class WordTokenizer(TextTokenizer):
 
     unk_id = UNKNOWN
 
-    def __init__(self, words: Sequence[str], characters: str, rules: WordRules) -> None:
-        """Use words in the order of their ids, without special ones, in normal form; `characters`: by their ids."""
+    def __init__(self, words: Sequence[str], characters: str, rules: WordRules, rare: Sequence[str] = ()) -> None:
+        """Use words in the order of their ids, without special ones, in normal form; `characters`: by their ids.
+
+        `rare`: words that a language model reads by their bytes and does not predict; in a token store, their ids
+        follow the vocabulary's.
+        """
         self.rules = rules
         self.characters = characters
         special = (*SPECIAL_TOKENS, *(CLASSES if rules.unknown_words == "class" else ()))
         self.tokens = (*special, *words)
         self.num_special = len(special)
         self._numbers = {word: number for number, word in enumerate(words, self.num_special)}
+        self.rare = tuple(rare)
+        self._rare_numbers = {word: number for number, word in enumerate(rare, len(self.tokens))}
         self._character_ids = {character: n for n, character in enumerate(characters, NUM_SPECIAL_CHARACTERS)}
 
     @classmethod
@@ -123,16 +129,21 @@ class WordTokenizer(TextTokenizer):
             raise ValueError(f"{path}: characters: expected a text, got {characters!r}; restore the file")
         tokens = read_utf8(folder / VOCABULARY).split("\n")[:-1]
         special = len(cls([], "", rules := convert(rules, WordRules, f"{path}: rules")).tokens)
-        tokenizer = cls(tokens[special:], characters, rules)
-        if tokenizer.tokens != tuple(tokens) or len({*tokens}) < len(tokens):
+        rare = read_utf8(folder / RARE_WORDS).split("\n")[:-1] if (folder / RARE_WORDS).is_file() else []
+        tokenizer = cls(tokens[special:], characters, rules, rare)
+        if len({*tokens, *rare}) < len(tokens) + len(rare):
+            raise ValueError(f"{folder}: {VOCABULARY}, {RARE_WORDS}: expected different words; restore both files")
+        if tokenizer.tokens != tuple(tokens):
             raise ValueError(
                 f"{folder / VOCABULARY}: expected {', '.join(SPECIAL_TOKENS)}, then different words; restore the file"
             )
         return tokenizer
 
     def save(self, folder: Path | str, max_length: int | None = None) -> None:
-        """Write vocab.txt with the words, and tokenizer_config.json with rules and characters."""
+        """Write vocab.txt and rare_words.txt with the words, and tokenizer_config.json with rules and characters."""
         write_text(Path(folder) / VOCABULARY, "".join(f"{token}\n" for token in self.tokens))
+        if self.rare:
+            write_text(Path(folder) / RARE_WORDS, "".join(f"{word}\n" for word in self.rare))
         values = {"tokenizer_class": type(self).__name__, "rules": asdict(self.rules), "characters": self.characters}
         write_json(Path(folder) / CONFIG, values)
 
@@ -152,7 +163,11 @@ class WordTokenizer(TextTokenizer):
 
     @cached_property
     def digest(self) -> str:
-        return digest_bytes("\n".join([*self.tokens, self.characters, str(self.rules)]).encode())
+        return digest_bytes("\n".join([*self.tokens, *self.rare, self.characters, str(self.rules)]).encode())
+
+    @property
+    def num_ids(self) -> int:
+        return self.vocab_size + len(self.rare)
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
         """Encode texts as N × (1 + W) ids, without special tokens. Raises ValueError for a lone surrogate."""
@@ -189,12 +204,13 @@ class WordTokenizer(TextTokenizer):
 
     def encode_numbers(self, texts: Sequence[str]) -> Ragged:
         words = [self._split(text, number) for number, text in enumerate(texts)]
-        numbers = [self._numbers.get(self.rules.normalize(word), UNKNOWN) for text in words for word in text]
+        known = self._rare_numbers | self._numbers if self.rare else self._numbers
+        numbers = [known.get(self.rules.normalize(word), UNKNOWN) for text in words for word in text]
         return Ragged(np.array(numbers, dtype=np.uint32), np.cumsum([0, *map(len, words)], dtype=np.int64))
 
     def token_rows(self) -> npt.NDArray[np.uint32]:
-        """Return the row of each token of the vocabulary, V × (1 + W)."""
-        rows = self._rows(self.tokens)
+        """Return the row of each id of a token store, with the rare words' after the vocabulary's: V' × (1 + W)."""
+        rows = self._rows([*self.tokens, *self.rare])
         rows[:, 0] = np.arange(len(rows))
         return rows
 

@@ -32,17 +32,16 @@ from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packed_lstm import as_factor, run_bilstm
 from bertwright.models.packing import TimeMajor, WordBatch
 from bertwright.systems.bilstm.bilstm import Texts, WordEmbeddings, draw_word_model
-from bertwright.systems.cove.mt_lstm import CoveConfig, Memory
+from bertwright.systems.cove.mt_lstm import Memory
 from bertwright.systems.elmo.elmo import ElmoConfig
-from bertwright.systems.language_model_states import LanguageModelStates
-from bertwright.systems.word_config import WordConfig
+from bertwright.systems.language_model_states import ContextConfig, LanguageModelStates
 from bertwright.systems.word_settings import EncoderRequest, LmLayers
 
 CHANNELS = 4  # linear maps of a maxout layer, of which the largest output counts
 
 
 @dataclass(frozen=True)
-class BcnConfig(WordConfig):
+class BcnConfig(ContextConfig):
     """Sizes of a `BcnEncoder` and its head."""
 
     num_layers: ClassVar[int] = 2
@@ -53,10 +52,7 @@ class BcnConfig(WordConfig):
     """Size of each direction's state, and of the ReLU layer."""
     reduction: int = 4
     """Factor by which the first maxout layer is smaller than its input (paper: 2, 4 or 8); the second one halves."""
-    language_model: ElmoConfig | CoveConfig | None = None
-    """A frozen model whose states are joined to the vectors of the words."""
     lm_layers: LmLayers = "top"
-    """mix: a learned mean of its layers (ELMo); top: its last one (CoVe)."""
     initializer_range: float = 0.03
     """σ of the head's initial weights."""
 
@@ -147,7 +143,7 @@ class BcnEncoder(TextEncoder):
         super().__init__(config)
         context = config.language_model
         self.embeddings = WordEmbeddings(config, reads_bytes=isinstance(context, ElmoConfig))
-        self.language_model = LanguageModelStates(context, config.lm_layers, [0]) if context else None
+        self.language_model = LanguageModelStates(config, [0]) if context else None
         input_size = config.input_size + (context.hidden_size if context else 0)
         self.layers = nn.ModuleList(
             [Reader(input_size, config.lstm_size), Integrators(config.hidden_size, config.texts)]
@@ -156,6 +152,14 @@ class BcnEncoder(TextEncoder):
 
     def draw(self, weight: Weight) -> None:
         draw_word_model(weight)
+
+    @property
+    def has_penalty(self) -> bool:
+        return self.language_model is not None and self.language_model.mix_penalty > 0
+
+    def penalty(self, batch: TaskBatch, states: Tensor) -> Tensor:
+        assert self.language_model is not None
+        return self.language_model.penalty(batch)
 
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bertwright.systems.cove.defaults import INPUTS, TRANSLATION_MODEL, WORDS
+from bertwright.systems.elmo.defaults import INPUTS as ELMO_INPUTS
+from bertwright.systems.elmo.defaults import LANGUAGE_MODEL, MIX
 from bertwright.systems.registry import LadderStep, System
 from bertwright.systems.word_settings import WordModel
 
@@ -17,14 +19,22 @@ BCN = System(
             summary="biattention between two texts, for sentences, pairs and questions (McCann et al. 2017)",
             encoder="bertwright.systems.bcn.bcn:new_encoder",
             words=WORDS | {"lstm_size": 300, "char_model": "none"},
-            words_with_vectors={"unknown_words": "pretrained", "freeze_vectors": True},
-            frozen=TRANSLATION_MODEL,
+            words_with={
+                "vectors": {"unknown_words": "pretrained", "freeze_vectors": True},
+                "language_model": MIX,
+            },
+            frozen=(TRANSLATION_MODEL, LANGUAGE_MODEL),
             needs_frozen=False,
             answers_questions=True,
         )
     },
     ladder=(
-        LadderStep(70, "BCN", {"architecture": "bcn"}, VECTORS, ("cove",), tasks="texts"),
-        LadderStep(80, "BCN + CoVe", {"architecture": "bcn"}, INPUTS, ("cove",), tasks="texts"),
+        LadderStep(70, "BCN", {"architecture": "bcn"}, VECTORS, ("vectors",), tasks="texts", over=()),
+        LadderStep(
+            80, "BCN + CoVe", {"architecture": "bcn"}, INPUTS, ("vectors", "cove"), {"trec6": 95.8}, ("BCN",), "texts"
+        ),
+        LadderStep(
+            85, "BCN + ELMo", {"architecture": "bcn"}, ELMO_INPUTS, ("vectors", "elmo"), over=("BCN",), tasks="texts"
+        ),
     ),
 )

@@ -5,6 +5,7 @@ T tokens, B sequences, M predicted positions, H hidden size, E size of the embed
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from bertwright.models.heads import Pooler
 from bertwright.models.initialization import initialize
 from bertwright.models.linear import Linear
 from bertwright.models.packing import TokenBatch
+from bertwright.models.token_scores import score_next_tokens
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 
@@ -80,6 +82,12 @@ class MaskedLanguageModel(EncoderModel):
     def token_logits(self, batch: Any, positions: Tensor) -> Tensor:
         """Compute the M × V float32 logits of the tokens at `positions` (M distinct int64 into T)."""
         return self.masked_token.logits(self.encoder(batch, positions), self.word_embeddings)
+
+    def score_tokens(self, batch: TokenBatch) -> Tensor:
+        if not self.config.is_causal or self.config.is_reversed:
+            return super().score_tokens(batch)
+        logits = partial(self.masked_token.logits, word_embeddings=self.word_embeddings)
+        return score_next_tokens(batch.packing, batch.input_ids, self.encoder(batch), logits)
 
 
 class BertForPretraining(MaskedLanguageModel):

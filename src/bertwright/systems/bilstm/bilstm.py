@@ -33,29 +33,23 @@ from bertwright.models.initialization import Weight, glorot_bound
 from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packed_lstm import as_factor, run_bilstm, run_directions
 from bertwright.models.packing import Packing, TimeMajor, WordBatch
-from bertwright.systems.cove.mt_lstm import CoveConfig
 from bertwright.systems.elmo.elmo import ElmoConfig
-from bertwright.systems.language_model_states import NUM_LETTERS, LanguageModelStates
+from bertwright.systems.language_model_states import NUM_LETTERS, ContextConfig, LanguageModelStates
 from bertwright.systems.word_config import WordConfig
-from bertwright.systems.word_settings import EncoderRequest, LmDirections, LmLayers
+from bertwright.systems.word_settings import EncoderRequest, LmDirections
 from bertwright.vocabulary.unknown_words import keyed_vectors
 
 CNN_WIDTH = 3  # characters per filter
 
 
 @dataclass(frozen=True)
-class BiLSTMConfig(WordConfig):
+class BiLSTMConfig(ContextConfig):
     """Sizes of a `BiLSTMEncoder`; the defaults are Ma & Hovy's (section 3.2)."""
 
     lstm_size: int = 200
     """Size of each direction's state."""
     num_layers: int = 1
     """LSTM layers."""
-    language_model: ElmoConfig | CoveConfig | None = None
-    """A frozen bidirectional language model, or encoder of a translation model, whose states are joined to the
-    words'."""
-    lm_layers: LmLayers = "mix"
-    """mix: a learned mean of its layers (ELMo); top: its last one (TagLM, CoVe)."""
     lm_places: tuple[int, ...] = (0,)
     """Where its states are joined: 0, to the vectors of the words; n, to the states of LSTM layer n."""
     lm_directions: LmDirections = "both"
@@ -64,7 +58,7 @@ class BiLSTMConfig(WordConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_minimum(self, 1, "lstm_size", "num_layers")
-        check_choice(self, "lm_layers", "lm_directions")
+        check_choice(self, "lm_directions")
         if not all(0 <= place <= self.num_layers for place in self.lm_places):
             raise ValueError(f"lm_places = {self.lm_places}: expected numbers from 0 to {self.num_layers}, the layers")
 
@@ -213,14 +207,20 @@ class BiLSTMEncoder(TextEncoder):
             for number in range(config.num_layers)
         )
         self.language_model = (
-            LanguageModelStates(config.language_model, config.lm_layers, config.lm_places, config.lm_directions)
-            if config.language_model
-            else None
+            LanguageModelStates(config, config.lm_places, config.lm_directions) if config.language_model else None
         )
         self.initialize(seed)
 
     def draw(self, weight: Weight) -> None:
         draw_word_model(weight)
+
+    @property
+    def has_penalty(self) -> bool:
+        return self.language_model is not None and self.language_model.mix_penalty > 0
+
+    def penalty(self, batch: TaskBatch, states: Tensor) -> Tensor:
+        assert self.language_model is not None
+        return self.language_model.penalty(batch)
 
     @property
     def num_dropout_sites(self) -> int:

@@ -9,6 +9,10 @@ from bertwright.systems.word_settings import WordModel
 
 ENCODER = "bertwright.systems.bilstm.bilstm:new_encoder"
 LINEAR: dict[str, Any] = {"overrides": {"tag_head": "linear"}}
+CRF = {"architecture": "bilstm-crf"}
+WORDS = {"char_model": "none", "lstm_layers": 2}
+CHARACTERS: dict[str, Any] = {"architecture": "bilstm", "words": {"lstm_layers": 2}}
+BASES = ("word vectors + characters", "+ characters")  # steps to which frozen models are added
 VECTORS = {"words.vectors": "vectors"}
 
 BILSTM = System(
@@ -22,14 +26,16 @@ BILSTM = System(
         ),
     },
     ladder=(  # Ma & Hovy 2016, tables 3 and 6
+        LadderStep(10, "BiLSTM", {"architecture": "bilstm", "words": WORDS}, tagging=LINEAR, over=()),
+        LadderStep(15, "+ CRF", {"architecture": "bilstm-crf", "words": WORDS}, tasks="tagging"),
+        LadderStep(20, "+ characters", CHARACTERS, tagging=CRF, published={"conll2003": 80.76}),
         LadderStep(
-            10, "BiLSTM, random vectors", {"architecture": "bilstm", "words": {"char_model": "none"}}, tagging=LINEAR
+            25, "word vectors", {"architecture": "bilstm", "words": WORDS}, VECTORS, ("vectors",), tagging=CRF,
+            over=("+ CRF", "BiLSTM"),
         ),
-        LadderStep(20, "+ characters", {"architecture": "bilstm"}, tagging=LINEAR),
-        LadderStep(30, "+ CRF", {"architecture": "bilstm-crf"}, published=80.76, tasks="tagging"),
         LadderStep(
-            40, "+ word vectors", {"architecture": "bilstm"}, VECTORS, ("vectors",), published=91.21,
-            tagging={"architecture": "bilstm-crf"},
+            30, "word vectors + characters", CHARACTERS, VECTORS, ("vectors",), tagging=CRF,
+            published={"conll2003": 91.21},
         ),
     ),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bertwright.systems.bilstm.defaults import BASES
 from bertwright.systems.registry import LadderStep, System
 from bertwright.systems.translation_records import TranslationRecord
 from bertwright.systems.word_settings import FrozenModel, WordModel
@@ -19,11 +20,12 @@ WORDS = {"lm_layers": "top", "lm_places": [0]}
 INPUTS = {"words.vectors": "vectors", "words.translation_model": "cove"}
 
 
-def translation_defaults(size: str, warmup_steps: int | None) -> dict[str, Any]:
+def translation_defaults(size: str, warmup_steps: int) -> dict[str, Any]:
     """Return the settings with which the translation model is trained, as a TOML table."""
     optimizer = {
         "learning_rate": 2e-3,
         "warmup_ratio": 0.02,
+        "warmup_steps": None,
         "schedule": "linear",
         "beta2": 0.999,
         "max_grad_norm": 5.0,
@@ -40,8 +42,8 @@ COVE = System(
             summary="two layers, with the states of --translation-model before them (McCann et al. 2017)",
             encoder="bertwright.systems.bilstm.bilstm:new_encoder",
             words=WORDS | {"lstm_layers": 2},
-            words_with_vectors={"unknown_words": "pretrained"},
-            frozen=TRANSLATION_MODEL,
+            words_with={"vectors": {"unknown_words": "pretrained"}},
+            frozen=(TRANSLATION_MODEL,),
         )
     },
     translation={
@@ -57,5 +59,5 @@ COVE = System(
             reads_words=True,
         )
     },
-    ladder=(LadderStep(60, "CoVe", {"architecture": "cove"}, INPUTS, ("cove",)),),
+    ladder=(LadderStep(60, "CoVe", {"architecture": "cove"}, INPUTS, ("cove",), over=BASES),),
 )

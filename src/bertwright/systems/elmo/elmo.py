@@ -28,12 +28,14 @@ from bertwright.models.initialization import Weight, glorot_bound, initialize
 from bertwright.models.linear import make_dropout
 from bertwright.models.packed_lstm import Clips, ProjectedLSTM, as_factor
 from bertwright.models.packing import TimeMajor, WordBatch
+from bertwright.models.token_scores import score_next_tokens
 from bertwright.systems.elmo.defaults import FILTERS, SIZES, Filters
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES, mark_rows
 from bertwright.vocabulary.word_tokenizer import BEGIN, END
 
 CARRY_BIAS = -2.0  # of the highway layers' gates: at first, they mostly hand on their input
+CONVOLUTION_RANGE = 0.05  # initial weights of the convolutions are uniform in ± this
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class ElmoEncoder(TextEncoder):
         return self
 
     def draw(self, weight: Weight) -> None:
-        """Draw characters in ±1, convolutions in ±√(1 / fan-in), LSTMs by Glorot's bound for each gate.
+        """Draw characters in ±1, convolutions in ±0.05, LSTMs by Glorot's bound for each gate.
 
         Linear layers: normal with σ = √(1 / columns). Biases are 0, the forget gates' 1, the highway gates' −2.
         """
@@ -196,7 +198,7 @@ class ElmoEncoder(TextEncoder):
         elif isinstance(owner, nn.Linear):
             weight.draw_normal(owner.in_features**-0.5)
         else:
-            weight.draw_uniform(values[0].numel() ** -0.5 if isinstance(owner, nn.Conv1d) else 1.0)
+            weight.draw_uniform(CONVOLUTION_RANGE if isinstance(owner, nn.Conv1d) else 1.0)
 
     @property
     def num_dropout_sites(self) -> int:
@@ -249,6 +251,11 @@ class BidirectionalLM(EncoderModel):
         """Compute the forward states at the first positions and the backward states at the second ones, M × P."""
         forward, backward = self.encoder(batch).chunk(2, 1)
         return torch.cat([forward[positions[0]], backward[positions[1]]])
+
+    def score_tokens(self, batch: WordBatch) -> Tensor:
+        """Compute log p of each word by the forward direction; as an answer, a rare word is the unknown one."""
+        forward = self.encoder(batch).chunk(2, 1)[0]
+        return score_next_tokens(batch.packing, batch.rows[:, 0], forward, self.softmax)
 
     def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Compute `scale` × the summed cross entropy over the whole vocabulary, and the number correct."""

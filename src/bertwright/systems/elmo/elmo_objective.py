@@ -6,23 +6,25 @@ M predictions of both directions together, P projection size, V vocabulary size,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from bertwright.base.example_order import uniform
-from bertwright.objectives.data import StepTexts, StoreExamples
+from bertwright.objectives.data import StepTexts, StoreExamples, count_tokens, entropy
 from bertwright.objectives.language_model_objective import (
     language_model_columns,
     load_first_model,
 )
 from bertwright.objectives.masking import causal_lm_targets
 from bertwright.objectives.store_objective import StoreObjective
+from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import TextTokenizer
+from bertwright.vocabulary.word_tokenizer import UNKNOWN, WordTokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -102,29 +104,48 @@ class BidirectionalBatch:
         return replace(self, input=self.input.to(device), positions=(forward, backward), labels=labels)
 
 
+class WordExamples(StoreExamples[BidirectionalBatch]):
+    """Examples of words, of which those beyond the vocabulary are read and predicted as the unknown word."""
+
+    def measure_baseline(self) -> float:
+        counts, size = count_tokens(self.store), self.tokenizer.vocab_size
+        counts[UNKNOWN] += counts[size:].sum()
+        return entropy(counts[:size])
+
+
 class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "BidirectionalLM"]):
     """Two language models with one table of words (Peters et al. 2018, section 3.1)."""
 
     name: ClassVar[str] = "bilm"
     summary: ClassVar[str] = "every next and every previous word"
     model_options = ("size", "num_layers", "hidden_dropout")
+    # Batch, norm of gradients and no decay: bilm-tf, whose 20 words per row are 32 here, because no state is handed to
+    # the next step. Adam takes the place of Adagrad; its rate is bertwright's own.
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "data": {"max_length": 32, "batch_size": 128, "short_seq_prob": 0.0},
+        "long": {"long_ratio": 0.0},
+        "optimizer": {
+            "learning_rate": 1e-3, "bias_correction": True, "weight_decay": 0.0, "max_grad_norm": 10.0,
+        },
+    }  # fmt: skip
     columns = language_model_columns("bidirectional LM")
+    vocab_size: int
+    """V, words that are predicted; set on the copy that `open_examples` makes, as the next field."""
     token_rows: np.ndarray
-    """V × (1 + W), id and bytes of each word of the vocabulary; set on the copy that `open_examples` makes."""
+    """Id and bytes of each word of the store, 1 + W numbers: the vocabulary's V, then the rarer ones."""
 
     def open_examples(
         self, folder: Path, tokenizer: TextTokenizer, phases: Sequence[DataSettings], verify: bool = False
     ) -> list[StoreExamples[BidirectionalBatch]]:
-        from bertwright.vocabulary.word_tokenizer import WordTokenizer
-
         if not isinstance(tokenizer, WordTokenizer) or not tokenizer.rules.bytes:
             raise ValueError(
                 f"{folder.parent}: expected a vocabulary of words with their bytes, got another; make one with "
                 "bertwright vocabulary --algorithm words, and prepare the text again"
             )
         reader = copy(self)
-        reader.token_rows = tokenizer.token_rows()
-        return StoreObjective.open_examples(reader, folder, tokenizer, phases, verify)
+        reader.vocab_size, reader.token_rows = tokenizer.vocab_size, tokenizer.token_rows()
+        store = TokenStore.open(folder, tokenizer.digest, verify=verify)
+        return [WordExamples(store, tokenizer, settings, reader) for settings in phases]
 
     def count_predictions(self, lengths: np.ndarray, settings: DataSettings) -> np.ndarray:
         return 2 * (lengths - 1)
@@ -134,14 +155,14 @@ class BidirectionalLanguageModel(StoreObjective[BidirectionalBatch, "Bidirection
 
         from bertwright.models.packing import WordBatch
 
-        vocab_size = len(self.token_rows)
-        number = min(MAX_SAMPLED, vocab_size // SAMPLED_SHARE)
-        sampled = SampledWords.draw(vocab_size, number, step.mask_key) if number >= MIN_SAMPLED else None
+        number = min(MAX_SAMPLED, self.vocab_size // SAMPLED_SHARE)
+        sampled = SampledWords.draw(self.vocab_size, number, step.mask_key) if number >= MIN_SAMPLED else None
         batches = []
         for sequences in micro_batches:
             tokens, packed = step.pack(sequences, step.ids)
             ids, lengths = step.ids[tokens], packed.packing.lengths
-            targets = [causal_lm_targets(ids, lengths, is_reversed) for is_reversed in (False, True)]
+            words = np.where(ids < self.vocab_size, ids, UNKNOWN)
+            targets = [causal_lm_targets(words, lengths, is_reversed) for is_reversed in (False, True)]
             forward, backward = (torch.from_numpy(direction.positions) for direction in targets)
             batches.append(
                 BidirectionalBatch(

@@ -31,5 +31,5 @@ GPT = System(
     objectives={"causal": "bertwright.systems.gpt.gpt_objective:GptObjective"},
     finetune_rate=FINETUNE_RATE,
     finetune_defaults=finetune_defaults,
-    ladder=(LadderStep(110, "GPT, fine-tuned", {}, {"model": "gpt"}, ("gpt",)),),
+    ladder=(LadderStep(110, "GPT, fine-tuned", {}, {"model": "gpt"}, ("gpt",), over=()),),
 )

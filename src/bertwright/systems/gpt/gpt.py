@@ -27,6 +27,7 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import LinearHead, TaskHead
 from bertwright.models.linear import make_dropout
 from bertwright.models.packing import Packing, TokenBatch
+from bertwright.models.token_scores import score_next_tokens
 from bertwright.systems.bert.bert_config import Activation, BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder, Layer
 
@@ -123,6 +124,7 @@ class GptEncoder(BertEncoder):
 class GptLanguageModel(EncoderModel):
     """The model of pre-training: an encoder, whose word vectors are its head."""
 
+    reads_marks: ClassVar[bool] = False
     encoder: GptEncoder
 
     def __init__(self, config: GptConfig, seed: int = 0) -> None:
@@ -135,6 +137,9 @@ class GptLanguageModel(EncoderModel):
     def forward(self, batch: TokenBatch) -> Tensor:
         """Compute the logits of the token after each token, T × V float32."""
         return self.encoder.logits(self.encoder(batch))
+
+    def score_tokens(self, batch: TokenBatch) -> Tensor:
+        return score_next_tokens(batch.packing, batch.input_ids, self.encoder(batch), self.encoder.logits)
 
 
 class CachedGpt:

@@ -17,9 +17,9 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def translation_defaults(size: str, warmup_steps: int | None) -> dict[str, Any]:
-    """Return the learning rate of section 5.3, as a TOML table; nothing for values that are reported elsewhere."""
-    if size not in SIZES or warmup_steps is None:
+def translation_defaults(size: str, warmup_steps: int) -> dict[str, Any]:
+    """Return the learning rate of section 5.3, as a TOML table; nothing for a size that is reported elsewhere."""
+    if size not in SIZES:
         return {}
     return {"optimizer": {"learning_rate": (SIZES[size]["hidden_size"] * max(warmup_steps, 1)) ** -0.5}}
 

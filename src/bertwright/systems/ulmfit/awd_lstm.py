@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -32,8 +33,9 @@ from bertwright.models.initialization import Weight, uniform_by_size
 from bertwright.models.linear import Linear
 from bertwright.models.packed_lstm import LstmValues, as_factor, run_lstm
 from bertwright.models.packing import Packing, TimeMajor, TokenBatch, WordBatch
-from bertwright.models.pooling import pool_states
-from bertwright.systems.ulmfit.defaults import SIZES
+from bertwright.models.pooling import PoolingName, pool_states
+from bertwright.models.token_scores import score_next_tokens
+from bertwright.systems.ulmfit.defaults import ACTIVATION_PENALTY, SIZES, SLOWNESS_PENALTY
 
 DROPOUTS = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout", "output_dropout")
 MAX_DROPOUT = 0.9
@@ -72,7 +74,9 @@ class AwdLstmConfig:
     bptt: int = 70
     """Steps over which gradients flow back (BPTT, and BPT3C in the classifier)."""
     pooled_tokens: int = 1400
-    """Last tokens of a text that the classifier pools."""
+    """Last tokens of a text, in the order of reading, that the classifier pools."""
+    is_reversed: bool = False
+    """True if the model reads from right to left."""
     initializer_range: float = 0.02
     """Standard deviation of the initial weights of new heads."""
     max_positions: int = 100_000
@@ -137,7 +141,7 @@ class Reading(NamedTuple):
 
 
 class AwdLstmEncoder(TextEncoder):
-    """Word vectors, and LSTM layers that read them from left to right."""
+    """Word vectors, and LSTM layers that read them from left to right or, if `is_reversed`, from right to left."""
 
     model_type: ClassVar[str] = "awd-lstm"
     config: AwdLstmConfig
@@ -166,6 +170,17 @@ class AwdLstmEncoder(TextEncoder):
         """Return the head of sentence-level tasks; others have a linear layer."""
         return ConcatPoolingHead(spec, self.config) if spec.reads_sequence_state else None
 
+    @property
+    def has_penalty(self) -> bool:
+        return True
+
+    def penalty(self, batch: TaskBatch, states: Tensor) -> Tensor:
+        """Compute a micro-batch's share of α · mean(h²) + β · mean((h_t − h_t+1)²), as in the released classifier."""
+        follows = batch.packing.position_ids[1:] > 0
+        differences = states.diff(dim=0)[follows].square().sum() / max(batch.num_next_tokens, 1)
+        squares = states.square().sum() / (batch.num_next_tokens + batch.num_sequences)
+        return (ACTIVATION_PENALTY * squares + SLOWNESS_PENALTY * differences) / states.shape[1]
+
     def hidden_states(
         self, batch: TokenBatch | WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
     ) -> list[Tensor]:
@@ -193,7 +208,8 @@ class AwdLstmEncoder(TextEncoder):
         # The key of a locked mask is the first token of the sequence, of a mask of rows the word.
         starts = packing.first_positions.repeat_interleave(packing.cu_seqlens.diff().long())  # T
         locked = order.pack(starts) + packing.first_token
-        time_ids = order.pack(ids)
+        mirror = order.mirror if config.is_reversed else slice(None)
+        time_ids = order.pack(ids)[mirror]
 
         def drop_at(rate: float, keys: Tensor | None) -> Dropout | None:
             return Dropout(rate, packing.dropout_seed, 0, keys) if self.training and rate else None
@@ -213,7 +229,8 @@ class AwdLstmEncoder(TextEncoder):
             rate = config.output_dropout if number + 1 == config.num_layers else config.hidden_dropout
             time_outputs.append(dropout(values.states, drop_at(rate, locked), 3 + 2 * number))
             last.append(values.detach_last(sizes[-1]))
-        return Reading([order.unpack(output) for output in time_outputs], order.unpack(values.states), last)
+        outputs = [order.unpack(output[mirror]) for output in time_outputs]
+        return Reading(outputs, order.unpack(values.states[mirror]), last)
 
 
 class ConcatPoolingHead(TaskHead):
@@ -228,6 +245,7 @@ class ConcatPoolingHead(TaskHead):
     def __init__(self, spec: HeadSpec, config: AwdLstmConfig) -> None:
         super().__init__(spec)
         self.pooled_tokens, self.dropouts = config.pooled_tokens, config.classifier_dropouts
+        self.is_reversed = config.is_reversed
         self.pooled_norm = BatchNorm(3 * config.hidden_size)
         self.dense = Linear(3 * config.hidden_size, config.classifier_size)
         self.dense_norm = BatchNorm(config.classifier_size)
@@ -238,10 +256,14 @@ class ConcatPoolingHead(TaskHead):
         packing = batch.packing
         drop = drop and drop.select(packing.first_positions)
         if packing.max_seqlen > self.pooled_tokens:
-            left = packing.position_ids + self.pooled_tokens
-            states = states[left >= packing.cu_seqlens.diff().repeat_interleave(packing.cu_seqlens.diff().long())]
+            lengths = packing.cu_seqlens.diff().long()
+            read_before = packing.position_ids + 1
+            if not self.is_reversed:
+                read_before = lengths.repeat_interleave(lengths) - packing.position_ids
+            states = states[read_before <= self.pooled_tokens]
             packing = Packing.of(packing.lengths.clip(max=self.pooled_tokens)).to(states.device)
-        pooled = self.pooled_norm(pool_states(states, packing, ("lasttoken", "max", "mean")))
+        last: PoolingName = "cls" if self.is_reversed else "lasttoken"
+        pooled = self.pooled_norm(pool_states(states, packing, (last, "max", "mean")))
         first, second = (drop and drop._replace(rate=rate) for rate in self.dropouts)
         hidden = torch.relu(self.dense(dropout(pooled, first, 0)))
         logits: Tensor = self.classifier(dropout(self.dense_norm(hidden), second, 1))
@@ -296,6 +318,14 @@ class AwdLstmLanguageModel(EncoderModel):
         """Return the depth of a parameter; the table is at the top, because it is the softmax's as well."""
         depth = super().depth_of(parameter)
         return depth if depth > 0 else self.encoder.head_depth
+
+    def score_tokens(self, batch: TokenBatch | WordBatch) -> Tensor:
+        if self.config.is_reversed:
+            return super().score_tokens(batch)
+        ids = batch.rows[:, 0] if isinstance(batch, WordBatch) else batch.input_ids
+        table = self.encoder.embeddings.word.weight
+        logits = partial(F.linear, weight=table, bias=self.softmax_bias)
+        return score_next_tokens(batch.packing, ids, self.encoder(batch), logits)
 
     def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Compute `scale` × the summed cross entropy of M × H states, and the number correct."""

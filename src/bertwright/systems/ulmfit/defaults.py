@@ -8,6 +8,8 @@ from bertwright.systems.finetune_request import FinetuneRequest
 from bertwright.systems.registry import LadderStep, System
 
 FINETUNE_RATE = 0.01  # section 4.1
+ACTIVATION_PENALTY = 2.0  # α of activation regularization
+SLOWNESS_PENALTY = 1.0  # β of temporal activation regularization
 LAYERWISE_DECAY = 0.385  # 1 / 2.6 (section 3.2)
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"embedding_size": 64, "lstm_size": 128, "num_layers": 2},
@@ -35,9 +37,12 @@ ULMFIT = System(
     name="ulmfit",
     summary="ULMFiT (Howard & Ruder 2018), an AWD-LSTM on words",
     folders={"awd-lstm": "bertwright.systems.ulmfit.awd_lstm:FOLDER"},
-    objectives={"recurrent": "bertwright.systems.ulmfit.ulmfit_objective:RecurrentLanguageModel"},
+    objectives={
+        "recurrent": "bertwright.systems.ulmfit.ulmfit_objective:RecurrentLanguageModel",
+        "recurrent-rtl": "bertwright.systems.ulmfit.ulmfit_objective:BackwardLanguageModel",
+    },
     sizes=SIZES,
     finetune_rate=FINETUNE_RATE,
     finetune_defaults=finetune_defaults,
-    ladder=(LadderStep(100, "ULMFiT", {}, {"model": "ulmfit"}, ("ulmfit",)),),
+    ladder=(LadderStep(100, "ULMFiT", {}, {"model": "ulmfit"}, ("ulmfit",), {"trec6": 96.4}, over=()),),
 )

@@ -34,7 +34,7 @@ class StreamText(NamedTuple):
     """The text of some streams in a step."""
 
     ids: np.ndarray
-    """S × (N + 1): each token but the last is read, and predicts the next one."""
+    """S × (N + 1): each token but the last one in the order of reading predicts the next one."""
     streams: slice
     """These streams among all of the step."""
     num_streams: int
@@ -47,9 +47,14 @@ class StreamText(NamedTuple):
 class Streams(StoreData):
     """The streams of a store for one set of settings."""
 
-    def __init__(self, store: TokenStore, tokenizer: TextTokenizer, settings: DataSettings) -> None:
-        """Raise ValueError for a store that has no two tokens for each stream. `tokenizer`: the store's."""
-        self.store, self.settings = store, settings
+    def __init__(
+        self, store: TokenStore, tokenizer: TextTokenizer, settings: DataSettings, is_reversed: bool = False
+    ) -> None:
+        """Raise ValueError for a store that has no two tokens for each stream. `tokenizer`: the store's.
+
+        `is_reversed`: the circle is read from its end; the tokens of a step keep the order of the text.
+        """
+        self.store, self.settings, self.is_reversed = store, settings, is_reversed
         self.first, self.last = tokenizer.layout.first, tokenizer.layout.last
         self._document_tokens = store.sentence_starts[store.document_starts].astype(np.int64)
         # Begin of each document in the circle: two special tokens for each document before it.
@@ -111,7 +116,8 @@ class Streams(StoreData):
             yield StreamText(self.read(starts + begin, end - begin + 1), slice(0, streams), streams, begin == 0, 0)
 
     def read(self, starts: Ints, length: int) -> np.ndarray:
-        """Read tokens of the circle: S starts → S × length int64."""
+        """Read tokens of the circle: S starts, in the order of reading → S × length int64."""
+        starts = -starts - length if self.is_reversed else starts
         places = (starts[:, None] + np.arange(length)).reshape(-1) % self.size
         documents = np.searchsorted(self._document_places, places, side="right") - 1
         within = places - self._document_places[documents]

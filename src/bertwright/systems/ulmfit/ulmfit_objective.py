@@ -18,6 +18,7 @@ from bertwright.objectives.language_model_objective import (
     load_kind,
 )
 from bertwright.objectives.objective import Objective
+from bertwright.systems.ulmfit.defaults import ACTIVATION_PENALTY, SLOWNESS_PENALTY
 from bertwright.systems.ulmfit.streams import Streams, StreamText
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.tokenizer import TextTokenizer
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from bertwright.systems.ulmfit.awd_lstm import AwdLstmLanguageModel
     from bertwright.training.fit import CarriedState
     from bertwright.training.loop import LossOutput
-
-ACTIVATION_PENALTY = 2.0  # α of activation regularization
-SLOWNESS_PENALTY = 1.0  # β of temporal activation regularization
 
 
 @dataclass(frozen=True)
@@ -77,23 +75,27 @@ class StreamExamples(Streams):
         """Return the micro-batches of a step, each of `micro_batch_size` streams. States belong to one rank."""
         size = self.settings.batch_size
         starts = range(0, size, micro_batch_size or size)
-        return [make_batch(self.read_step(step, range(at, min(at + starts.step, size)))) for at in starts]
+        texts = (self.read_step(step, range(at, min(at + starts.step, size))) for at in starts)
+        return [make_batch(text, self.is_reversed) for text in texts]
 
     def validation_batches(self, sequences: int, micro_batch_size: int = 64) -> Iterator[StreamBatch]:
         """Yield the text from its begin, up to a number of sequences, the same in every run."""
-        return map(make_batch, self.read_validation(sequences))
+        return (make_batch(text, self.is_reversed) for text in self.read_validation(sequences))
 
 
-def make_batch(text: StreamText) -> StreamBatch:
-    """Pack streams side by side."""
+def make_batch(text: StreamText, is_reversed: bool = False) -> StreamBatch:
+    """Pack streams side by side; `is_reversed`: each token predicts the one before it."""
     import torch
 
     from bertwright.models.packing import from_flat
 
     streams, length = text.ids.shape[0], text.ids.shape[1] - 1
-    packed = from_flat(text.ids[:, :-1].reshape(-1), None, np.full(streams, length))
+    read, predicted = text.ids[:, :-1], text.ids[:, 1:]
+    if is_reversed:
+        read, predicted = predicted, read
+    packed = from_flat(read.reshape(-1), None, np.full(streams, length))
     dropped = packed.with_dropout(text.dropout_key, first_token=text.streams.start * length)
-    labels = torch.from_numpy(text.ids[:, 1:].reshape(-1))
+    labels = torch.from_numpy(predicted.reshape(-1))
     return StreamBatch(dropped, labels, text.streams, text.num_streams, text.is_start)
 
 
@@ -114,6 +116,8 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
     }  # fmt: skip
     columns = language_model_columns("LM")
     adapts_vocabulary: ClassVar[bool] = True
+    is_reversed: ClassVar[bool] = False
+    """True if the model reads from right to left."""
 
     def check_settings(self, settings: DataSettings) -> None:
         if settings.segments == "pair":
@@ -125,13 +129,13 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
         self, folder: Path, tokenizer: TextTokenizer, phases: Sequence[DataSettings], verify: bool = False
     ) -> list[StreamExamples]:
         store = TokenStore.open(folder, tokenizer.digest, verify=verify)
-        return [StreamExamples(store, tokenizer, settings) for settings in phases]
+        return [StreamExamples(store, tokenizer, settings, self.is_reversed) for settings in phases]
 
     def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> AwdLstmLanguageModel:
         from bertwright.systems.ulmfit.awd_lstm import AwdLstmConfig, AwdLstmLanguageModel
 
         layers = {} if settings.num_layers is None else {"num_layers": settings.num_layers}
-        config = AwdLstmConfig.from_size(settings.size, vocab_size, **layers)
+        config = AwdLstmConfig.from_size(settings.size, vocab_size, is_reversed=self.is_reversed, **layers)
         rate = settings.hidden_dropout
         return AwdLstmLanguageModel(config if rate is None else config.with_dropout(rate), seed)
 
@@ -142,6 +146,11 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
         from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
         model, _ = load_kind(folder, AwdLstmLanguageModel, "an AWD-LSTM", "required", {})
+        if model.config.is_reversed != self.is_reversed:
+            expected, got = ("right to left", "left to right")[:: 1 if self.is_reversed else -1]
+            raise ValueError(
+                f"{folder}: expected a model that reads from {expected}, got one from {got}; give another --objective"
+            )
         notices = list[str]()
         own = open_tokenizer(folder)
         if own.digest != tokenizer.digest:
@@ -187,3 +196,11 @@ class RecurrentLanguageModel(Objective[StreamBatch, "AwdLstmLanguageModel"]):
 
     def suggest_command(self, model: str) -> str:
         return f"bertwright finetune --model {model} --task classification --train train.tsv --run RUN"
+
+
+class BackwardLanguageModel(RecurrentLanguageModel):
+    """The same language model from right to left, whose classifier is averaged with the other's (section 3.3)."""
+
+    name: ClassVar[str] = "recurrent-rtl"
+    summary: ClassVar[str] = "the same from right to left"
+    is_reversed: ClassVar[bool] = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bertwright.systems.registry import LadderStep, System
 from bertwright.systems.word_settings import WordModel
 
+TABLE = {"architecture": "window", "words": {"char_model": "none"}}
+
 WINDOW = System(
     name="window",
     summary="window network (Collobert et al. 2011), a layer on five words",
@@ -16,5 +18,11 @@ WINDOW = System(
             words={"word_size": 50},
         )
     },
-    ladder=(LadderStep(0, "window network", {"architecture": "window"}, published=81.47, tasks="tagging"),),
-)
+    ladder=(  # tables 5 and 8
+        LadderStep(0, "window network", TABLE, published={"conll2003": 81.47}, tasks="tagging"),
+        LadderStep(
+            5, "window network, word vectors", TABLE, {"words.vectors": "vectors"}, ("vectors",),
+            published={"conll2003": 88.67}, tasks="tagging",
+        ),
+    ),
+)  # fmt: skip

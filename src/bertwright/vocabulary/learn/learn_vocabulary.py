@@ -110,7 +110,10 @@ def learn_words(settings: LearnSettings, reporter: Reporter) -> WordTokenizer:
         frequent = sorted((-count, word) for word, count in counts.items() if count >= least)
         if not frequent:
             raise ValueError(f"min_frequency = {least}: no word of the text is so frequent; use more text, or lower it")
-        tokenizer = WordTokenizer([word for _, word in frequent[:limit]], "", rules)
+        words = [word for _, word in frequent[:limit]]
+        # A model that reads bytes also reads the words that it does not predict (released code of ELMo).
+        rare = sorted(counts.keys() - {*words, *SPECIAL_TOKENS}) if rules.bytes else []
+        tokenizer = WordTokenizer(words, "", rules, rare)
         tokenizer.save(folder)
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
     reporter.record(Heading(f"Vocabulary {display(settings.output)}"))

@@ -44,8 +44,8 @@ class VocabularySettings:
     would be taken apart, and Vietnamese words would lose their tones: for such text the setting is required."""
 
     algorithm: Literal["wordpiece", "byte-pair", "bpe-bytes", "unigram", "words", "lowercase-words"] = "wordpiece"
-    """wordpiece: BERT's; byte-pair: GPT's, with </w> at the end of a word (Sennrich et al. 2016), which lowercases and
-    strips accents, and merges by --criterion bpe; bpe-bytes: RoBERTa's, on bytes, so that no text is unknown; unigram:
+    """wordpiece: BERT's; byte-pair: GPT's, with </w> at the end of a word (Sennrich et al. 2016), which merges by
+    --criterion bpe and, unless --no-lowercase is given, lowercases and strips accents; bpe-bytes: RoBERTa's, on bytes, so that no text is unknown; unigram:
     XLM-R's, pieces of a unigram model (Kudo 2018); the last two keep capitals unless --lowercase is given, and of the
     options below, only bpe-bytes has --min-frequency; words: ELMo's, the most frequent words, at least --min-frequency
     times, which its language model predicts; it reads all words by their bytes, with capitals and accents;
@@ -79,7 +79,7 @@ class VocabularySettings:
         check_limit(self, "above 0 and up to 1", "character_coverage")
         check_choice(self, "algorithm")
         if self.algorithm == "byte-pair":
-            for name, expected in (("criterion", "bpe"), ("lowercase", True), ("strip_accents", None)):
+            for name, expected in (("criterion", "bpe"), ("strip_accents", None)):
                 if (got := getattr(self, name)) != expected:
                     raise ValueError(f"{name} = {got!r}: expected {expected!r} with --algorithm byte-pair; set it so")
 
