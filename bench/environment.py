@@ -15,6 +15,7 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -114,6 +115,14 @@ def commit() -> str:
     name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True).stdout
     return name.strip() + "+" * bool(changed)
+
+
+def append_result(path: Path, result: Mapping[str, Any], threads: int | None = None, device: str = "cpu") -> None:
+    """Append a result to a file of JSON lines, with the commit, and date, machine and versions as one text."""
+    about = {"machine": describe_machine(threads, device), "commit": commit()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(dict(result) | about, ensure_ascii=False) + "\n")
 
 
 def versions() -> list[str]:
