@@ -1,6 +1,6 @@
 """The same fine-tuning on both sides, for every task type: first weights, order and dropout masks are equal.
 
-    OMP_WAIT_POLICY=PASSIVE python bench/finetuning_parity.py DATA --results FILE [--tasks tagging] [--every 20]
+    OMP_WAIT_POLICY=PASSIVE python bench/finetuning_parity.py DATA --results FILE [--tasks tagging] [--every 8]
 
 The plan is bench/plans/finetuning_parity.md. What `finetuning_scores.py` cannot tell apart from chance shows here: with
 nothing left to chance, `transformers` and bertwright must have the same loss at every step, end with the same weights,
@@ -40,8 +40,8 @@ from environment import append_result, describe_machine, make_parser, minilm, us
 from parity import Inputs, Padded, SharedMasks, run_lockstep
 from study import read_trec
 
-STEPS, RATE, DROPOUT = 60, 1e-4, 0.1
-EXAMPLES, DEV_EXAMPLES = 1_000, 200
+STEPS, RATE, DROPOUT = 24, 1e-4, 0.1
+EXAMPLES, DEV_EXAMPLES = 1_000, 100
 ENDINGS = 4  # of a prompt of CODAH
 WHOLE_STEP = 1 << 30  # tokens of a micro-batch
 ANSWERS = ("label", "labels", "choice", "tags", "text")  # the field of a prediction that is its answer
@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", default=list(WORKS), choices=WORKS)
-    parser.add_argument("--every", type=int, default=20, help="steps between two rows")
+    parser.add_argument("--every", type=int, default=8, help="steps between two rows")
     chosen = parser.parse_args()
     use_threads(1)
     print(describe_machine(1), flush=True)
