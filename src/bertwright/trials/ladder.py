@@ -28,9 +28,9 @@ from bertwright.trials.work_spent import Work, pretraining_work
 
 LEGEND = (
     "Mean ± standard deviation (number of seeds), in percent; in brackets the published figure. Step up: difference "
-    "from the row above, on test if there are test files, with its 95 % interval over the seeds; * p < 0.05, "
-    "** p < 0.01. Before: tokens and minutes of all pre-training that a system starts from (? if its folders do not "
-    "tell). Minutes: training and scoring of one run."
+    "from the row above, on test if there are test files, with its 95 % interval over the seeds, "
+    "which is of these checkpoints. Before: tokens and minutes of all pre-training that a system starts from (? if its "
+    "folders do not tell). Minutes: training and scoring of one run."
 )
 
 
