@@ -503,7 +503,7 @@ def test_unreachable_hub_is_one_line(at: Path, monkeypatch: pytest.MonkeyPatch) 
         def __getattr__(self, name: str) -> Any:
             raise failure("Name or service not known\nand a long trace")
 
-    monkeypatch.setattr("bertwright.text.sources._hub", Hub)
+    monkeypatch.setattr("huggingface_hub.HfFileSystem", Hub)
     assert "Hugging Face hub (Name or service not known)" in run_failing(f"{CLASSIFY} hf://datasets/a/b.csv")
 
 

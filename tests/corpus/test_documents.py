@@ -19,7 +19,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertwright.corpus import documents
+from bertwright.corpus import conll, documents
 from bertwright.corpus.documents import (
     CorpusSettings,
     Document,
@@ -29,7 +29,7 @@ from bertwright.corpus.documents import (
     shard_corpus,
 )
 from bertwright.tables import conll_lines
-from bertwright.text import decoding, lines, sources
+from bertwright.text import decoding, lines
 from bertwright.text.decoding import ReadStats
 from bertwright.text.sources import InputFile, check_unique
 
@@ -197,7 +197,7 @@ def test_hub_files_are_downloaded_once_and_read_as_files(tmp_path: Path, monkeyp
     (folder / "README.md").write_text("card")
     (folder / "data/b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "B"}\n'))
     polars.DataFrame({"text": ["A"]}).write_parquet(folder / "data/a.parquet")
-    monkeypatch.setattr(sources, "_hub", lambda: FakeHub(tmp_path))
+    monkeypatch.setattr("huggingface_hub.HfFileSystem", lambda: FakeHub(tmp_path))
     fetched: list[tuple[str, str, str]] = []
 
     def download(repo_id: str, path: str, *, repo_type: str, revision: str) -> str:
@@ -608,7 +608,7 @@ def test_endless_sentence_of_conll_is_an_error_with_its_line(
 def test_endless_number_of_short_sentences_of_conll_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(documents, "MAX_CHARACTERS", 100)
+    monkeypatch.setattr(conll, "MAX_CHARACTERS", 100)
     path = tmp_path / "a.conll"
     path.write_text("a\n\n" * 50)
     with pytest.raises(ValueError, match="a document of more than"):

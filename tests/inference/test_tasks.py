@@ -24,7 +24,7 @@ from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.tables.question_files import QaExample
+from bertwright.tables.qa_example import QaExample
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.tag_schemes import find_spans, spell
 from bertwright.tables.tagged_sentences import with_document_context

@@ -27,7 +27,7 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.tables.question_files import GoldAnswer, QaExample
+from bertwright.tables.qa_example import GoldAnswer, QaExample
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.collation import collate

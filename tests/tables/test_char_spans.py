@@ -216,6 +216,10 @@ def test_brat_and_pubtator_are_read(tmp_path: Path) -> None:
         assert [(one.tags, one.document) for one in Tagging().read(str(pubtator))] == [
             (halves[0], 0), (halves[1], 0), (("O",), 1)
         ]  # fmt: skip
+    (folder / "a.ann").write_text("T1\tLOC 11 19\tlives in\n")
+    with pytest.warns(UserWarning, match="brat"):
+        (cut, _) = Tagging().read(str(folder / "a.ann"))
+    assert (cut.tags, cut.changed_spans) == (("O", "O", "B-LOC"), ("lives",))
     (folder / "a.ann").write_text("T1\tPER x 10\tAnna\n")
     with (
         pytest.warns(UserWarning, match="brat"),

@@ -12,7 +12,8 @@ from typing import Any
 import polars
 import pytest
 
-from bertwright.tables.question_files import GoldAnswer, QaExample, align_answers, read_questions
+from bertwright.tables.qa_example import GoldAnswer, QaExample, align_answers
+from bertwright.tables.question_files import read_questions
 from bertwright.tasks.presets import TaskSettings
 from helpers import PUBLISHED, SAMPLES, needs_data
 

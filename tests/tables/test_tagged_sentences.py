@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.tables import conll_lines
+from bertwright.tables.conll_columns import to_conll
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.tag_schemes import detect_scheme, find_spans
-from bertwright.tables.tagged_sentences import ColumnFormat, read_sentences, to_conll, with_document_context
+from bertwright.tables.tagged_sentences import ColumnFormat, read_sentences, with_document_context
 from bertwright.tasks.tagging import Tagging
 from helpers import PUBLISHED, SAMPLES, needs_data, write_file, write_hub_file
 
@@ -129,8 +130,8 @@ def test_glob_names_several_files_of_a_data_set(tmp_path, monkeypatch):
 
     asked = []
     monkeypatch.setattr("bertwright.text.sources._remote_files", lambda path, formats: asked.append(path) or [path])
-    monkeypatch.setattr("bertwright.text.sources._hub_size", lambda path: 9)
-    monkeypatch.setattr("bertwright.text.sources._download", lambda path: tmp_path / "train-0.parquet")
+    monkeypatch.setattr("bertwright.text.sources.hub_size", lambda path: 9)
+    monkeypatch.setattr("bertwright.text.sources.download_from_hub", lambda path: tmp_path / "train-0.parquet")
     found = read("hf://datasets/org/name/data/*.parquet", "tokens", "ner_tags")
     assert asked == ["hf://datasets/org/name/data/*.parquet"]
     assert show(found)[0] == (0, "Angela Merkel", "B-PER I-PER")

@@ -9,23 +9,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from bertwright.tables.question_files import QaExample
+from bertwright.tables.qa_example import QaExample
 from bertwright.tables.tagged_sentences import TagExample
-from bertwright.tasks import linear_floor
+from bertwright.tasks import linear_fit, linear_floor
 from bertwright.tasks.classification import Classification
-from bertwright.tasks.linear_floor import (
-    LINEAR,
-    LOOKUP,
-    Block,
-    Loss,
-    cross_entropy,
-    fit_linear,
-    floor_names,
-    logistic_loss,
-    score_floors,
-    squared_loss,
-    train_floor,
-)
+from bertwright.tasks.linear_fit import Block, Loss, cross_entropy, fit_linear, logistic_loss, squared_loss
+from bertwright.tasks.linear_floor import LINEAR, LOOKUP, floor_names, score_floors, train_floor
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -104,8 +93,8 @@ def test_the_gradient_with_respect_to_the_weights_equals_its_finite_differences(
 
 def test_the_weights_equal_the_ones_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
-    monkeypatch.setattr(linear_floor, "TOLERANCE", 1e-14)
-    monkeypatch.setattr(linear_floor, "MAX_STEPS", 10_000)
+    monkeypatch.setattr(linear_fit, "TOLERANCE", 1e-14)
+    monkeypatch.setattr(linear_fit, "MAX_STEPS", 10_000)
     rng = np.random.default_rng(2)
     blocks, labels = make_blocks(rng), rng.integers(3, size=30)
     weights, bias = fit_linear(blocks, np.eye(3)[labels], cross_entropy, l2=0.5)
@@ -116,7 +105,7 @@ def test_the_weights_equal_the_ones_of_scikit_learn(monkeypatch: pytest.MonkeyPa
 
 def test_squared_errors_have_the_optimum_of_a_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
-    monkeypatch.setattr(linear_floor, "TOLERANCE", 1e-14)
+    monkeypatch.setattr(linear_fit, "TOLERANCE", 1e-14)
     rng = np.random.default_rng(3)
     blocks, numbers = make_blocks(rng), rng.normal(size=(30, 1))
     weights, bias = fit_linear(blocks, numbers, squared_loss, l2=0.5)

@@ -18,7 +18,7 @@ from transformers import BertTokenizerFast
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.tables.question_files import GoldAnswer, QaExample
+from bertwright.tables.qa_example import GoldAnswer, QaExample
 from bertwright.tasks.collation import collate
 from bertwright.tasks.context_windows import max_context_window
 from bertwright.tasks.prediction import predict_chunks

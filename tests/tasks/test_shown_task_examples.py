@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertwright.base.reporter import Fields, Heading, Reporter
-from bertwright.tables.question_files import GoldAnswer, QaExample
+from bertwright.tables.qa_example import GoldAnswer, QaExample
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import sem, t
 
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
-from bertwright.tables.question_files import GoldAnswer, QaExample
+from bertwright.tables.qa_example import GoldAnswer, QaExample
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.classification import Classification, LabelPrediction
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice

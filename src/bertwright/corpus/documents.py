@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import IO, Literal, NamedTuple
 
 from bertwright.base.settings import Positional, check_not_str, did_you_mean
+from bertwright.corpus.conll import conll_documents
 from bertwright.corpus.wikipedia import read_articles, read_namespaces
-from bertwright.tables.conll_lines import check_sentence_size, is_comment, split_cells, starts_document
 from bertwright.tables.row_formats import CORPUS_ROWS, WHOLE, ByteRange, read_file_rows
 from bertwright.tables.schema import TableSchema
 from bertwright.text.decoding import (
@@ -23,15 +23,13 @@ from bertwright.text.decoding import (
     decode_blocks,
     is_splittable,
 )
-from bertwright.text.lines import MAX_CHARACTERS, group_units, split_lines
+from bertwright.text.lines import MAX_CHARACTERS, group_units, split_lines, too_long
 from bertwright.text.sources import DocumentUnit, InputFile, list_inputs, list_readable_inputs
 
 CONLL_FORMATS = (".conllu", ".conll")
 DUMP_FORMAT = ".xml"  # suffix of Wikipedia dumps
 CORPUS_FORMATS = CORPUS_ROWS | dict.fromkeys((*CONLL_FORMATS, DUMP_FORMAT), True)  # whether they may be compressed
 CONLL_VERSION = 2  # raised with every change of what is read from .conllu and .conll; a token store records it
-NUMBERED_COLUMNS = 6  # with fewer columns, "1" is a word; files that number their words have ten or more
-SENTENCE_COST = 16  # bytes of memory of a sentence besides its text
 FILES_PER_SHARD = 1_000  # opening a small file takes longer than reading it, and workers share the opening
 
 BLANK_LINE = re.compile(r"\n\s*\n")
@@ -39,8 +37,6 @@ BLANK_LINE = re.compile(r"\n\s*\n")
 BLANK_LINE_BYTES = re.compile(rb"\n[ \t\r\f\v]*+\n")
 LINE_END = re.compile(rb"\n")
 PAGE_END = re.compile(rb"</page>[ \t\r]*\n")
-
-SENTENCE_TEXT = re.compile(r"# *text *= *(.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,14 +309,14 @@ def _read_texts(file: InputFile, settings: CorpusSettings, stats: ReadStats, spa
         by_section = file.document_unit == "section"
         return read_articles(file.path, blocks, span.line, is_complete, namespaces, by_section, stats)
     if file.format in CONLL_FORMATS:
-        return _conll_documents(file, split_lines(file.path, blocks, span.line))
+        return conll_documents(file, split_lines(file.path, blocks, span.line))
     if file.document_unit == "line":
         return (line for _, line in split_lines(file.path, blocks, span.line))
     if file.document_unit == "file":
-        too_long = _too_long(file, "file", "split it, or use --document-unit blank-line or line")
-        return group_units(blocks, lambda block: 0, MAX_CHARACTERS, too_long)
+        message = too_long(file.path, "file", "split it, or use --document-unit blank-line or line")
+        return group_units(blocks, lambda block: 0, MAX_CHARACTERS, message)
     hint = "if each line is a document, use --document-unit line; else put blank lines between documents"
-    runs = group_units(blocks, _paragraph_end, MAX_CHARACTERS, _too_long(file, "paragraph", hint))
+    runs = group_units(blocks, _paragraph_end, MAX_CHARACTERS, too_long(file.path, "paragraph", hint))
     return (text for run in runs for text in BLANK_LINE.split(run))
 
 
@@ -350,74 +346,3 @@ def _paragraph_end(block: str) -> int:
         return found + 1
     ends = [match.end() for match in BLANK_LINE.finditer(block)]  # Windows line ends, spaces on the blank line
     return ends[-1] if ends else 0
-
-
-def _conll_documents(file: InputFile, numbered: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """Yield the text of each document of a CoNLL or CoNLL-U file, one sentence per line.
-
-    A document starts at `# newdoc`, `#begin document` or `-DOCSTART-`; without such marks the file is one document. A
-    sentence is its `# text` comment or, if there is none, its word forms joined by spaces. In .conll they are the first
-    column; of at least six columns the second one if the first numbers the words from 1 (CoNLL-X), or the fourth one if
-    the third does from 0 (CoNLL-2012).
-    """
-    sentences: list[str] = []
-    words: list[str] = []  # lines of one sentence
-    text, size, sentence_size = "", 0, 0
-    join = _join_conllu if file.format == ".conllu" else _join_columns
-
-    def finish_sentence() -> None:
-        nonlocal text, size, sentence_size
-        if sentence := text or join(words):
-            sentences.append(sentence)
-            size += len(sentence) + SENTENCE_COST
-        text, sentence_size = "", 0
-        words.clear()
-
-    for number, line in numbered:
-        if starts_document(line) or (file.format == ".conllu" and line.startswith("#newdoc")):
-            finish_sentence()
-            if sentences:
-                yield "\n".join(sentences)
-            sentences, size = [], 0
-        elif not line or line.isspace():
-            finish_sentence()
-        elif found := SENTENCE_TEXT.match(line):
-            text = found[1].strip()
-        else:
-            words.append(line.rstrip("\r"))
-            sentence_size += len(line)
-            check_sentence_size(file.path, number, len(words), sentence_size)
-        if size > MAX_CHARACTERS:
-            raise ValueError(_too_long(file, "document", "mark where documents start with # newdoc"))
-    finish_sentence()
-    if sentences:
-        yield "\n".join(sentences)
-
-
-def _join_columns(lines: Sequence[str]) -> str:
-    num_columns = len(split_cells(lines[-1])) if lines else 0
-    rows = [split_cells(line) for line in lines if not is_comment(line, num_columns)]
-    column = 0
-    if min(map(len, rows), default=0) >= NUMBERED_COLUMNS:
-        for numbers, start, words in ((0, 1, 1), (2, 0, 3)):
-            if all(cells[numbers] == str(number) for number, cells in enumerate(rows, start)):
-                column = words
-                break
-    return " ".join([cells[column] for cells in rows])
-
-
-def _join_conllu(lines: Sequence[str]) -> str:
-    """Join the forms of a sentence's words; CoNLL-U says where no space follows and which words share one form."""
-    text, end = "", 0
-    for word in [line.split("\t") for line in lines if not line.startswith("#")]:
-        number, _, last = word[0].partition("-")
-        if len(word) < 2 or not number.isdecimal() or (not last and int(number) <= end):
-            continue  # an empty node, or a word inside the range before
-        if last.isdecimal():
-            end = int(last)
-        text += word[1] + ("" if "SpaceAfter=No" in word[-1] else " ")
-    return text.rstrip()
-
-
-def _too_long(file: InputFile, unit: str, hint: str) -> str:
-    return f"{file.path}: a {unit} of more than {MAX_CHARACTERS:,} characters; {hint}"

@@ -131,7 +131,7 @@ def _score_floors(
     from bertwright.tasks.linear_floor import floor_names, score_floors
 
     if settings.floor_train:
-        train = [example for path in settings.floor_train for example in task.read(path)]
+        train = [example for path in join_as_glob(settings.floor_train) for example in task.read(path)]
         return score_floors(task, {"train": train}, {"": examples})
     found = read_training_examples(Path(settings.model))
     if found is None and floor_names(task):

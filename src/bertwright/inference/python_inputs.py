@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bertwright.tables.question_files import QaExample
+from bertwright.tables.qa_example import QaExample
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.multiple_choice import ChoiceExample
 from bertwright.tasks.text_task import TextExample

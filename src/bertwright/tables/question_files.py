@@ -15,8 +15,8 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from bertwright.tables.dialects import Dialect, recognize
 from bertwright.tables.json_documents import make_decoder
 from bertwright.tables.json_values import as_object, member, quote, text_member
+from bertwright.tables.qa_example import GoldAnswer, QaExample, list_first
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, read_rows
@@ -43,83 +44,6 @@ START_NAMES = ("answer_start", "start")
 QUESTION_FORMATS = (".csv", ".tsv", *LIST_FORMATS)
 TRUTH = {"true": True, "1": True, "false": False, "0": False, "": False}
 ID_NAME = re.compile(r"_?id|(gu|uu|u|q|qa|qas|query|question|example)_?id|idx|number", re.IGNORECASE)
-SHOWN = 5  # questions that a warning names; report.json lists all
-
-
-class GoldAnswer(NamedTuple):
-    """A gold answer."""
-
-    text: str
-    start: int | None
-    """Index of its first character in the context; None if it is not at the given start, nor exactly once elsewhere."""
-    moved: bool = False
-    """True if the file gives another start, at which the text is not."""
-
-
-@dataclass(frozen=True)
-class QaExample:
-    """A question on a context. Questions on the same context share one `str`."""
-
-    id: str
-    question: str
-    context: str
-    answers: tuple[GoldAnswer, ...] = ()
-    """All gold answers; empty if there are none, or if they are not known."""
-    is_impossible: bool = False
-    """Whether the file says that the context has no answer (SQuAD 2.0)."""
-    location: str = "question"
-    """File and question, for messages."""
-
-    @property
-    def target(self) -> GoldAnswer | None:
-        """The answer to learn: the first that occurs in the context."""
-        return next((answer for answer in self.answers if answer.start is not None), None)
-
-    @property
-    def learnable(self) -> bool:
-        """True if the model can be trained on this question."""
-        return self.is_impossible or self.target is not None
-
-
-class AnswerAlignment(NamedTuple):
-    """Locations of the questions whose answers do not occur at the start given in the file, or that have none."""
-
-    moved: tuple[str, ...]
-    """The answer occurs exactly once elsewhere in the context, and is learned there."""
-    left_out: tuple[str, ...]
-    """No answer occurs in the context: scored as usual, but not trained on."""
-    unanswered: tuple[str, ...]
-    """The file has no answer: any span counts as wrong, and the question is not trained on."""
-
-    def warnings(self) -> list[str]:
-        """Format a sentence for each of the lists that is not empty."""
-        described = (
-            (self.moved, "questions whose answer is not at the given start, but occurs once elsewhere: learned there"),
-            (self.left_out, "questions whose answer is not at the given start, nor once elsewhere: not trained on"),
-            (
-                self.unanswered,
-                "questions without an answer in the file: not trained on, and any answer to them is scored as wrong; "
-                "to learn that they have none, use --allow-no-answer True",
-            ),
-        )
-        return [
-            f"{len(locations):,} {what}{'; see report.json' if len(locations) > SHOWN else ''} ({_first(locations)})"
-            for locations, what in described
-            if locations
-        ]
-
-
-def align_answers(examples: Iterable[QaExample]) -> AnswerAlignment:
-    """List the questions whose answers do not occur at the start given in the file, or that have none."""
-    moved, left_out, unanswered = [], [], []
-    for example in examples:
-        if not example.answers and not example.is_impossible:
-            unanswered.append(example.location)
-        elif not example.learnable:
-            left_out.append(example.location)
-        elif any(answer.moved for answer in example.answers):
-            moved.append(example.location)
-    return AnswerAlignment(tuple(moved), tuple(left_out), tuple(unanswered))
 
 
 class QuestionFormat(NamedTuple):
@@ -160,7 +84,7 @@ def read_questions(path: str, labeled: bool = True, form: QuestionFormat = DEFAU
         yield example
     if contradictory:
         left_out = f"{len(contradictory):,} questions left out, whose answers contradict their 'is_impossible'"
-        warnings.warn(f"{path}: {left_out} ({_first(contradictory)})", stacklevel=1)
+        warnings.warn(f"{path}: {left_out} ({list_first(contradictory)})", stacklevel=1)
     if not seen:
         raise ValueError(
             f"{path}: no questions{' without contradictions' * bool(contradictory)}; is it the right file?"
@@ -314,7 +238,7 @@ def _records(path: str, labeled: bool, form: QuestionFormat) -> Iterator[_Record
             context = context if context == record.context else record.context  # questions share one context
             yield record._replace(context=context, number=str(root.number or count))
     if left_out:
-        text = f"{len(left_out):,} questions left out, on which its annotators did not agree ({_first(left_out)})"
+        text = f"{len(left_out):,} questions left out, on which its annotators did not agree ({list_first(left_out)})"
         warnings.warn(f"{path}: {text}", stacklevel=1)
 
 
@@ -428,8 +352,3 @@ def _parse_json(text: str, location: str) -> Any:
 def _id(values: Any, key: str, location: str) -> str:
     name = member(values, key, (str, int), location)
     return text_member(values, key, location) if isinstance(name, str) else str(name)
-
-
-def _first(locations: Sequence[str]) -> str:
-    more = len(locations) - SHOWN
-    return "; ".join([*locations[:SHOWN], *([f"and {more:,} more"] if more > 0 else [])])

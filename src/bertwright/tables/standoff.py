@@ -66,7 +66,7 @@ def read_pubtator_file(path: str, labeled: bool, lines: Lines) -> Iterator[TagEx
 
 
 def _examples(text: str, spans: list[CharSpan], path: str, location: str, document: int) -> Iterator[TagExample]:
-    """Yield an example per line that is not blank; a span that goes on in the next line ends with its first one."""
+    """Yield an example per line that is not blank; a span is in the line in which it begins."""
     whole = TagExample.from_text(text)
     spans = count_in_characters(text, spans, whole.offsets, location)[0] if spans else spans
     lines = text.split("\n")
@@ -74,8 +74,7 @@ def _examples(text: str, spans: list[CharSpan], path: str, location: str, docume
     inside: list[list[CharSpan]] = [[] for _ in lines]
     for span in spans:
         number = bisect_right(starts, span.start) - 1
-        end = min(span.end - starts[number], len(lines[number]))
-        inside[number].append(span._replace(start=span.start - starts[number], end=end))
+        inside[number].append(span._replace(start=span.start - starts[number], end=span.end - starts[number]))
     for line, found in zip(lines, inside, strict=True):
         if line.strip():
             example = replace(TagExample.from_text(line, path), spans=tuple(found), document=document)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from bertwright.base.ragged import Ragged, flat_ranges, offsets_from_lengths, positions_from_lengths
-from bertwright.tables.question_files import QaExample
+from bertwright.tables.qa_example import QaExample
 from bertwright.tasks.encoded import Floats, Ints
 from bertwright.vocabulary.sequence_layout import PlacedSegments, SequenceLayout
 from bertwright.vocabulary.tokenizer import TextTokenizer

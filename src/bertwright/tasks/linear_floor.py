@@ -22,6 +22,7 @@ from bertwright.tables.tag_example import TagExample
 from bertwright.tables.tag_schemes import Span, find_spans, spell
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.encoded import Encoded, Floats, Ints
+from bertwright.tasks.linear_fit import Block, Loss, add_outputs, cross_entropy, fit_linear, logistic_loss, squared_loss
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from bertwright.tasks.regression import Regression
@@ -34,8 +35,6 @@ from bertwright.tasks.text_task import TextExample, known_labels
 # scipy takes a while to import, so the functions import it.
 
 LINEAR, LOOKUP = "linear model", "lookup"
-L2 = 0.5  # factor of half the squared weights, beside the sum of the losses; the same for all tasks
-MAX_STEPS, MEMORY, TOLERANCE = 100, 5, 1e-5  # of L-BFGS
 # Bounds of time and memory: at most half a minute of one core.
 MAX_EXAMPLES, MAX_CHARACTERS, MAX_TAGGED_CHARACTERS = 100_000, 10_000_000, 400_000
 MAX_WEIGHTS, MAX_TARGETS = 1_000_000, 20_000_000
@@ -43,9 +42,6 @@ WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]")  # kana and Han a
 AFFIX = 4  # longest prefix and suffix of a word that is a feature
 NEIGHBOURS = (-2, -1, 1, 2)  # places of the other words that a tag depends on
 STEPS = 20  # steps of an overlap
-
-Loss = Callable[[Floats, Floats], tuple[float, Floats]]
-"""A function of outputs and targets, N × C each, that returns the sum of the losses and its gradient."""
 
 
 @dataclass(frozen=True)
@@ -138,25 +134,6 @@ def _encode_rows(count: int, per_item: int) -> Encoded:
 # Linear models
 
 
-class Block(NamedTuple):
-    """Features N × F as a product, because the same words occur in many rows."""
-
-    rows: Any
-    """Sparse N × D: the word that each row refers to."""
-    features: Any
-    """Sparse D × F."""
-
-    def outputs(self, weights: Floats) -> Floats:
-        """Multiply with F × C."""
-        product: Floats = self.rows @ (self.features @ weights)
-        return product
-
-    def gradient(self, outputs: Floats) -> Floats:
-        """Multiply the transpose with N × C."""
-        product: Floats = self.features.T @ (self.rows.T @ outputs)
-        return product
-
-
 Described = Sequence[tuple[Any, Sequence[Sequence[str]]]]
 """Per block, `rows` and the names of the features of each word; a name may occur several times."""
 
@@ -205,56 +182,9 @@ def _fit(task: AnyTask, train: Sequence[Any]) -> Floor:
     def compute(examples: Sequence[Any]) -> Floats:
         pairs = zip(describe(examples), vocabularies, strict=True)
         found = [Block(rows, _count(names, vocabulary)) for (rows, names), vocabulary in pairs]
-        return _add_outputs(found, weights) + bias
+        return add_outputs(found, weights) + bias
 
     return Floor(LINEAR, reads, task, compute)
-
-
-def fit_linear(blocks: Sequence[Block], targets: Floats, loss: Loss, l2: float = L2) -> tuple[Floats, Floats]:
-    """Return the weights F × C, of all blocks one below the other, and the bias C that minimize the penalized loss."""
-    from scipy.optimize import minimize
-
-    sizes, width = [block.features.shape[1] for block in blocks], targets.shape[1]
-    num_weights = sum(sizes) * width
-
-    def objective(values: Floats) -> tuple[float, Floats]:
-        weights, bias = values[:num_weights].reshape(-1, width), values[num_weights:]
-        value, slope = loss(_add_outputs(blocks, weights) + bias, targets)
-        gradients = [block.gradient(slope) for block in blocks]
-        gradient = np.concatenate([*gradients, slope.sum(0, keepdims=True)]).ravel()
-        gradient[:num_weights] += l2 * values[:num_weights]
-        return value + l2 / 2 * float(values[:num_weights] @ values[:num_weights]), gradient
-
-    options = {"maxiter": MAX_STEPS, "maxcor": MEMORY, "ftol": TOLERANCE}
-    best = minimize(objective, np.zeros(num_weights + width), jac=True, method="L-BFGS-B", options=options).x
-    return best[:num_weights].reshape(-1, width), best[num_weights:]
-
-
-def _add_outputs(blocks: Sequence[Block], weights: Floats) -> Floats:
-    """Return the sum of the blocks' outputs, N × C."""
-    ends = np.cumsum([block.features.shape[1] for block in blocks])[:-1]
-    parts = zip(blocks, np.split(weights, ends), strict=True)
-    outputs: Floats = np.sum([block.outputs(part) for block, part in parts], axis=0)
-    return outputs
-
-
-def cross_entropy(outputs: Floats, targets: Floats) -> tuple[float, Floats]:
-    """Compute the loss of classes that exclude each other."""
-    shifted = outputs - outputs.max(1, keepdims=True)
-    logarithms = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    return -float((targets * logarithms).sum()), np.exp(logarithms) - targets
-
-
-def logistic_loss(outputs: Floats, targets: Floats) -> tuple[float, Floats]:
-    """Compute the loss of labels that do not exclude each other."""
-    absent = -np.logaddexp(0, outputs)
-    return -float((absent + targets * outputs).sum()), np.exp(outputs + absent) - targets
-
-
-def squared_loss(outputs: Floats, targets: Floats) -> tuple[float, Floats]:
-    """Compute the loss of numbers."""
-    slope = outputs - targets
-    return float((slope * slope).sum()) / 2, slope
 
 
 # Features

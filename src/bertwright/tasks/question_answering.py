@@ -23,14 +23,8 @@ from bertwright.metrics.answer_scores import RULES, Threshold, best_threshold, s
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.dialects import check_dialect
-from bertwright.tables.question_files import (
-    QUESTION_FORMATS,
-    GoldAnswer,
-    QaExample,
-    QuestionFormat,
-    align_answers,
-    read_questions,
-)
+from bertwright.tables.qa_example import GoldAnswer, QaExample, align_answers
+from bertwright.tables.question_files import QUESTION_FORMATS, QuestionFormat, read_questions
 from bertwright.tasks.context_windows import (
     Spans,
     after_marks,

@@ -21,6 +21,7 @@ from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.span_f1 import SpanScores, accuracy, span_scores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.tables.conll_columns import to_conll
 from bertwright.tables.dialects import check_dialect
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import list_names
@@ -39,12 +40,7 @@ from bertwright.tables.tag_schemes import (
     split_tag,
     to_canonical_scheme,
 )
-from bertwright.tables.tagged_sentences import (
-    ColumnFormat,
-    read_sentences,
-    to_conll,
-    with_document_context,
-)
+from bertwright.tables.tagged_sentences import ColumnFormat, read_sentences, with_document_context
 from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs, repeat_output
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import LEARNED, Task, balance, check_metric, check_restored, count_labels, sum_cross_entropy
@@ -279,7 +275,8 @@ class Tagging(Task[TagExample, TagPrediction]):
             hint = "; in a language without spaces, use --unit character" if self.unit == "word" else ""
             found.append(
                 f"{len(changed):,} spans are not exactly words, or overlap a longer one, such as {changed[0][1]!r} "
-                f"({changed[0][0].location}): read as all words that they touch, or left out if they overlap{hint}"
+                f"({changed[0][0].location}): read as all words of the text that they touch, or left out if they "
+                f"overlap{hint}"
             )
         sources = Counter(example.source for example in examples)
         long = [one for one in examples if len(one.words) > LONG_SENTENCE and one.lines and sources[one.source] == 1]

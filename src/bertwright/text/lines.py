@@ -33,10 +33,15 @@ def group_units(
 def split_lines(path: str, blocks: Iterable[str], first_number: int = 1) -> Iterator[tuple[int, str]]:
     r"""Yield number and text of each line, without its \n; the first line has the number `first_number`."""
     number = first_number
-    too_long = f"{path}: a line of more than {MAX_CHARACTERS:,} characters; is this the right format? Split the line"
-    for stretch in group_units(blocks, lambda block: block.rfind("\n") + 1, MAX_CHARACTERS, too_long):
+    message = too_long(path, "line", "is this the right format? Split the line")
+    for stretch in group_units(blocks, lambda block: block.rfind("\n") + 1, MAX_CHARACTERS, message):
         lines = stretch.split("\n")  # not splitlines, which also splits at \x0b, \x1c, U+2028 and others
         if not lines[-1]:
             lines.pop()
         yield from enumerate(lines, number)
         number += len(lines)
+
+
+def too_long(path: str, unit: str, hint: str) -> str:
+    """Return the message for a unit of text that is longer than MAX_CHARACTERS."""
+    return f"{path}: a {unit} of more than {MAX_CHARACTERS:,} characters; {hint}"

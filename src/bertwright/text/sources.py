@@ -17,18 +17,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import IO, Any, Literal, cast, get_args
+from typing import IO, Literal, cast, get_args
 
 from bertwright.base import object_storage
 from bertwright.base.files import attach_filename, digest_bytes, digest_file
 from bertwright.base.foreign import NOT_SEEKABLE, check_regular, open_regular
 from bertwright.base.object_storage import as_url
+from bertwright.text.hub_files import HF_SCHEME, download_from_hub, explain_hub_errors, hub_file_system, hub_size
 from bertwright.text.signatures import HEAD_BYTES, recognize
 
 DocumentUnit = Literal["blank-line", "file", "line", "section"]
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz", ".zip")
-HF_SCHEME = "hf://"
 WAYS_OUT = {  # for files that cannot be mistaken for text without markup
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as .csv"),
     **dict.fromkeys((".html", ".docx", ".pdf"), "save its text as .txt"),
@@ -68,7 +68,7 @@ class InputFile:
 
     def _local_path(self) -> Path:
         """Return the path on this machine; download a file of the hub into its cache unless it is already there."""
-        return _download(self.path) if self.path.startswith(HF_SCHEME) else Path(split_member(self.path)[0])
+        return download_from_hub(self.path) if self.path.startswith(HF_SCHEME) else Path(split_member(self.path)[0])
 
     def check_unchanged(self) -> None:
         """Raise ValueError if the file is no longer as it was when it was listed."""
@@ -98,7 +98,7 @@ def is_remote(path: str) -> bool:
 def _file_status(path: str) -> tuple[int, int]:
     """Return the size of a file and the time of its last change in ns, 0 if unknown."""
     if path.startswith(HF_SCHEME):
-        return _hub_size(path), 0
+        return hub_size(path), 0
     if url := as_url(path):
         return object_storage.status(url)
     check_regular(local := Path(split_member(path)[0]))
@@ -240,11 +240,6 @@ def _check_file(path: str, unit: DocumentUnit, formats: Mapping[str, bool], suff
     return file
 
 
-def _hub_size(path: str) -> int:
-    with _explain_hub_errors(path):
-        return int(_hub().info(path.removeprefix(HF_SCHEME))["size"])
-
-
 def check_unique(patterns: Iterable[str], origin: str = "") -> None:
     """Raise ValueError if two patterns name the same file; missing files are ignored.
 
@@ -367,18 +362,11 @@ def _visible_files(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in names if not name.startswith("."))
 
 
-def _hub() -> Any:
-    """Return the hub's file system; imported on demand, since the import takes half a second."""
-    from huggingface_hub import HfFileSystem
-
-    return HfFileSystem()
-
-
 def _remote_files(location: str, formats: Mapping[str, bool]) -> Iterator[str]:
     """Yield the files that a file, folder or glob of the hub or of an object store names."""
     url = as_url(location)
-    with object_storage.explain(url) if url else _explain_hub_errors(location):
-        hub, pattern = object_storage.file_system(url) if url else (_hub(), location.removeprefix(HF_SCHEME))
+    with object_storage.explain(url) if url else explain_hub_errors(location):
+        hub, pattern = object_storage.file_system(url) if url else (hub_file_system(), location.removeprefix(HF_SCHEME))
         if glob.has_magic(pattern):
             names = [name for name, status in hub.glob(pattern, detail=True).items() if status["type"] == "file"]
         elif not hub.exists(pattern):
@@ -395,25 +383,3 @@ def _remote_files(location: str, formats: Mapping[str, bool]) -> Iterator[str]:
     if not files:
         raise ValueError(f"{location}: no file with a known suffix ({', '.join(formats)}) there")
     yield from (prefix + name.lstrip("/" if prefix == "memory://" else "") for name in files)
-
-
-def _download(path: str) -> Path:
-    from huggingface_hub import hf_hub_download
-
-    with _explain_hub_errors(path):
-        file = _hub().resolve_path(path.removeprefix(HF_SCHEME))
-        kind, revision = file.repo_type, file.revision
-        return Path(hf_hub_download(file.repo_id, file.path_in_repo, repo_type=kind, revision=revision))
-
-
-@contextmanager
-def _explain_hub_errors(location: str) -> Iterator[None]:
-    """Turn the errors of the hub's client and of its HTTP library into a ValueError of one line."""
-    try:
-        yield
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"{location}: not readable from the Hugging Face hub ({reason}); check the name, or use files "
-            "on this machine"
-        ) from error
