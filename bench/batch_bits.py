@@ -23,7 +23,7 @@ import torch
 
 import bertwright
 from bertwright.base.files import write_json
-from environment import describe_machine, make_parser, minilm, use_threads
+from environment import commit, describe_machine, make_parser, minilm, use_threads
 
 ROOT = Path(__file__).parents[1]
 THREADS = (1, 2)
@@ -77,8 +77,8 @@ def main() -> None:
     }
     for name in ("in a batch", "alone"):
         comparisons[f"{name}, threads: 1 | 2"] = compare(vectors[1][name], vectors[2][name])
-    commit = subprocess.check_output(["git", "-C", str(ROOT), "rev-parse", "HEAD"], text=True).strip()
-    about = {"machine": describe_machine(), "commit": commit, "texts": f"{arguments.texts.name}, first {len(texts)}"}
+
+    about = {"machine": describe_machine(), "commit": commit(), "texts": f"{arguments.texts.name}, first {len(texts)}"}
     write_json(arguments.results, {**about, "comparisons": comparisons})
     print(json.dumps({**about, "comparisons": comparisons}, indent=2))
 

@@ -85,6 +85,9 @@ def main() -> None:
         (Path(work) / "train.tsv").write_text(ROWS)
         for command in PREPARATION.strip().splitlines():
             run("-m", "bertwright", *command.split())
+        from environment import keep_printed  # imports torch, which the measured commands need not
+
+        keep_printed(__file__)
         print("| command | files | functions | calls |\n|---|---:|---:|---:|")
         for name in CASES:
             run(str(Path(__file__).resolve()), "--measure", name)

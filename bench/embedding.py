@@ -29,7 +29,16 @@ from torch import Tensor
 
 import bertwright
 from bertwright.training.context import supports_bfloat16
-from environment import choose_fastest, describe_machine, format_ratio, make_parser, minilm, take_turns, use_threads
+from environment import (
+    choose_fastest,
+    describe_machine,
+    format_ratio,
+    keep_printed,
+    make_parser,
+    minilm,
+    take_turns,
+    use_threads,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -155,6 +164,7 @@ def main() -> None:
     chosen = parser.parse_args()
     use_threads(chosen.threads)
     transformers.logging.disable_progress_bar()
+    keep_printed(__file__, chosen.threads)
     print(describe_machine(chosen.threads))
     folder = chosen.data / "glue" / "STS-B"
     texts = [text for *both, _ in pairs(folder / "train.tsv") for text in both][: chosen.texts]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import io
 import json
 import os
 import platform
 import random
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,6 +28,7 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.training.context import supports_bfloat16
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+RESULTS = Path(os.environ.get("OUT", Path(__file__).resolve().parent / "results"))
 PACKAGES = ("torch", "numpy", "transformers", "sentence-transformers", "tokenizers", "nanotoken", "bertwright")
 
 
@@ -109,11 +114,41 @@ def describe_machine(threads: int | None = None, device: str = "cpu") -> str:
 
 
 def commit() -> str:
-    """Return the commit of the working tree, with + if files differ from it."""
+    """Return the commit of the working tree, with + if files differ from it; "unknown" in a copy without history."""
     git = ["git", "-C", str(Path(__file__).parent)]
-    name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
-    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True).stdout
-    return name.strip() + "+" * bool(changed)
+    name, changed = (
+        subprocess.run([*git, *command], capture_output=True, text=True, check=False).stdout.strip()
+        for command in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "-uno"))
+    )
+    return name + "+" * bool(changed) if name else "unknown"
+
+
+def append_result(path: Path, result: Mapping[str, Any], threads: int | None = None, device: str = "cpu") -> None:
+    """Append a result to a file of JSON lines, with the commit, and date, machine and versions as one text."""
+    about = {"machine": describe_machine(threads, device), "commit": commit()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(dict(result) | about, ensure_ascii=False) + "\n")
+
+
+def keep_printed(script: str, threads: int | None = None, device: str = "cpu") -> None:
+    """From here on, keep what a script prints; at its end, append it to bench/results/SCRIPT.jsonl with its options.
+
+    For scripts whose result is a table. One that fails or is interrupted leaves no line.
+    """
+    printed, console = io.StringIO(), sys.stdout
+
+    def write(text: str) -> int:
+        printed.write(text)
+        return type(console).write(console, text)
+
+    def finish() -> None:
+        if not hasattr(sys, "last_value"):  # set by an exception that ended the script
+            result = {"options": sys.argv[1:], "printed": printed.getvalue().splitlines()}
+            append_result(RESULTS / f"{Path(script).stem}.jsonl", result, threads, device)
+
+    console.write = write  # type: ignore[method-assign]
+    atexit.register(finish)
 
 
 def versions() -> list[str]:

@@ -42,7 +42,16 @@ from bertwright.tasks.task import AnyTask
 from bertwright.training.context import supports_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from environment import describe_machine, format_range, format_ratio, load_bert_config, make_parser, minilm, use_threads
+from environment import (
+    describe_machine,
+    format_range,
+    format_ratio,
+    keep_printed,
+    load_bert_config,
+    make_parser,
+    minilm,
+    use_threads,
+)
 from pretraining import MEMORY, Child, peak_memory
 
 BATCH, GROUPED = 32, 50  # examples per step; batches within which transformers groups by length
@@ -279,6 +288,7 @@ def main() -> None:
         serve(chosen)
         return
     seconds = "CPU seconds" if chosen.cpu_time else "seconds of the clock"
+    keep_printed(__file__, chosen.threads)
     print(f"{describe_machine(chosen.threads)}; {chosen.rounds} rounds of {chosen.steps} × {BATCH} examples, {seconds}")
     for model, task in product(chosen.models, chosen.tasks):
         chosen.model, chosen.task = model, task

@@ -1,254 +1,211 @@
-"""The same fine-tuning steps on both sides: the same initial weights, batches, order and dropout masks.
+"""The same fine-tuning on both sides, for every task type: first weights, order and dropout masks are equal.
 
-    python bench/finetuning_parity.py DATA [--task conll2003_context] [--steps 20] [--dropout 0.1] [--dtype float32]
-                                           [--dev-examples 1000] [--systems ours transformers] [--threads 2]
+    OMP_WAIT_POLICY=PASSIVE python bench/finetuning_parity.py DATA --results FILE [--tasks tagging] [--every 8]
 
-What `finetuning_scores.py` cannot tell apart from chance shows here: with nothing left to chance, `transformers` and
-bertwright must have the same loss at every step, end with the same weights, and predict the same tags. Ours is
-`bertwright finetune` as it is; the peer's side takes the sequences, their order and the dropout masks from ours, and
-its model, optimizer, loss and clipping are its own.
-
---dev-examples also tags that number of sentences of dev with the weights of both sides, in the windows of both sides:
-with document context ours begin and end with whole words, and those of the peer do not.
+The plan is bench/plans/finetuning_parity.md. What `finetuning_scores.py` cannot tell apart from chance shows here: with
+nothing left to chance, `transformers` and bertwright must have the same loss at every step, end with the same weights,
+and predict the same.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import count, pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 import transformers
-from safetensors.torch import load_file
-from seqeval.metrics import f1_score
-from torch import Tensor, nn
-from transformers.models.bert import modeling_bert
+from torch import Tensor
 
-from bertwright.base.ragged import offsets_from_lengths
-from bertwright.base.seeding import TaskStream, derive_key
-from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
-from bertwright.interop.huggingface import start_task_model
-from bertwright.kernels.cpu import configure_malloc
-from bertwright.kernels.dropout import Dropout, keep_mask
+from bertwright.base.reporter import SILENT
+from bertwright.base.seeding import make_rng
+from bertwright.finetuning.finetune_state import FinetuneState, make_spec, open_run
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
+from bertwright.interop.head_config import HEAD_CLASSES, MULTI_LABEL
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import TokenBatch
-from bertwright.systems.bert.bert_encoder import SITES_PER_LAYER
-from bertwright.tasks.collation import collate, step_items
-from bertwright.tasks.encoded import Encoded
-from bertwright.tasks.prediction import evaluate_examples
-from bertwright.tasks.task_data import read_examples, read_splits
-from bertwright.tasks.task_folder import TaskModel, load_task, save_task_folder
-from bertwright.training.metrics_log import read_metrics
-from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from environment import describe_machine, make_parser, minilm, use_threads
-from finetuning_scores import MINILM, WORKS, Run, ours, settings_of
-from transformers_baseline import IGNORED, Item, TaggingPeer, pad, steps
+from bertwright.models.pooling import HeadPoolingName
+from bertwright.tasks.collation import collate, micro_batches
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_types import TaskOptions
+from bertwright.tasks.text_task import TextExample
+from bertwright.training.context import execution_context
+from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.loop import evaluation_mode
+from environment import append_result, describe_machine, make_parser, minilm, use_threads
+from parity import Inputs, Padded, SharedMasks, run_lockstep
+from study import read_trec
 
-Tags = list[list[str]]
-
-
-class SharedMasks:
-    """The dropout masks of bertwright for a padded batch of the peer. They depend on tokens, not on padding."""
-
-    def __init__(self, rate: float, seed: int) -> None:
-        self.rate = rate
-        self.seed = seed
-        self.drop = Dropout(rate, 0)
-        self.tokens = torch.zeros(0, 0, dtype=torch.int64)
-        """B × S, index of each token in the step without padding."""
-
-    def start(self, step: int, lengths: Sequence[int]) -> None:
-        """Set the step and the lengths of its sequences."""
-        self.drop = Dropout(self.rate, derive_key(self.seed, TaskStream.DROPOUT, step))
-        starts = offsets_from_lengths(np.array(lengths))
-        self.tokens = pad([list(range(first, last)) for first, last in pairwise(starts)], 0)
-
-    def apply(self, x: Tensor, rows: Tensor, site: int) -> Tensor:
-        """Drop elements of x, … × C, whose rows have these indices."""
-        key = self.drop.mask_key(site)
-        return torch.where(keep_mask(key, rows.flatten(), x.shape[-1]).view_as(x), x * key.scale, 0.0)
+STEPS, RATE, DROPOUT = 24, 1e-4, 0.1
+EXAMPLES, DEV_EXAMPLES = 1_000, 100
+ENDINGS = 4  # of a prompt of CODAH
+WHOLE_STEP = 1 << 30  # tokens of a micro-batch
+ANSWERS = ("label", "labels", "choice", "tags", "text")  # the field of a prediction that is its answer
 
 
-class SharedDropout(nn.Module):
-    """A dropout layer of the peer with the masks of one of our sites."""
+@dataclass(frozen=True)
+class Work:
+    """A task, its files, and the examples of a step."""
 
-    def __init__(self, masks: SharedMasks, site: int) -> None:
-        super().__init__()
-        self.masks = masks
-        self.site = site
-
-    def forward(self, states: Tensor) -> Tensor:
-        return self.masks.apply(states, self.masks.tokens, self.site) if self.training else states
-
-
-def share_dropout(model: Any, masks: SharedMasks) -> None:
-    """Let a `BertForTokenClassification` draw its dropout from our masks."""
-    layers, sites = model.bert.encoder.layer, {}
-    model.bert.embeddings.dropout = SharedDropout(masks, 0)
-    for number, layer in enumerate(layers):
-        first = 1 + SITES_PER_LAYER * number
-        sites[layer.attention.self] = first
-        layer.attention.output.dropout = SharedDropout(masks, first + 1)
-        layer.output.dropout = SharedDropout(masks, first + 2)
-    model.dropout = SharedDropout(masks, 1 + SITES_PER_LAYER * len(layers))
-
-    def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, **_: Any
-    ) -> tuple[Tensor, Tensor]:
-        scores = query @ key.mT * scaling  # B A S S
-        weights = (scores if mask is None else scores + mask).softmax(-1)
-        if module.training:
-            heads = weights.shape[1]
-            rows = masks.tokens[:, None] * heads + torch.arange(heads)[:, None]  # B A S
-            weights = masks.apply(weights, rows, sites[module])
-        return (weights @ value).transpose(1, 2), weights
-
-    modeling_bert.eager_attention_forward = attend  # type: ignore[assignment]
+    task: TaskSettings
+    train: str
+    dev: str
+    batch_size: int = 8
+    pooling: HeadPoolingName | None = "cls"
+    """What the head reads; None: it reads tokens, not sequences."""
 
 
-def items_of(encoded: Encoded) -> list[Item]:
-    """Convert our sequences of a tagging task to items of the `transformers` baseline."""
-    whole = collate(encoded, np.arange(encoded.num_items))
-    assert isinstance(whole.input, TokenBatch)
-    ids, rows, targets = whole.input.input_ids.numpy(), whole.positions.numpy(), np.asarray(whole.labels)
-    labels = np.full(len(ids), IGNORED)
-    labels[rows] = targets
-    spans = [slice(first, last) for first, last in pairwise(offsets_from_lengths(encoded.item_lengths))]
-    return [
-        Item([ids[span].tolist()], [[0] * (span.stop - span.start)], labels[span].tolist(), int(example))
-        for span, example in zip(spans, encoded.example_ids, strict=True)
-    ]
+WORKS = {
+    "classification": Work(TaskSettings("mrpc"), "glue/MRPC/train.tsv", "glue/MRPC/dev.tsv"),
+    "multi-label": Work(TaskSettings("multi-label"), "trec/TREC.train", "trec/TREC.test"),
+    "regression": Work(TaskSettings("stsb"), "glue/STS-B/train.tsv", "glue/STS-B/dev.tsv"),
+    "multiple-choice": Work(TaskSettings("codah"), "codah/train.tsv", "codah/dev.tsv"),
+    "tagging": Work(
+        TaskSettings("conll2003", overrides=TaskOptions(context=False)), "conll2003/train.txt", "conll2003/valid.txt",
+        pooling=None,
+    ),
+    "question-answering": Work(
+        TaskSettings("squad", overrides=TaskOptions(max_length=128)), "squad/train-v1.1.json", "squad/dev-v1.1.json",
+        batch_size=4, pooling=None,
+    ),
+}  # fmt: skip
 
 
-def write_first_weights(settings: FinetuneSettings, folder: Path) -> None:
-    """Write our initial weights of a run into a new folder, which `transformers` can read."""
-    model = Path(str(settings.model))
-    task, _ = read_splits(settings.task, settings.tuning.validation_fraction, None)
-    first = start_task_model(model, task.head, settings.seed, settings.tuning.dropout).model
-    save_task_folder(folder, TaskModel(first, task), Tokenizer.load(model))
+def read(about: Work, path: Path, number: int) -> list[Any]:
+    """Read a file and choose examples at random; a question of TREC has its coarse and its fine label."""
+    if path.parent.name == "trec":
+        lines = read_trec(path)
+        examples: list[Any] = [
+            TextExample(text, None, (label.partition(":")[0], label), f"{path}, line {line}")
+            for line, (text, label) in enumerate(lines, 1)
+        ]
+    else:
+        examples = list(about.task.build_task().read(str(path)))
+    chosen = make_rng(0, 35).permutation(len(examples))[:number]
+    return [examples[index] for index in sorted(chosen)]
 
 
-def theirs(
-    settings: FinetuneSettings, peer: TaggingPeer, items: Sequence[Item], folder: Path
-) -> tuple[Iterator[float], Any]:
-    """Prepare training with `transformers`; return an iterator that trains and yields losses, and the model.
-
-    `folder` gets the initial weights.
-    """
-    rate = settings.tuning.dropout
-    assert rate is not None
-    write_first_weights(settings, folder)
-    attention = "eager" if rate else "sdpa"
-    model = transformers.BertForTokenClassification.from_pretrained(folder, attn_implementation=attention).train()
-    masks = SharedMasks(rate, settings.seed)
-    if rate:
-        share_dropout(model, masks)
-
-    def order() -> Iterator[list[int]]:
-        for step in count():
-            chosen = step_items(len(items), settings.batch_size, step, settings.seed).tolist()
-            masks.start(step, [items[number].length for number in chosen])
-            yield chosen
-
-    return steps(peer, model, items, settings, order()), model
+def settings_of(about: Work) -> FinetuneSettings:
+    return FinetuneSettings(
+        run=Path("not-written"), task=about.task, model=str(minilm()), batch_size=about.batch_size,
+        tuning=TuningSettings(head_init="random", dropout=DROPOUT, pooling=about.pooling),
+        optimizer=replace(paper_optimizer(), learning_rate=RATE), device=DeviceSettings("cpu", "float32", 1),
+    )  # fmt: skip
 
 
-def predict_tags(peer: TaggingPeer, model: Any, items: Sequence[Item], examples: Sequence[Any], dtype: str) -> Tags:
-    """Tag sentences with `transformers`; a word beyond the window of the peer has the tag O."""
-    tags: Tags = [[] for _ in examples]
-    for item, logits in zip(items, peer.outputs(model, items, dtype), strict=True):
-        tags[item.example] += [peer.labels[label] for label in logits[item.tagged].argmax(-1)]
-    return [[*found, *["O"] * (len(one.words) - len(found))] for found, one in zip(tags, examples, strict=True)]
+def make_model(task: AnyTask) -> Any:
+    """Return the task's class of `transformers` in the shape of MiniLM."""
+    fields = {} if task.head.kind == "choice" else {"num_labels": task.head.outputs}
+    fields |= {"problem_type": MULTI_LABEL} if task.is_multi_label else {}
+    config = transformers.BertConfig.from_pretrained(
+        minilm(), hidden_dropout_prob=DROPOUT, attention_probs_dropout_prob=DROPOUT, attn_implementation="eager",
+        **fields,
+    )  # fmt: skip
+    return getattr(transformers, f"Bert{HEAD_CLASSES[task.head.kind].suffix}")(config)
 
 
-def compare_on_dev(
-    examples: Sequence[Any], own: TaskModel, models: Mapping[str, Any], peer: TaggingPeer, dtype: str
-) -> None:
-    """Print how weights tag in the windows of both sides.
-
-    `models`: of `transformers`, by the side whose weights they have.
-    """
-    encoded = own.task.encode(examples, Tokenizer.load(minilm()))
-    windows = {"ours": items_of(encoded), "theirs": peer.items(examples)}
-    own_ids, other_ids = ([item.input_ids for item in side] for side in windows.values())
-    equal = sum(ids in other_ids for ids in own_ids)
-    print(f"\ndev: {len(examples):,} sentences; {equal:,} of our {len(own_ids):,} windows are also theirs\n")
-    print("| weights | windows | computed by | F1 | sentences with other tags than in the first row |")
-    print("|---|---|---|---:|---:|")
-    found = evaluate_examples(own.model, own.task, examples, encoded).predictions
-    base, gold = [list(prediction.tags) for prediction in found], [list(example.tags) for example in examples]
-    rows = [("ours", "ours", "bertwright", base)]
-    for weights, model in models.items():
-        for side, items in windows.items():
-            rows.append((weights, side, "transformers", predict_tags(peer, model, items, examples, dtype)))
-    for *names, tags in rows:
-        changed = sum(one != other for one, other in zip(tags, base, strict=True))
-        print(f"| {' | '.join(names)} | {100 * f1_score(gold, tags):.2f} | {changed} |", flush=True)
+def convert(task: AnyTask, batch: TaskBatch, padded: Padded) -> Inputs:
+    """Return the peer's input with its targets."""
+    inputs, labels = peer_inputs(task, batch, padded), batch.labels
+    if task.head.kind == "span":
+        return inputs | {"start_positions": labels[:, 0], "end_positions": labels[:, 1]}
+    return inputs | {"labels": padded.labels(batch.positions, labels) if task.head.kind == "token" else labels}
 
 
-def compare_training(own: Sequence[float], others: Iterator[float], first: Path, last: Path, model: Any) -> None:
-    """Print the losses of both sides while `others` trains the peer's model, and its distance from ours at the end.
+def peer_inputs(task: AnyTask, batch: TaskBatch, padded: Padded) -> Inputs:
+    """Return the peer's input; the endings of a choice have a dimension of their own."""
+    assert isinstance(batch.input, TokenBatch)
+    inputs = padded.inputs(batch.input)
+    if task.head.kind != "choice":
+        return inputs
+    return {name: rows.unflatten(0, (-1, ENDINGS)) for name, rows in inputs.items()}
 
-    `first` and `last`: folders of the initial weights and of ours after the last step.
-    """
-    print("| step | loss, bertwright | loss, transformers |")
-    print("|---:|---:|---:|")
-    for step, (one, other) in enumerate(zip(own, others, strict=True), 1):
-        print(f"| {step} | {one:.5f} | {other:.5f} |", flush=True)
-    start, end = (load_file(folder / "model.safetensors") for folder in (first, last))
-    weights = model.state_dict()
-    way = torch.cat([(weights[name] - start[name]).flatten() for name in start]).norm()
-    apart = torch.cat([(weights[name] - end[name]).flatten() for name in start]).norm()
-    print(f"\nlast weights: {apart / way:.1e} of the way that they have gone separates both sides")
+
+def peer_loss(model: Any, inputs: Inputs) -> Tensor:
+    """Compute the loss of the peer's class; of answers, as there, but without the places of the padding."""
+    if "start_positions" not in inputs:
+        loss: Tensor = model(**inputs).loss
+        return loss
+    read = {name: inputs[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+    found, padding = model(**read), inputs["attention_mask"] == 0
+    pairs = (found.start_logits, inputs["start_positions"]), (found.end_logits, inputs["end_positions"])
+    return sum(F.cross_entropy(logits.masked_fill(padding, -torch.inf), targets) for logits, targets in pairs) / 2
+
+
+def peer_outputs(task: AnyTask, found: Any, batch: TaskBatch, padded: Padded) -> Tensor:
+    """Return the peer's logits at the positions that our head reads, R × C."""
+    if task.head.kind == "span":
+        return torch.stack([found.start_logits, found.end_logits], -1)[padded.real]
+    if task.head.kind == "token":
+        tagged: Tensor = found.logits[padded.real][batch.positions]
+        return tagged
+    pooled: Tensor = found.logits.reshape(len(batch.positions), -1)
+    return pooled
+
+
+def answer(prediction: Any) -> Any:
+    """Return what a prediction says, without its probabilities; a number to two digits."""
+    name = next((name for name in ANSWERS if hasattr(prediction, name)), None)
+    return round(float(prediction), 2) if name is None else getattr(prediction, name)
+
+
+@torch.no_grad()
+def compare_predictions(state: FinetuneState, examples: Sequence[Any], peer: Any) -> dict[str, Any]:
+    """Return the number of dev examples and the share with equal predictions."""
+    encoded = state.task.encode(examples, state.tokenizer, labeled=False)
+    ours, theirs = [], []
+    with evaluation_mode(state.model), evaluation_mode(peer):
+        for first in range(0, encoded.num_items, 16):
+            batch = collate(encoded, np.arange(first, min(first + 16, encoded.num_items)))
+            padded = Padded.of(batch.packing)
+            found = peer(**peer_inputs(state.task, batch, padded))
+            ours.append(state.model.predict_batch(batch))
+            theirs.append(peer_outputs(state.task, found, batch, padded))
+    sides = (state.task.decode(examples, encoded, torch.cat(side).numpy()) for side in (ours, theirs))
+    pairs = [(answer(own), answer(other)) for own, other in zip(*sides, strict=True)]
+    return {"predictions": len(pairs), "equal_predictions": sum(own == other for own, other in pairs) / len(pairs)}
+
+
+def train(name: str, data: Path, results: Path, every: int) -> None:
+    """Train both sides on a task, and append rows to the results."""
+    about = WORKS[name]
+    settings = settings_of(about)
+    examples = {"train": read(about, data / about.train, EXAMPLES)}
+    dev = read(about, data / about.dev, DEV_EXAMPLES)
+
+    def report(row: dict[str, Any]) -> None:
+        append_result(results, {"task": name} | row, 1)
+        print(name, row, flush=True)
+
+    with execution_context(settings.device) as context:
+        state = open_run(settings, context, SILENT, examples)
+        task, encoded = state.task, state.train.encoded
+        spec = replace(make_spec(state, settings, context), schedule=settings.optimizer.make_schedule(STEPS))
+        batches = (
+            micro_batches(encoded, step, about.batch_size, settings.seed, WHOLE_STEP)[0] for step in range(STEPS)
+        )
+        peer = run_lockstep(
+            spec, batches, lambda batch, padded: convert(task, batch, padded), lambda: make_model(task), peer_loss,
+            SharedMasks(DROPOUT), every, report,
+        )  # fmt: skip
+        report({"step": STEPS} | compare_predictions(state, dev, peer.model))
 
 
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--task", default="conll2003_context", choices=("conll2003", "conll2003_context"))
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--examples", type=int, default=2000, help="of which the steps take what they need")
-    parser.add_argument("--dev-examples", type=int, help="to tag after training; unset: none")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--systems", nargs="+", choices=("ours", "transformers"), default=("ours", "transformers"))
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--tasks", nargs="+", default=list(WORKS), choices=WORKS)
+    parser.add_argument("--every", type=int, default=8, help="steps between two rows")
     chosen = parser.parse_args()
-    use_threads(chosen.threads)
-    configure_malloc()  # for both sides
-    print(f"{describe_machine(chosen.threads)}; {chosen.task}, {chosen.dtype}, dropout {chosen.dropout:g}\n")
-    with tempfile.TemporaryDirectory() as work:
-        folder = Path(work)
-        about = WORKS[chosen.task]
-        run = Run(chosen.task, "ours", chosen.seed, 1.0, 1e-4, MINILM, chosen.examples, 40, chosen.dtype)
-        settings = settings_of(run, about, chosen.data, folder, chosen.threads)
-        train = read_examples(settings.task.build_task(), settings.task, "train")
-        task = settings.task.build_task().with_labels_of(train)
-        peer = TaggingPeer(str(minilm()), task, train)
-        peer.labels = [*task.label_names]  # in our order, which is that of the shared head
-        items = items_of(task.encode(train, Tokenizer.load(minilm())))
-        epochs = (chosen.steps - 0.5) * settings.batch_size / len(items)
-        tuning = TuningSettings(head_init="random", dropout=chosen.dropout)
-        settings = replace(settings, tuning=tuning, epochs=epochs, log_every=1, keep_checkpoints=True)
-        ours(settings)
-        last = settings.run / "checkpoints" / f"step-{chosen.steps:08d}"
-        models = {"ours": transformers.BertForTokenClassification.from_pretrained(last)}
-        if "transformers" in chosen.systems:
-            own = [record["loss"] for record in read_metrics(settings.run) if record["kind"] == "train"]
-            others, models["theirs"] = theirs(settings, peer, items, folder / "first")
-            compare_training(own, others, folder / "first", last, models["theirs"])
-        if chosen.dev_examples:
-            trained = load_task(last)
-            assert trained is not None
-            dev = settings_of(
-                run._replace(dev_examples=chosen.dev_examples), about, chosen.data, folder, chosen.threads
-            )
-            compare_on_dev(read_examples(task, dev.task, "dev"), trained, models, peer, chosen.dtype)
+    use_threads(1)
+    print(describe_machine(1), flush=True)
+    for name in chosen.tasks:
+        train(name, chosen.data, chosen.results, chosen.every)
 
 
 if __name__ == "__main__":

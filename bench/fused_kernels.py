@@ -33,7 +33,7 @@ from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.context import supports_bfloat16
-from environment import describe_machine, make_parser
+from environment import describe_machine, keep_printed, make_parser
 
 TOKENS, LENGTH, VOCABULARY, MASKED, HEAD_SIZE = 4096, 128, 30522, 614, 64
 DROPOUT = Dropout(0.1, seed=1)
@@ -247,6 +247,7 @@ def main() -> None:
     parser.add_argument("threads", type=int, nargs="?", default=torch.get_num_threads())
     torch.set_num_threads(parser.parse_args().threads)
     configure_malloc()
+    keep_printed(__file__)
     print(f"{describe_machine()}\n")
     print("| H | forward + backward, ms | ours | torch | ratio |\n|---|---|---|---|---|")
     for hidden in (256, 768):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.reference import AdamStep
+from environment import keep_printed
 
 T, H, F, A, V, M, B = 32_768, 768, 3_072, 12, 30_528, 4_864, 256  # a step of BASE: 256 sequences of 128 tokens
 
@@ -92,6 +93,7 @@ def main() -> None:
     for module in modules:
         module.launch = record
     run_operations()
+    keep_printed(__file__)
     print("| kernel, warps | target | registers | stack, bytes | shared memory, bytes | compilation, s |")
     print("|---|---|---:|---:|---:|---:|")
     for name, (kernel, arguments, options) in launches.items():

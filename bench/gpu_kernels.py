@@ -34,7 +34,7 @@ from bertwright.kernels import reference
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.reference import AdamStep
 from bertwright.kernels.triton import adamw_kernels, flash, gelu, layer_norm, ops
-from environment import describe_machine, make_parser
+from environment import append_result, describe_machine, make_parser
 
 B, S, H, A, V, M = (256, 128, 768, 12, 30_522, 4_864) if ON_GPU else (2, 16, 32, 2, 100, 5)
 T, F_SIZE, HALF = B * S, 4 * H, torch.bfloat16
@@ -309,6 +309,8 @@ def main() -> None:
         with (chosen.out / f"gpu-{part}.md").open("w", encoding="utf-8") as file:
             print(describe_machine(device=DEVICE), "\n", file=file)
             parts[part](file)
+        printed = (chosen.out / f"gpu-{part}.md").read_text(encoding="utf-8").splitlines()
+        append_result(chosen.out / "gpu_kernels.jsonl", {"part": part, "printed": printed}, device=DEVICE)
 
 
 if __name__ == "__main__":

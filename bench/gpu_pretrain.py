@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from environment import describe_machine, format_range, make_parser, open_report
+from environment import describe_machine, format_range, keep_printed, make_parser, open_report
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results")))
     chosen = parser.parse_args()
+    keep_printed(__file__, device=chosen.device)
     say = open_report(chosen.out / "gpu-pretrain.md")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from environment import describe_machine, make_parser, open_report, take_turns
+from environment import describe_machine, keep_printed, make_parser, open_report, take_turns
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -186,6 +186,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=Path, default=Path(".gpu/vocabulary"))
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results")))
     chosen = parser.parse_args()
+    keep_printed(__file__, device=DEVICE)
     report = open_report(chosen.out / f"gpu-{chosen.stage}.md")
     report(f"{describe_machine(device=DEVICE)}\n")
     stages[chosen.stage](*read_texts(chosen.examples), chosen.vocabulary, report)

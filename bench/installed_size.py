@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from environment import describe_machine, make_parser
+from environment import commit, describe_machine, make_parser
 
 FORMER = """fsspec google-crc32c huggingface_hub lazy_loader matplotlib mwparserfromhell nanotoken numpy polars rich
 sacrebleu safetensors scikit-learn scipy seqeval tensorboard tokenizers tomli-w zstandard""".split()
@@ -57,7 +57,7 @@ def main() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     core = [Requirement(text).name for text in project["dependencies"]]
     of_torch = collect([Requirement(text).name for text in distribution("torch").requires or () if "extra" not in text])
-    result: dict[str, object] = {"machine": describe_machine()}
+    result: dict[str, object] = {"machine": describe_machine(), "commit": commit()}
     sizes = {}
     for title, names in (("core", core), ("former", FORMER)):
         packages = collect([name for name in names if name != "torch"])

@@ -23,7 +23,7 @@ from bertwright.tasks.linear_floor import LINEAR, LOOKUP, floor_names, train_flo
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.text_task import TextExample
-from environment import describe_machine, use_threads
+from environment import commit, describe_machine, use_threads
 from study import read_trec
 
 
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=5)
     arguments = parser.parse_args()
     use_threads(1)
-    report: dict[str, Any] = {"machine": describe_machine(1)}
+    report: dict[str, Any] = {"machine": describe_machine(1), "commit": commit()}
     for title, job in JOBS.items():
         train, scored = (read(job.task, arguments.data / path) for path in (job.train, job.scored))
         report[title] = measure(job, train, scored, arguments.samples)

@@ -28,7 +28,7 @@ from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training.context import execution_context
 from bertwright.training.cost import peak_memory
-from environment import describe_machine, make_parser
+from environment import describe_machine, keep_printed, make_parser
 from scaling_law import DEVICE, TEXTS, prepare_store
 
 
@@ -114,6 +114,7 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=0.2, help="of each planned run")
     parser.add_argument("--clock", choices=("cpu", "wall"), default="wall")
     chosen = parser.parse_args()
+    keep_printed(__file__, 1)
     print(describe_machine(1), flush=True)
     print("\n| | M tokens | × longest short run | epochs | expected loss (90 %) | real | difference "
           "| expected s | real s | difference | expected MB | real MB |")  # fmt: skip

@@ -33,6 +33,7 @@ from environment import (
     choose_fastest,
     describe_machine,
     format_ratio,
+    keep_printed,
     make_parser,
     minilm,
     sample,
@@ -133,6 +134,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args()
     use_threads(chosen.threads)
+    keep_printed(__file__, chosen.threads)
     print(describe_machine(chosen.threads))
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)

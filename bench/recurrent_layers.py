@@ -34,7 +34,7 @@ from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import train_steps
 from bertwright.translation.run import open_run as open_translation
 from bertwright.translation.settings import TrainTranslationSettings
-from environment import describe_machine, make_parser, use_threads
+from environment import describe_machine, keep_printed, make_parser, use_threads
 
 LAYERS = {  # directions, sequences, words of each, inputs, cells, states
     "ELMo tiny": (2, 128, 32, 64, 256, 64),
@@ -136,6 +136,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="of the table of single layers; 0: no such table")
     options = parser.parse_args()
     use_threads(1)
+    keep_printed(__file__, 1)
     print(describe_machine(1))
     if options.rounds:
         print("| one layer, forward and backward | float32, ms | bfloat16 | ratio |\n|---|---:|---:|---|")

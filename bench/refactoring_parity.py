@@ -41,7 +41,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from environment import DATA, describe_machine, make_parser, sample
+from environment import DATA, describe_machine, keep_printed, make_parser, sample
 
 BASE_COMMIT = "ab34771"
 ROOT = Path(__file__).resolve().parents[1]
@@ -329,6 +329,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         work = (arguments.work or Path(temporary)).resolve()
+        keep_printed(__file__)
         mode = "reference" if arguments.reference else "native"
         source = arguments.base or extract_commit(BASE_COMMIT, work / "base-source")
         base = Tree(source.resolve(), work / f"base-{mode}", arguments.reference)

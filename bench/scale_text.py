@@ -33,7 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
-from environment import describe_machine, make_parser
+from environment import describe_machine, keep_printed, make_parser
 
 MB = 1_000_000
 FILE_MB = 500
@@ -214,6 +214,7 @@ def main() -> None:
     parser.add_argument("--no-start", action="store_true", help="measure no start")
     given = parser.parse_args()
     ray = version("ray") if any(name.startswith("ray") for name in given.workers) else "not used"
+    keep_printed(__file__)
     print(f"{describe_machine()}, Ray {ray}\n", flush=True)
     print("| command | MB | workers | seconds | of 1 MB | MB/s | CPU s | process, MB | a worker, MB | all, MB | load |")
     print("|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)

@@ -9,7 +9,6 @@ the runs that bench/results/scaling_law.jsonl lacks: DATA is a folder with the c
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +31,8 @@ from bertwright.tokenstore.build import BuildSettings
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
-from environment import make_parser
+from environment import append_result, make_parser
+from study import read_records
 
 RESULTS = Path(__file__).parent / "results" / "scaling_law.jsonl"
 VOCABULARY = 8_000
@@ -107,13 +107,12 @@ def run_missing(results: Sequence[Result], data: Path, work: Path) -> None:
         run = replace(chosen, store=store, run=work / f"{text}-{size}-{steps}", device=DEVICE)
         pretrain(run, SILENT)
         loss = read_json(run.run / "report.json")["held_out_after"]["loss"]
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(Result(text, size, steps, loss)._asdict()) + "\n")
+        append_result(RESULTS, Result(text, size, steps, loss)._asdict(), 1)
 
 
 def read_results() -> list[Result]:
     """Read the results of the finished runs."""
-    return [Result(**json.loads(line)) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    return [Result(*(record[name] for name in Result._fields)) for record in read_records(RESULTS)]
 
 
 def select_points(results: Sequence[Result]) -> list[Point]:

@@ -27,7 +27,7 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_data import read_examples
-from environment import commit, describe_machine, make_parser
+from environment import append_result, describe_machine, make_parser
 
 CPU = {"device": "cpu", "dtype": "float32", "threads": 1}
 Record = dict[str, Any]
@@ -64,8 +64,8 @@ def run_missing(
     path: Path, runs: Iterable[Record], execute: Callable[[Record], Record], threads: int = 1
 ) -> list[Record]:
     """Execute every run that the file lacks, and append its result at once; return the results of all runs."""
-    machine, records = describe_machine(threads), list[Record]()
-    print(machine, flush=True)
+    records = list[Record]()
+    print(describe_machine(threads), flush=True)
     for run in runs:
         records += (known := find_records(path, [run]))
         if known:
@@ -73,10 +73,8 @@ def run_missing(
         started, cpu = time.perf_counter(), time.process_time()
         result = execute(run)
         spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
-        rounded = {name: round(value, 1) for name, value in spent.items()}
-        records.append(run | result | rounded | {"machine": machine, "commit": commit()})
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(records[-1], ensure_ascii=False) + "\n")
+        append_result(path, run | result | {name: round(value, 1) for name, value in spent.items()}, threads)
+        records += find_records(path, [run])
         print(json.dumps(run | result, ensure_ascii=False), flush=True)
     return records
 

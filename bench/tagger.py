@@ -31,7 +31,7 @@ from bertwright.tasks.tagging import Tagging
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
-from environment import describe_machine, format_ratio, make_parser, take_turns, use_threads
+from environment import describe_machine, format_ratio, keep_printed, make_parser, take_turns, use_threads
 
 RATE, DROPOUT, CLIP = 1e-3, 0.5, 5.0
 Step = Callable[[int], float]  # trains on the batch of a step and returns its loss per word
@@ -146,6 +146,7 @@ def main() -> None:
     tokenizer = WordTokenizer.learn(task.texts(examples), WordRules())
     encoded = task.encode(examples, tokenizer)
     words = len(encoded.labels)
+    keep_printed(__file__, 1)
     print(f"{describe_machine(1)}\n{len(examples):,} sentences, {words:,} words, {len(task.labels)} tags")
     print(f"{'sentences a step':>16}  {'':8}{'ms a step':>10}{'words/s':>10}{'s an epoch':>12}{'ratio':>7}")
     for size in arguments.batch_sizes:

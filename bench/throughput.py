@@ -31,7 +31,7 @@ from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.build_part import ShardSpec, write_shard
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from environment import DATA, describe_machine, format_range, format_ratio, make_parser, take_turns
+from environment import DATA, describe_machine, format_range, format_ratio, keep_printed, make_parser, take_turns
 
 OBJECTIVES = {
     "mlm+nsp, 128": DataSettings(max_length=128),
@@ -120,6 +120,7 @@ def main() -> None:
     parser.add_argument("inputs", nargs="*", default=[f"file={books}", str(wikipedia)])
     parser.add_argument("--vocabulary", default=str(DATA / "vocab" / "bert-base-uncased-vocab.txt"))
     arguments = parser.parse_args()
+    keep_printed(__file__)
     print(describe_machine())
     with tempfile.TemporaryDirectory() as folder:
         measures[arguments.what](Path(folder, "stores"), CorpusSettings(tuple(arguments.inputs)), arguments.vocabulary)

@@ -20,7 +20,7 @@ import torch
 from transformers import AutoTokenizer, MarianMTModel
 
 from bertwright.translation.translator import load_translator
-from environment import describe_machine, format_ratio, make_parser, take_turns, use_threads
+from environment import describe_machine, format_ratio, keep_printed, make_parser, take_turns, use_threads
 
 Translate = Callable[[Sequence[str]], list[str]]
 
@@ -79,6 +79,7 @@ def main() -> None:
         results[name] = contenders[name](texts)
 
     seconds = take_turns({name: partial(run, name) for name in contenders}, options.rounds, time.process_time)
+    keep_printed(__file__, options.threads)
     print(describe_machine(options.threads))
     print(f"{len(texts)} sentences, batch size {options.batch_size}, beam {options.beam_size}, {options.dtype}")
     for name, measured in seconds.items():

@@ -132,7 +132,10 @@ def main(settings: argparse.Namespace) -> None:
     if settings.child:
         run_child(settings)
         return
-    from environment import describe_machine  # imports torch, whose memory must not count in a child's peak
+    from environment import (  # imports torch, whose memory must not count in a child's peak
+        describe_machine,
+        keep_printed,
+    )
 
     documents = texts(settings)
     megabytes = sum(len(text.encode()) for text in documents) / 1e6
@@ -147,6 +150,7 @@ def main(settings: argparse.Namespace) -> None:
     for name in OURS:
         if name not in vocabularies:
             vocabularies[name] = tuple(learn(counts, vocabulary_settings(name, settings)))
+    keep_printed(__file__)
     print(f"{settings.size:,} tokens from {settings.input.name}, {megabytes:.1f} MB, {counts.total:,} words\n")
     print("| | seconds | of it counting | peak MB | tokens | tokens/word | [UNK] words | unused |\n|---|" + "---:|" * 7)
     for name, tokens in vocabularies.items():

@@ -29,7 +29,7 @@ from bertwright.corpus.sentences import split_sentences
 from bertwright.systems.word_vectors.vector_evaluation import read_examples, score_examples
 from bertwright.vocabulary.vector_file import load_vectors
 from bertwright.vocabulary.word_tokenizer import WORD
-from environment import describe_machine, make_parser
+from environment import append_result, describe_machine, make_parser
 
 SIMILARITY = ("EN-MEN-TR-3k", "EN-MTurk-771", "EN-WS-353-ALL", "EN-SIMLEX-999")
 RESULTS = Path(__file__).parent / "results" / "word_vectors.jsonl"
@@ -103,9 +103,8 @@ def main() -> None:
                             records.append(record)
                             print(json.dumps(record), flush=True)
         check_files(options.peer, Path(folder))
-    with RESULTS.open("a") as file:
-        for record in records:
-            file.write(json.dumps({"machine": describe_machine(1), "words": options.words} | record) + "\n")
+    for record in records:
+        append_result(RESULTS, {"words": options.words} | record, 1)
     print_table(records)
 
 

@@ -52,11 +52,15 @@ class Estimate(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """95 % interval of a difference, and the p-value of no difference."""
+    """95 % interval of a difference."""
 
     low: float
     high: float
-    p: float
+
+    @property
+    def smallest_effect(self) -> float:
+        """Half of the width: a smaller difference would not exclude 0 with as much noise as this one has."""
+        return (self.high - self.low) / 2
 
 
 class Difference(NamedTuple):
@@ -124,19 +128,14 @@ def _key(name: str) -> int:
 def difference(pairs: Sequence[tuple[Estimate, Estimate]]) -> Difference:
     """Return the difference between two systems, averaged over columns, with its 95 % percentile interval.
 
-    `pairs`: for each column, the estimates of the better and the worse system. The p-value is two-sided: twice the
-    share of the draws that are not on the difference's side of 0, (count + 1) / (D + 1). It is the level at which the
-    percentile interval reaches 0, and never below 2 / (D + 1).
+    `pairs`: for each column, the estimates of the better and the worse system.
     """
     mean = float(np.mean([better.mean - worse.mean for better, worse in pairs]))
     if all(system.draws is None for pair in pairs for system in pair):
         return Difference(mean, None)
     # A column without draws has the same number in each of them.
     drawn = np.sum(np.broadcast_arrays(*(_draws(better) - _draws(worse) for better, worse in pairs)), axis=0)
-    drawn = drawn / len(pairs)
-    low, high = _percentiles(drawn)
-    tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-    return Difference(mean, Interval(low, high, min(1.0, 2 * (tail + 1) / (len(drawn) + 1))))
+    return Difference(mean, Interval(*_percentiles(drawn / len(pairs))))
 
 
 def compare(column: str, better: ExampleScores, worse: ExampleScores, draws: int = DRAWS) -> Difference:

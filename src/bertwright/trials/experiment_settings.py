@@ -48,8 +48,8 @@ class ExperimentSettings:
     seeds: int | None = None
     """Restarts of fine-tuning. Unset: the level's."""
     pretraining_seeds: int | None = None
-    """Pre-trainings of each row; with two or more, intervals and p-values are of the objectives, not of one checkpoint
-    each. Unset: 1."""
+    """Pre-trainings of each row; with two or more, intervals are of the objectives, not of one checkpoint each, and a
+    verdict needs three. Unset: 1."""
     steps: int | None = None
     """Steps of each pre-training. Unset: the level's."""
     limit: int | None = None

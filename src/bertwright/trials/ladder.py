@@ -31,9 +31,9 @@ from bertwright.vocabulary.vector_file import find_vectors
 LEGEND = (
     "Mean ± standard deviation (number of seeds), in percent; in brackets the published figure. Step up: difference "
     "from the row in brackets, which differs in what the name says alone, on test if there are test files, with its "
-    "95 % interval over the seeds; * p < 0.05, ** p < 0.01. Rate: the best of all on dev. Capitals: no, if the system "
-    "reads text in lower case. Before: tokens and minutes of all pre-training that a system starts from (? if its "
-    "folders do not tell). Minutes: training and scoring of one run."
+    "95 % interval over the seeds; it is about these checkpoints alone. Rate: the best of all on dev. Capitals: no, if "
+    "the system reads text in lower case. Before: tokens and minutes of all pre-training that a system starts from (? "
+    "if its folders do not tell). Minutes: training and scoring of one run."
 )
 
 

@@ -19,10 +19,12 @@ Verdict = Literal["shown", "not shown", "reversed", "no verdict"]
 TextTable = Sequence[Sequence[str]]
 """Rows of cells, headings first."""
 
+MIN_PRETRAININGS = 3
+"""Pre-trainings of each row that a verdict needs: two say next to nothing about how far pre-trainings differ."""
 MEAN = "mean"  # column of differences averaged over tasks
 CONTRAST_LEGEND = (
-    "In percentage points, with 95 % intervals over seeds and examples (of a row with one seed, over examples); "
-    "\\* p < 0.05, \\*\\* p < 0.01. For perplexities: the decrease of their logarithm, in nats per token."
+    "In percentage points, with 95 % intervals over seeds and examples (of a row with one seed, over examples). "
+    "For perplexities: the decrease of their logarithm, in nats per token."
 )
 LEGEND = (
     "Mean ± standard deviation over the seeds (number of seeds), in percent, on dev unless the column says test; in "
@@ -40,13 +42,13 @@ class Contrast(NamedTuple):
     difference: Difference
 
     def __str__(self) -> str:
-        """Format the difference with its interval and stars for its p-value."""
+        """Format the difference with its interval."""
         scale, digits = (1, 2) if self.column == PERPLEXITY else (100, 1)
         text = f"{scale * self.difference.mean:+.{digits}f}"
         if self.difference.interval is None:
             return text
-        low, high, p = self.difference.interval
-        return f"{text} ({scale * low:+.{digits}f} to {scale * high:+.{digits}f}){'*' * ((p < 0.05) + (p < 0.01))}"
+        low, high = self.difference.interval
+        return f"{text} ({scale * low:+.{digits}f} to {scale * high:+.{digits}f})"
 
 
 def contrast_rows(
@@ -85,8 +87,11 @@ class ClaimResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Shown or reversed if the whole interval is on one side of 0; none if a row has a single score."""
-        if self.single_seed:
+        """Shown or reversed if the whole interval is on one side of 0.
+
+        None if a row has a single score or fewer than MIN_PRETRAININGS pre-trainings.
+        """
+        if self.single_seed or self.pretrainings < MIN_PRETRAININGS:
             return "no verdict"
         interval = self.difference.interval
         if interval is None or interval.low <= 0 <= interval.high:
@@ -99,8 +104,10 @@ class ClaimResult:
         unit = "nats per token" if is_perplexity else "points"
         interval = "no interval"
         if self.difference.interval is not None:
-            low, high, p = self.difference.interval
-            interval = f"95 % interval {scale * low:+.{digits}f} to {scale * high:+.{digits}f}, {format_p(p)}"
+            low, high = self.difference.interval
+            smallest = scale * self.difference.interval.smallest_effect
+            interval = f"95 % interval {scale * low:+.{digits}f} to {scale * high:+.{digits}f}"
+            interval += f", which could show {smallest:.{digits}f} or more"
         paper = ""
         if self.paper is not None:
             columns = f" on {', '.join(self.paper_columns)}" if self.paper_columns not in ((), self.columns) else ""
@@ -111,6 +118,8 @@ class ClaimResult:
             basis = "; one pre-training each, so that the interval is of these models, not of what distinguishes them"
         else:
             basis = f"; {self.pretrainings} pre-trainings each"
+        if self.pretrainings < MIN_PRETRAININGS and not self.single_seed:
+            basis += f": a verdict needs {MIN_PRETRAININGS}"
         where = self.columns[0] if len(self.columns) == 1 else f"mean of {', '.join(self.columns)}"
         mean = f"{scale * self.difference.mean:+.{digits}f} {unit}"
         return f"{self.claim.text}, {where}: {self.verdict} at this budget ({mean}, {interval}{paper}{basis})."
@@ -120,15 +129,6 @@ class ClaimResult:
         own = {name: value for name, value in vars(self).items() if name != "claim"}
         texts = {"verdict": self.verdict, "sentence": str(self)}
         return {**self.claim._asdict(), **own, "difference": self.difference.to_record(), **texts}
-
-
-def format_p(p: float) -> str:
-    """Format a p-value.
-
-    >>> format_p(0.0123), format_p(0.0002)
-    ('p = 0.012', 'p < 0.001')
-    """
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,12 @@ class VocabularySettings:
 
     algorithm: Literal["wordpiece", "byte-pair", "bpe-bytes", "unigram", "words", "lowercase-words"] = "wordpiece"
     """wordpiece: BERT's; byte-pair: GPT's, with </w> at the end of a word (Sennrich et al. 2016), which merges by
-    --criterion bpe and, unless --no-lowercase is given, lowercases and strips accents; bpe-bytes: RoBERTa's, on bytes, so that no text is unknown; unigram:
-    XLM-R's, pieces of a unigram model (Kudo 2018); the last two keep capitals unless --lowercase is given, and of the
-    options below, only bpe-bytes has --min-frequency; words: ELMo's, the most frequent words, at least --min-frequency
-    times, which its language model predicts; it reads all words by their bytes, with capitals and accents;
-    lowercase-words: ULMFiT's, the same in lower case, whose model reads words by their ids alone."""
+    --criterion bpe and, unless --no-lowercase is given, lowercases and strips accents; bpe-bytes: RoBERTa's, on bytes,
+    so that no text is unknown; unigram: XLM-R's, pieces of a unigram model (Kudo 2018); the last two keep capitals
+    unless --lowercase is given, and of the options below, only bpe-bytes has --min-frequency; words: ELMo's, the most
+    frequent words, at least --min-frequency times, which its language model predicts; it reads all words by their
+    bytes, with capitals and accents; lowercase-words: ULMFiT's, the same in lower case, whose model reads words by
+    their ids alone."""
 
     criterion: Rule = "gain"
     """Rule by which the next pair of tokens is merged. gain: f(ab) log[f(ab) N / (f(a) f(b))], the pair that raises the

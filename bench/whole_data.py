@@ -1,0 +1,102 @@
+"""Systems before BERT, from scratch on all of a published task's data, beside the floors.
+
+    python bench/whole_data.py DATA --results FILE [--systems "TREC-6, BiLSTM"] [--seeds 5]
+    python bench/whole_data.py DATA --results FILE --table
+
+The plan is bench/plans/whole_data.md. DATA has the folders trec and conll2003. Systems have their own defaults and no
+pre-trained vectors; runs that FILE has are not repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertwright.base.settings import from_table
+from bertwright.tasks.linear_floor import score_floors
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.text_task import TextExample
+from environment import make_parser, use_threads
+from study import (
+    Record,
+    by_seed,
+    finetune_table,
+    format_mean,
+    print_heading,
+    print_row,
+    read_records,
+    read_splits,
+    read_trec,
+    run_missing,
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A system on a task, its published test score, and how the score is named in a report."""
+
+    architecture: str
+    """Of `finetune`; empty: the linear model that `finetune` prints."""
+    metric: str
+    published: str
+    tuning: dict[str, Any] = field(default_factory=dict)
+
+
+WORKS = {
+    "TREC-6, linear model": Work("", "accuracy", ""),
+    "CoNLL-2003, linear model": Work("", "f1", ""),
+    "TREC-6, BiLSTM": Work("bilstm", "accuracy", "", {"validation_fraction": 0.1}),
+    "CoNLL-2003, window network": Work("window", "f1", "81.47 with vectors"),
+    "CoNLL-2003, BiLSTM-CNN-CRF": Work("bilstm-crf", "f1", "80.76"),
+}
+
+
+def read_questions(path: Path) -> list[TextExample[str]]:
+    """Read TREC's questions with their coarse labels."""
+    lines = enumerate(read_trec(path), 1)
+    return [TextExample(text, None, label.partition(":")[0], f"{path}, line {n}") for n, (text, label) in lines]
+
+
+def execute(run: Record, data: Path) -> Record:
+    """Train one system with one seed; return its scores, in percent, those of the floors, and the steps."""
+    about = WORKS[run["system"]]
+    if run["system"].startswith("TREC"):
+        task: dict[str, Any] = {"task": "classification"}
+        examples: dict[str, Any] = {split: read_questions(data / f"trec/TREC.{split}") for split in ("train", "test")}
+    else:
+        task = {"task": "conll2003", "data": str(data / "conll2003")}
+        examples = read_splits(task, ("train", "dev", "test"))
+    if not about.architecture:
+        labelled = from_table(TaskSettings, task, "task").build_task().with_labels_of(examples["train"])
+        floors = score_floors(labelled, examples, {"test": examples["test"]})
+        found = {floor.name: round(100 * floor.scores["test"][about.metric], 2) for floor in floors}
+        return {"metric": about.metric, "floors": found, "test": [*found.values()][-1]}
+    table = {"task": task, "architecture": about.architecture, "seed": run["seed"]}
+    report = finetune_table(table | ({"tuning": about.tuning} if about.tuning else {}), examples)
+    scores = {split: round(100 * found[about.metric], 2) for split, found in report["scores"].items()}
+    return {"metric": about.metric, **scores, "examples": len(examples["train"])}
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--systems", nargs="+", default=list(WORKS), choices=WORKS)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--table", action="store_true", help="print the means, without any run")
+    chosen = parser.parse_args()
+    if not chosen.table:
+        use_threads(1)
+        runs = [{"system": system, "seed": seed} for system in chosen.systems for seed in range(chosen.seeds)]
+        run_missing(chosen.results, runs, lambda run: execute(run, chosen.data))
+    records = read_records(chosen.results)
+    print_heading(("system", "seeds", "dev", "test", "published"))
+    for system in chosen.systems:
+        dev, test = (by_seed(records, split, system=system) for split in ("dev", "test"))
+        cells = format_mean([*dev.values()]), format_mean([*test.values()])
+        print_row((system, len(test), *cells, WORKS[system].published))
+
+
+if __name__ == "__main__":
+    main()
