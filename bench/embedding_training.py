@@ -49,10 +49,8 @@ def train_ours(task: dict[str, Any], seed: int, examples: dict[str, Any] | None 
 def train_sts_theirs(data: Path, seed: int, limit: int | None) -> Record:
     """Train with sentence-transformers; its scores on dev select nothing: the weights of the last step are scored."""
     from datasets import Dataset
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-    )
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers import SentenceTransformerTrainingArguments as TrainingArguments
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
     from sentence_transformers.sentence_transformer.losses import CoSENTLoss
 
