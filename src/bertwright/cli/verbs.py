@@ -140,8 +140,8 @@ VERBS = (
         "evaluate", "inference.evaluate:EvaluateSettings", "inference.evaluate:evaluate",
         "score a fine-tuned model on labeled files",
         "bertwright evaluate runs/task test.tsv --output scores.json",
-        "model inputs output errors ensemble threshold kind split compare reranker top show_examples text text_pair label "
-        "columns encoding format device threads",
+        "model inputs output errors ensemble threshold kind split compare reranker top show_examples text text_pair "
+        "label columns encoding format device threads",
     ),
     Verb(
         "ladder", "trials.ladder_settings:LadderSettings", "trials.ladder:ladder",

@@ -54,16 +54,16 @@ class EvaluateSettings:
     """Training files of the linear model; of text vectors, the files from which eight texts per class are drawn (unset:
     the scored files, whose other texts are scored). Unset: the files that the model's run has read, if unchanged."""
     kind: str | None = None
-    """Text vectors: what the files are, of retrieval, similarity, pairs, triplets, classes, translations (also two files
-    whose lines correspond) and reranking. Unset: by folder or columns."""
+    """Text vectors: what the files are, of retrieval, similarity, pairs, triplets, classes, translations (also two
+    files whose lines correspond) and reranking. Unset: by folder or columns."""
     split: str = "test"
     """Text vectors, BEIR's layout: the split whose judgements count."""
     compare: tuple[str, ...] = ()
     """Text vectors: other systems to score, with the interval of the difference: bm25, fusion (of bm25 and the vectors,
     by reciprocal ranks) and model folders, such as the one that training started from."""
     reranker: str | None = None
-    """Text vectors, retrieval: re-ranker that orders the first documents again; without those that were missed, and with
-    them."""
+    """Text vectors, retrieval: re-ranker that orders the first documents again. Its scores are printed twice: answers
+    that are not among them count as missed, and, as other programs do it, are added to them."""
     top: int = 100
     """Documents that the re-ranker reads for each query."""
     overrides: TaskOptions = field(default_factory=TaskOptions)

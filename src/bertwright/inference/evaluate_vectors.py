@@ -76,12 +76,22 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
         new_file(settings.output) if settings.output else nullcontext() as temporary,
         execution_context(settings.device) as context,
     ):
-        systems = {settings.model: _score_model(settings.model, texts, train, context, counts, reporter)}
-        for name in settings.compare:
-            if name not in (BM25, FUSION):
-                systems[name] = _score_model(name, texts, train, context, InputCounts(), reporter)
+        models = [settings.model, *(name for name in settings.compare if name not in (BM25, FUSION))]
+        rankings, systems = dict[str, Rankings](), dict[str, VectorScores]()
+        for name in models:
+            model = load(model_folder(name), context.device, context.dtype)
+            with reporter.progress(f"embedding with {name}", None) as advance:
+                embed = embed_by_role(model, counts if name == settings.model else InputCounts(), advance)
+                if texts.kind == "retrieval":
+                    rankings[name] = rank_by_vectors(texts.data, embed, max(DEPTH, settings.top))
+                else:
+                    systems[name] = score_vectors(texts, embed, train)
         if texts.kind == "retrieval":
-            systems |= _score_rankings(settings, texts.data, context, reporter)
+            rankings |= _rank_otherwise(settings, texts.data, rankings[settings.model], context, reporter)
+            systems = {
+                name: name_ranking_scores(score_rankings(found, texts.data.judgements), "cosine_")
+                for name, found in rankings.items()
+            }
         best = systems[settings.model]
         differences = {name: compare(best.metric, best.examples, other.examples) for name, other in systems.items()}
         del differences[settings.model]
@@ -114,39 +124,16 @@ def _check_compared(settings: EvaluateSettings, texts: LabeledTexts) -> None:
         raise ValueError(f"{given[0]}: expected data for retrieval, got {texts.kind}; omit it")
 
 
-def _score_model(
-    name: str,
-    texts: LabeledTexts,
-    train: Sequence[Any],
-    context: ExecutionContext,
-    counts: InputCounts,
-    reporter: Reporter,
-) -> VectorScores:
-    model = load(model_folder(name), context.device, context.dtype)
-    with reporter.progress(f"embedding with {name}", None) as advance:
-        return score_vectors(texts, embed_by_role(model, counts, advance), train)
-
-
-def _score_rankings(
-    settings: EvaluateSettings, data: RetrievalSet, context: ExecutionContext, reporter: Reporter
-) -> dict[str, VectorScores]:
-    """Score BM25, its fusion with the vectors, and the re-ranker's order of the model's first documents."""
+def _rank_otherwise(
+    settings: EvaluateSettings, data: RetrievalSet, first: Rankings, context: ExecutionContext, reporter: Reporter
+) -> dict[str, Rankings]:
+    """Rank by BM25, by its fusion with the vectors' rankings, and by a re-ranker of the vectors' first documents."""
     found: dict[str, Rankings] = {}
     if {BM25, FUSION} & {*settings.compare}:
-        found[BM25] = rank_by_words(data)
-    if FUSION in settings.compare or settings.reranker:
-        model = load(model_folder(settings.model), context.device, context.dtype)
-        vectors = rank_by_vectors(data, embed_by_role(model, InputCounts()), max(DEPTH, settings.top))
-    if FUSION in settings.compare:
-        found[FUSION] = {name: [*fuse_rankings([vectors[name], found[BM25][name]])] for name in data.queries}
-    if BM25 not in settings.compare:
-        found.pop(BM25, None)
-    if settings.reranker:
-        found |= _rerank(settings, data, vectors, context, reporter)
-    return {
-        name: name_ranking_scores(score_rankings(rankings, data.judgements), "cosine_")
-        for name, rankings in found.items()
-    }
+        words = rank_by_words(data)
+        fused = {query: [*fuse_rankings([first[query][:DEPTH], words[query]])] for query in data.queries}
+        found = {name: by for name, by in ((BM25, words), (FUSION, fused)) if name in settings.compare}
+    return found | _rerank(settings, data, first, context, reporter) if settings.reranker else found
 
 
 def rank_by_words(data: RetrievalSet) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""`bertwright mine-negatives`: pairs with texts that a search finds near the anchor, though they do not belong to it."""
+"""`bertwright mine-negatives`: texts that a search finds near an anchor, though they do not belong to it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ from bertwright.search.exact_search import find_nearest, score_pairs
 from bertwright.search.mining import Collection, Mined, MiningCounts, Pair, Rescore, by_anchor, group_positives, mine
 from bertwright.tables.retrieval_folders import read_documents
 from bertwright.tables.text_roles import TableOptions, read_text_table
-from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
+from bertwright.tasks.embedding_scores import DOCUMENT, QUERY, Embed
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.training.context import ExecutionContext, execution_context
+
+FoundTexts = dict[str, tuple[list[int], list[float]]]
+"""Positions and scores of the texts that were found, by anchor."""
 
 
 def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> MiningCounts:
@@ -38,8 +41,15 @@ def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> Minin
     with new_file(settings.output) as temporary, execution_context(settings.device) as context:
         most = max(map(len, group_positives(pairs, texts).values()))
         depth = min(settings.rules.to_rank + most, len(texts.texts))
-        search = _search_by_words if settings.by == "bm25" else _search_by_vectors
-        found, positive_scores = search(settings, pairs, anchors, texts, depth, context, reporter)
+        if settings.by == "bm25":
+            found, positive_scores = _search_by_words(pairs, anchors, texts, depth)
+        else:
+            model, read = load(model_folder(settings.model), context.device, context.dtype), InputCounts()
+            with reporter.progress("embedding", len(anchors) + len(texts.texts)) as advance:
+                embed = embed_by_role(model, read, advance)
+                found, positive_scores = _search_by_vectors(embed, pairs, anchors, texts, depth)
+            for warning in embedding_warnings(read):
+                reporter.note(warning)
         mined, counts = mine(pairs, texts, found, positive_scores, settings.rules, _open_reranker(settings, context))
         lines = [json.dumps(_record(one, settings.scores), ensure_ascii=False) for one in mined if one.negatives]
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -48,38 +58,24 @@ def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> Minin
 
 
 def _search_by_words(
-    settings: MineSettings,
-    pairs: Sequence[Pair],
-    anchors: Sequence[str],
-    texts: Collection,
-    depth: int,
-    context: ExecutionContext,
-    reporter: Reporter,
-) -> tuple[Any, list[float]]:
+    pairs: Sequence[Pair], anchors: Sequence[str], texts: Collection, depth: int
+) -> tuple[FoundTexts, list[float]]:
+    """Return what BM25 finds for each anchor, and its scores of the positives."""
     index = Bm25.build(texts.texts)
     found = by_anchor(anchors, index.find(anchors, depth))
     return found, [float(index.score(pair.anchor)[texts.places[pair.positive.strip()]]) for pair in pairs]
 
 
 def _search_by_vectors(
-    settings: MineSettings,
-    pairs: Sequence[Pair],
-    anchors: Sequence[str],
-    texts: Collection,
-    depth: int,
-    context: ExecutionContext,
-    reporter: Reporter,
-) -> tuple[Any, list[float]]:
-    model, counts = load(model_folder(settings.model), context.device, context.dtype), InputCounts()
-    with reporter.progress("embedding", len(anchors) + len(texts.texts)) as advance:
-        embed = embed_by_role(model, counts, advance)
-        queries, vectors = (normalize_vectors(embed(*given)) for given in ((anchors, QUERY), (texts.texts, DOCUMENT)))
-    for warning in embedding_warnings(counts):
-        reporter.note(warning)
+    embed: Embed, pairs: Sequence[Pair], anchors: Sequence[str], texts: Collection, depth: int
+) -> tuple[FoundTexts, list[float]]:
+    """Return the texts nearest to each anchor, and the cosines of the positives."""
+    queries, vectors = (normalize_vectors(embed(*given)) for given in ((anchors, QUERY), (texts.texts, DOCUMENT)))
     numbers = {anchor: number for number, anchor in enumerate(anchors)}
+    rows = np.array([numbers[pair.anchor.strip()] for pair in pairs])
     places = np.array([texts.places[pair.positive.strip()] for pair in pairs])
-    scores = score_pairs(queries, vectors, np.array([numbers[pair.anchor.strip()] for pair in pairs]), places)
-    return by_anchor(anchors, find_nearest(queries, vectors, depth)), scores.tolist()
+    found = by_anchor(anchors, find_nearest(queries, vectors, depth))
+    return found, score_pairs(queries, vectors, rows, places).tolist()
 
 
 def _open_reranker(settings: MineSettings, context: ExecutionContext) -> Rescore | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -14,6 +14,7 @@ from bertwright.base.files import digest_bytes
 from bertwright.base.reporter import SILENT, Reporter
 from bertwright.inference.bert import Bert, embedding_warnings
 from bertwright.inference.evaluate_vectors import embed_by_role
+from bertwright.inference.python_inputs import check_text
 from bertwright.inference.text_vectors import normalize_vectors
 from bertwright.models.pooling import Vectors
 from bertwright.search.vector_index import (
@@ -59,13 +60,11 @@ class SearchIndex:
     ) -> SearchIndex:
         """Embed texts and write an index with BM25 into a new folder, in constant memory; a killed build is resumed.
 
-        `ids`: one per text; unset: their numbers, from 1. `dims`: keep this many numbers of each vector, of a model that
-        was trained for it. `precision`: float32; int8, a quarter of the size; or both, where int8 finds candidates that
-        float32 orders. Raises ValueError for an existing index, and for numbers of texts and ids that differ.
+        `ids`: one per text; unset: their numbers, from 1. `dims`: keep this many numbers of each vector, of a model
+        that was trained for it. `precision`: float32; int8, a quarter of the size; or both, where int8 finds candidates
+        that float32 orders. Raises ValueError for an existing index, and for numbers of texts and ids that differ.
         """
-        names = map(str, range(1, 1 << 62)) if ids is None else ids
-        documents = (Document(name, text) for name, text in zip(names, texts, strict=ids is not None))
-        write_index(model, documents, Path(folder), (dims, precision, True, False))
+        write_index(model, _make_documents(texts, ids), Path(folder), (dims, precision, True, False))
         return cls.open(folder, model)
 
     @classmethod
@@ -100,6 +99,15 @@ class SearchIndex:
         """Compute the vectors of queries, of length 1 and with the numbers that the index keeps."""
         vectors = embed_by_role(self.model, InputCounts())(texts, QUERY)
         return normalize_vectors(vectors[:, : self.index.description.dims])
+
+
+def _make_documents(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[Document]:
+    """Yield documents. Raises ValueError for a value that is no text, and for numbers of ids and texts that differ."""
+    pairs = zip_longest(texts, ids) if ids is not None else ((text, str(place)) for place, text in enumerate(texts, 1))
+    for place, (text, name) in enumerate(pairs):
+        if text is None or name is None:
+            raise ValueError(f"ids: expected one for each text, got {place:,} {'texts' if text is None else 'ids'}")
+        yield Document(str(name), check_text(text, f"text {place}"))
 
 
 def write_index(

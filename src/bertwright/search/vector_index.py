@@ -135,7 +135,7 @@ def _read_state(folder: Path, description: IndexDescription) -> dict[str, Any]:
 
 def describe_change(name: str, before: Any, after: Any) -> str:
     """Say which setting of an index is another one."""
-    if isinstance(before, dict) and isinstance(after, dict):
+    if name == "model":
         name = next((key for key in after if before.get(key) != after[key]), name)
         before, after = before.get(name), after.get(name)
     return f"its {name} is {before!r}, not {after!r}"
@@ -219,7 +219,7 @@ class VectorIndex:
         self._bm25: Bm25 | None = None
 
     def find_by_vectors(self, queries: Vectors, k: int) -> Neighbours:
-        """Find the nearest documents of queries of length 1; by int8, 4 · k candidates, which float32 orders if kept."""
+        """Find the nearest documents of queries of length 1; int8 finds 4 · k, which float32 orders if it is kept."""
         if WHOLE not in self.arrays:
             return find_nearest(queries, self.arrays[FLOATS], k)
         wider = k if FLOATS not in self.arrays else min(WIDER * k, self.size)

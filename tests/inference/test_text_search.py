@@ -1,0 +1,199 @@
+"""Evaluation of vectors, search, mining and explanation with a tiny model, through the commands and in Python."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bertwright
+from bertwright.cli.main import run
+from bertwright.cli.render.terminal import TerminalReporter
+from bertwright.inference.bert import Bert
+from bertwright.inference.evaluate import EvaluateSettings, evaluate
+from bertwright.inference.explain import ExplainSettings, explain
+from bertwright.inference.mine_negatives import mine_negatives
+from bertwright.inference.search_commands import build, query
+from bertwright.inference.search_settings import MineSettings, SearchBuildSettings, SearchQuerySettings
+from bertwright.interop.sentence_modules import Dense, SentenceModules
+from bertwright.search.mining import MiningRules
+from helpers import CPU, read_output
+
+NOUNS = "deer fish wolf crow hare duck seal lynx mole bear".split()
+TEXTS = [f"The {noun} sees the {other} ." for noun, other in zip(NOUNS, NOUNS[1:] + NOUNS[:1], strict=True)]
+pytestmark = pytest.mark.filterwarnings("ignore:.*UNK")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Write a retrieval set whose queries are words of their documents."""
+    root = tmp_path / "beir"
+    (root / "qrels").mkdir(parents=True)
+    documents = [{"_id": f"d{number}", "title": "", "text": text} for number, text in enumerate(TEXTS)]
+    queries = [{"_id": f"q{number}", "text": noun} for number, noun in enumerate(NOUNS)]
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [f"q{number}\td{number}\t1\n" for number in range(len(NOUNS))]
+    (root / "qrels" / "test.tsv").write_text("".join(["query-id\tcorpus-id\tscore\n", *rows]))
+    return root
+
+
+def test_retrieval_is_scored_beside_bm25_and_fusion(
+    tmp_path: Path, folder: Path, one_layer_folder: Path, reporter: TerminalReporter
+) -> None:
+    output = tmp_path / "scores.json"
+    settings = EvaluateSettings(
+        str(one_layer_folder), (str(folder),), output=output, compare=("bm25", "fusion"), device=CPU
+    )
+    scores = evaluate(settings, reporter)
+    report = json.loads(output.read_text())
+    assert report["cosine_ndcg@10"] == scores["cosine_ndcg@10"]
+    assert report["compared"]["bm25"]["cosine_recall@10"] == 1.0  # two documents have the word of each query
+    assert {"mean", "low", "high", "p"} == report["differences"]["bm25"].keys()
+    printed = read_output(reporter)
+    assert "10 queries, 10 documents, 10 judgements (split test)" in printed
+    assert "against bm25" in printed
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, one_layer_folder: Path, folder: Path) -> None:
+    table = tmp_path / "sts.tsv"
+    table.write_text("sentence1\tsentence2\tscore\nThe bear .\tThe deer .\t2.5\nA .\tThe fish .\t1.0\n")
+    settings = EvaluateSettings(str(one_layer_folder), (str(table),), kind="similarity", device=CPU)
+    assert evaluate(settings).keys() == {"spearman_cosine", "pearson_cosine"}
+    with pytest.raises(ValueError, match="--compare bm25: expected data for retrieval, got similarity"):
+        evaluate(replace(settings, compare=("bm25",)))
+    with pytest.raises(ValueError, match=r"--kind triplets: .*line 2 has columns for similarity"):
+        evaluate(replace(settings, kind="triplets"))
+    with pytest.raises(ValueError, match="--kind sts: "):
+        evaluate(replace(settings, kind="sts"))
+    with pytest.raises(ValueError, match="no judgements of a split 'dev'"):
+        evaluate(EvaluateSettings(str(one_layer_folder), (str(folder),), split="dev", device=CPU))
+
+
+def test_index_is_built_and_queried_by_commands(
+    tmp_path: Path, folder: Path, one_layer_folder: Path, reporter: TerminalReporter
+) -> None:
+    index = tmp_path / "index"
+    build(SearchBuildSettings(str(one_layer_folder), (str(folder),), index, device=CPU), reporter)
+    assert "10 documents" in read_output(reporter)
+    for by in ("vectors", "fusion"):
+        (found,) = query(SearchQuerySettings(index, (TEXTS[3],), number=3, by=by, device=CPU), reporter)
+        assert (found[0].id, found[0].text, len(found)) == ("d3", TEXTS[3], 3)
+    with pytest.raises(ValueError, match="already an index of 10 documents; --append"):
+        build(SearchBuildSettings(str(one_layer_folder), (str(folder),), index, device=CPU))
+    with pytest.raises(ValueError, match="no index that says"):
+        query(SearchQuerySettings(tmp_path / "none", ("a",), device=CPU))
+
+
+def test_search_in_python_equals_the_vectors_products(tmp_path: Path, one_layer_folder: Path) -> None:
+    model = bertwright.load(one_layer_folder, "cpu")
+    index = bertwright.SearchIndex.build(model, TEXTS, tmp_path / "index", ids=NOUNS)
+    hits = index.search("The wolf .", top_k=4)
+    cosines = model.embed(TEXTS) @ model.embed("The wolf .")
+    order = np.argsort(-cosines, kind="stable")[:4]
+    assert [hit.id for hit in hits] == [NOUNS[place] for place in order]
+    np.testing.assert_allclose([hit.score for hit in hits], cosines[order], atol=1e-6)
+    assert index.search(["wolf"], by="bm25")[0][0].id in ("fish", "wolf")
+    assert index.search([]) == []
+    with pytest.raises(ValueError, match="by: expected"):
+        index.search("a", by="words")  # type: ignore[call-overload]
+
+
+def test_another_model_does_not_open_an_index(tmp_path: Path, one_layer_folder: Path) -> None:
+    model = bertwright.load(one_layer_folder, "cpu")
+    bertwright.SearchIndex.build(model, TEXTS, tmp_path / "index")
+    prompted = Bert(model.model, model.tokenizer, modules=SentenceModules(("mean",), prompts={"query": "The "}))
+    with pytest.raises(ValueError, match="its vectors are another model's: its prompts is"):
+        bertwright.SearchIndex.open(tmp_path / "index", prompted)
+    next(model.model.parameters()).data[0] += 1
+    with pytest.raises(ValueError, match="its weights is"):
+        bertwright.SearchIndex.open(tmp_path / "index", model)
+
+
+def test_texts_and_ids_of_different_numbers_are_refused(tmp_path: Path, one_layer_folder: Path) -> None:
+    with pytest.raises(ValueError, match="expected one for each text, got 1 ids"):
+        bertwright.SearchIndex.build(bertwright.load(one_layer_folder, "cpu"), TEXTS, tmp_path / "index", ids=["a"])
+
+
+@pytest.mark.parametrize("by", ["bm25", "vectors"])
+def test_mined_file_has_no_known_positive_and_the_same_bytes(
+    tmp_path: Path, one_layer_folder: Path, reporter: TerminalReporter, by: str
+) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"question": noun, "answer": text} for noun, text in zip(NOUNS, TEXTS, strict=True)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"question": "deer", "answer": TEXTS[-1]}]))
+    settings = MineSettings(
+        str(one_layer_folder), (str(pairs),), tmp_path / "a.jsonl", by=by,
+        rules=MiningRules(2, margin=0), scores=True, device=CPU,
+    )  # fmt: skip
+    counts = mine_negatives(settings, reporter)
+    mine_negatives(replace(settings, output=tmp_path / "b.jsonl"))
+    content = (tmp_path / "a.jsonl").read_bytes()
+    assert content == (tmp_path / "b.jsonl").read_bytes()
+    mined = [json.loads(line) for line in content.splitlines()]
+    assert len(mined) + counts.none == 11
+    for row in mined:
+        negatives = [text for name, text in row.items() if name.startswith("negative_")]
+        assert row["positive"] not in negatives
+        assert row["anchor"] != "deer" or not {TEXTS[0], TEXTS[-1]} & {*negatives}
+        assert max(row["neg_scores"]) <= row["pos_scores"][0]
+    assert "known positives or equal texts" in read_output(reporter)
+
+
+def test_explanation_sums_to_the_cosine(tmp_path: Path, one_layer_folder: Path, reporter: TerminalReporter) -> None:
+    model = bertwright.load(one_layer_folder, "cpu")
+    explanation = model.explain("The bear sees .", "A wolf ?")
+    cosine = float(model.embed("The bear sees .") @ model.embed("A wolf ?"))
+    assert explanation.matrix.sum() == pytest.approx(cosine, abs=1e-6)
+    assert explanation.query_words[0] == "[CLS]"
+    assert explanation.matrix.shape == (len(explanation.query_words), len(explanation.text_words))
+    picture = tmp_path / "matrix.png"
+    explain(ExplainSettings(str(one_layer_folder), "The bear .", "A wolf ?", picture, CPU), reporter)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def dense(size: int, activation: str) -> Dense:
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        "linear.weight": torch.randn(5, size, generator=generator),
+        "linear.bias": torch.randn(5, generator=generator),
+    }
+    return Dense({"activation_function": f"torch.nn.modules.{activation}"}, tensors)
+
+
+def test_explanation_goes_through_prompts_and_linear_layers(one_layer_folder: Path) -> None:
+    plain = bertwright.load(one_layer_folder, "cpu")
+    linear = dense(plain.config.hidden_size, "linear.Identity")
+    for include_prompt in (True, False):
+        modules = SentenceModules(
+            ("mean",), include_prompt, (linear, nn.functional.normalize), 4, prompts={"query": "The bear : "}
+        )
+        model = Bert(plain.model, plain.tokenizer, modules=modules)
+        first, second = model.embed("wolf sees", prompt_name="query"), model.embed("The fish")
+        cosine = float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
+        assert model.explain("wolf sees", "The fish").cosine == pytest.approx(cosine, abs=1e-6)
+
+
+def test_explanations_that_would_be_wrong_are_refused(one_layer_folder: Path) -> None:
+    plain = bertwright.load(one_layer_folder, "cpu")
+    layer = dense(plain.config.hidden_size, "activation.Tanh")
+    for modules, place in (
+        (SentenceModules(("cls",)), "expected mean pooling.*got cls"),
+        (SentenceModules(("mean",), layers=(layer,)), "Dense with Tanh"),
+        (SentenceModules(("mean",), max_length=5), "at most the 5 tokens"),
+    ):
+        with pytest.raises(ValueError, match=place):
+            Bert(plain.model, plain.tokenizer, modules=modules).explain("The bear sees the wolf .", "A")
+
+
+def test_commands_of_two_words_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["search", "build", "--help"]) == 0
+    assert "--append" in capsys.readouterr().out
+    assert run(["search", "bild"]) == 2
+    assert run(["search", "query", "nowhere", "a question"]) == 2
+    assert "nowhere" in capsys.readouterr().err
