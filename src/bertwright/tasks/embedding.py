@@ -81,6 +81,7 @@ class Embedding(Task[Example, TextVectors]):
     kind: ClassVar[str] = "embedding"
     base_learning_rate: ClassVar[float | None] = 2e-5
     inference_call: ClassVar[str] = "embed(texts)"
+    example_command: ClassVar[str] = "embed {} --inputs FILE --output vectors.npy"
     scores_before_training: ClassVar[bool] = True
     reads_pooler: ClassVar[bool] = False
 
