@@ -117,7 +117,15 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
 
 
 def _check_compared(settings: EvaluateSettings, texts: LabeledTexts) -> None:
-    """Raise ValueError if documents are to be ranked where there are none."""
+    """Raise ValueError for options of tasks, and if documents are to be ranked where there are none."""
+    of_tasks = {
+        "ensemble": settings.ensemble,
+        "errors": settings.errors,
+        "threshold": settings.threshold,
+        "show-examples": settings.show_examples,
+    }
+    if odd := [name for name, value in of_tasks.items() if value not in ((), None, 0)]:
+        raise ValueError(f"--{odd[0]}: not an option where text vectors are scored; omit it")
     given = [f"--compare {name}" for name in settings.compare if name in (BM25, FUSION)]
     given += [f"--reranker {settings.reranker}"] if settings.reranker else []
     if given and texts.kind != "retrieval":

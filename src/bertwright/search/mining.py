@@ -87,7 +87,7 @@ class Collection(NamedTuple):
     def of(cls, pairs: Sequence[Pair], corpus: Sequence[str]) -> Collection:
         """Collect the texts of a corpus and all positives; of texts that differ in outer blanks, the first."""
         places: dict[str, int] = {}
-        texts = []
+        texts = list[str]()
         for text in (*corpus, *(pair.positive for pair in pairs)):
             if text.strip() and text.strip() not in places:
                 places[text.strip()] = len(texts)
