@@ -69,6 +69,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, one_layer_folder: Pa
         evaluate(replace(settings, compare=("bm25",)))
     with pytest.raises(ValueError, match=r"--kind triplets: .*line 2 has columns for similarity"):
         evaluate(replace(settings, kind="triplets"))
+    with pytest.raises(ValueError, match="--ensemble: not an option"):
+        evaluate(replace(settings, ensemble=(str(one_layer_folder),)))
     with pytest.raises(ValueError, match="--kind sts: "):
         evaluate(replace(settings, kind="sts"))
     with pytest.raises(ValueError, match="no judgements of a split 'dev'"):

@@ -12,6 +12,7 @@ from unittest import mock
 from artefacts import check_command
 
 import bertwright
+from bertwright.cli.verbs import VERBS
 
 SECTION = re.compile(r"\[([\w.]+)\]")
 OPTION = re.compile(r"  (--[\w-]+(?:, --[\w-]+)?|[A-Z][A-Z_]+)( .*)?")
@@ -32,8 +33,8 @@ def describe_names() -> dict[str, Any]:
     """Return all public names; the current folder contains the unpacked artefacts."""
     with mock.patch.dict(os.environ, {"COLUMNS": "100"}):
         usage = check_command("--help")
-        verbs = re.findall(r"^  ([a-z-]+) +\S", usage, re.MULTILINE)
-        options = {verb: list_options([verb]) for verb in verbs}
+        verbs = [verb.name for verb in VERBS if f"  {verb.name} " in usage]
+        options = {verb: list_options(verb.split()) for verb in verbs}
         derived = {" ".join(given): changed_options(options[given[0]], list_options(given)) for given in HELPS}
     python = {name: describe_object(getattr(bertwright, name)) for name in sorted(bertwright.__all__)}
     return {"python": python, "commands": options, "derived defaults": derived}

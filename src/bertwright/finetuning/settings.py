@@ -111,7 +111,9 @@ def embedding_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
     try:
         settings = from_table(TaskSettings, dict(table["task"]), "task")
         task, rows = settings.build_task(), read_examples(settings.build_task(), settings, "train")
-        batch_size, epochs = default_schedule(task.vector_loss if isinstance(task, Embedding) else None, rows)
+        if not isinstance(task, Embedding) or not rows:
+            return {"optimizer": optimizer}
+        batch_size, epochs = default_schedule(task.vector_loss, rows)
     except (ValueError, OSError, KeyError):
         return {"optimizer": optimizer}
     return {"epochs": epochs, "batch_size": batch_size, "optimizer": optimizer}

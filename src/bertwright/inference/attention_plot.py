@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from bertwright.base.files import check_absent, new_file
 from bertwright.base.optional import needs
 from bertwright.base.reporter import SILENT, Line, Reporter
 from bertwright.base.settings import Positional, check_minimum
+from bertwright.inference.pictures import PICTURES, text_style, write_picture
 from bertwright.interop.model_files import model_folder
 from bertwright.training.device_settings import DeviceSettings
 
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from bertwright.inference.attention_weights import Attention
 
 ARRAYS = ".npz"
-PICTURES = (".png", ".svg", ".pdf")
-CJK_FONTS = (  # fonts with Korean, Chinese and Japanese, which matplotlib's own font lacks
-    "Noto Sans CJK KR", "Noto Sans CJK JP", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo",
-    "Hiragino Sans", "Microsoft YaHei", "PingFang SC", "WenQuanYi Zen Hei", "Arial Unicode MS",
-)  # fmt: skip
 SINGLE_INCHES, PANEL_INCHES = 7.0, 1.6  # side of the only panel; of one of several
 TICKS, PANEL_TICKS = 60, 16  # maximum number of tokens that are written along the axes; of one of several panels
 
@@ -111,24 +106,8 @@ def _figure(settings: AttentionSettings, attended: Attention) -> Figure:
 
 def _label_tokens(panel: Axes, tokens: tuple[str, ...], size: str, below: bool, left: bool) -> None:
     """Write the attended tokens below a panel and the attending ones at its left; "$" starts no formula."""
-    from matplotlib.font_manager import fontManager
-
-    installed = {font.name for font in fontManager.ttflist}
-    families = ["sans-serif", *(name for name in CJK_FONTS if name in installed)]
-    style: dict[str, Any] = {"parse_math": False, "fontfamily": families, "fontsize": size}
+    style = {**text_style(), "fontsize": size}
     if below:
         panel.set_xticks(range(len(tokens)), tokens, rotation=90, **style)
     if left:
         panel.set_yticks(range(len(tokens)), tokens, **style)
-
-
-def write_picture(figure: Figure, path: Path, reporter: Reporter) -> None:
-    """Write a figure to a new file, atomically; print a notice if no font has some characters of its tokens."""
-    with new_file(path) as temporary, warnings.catch_warnings(record=True) as caught:
-        warnings.filterwarnings("always", "Glyph .* missing")  # matplotlib warns of each character without a font
-        figure.savefig(temporary, dpi=130, format=path.suffix[1:])
-    if any(str(warning.message).startswith("Glyph") for warning in caught):
-        reporter.note(
-            "no installed font has some characters of the tokens; they are drawn as boxes unless you install one, such "
-            "as Noto Sans CJK for Korean, Chinese and Japanese"
-        )

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bertwright.inference.attention_weights import Attention, compute_attention_weights, pack_segments
-from bertwright.inference.explain import Explanation, compute_explanation
+from bertwright.inference.explanation import Explanation, compute_explanation
 from bertwright.inference.feature_cache import compute_word_features
 from bertwright.inference.fill_mask import MaskPrediction, predict_masks
 from bertwright.inference.generation import Generation, generate_texts

@@ -20,6 +20,8 @@ from bertwright.text.sources import check_exist
 from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from bertwright.inference.bert import Bert
     from bertwright.tables.text_roles import TextRow
 
@@ -29,7 +31,7 @@ CHUNK, BATCH_TOKENS = 2_048, 8_192  # texts at a time, and tokens per forward pa
 
 @dataclass(frozen=True)
 class DistillSettings:
-    """Make a smaller model whose vectors of texts are those of a teacher; choose --layers, --student or --static."""
+    """Make a smaller model with the vectors of a teacher; choose --layers, --student or --static."""
 
     teacher: Positional[str]
     """Model folder, run folder or hub name of a model of text vectors."""
@@ -43,7 +45,7 @@ class DistillSettings:
     static: int | None = None
     """Numbers per vector of a model without layers: the mean of a vector per token. It needs no texts."""
     texts: tuple[str, ...] = ()
-    """Files with unlabelled texts: .txt, one per line, or tables, of which each text is one by itself."""
+    """Files with unlabelled texts: .txt, one per line, or tables, whose rows give each of their texts."""
     translations: tuple[str, ...] = ()
     """Two files of equal length, line by line: texts in the teacher's language and their translations. The student
     learns the vector of a text for both, so that --student should know both languages."""
@@ -176,7 +178,7 @@ def compute_teacher_vectors(
 ) -> Path:
     """Return the file with the teacher's vector of each text; computed only if the cache does not have it.
 
-    Raises ValueError if the cache has those of another teacher or of other texts.
+    Raises ValueError if the cache has vectors of another teacher or of other texts.
     """
     from bertwright.tasks.distillation import VectorRecord, check_record, digest_texts, write_record
 
@@ -239,22 +241,24 @@ def vector_size_of(student: str) -> int:
 def save_layers(teacher: Bert, layers: Sequence[int], cache: Path) -> Path:
     """Write a model with some layers of the teacher, in the order given, into the cache; return its folder.
 
-    Raises ValueError for a model that is no BERT, and for a layer that it lacks.
+    Raises ValueError for a layer that the teacher lacks.
     """
     from bertwright.inference.bert import Bert
     from bertwright.models.encoder import EncoderModel
-    from bertwright.systems.bert.bert_encoder import BertEncoder
 
     encoder, number = teacher.model.encoder, teacher.config.num_layers
-    if not isinstance(encoder, BertEncoder):
-        raise ValueError(f"layers: expected a BERT as teacher, got a model of type {encoder.model_type}; omit it")
     if odd := [layer for layer in layers if not 0 <= layer < number]:
         raise ValueError(f"layers: expected 0 to {number - 1}, the layers of the teacher, got {odd[0]}")
-    smaller = BertEncoder(replace(encoder.config, num_layers=len(layers)))
-    smaller.embeddings.load_state_dict(encoder.embeddings.state_dict())
-    for own, layer in zip(smaller.layers, layers, strict=True):
-        own.load_state_dict(encoder.layers[layer].state_dict())
     folder = cache / f"layers-{'-'.join(map(str, layers))}"
-    if not folder.exists():
-        Bert(EncoderModel(smaller), teacher.tokenizer, modules=teacher.sentence_modules).save(folder)
+    if folder.exists():
+        return folder
+    state: dict[str, Tensor] = {}
+    for name, tensor in encoder.state_dict().items():
+        module, _, inside = name.partition(".")
+        layer, _, rest = inside.partition(".")
+        places = [place for place, kept in enumerate(layers) if module == "layers" and kept == int(layer)]
+        state |= {f"layers.{place}.{rest}": tensor for place in places} if module == "layers" else {name: tensor}
+    smaller = type(encoder)(replace(encoder.config, num_layers=len(layers)))  # type: ignore[type-var]
+    smaller.load_state_dict(state)
+    Bert(EncoderModel(smaller), teacher.tokenizer, modules=teacher.sentence_modules).save(folder)
     return folder

@@ -96,6 +96,10 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
 
     if scores_vectors(settings):
         return evaluate_vectors(settings, reporter)
+    if settings.compare or settings.reranker:
+        raise ValueError(
+            f"--{'compare' if settings.compare else 'reranker'}: {settings.model} has no text vectors; omit it"
+        )
     from bertwright.inference.load_task_models import load_for_task
     from bertwright.tasks.ensemble import predict_ensemble
     from bertwright.tasks.shown_examples import show_examples

@@ -45,7 +45,7 @@ def scores_vectors(settings: EvaluateSettings) -> bool:
 
 
 def embed_by_role(model: Bert, counts: InputCounts, advance: Callable[[int], None] = lambda _: None) -> Embed:
-    """Return a function of texts and their role, whose name is that of a prompt that the model may have."""
+    """Return a function of texts and their role; a prompt with the role's name, if any, comes before each text."""
 
     def embed(texts: Sequence[str], role: str) -> Vectors:
         modules = model.sentence_modules
@@ -117,7 +117,15 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
 
 
 def _check_compared(settings: EvaluateSettings, texts: LabeledTexts) -> None:
-    """Raise ValueError if documents are to be ranked where there are none."""
+    """Raise ValueError for options of tasks, and if documents are to be ranked where there are none."""
+    of_tasks = {
+        "ensemble": settings.ensemble,
+        "errors": settings.errors,
+        "threshold": settings.threshold,
+        "show-examples": settings.show_examples,
+    }
+    if odd := [name for name, value in of_tasks.items() if value not in ((), None, 0)]:
+        raise ValueError(f"--{odd[0]}: not an option where text vectors are scored; omit it")
     given = [f"--compare {name}" for name in settings.compare if name in (BM25, FUSION)]
     given += [f"--reranker {settings.reranker}"] if settings.reranker else []
     if given and texts.kind != "retrieval":

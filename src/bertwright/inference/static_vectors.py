@@ -1,4 +1,4 @@
-"""Static vectors from a model of text vectors: a vector per token, of which a text's vector is the mean (model2vec).
+"""Static vectors from a model of text vectors: a vector per token, whose mean is the vector of a text (model2vec).
 
 V tokens of the vocabulary, N of them with a vector, H numbers per state, D numbers per vector.
 """

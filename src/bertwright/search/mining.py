@@ -34,6 +34,7 @@ class MiningRules:
     sampling: Literal["top", "random"] = "top"
     """Which of the remaining texts: the nearest, or a random sample of them."""
     seed: int = 0
+    """Seed of the random sample."""
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "number", "from_rank", "to_rank")
@@ -87,7 +88,7 @@ class Collection(NamedTuple):
     def of(cls, pairs: Sequence[Pair], corpus: Sequence[str]) -> Collection:
         """Collect the texts of a corpus and all positives; of texts that differ in outer blanks, the first."""
         places: dict[str, int] = {}
-        texts = []
+        texts = list[str]()
         for text in (*corpus, *(pair.positive for pair in pairs)):
             if text.strip() and text.strip() not in places:
                 places[text.strip()] = len(texts)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from bertwright.base.files import digest_bytes, digest_file, read_json, write_json
 from bertwright.tables.text_roles import TextRow
 from bertwright.tasks.embedding import Embedding
-from bertwright.tasks.embedding_data import choose_metric
+from bertwright.tasks.embedding_data import Example, as_rows, choose_metric
 from bertwright.tasks.encoded import Encoded, Ints
 from bertwright.tasks.task import Task
 
@@ -56,23 +56,26 @@ class Distillation(Embedding):
         """Return 0, because the target has no noise."""
         return 0.0
 
-    def prompt(self, name: str) -> str:
-        return ""
+    def prompts_of(self, examples: Sequence[Example], labeled: bool) -> tuple[str, str] | None:
+        return None
 
-    def prepare_splits(self, splits: Mapping[str, Sequence[TextRow]]) -> tuple[Self, dict[str, Sequence[TextRow]]]:
+    def describe_training(self, examples: Sequence[Example]) -> dict[str, str]:
+        return {"loss": f"1 - cosine of the vectors in {self.teacher_vectors}, {self.size} numbers"}
+
+    def prepare_splits(self, splits: Mapping[str, Sequence[Example]]) -> tuple[Self, dict[str, Sequence[Example]]]:
         """Give each training row the number of its vector. Raises ValueError for the vectors of other texts."""
         metric = choose_metric(self.metric, splits.get("dev", ())) or METRIC_OF_PAIRS
-        task, train = replace(self, metric=metric), splits["train"]
+        task, train = replace(self, metric=metric), as_rows(splits["train"])
         path = Path(self.teacher_vectors)
         if not self.teacher_vectors or not path.is_file():
             raise ValueError(f"teacher_vectors: no file {str(path)!r}; bertwright distill computes it")
         check_record(path, read_record(path)._replace(texts=digest_texts(train), vectors=digest_file(path)))
         return task, {**splits, "train": [row._replace(score=float(number)) for number, row in enumerate(train)]}
 
-    def step_items(self, encoded: Encoded, examples: Sequence[TextRow], batch_size: int, step: int, seed: int) -> Ints:
+    def step_items(self, encoded: Encoded, examples: Sequence[Example], batch_size: int, step: int, seed: int) -> Ints:
         return Task.step_items(self, encoded, examples, batch_size, step, seed)
 
-    def whole_batch_loss(self, examples: Sequence[TextRow]) -> Any:
+    def whole_batch_loss(self, examples: Sequence[Example]) -> Any:
         return None
 
     def loss(self, vectors: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:

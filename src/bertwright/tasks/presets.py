@@ -145,7 +145,7 @@ class TaskSettings:
     """A published task: cola, sst2, mrpc, stsb, qqp, mnli, mnli_mismatched, qnli, rte, wnli, swag, codah, squad,
     squad_v2, korquad, conll2003, conll2000, ud_pos, nsmc. If the paper names learning rate, batch size and epochs for
     it, they are the defaults: --task NAME --help shows them. Or a task type for your own files: classification,
-    multi-label, regression, multiple-choice, tagging, question-answering."""
+    multi-label, regression, multiple-choice, tagging, question-answering, embedding, reranking."""
     data: Path | None = None
     """Folder with a published task's files under their own names; --train, --dev and --test take precedence."""
     train: tuple[str, ...] = ()
