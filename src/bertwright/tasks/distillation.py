@@ -56,8 +56,11 @@ class Distillation(Embedding):
         """Return 0, because the target has no noise."""
         return 0.0
 
-    def prompt(self, name: str) -> str:
-        return ""
+    def prompts_of(self, examples: Sequence[Example], labeled: bool) -> tuple[str, str] | None:
+        return None
+
+    def describe_training(self, examples: Sequence[Example]) -> dict[str, str]:
+        return {"loss": f"1 - cosine of the vectors in {self.teacher_vectors}, {self.size} numbers"}
 
     def prepare_splits(self, splits: Mapping[str, Sequence[Example]]) -> tuple[Self, dict[str, Sequence[Example]]]:
         """Give each training row the number of its vector. Raises ValueError for the vectors of other texts."""
