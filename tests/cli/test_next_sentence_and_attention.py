@@ -110,7 +110,7 @@ def test_attention_writes_the_weights_of_the_chosen_head(one_layer_folder: Path,
 def test_characters_without_a_font_cause_one_notice(
     one_layer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertwright.inference.attention_plot.CJK_FONTS", ())  # as if none were installed
+    monkeypatch.setattr("bertwright.inference.pictures.CJK_FONTS", ())  # as if none were installed
     tokens = ("[CLS]", "한", "##강", "[SEP]")
     weights = np.zeros((1, 1, 4, 4), np.float32)
     monkeypatch.setattr(Bert, "attention", lambda *_: Attention(tokens, weights))

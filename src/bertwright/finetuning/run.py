@@ -326,7 +326,7 @@ class FinetuneRun:
             run = self.settings.run
             plot = {"plot": run / PLOT} if (run / PLOT).is_file() else {}  # needs the extra "plot"
             outputs = {"model": run / "model"} | plot | {"all metrics": run / METRICS_FILE}
-            example = f"bertwright predict {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
+            example = f"bertwright {self.state.task.example_command.format(shlex.quote(str(run / 'model')))}"
             self.reporter.record(Outputs(outputs | {"try it": example}))
 
     def print_scores(self, report: Mapping[str, Any]) -> None:

@@ -45,7 +45,7 @@ def scores_vectors(settings: EvaluateSettings) -> bool:
 
 
 def embed_by_role(model: Bert, counts: InputCounts, advance: Callable[[int], None] = lambda _: None) -> Embed:
-    """Return a function of texts and their role, whose name is that of a prompt that the model may have."""
+    """Return a function of texts and their role; a prompt with the role's name, if any, comes before each text."""
 
     def embed(texts: Sequence[str], role: str) -> Vectors:
         modules = model.sentence_modules

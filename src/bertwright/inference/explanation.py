@@ -77,7 +77,7 @@ def _word_sums(model: Bert, modules: SentenceModules, text: str, role: str) -> t
     ((_, batch),) = prediction_batches(model.model.encoder, model.config, encoded, longest)
     skip = 0 if modules.include_prompt or not prompt else int(sizes[1]) + 1
     states = modules.transform(model.model.encoder(batch.input)[skip:].float())
-    ids = batch.input.input_ids[skip:].tolist()
+    ids = encoded.input_ids[skip:].tolist()
     starts = np.array([not tokenizer.is_continuation[number] or place == 0 for place, number in enumerate(ids)])
     first = np.flatnonzero(starts)
     words = tuple(

@@ -1,7 +1,7 @@
 """Exact nearest vectors: matrix products over blocks of vectors, whose best candidates are scored again in float64.
 
 A float32 product differs in its last bits with the number of threads and rows. It only selects candidates, with a
-margin above its rounding; the order is that of a sum in float64 per pair. So results are the same bytes on every run.
+margin above its rounding; sums in float64, one per pair, give the order. So results are the same bytes on every run.
 
 Q queries, B vectors of a block, N vectors in all, D numbers per vector, C candidates, k nearest vectors.
 """

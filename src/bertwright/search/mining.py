@@ -34,6 +34,7 @@ class MiningRules:
     sampling: Literal["top", "random"] = "top"
     """Which of the remaining texts: the nearest, or a random sample of them."""
     seed: int = 0
+    """Seed of the random sample."""
 
     def __post_init__(self) -> None:
         check_minimum(self, 1, "number", "from_rank", "to_rank")

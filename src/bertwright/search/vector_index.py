@@ -87,9 +87,9 @@ def build_index(
     embed: EmbedDocuments,
     append: bool = False,
 ) -> Iterator[int]:
-    """Write documents to a new index or, with `append`, behind those of a finished one; yield their number at times.
+    """Write documents to a new index or, with `append`, to the end of a finished one; yield their number at times.
 
-    An unfinished build is resumed: the documents must be those of the interrupted call. Raises ValueError if they are
+    An unfinished build is resumed: the documents must be the same as before. Raises ValueError if they are
     others, if there are none, if the vectors of the index are another model's, and for a finished index without
     `append`.
     """
@@ -120,7 +120,7 @@ def build_index(
 
 
 def _read_state(folder: Path, description: IndexDescription) -> dict[str, Any]:
-    """Return the content of `index.json`, or that of an empty index."""
+    """Return the content of `index.json`; for a new folder, the state of an empty index."""
     wanted = description.to_record()
     if not (folder / INDEX).is_file():
         if odd := [path.name for path in folder.iterdir() if not path.name.startswith(".")]:

@@ -1,4 +1,4 @@
-"""Retrieval sets in BEIR's layout (2104.08663): documents, queries, and judgements of which document answers which.
+"""Retrieval sets in BEIR's layout (2104.08663): documents, queries, and judgements whether a document answers a query.
 
 A folder has `corpus.jsonl` and `queries.jsonl` (`_id`, `text`, and a document's `title`), also compressed, and a file
 `qrels/SPLIT.tsv` per split (`query-id`, `corpus-id`, `score`).

@@ -31,6 +31,7 @@ from bertwright.tasks.embedding_batches import (
     label_texts,
 )
 from bertwright.tasks.embedding_data import (
+    DIRECTED,
     Example,
     RetrievalExample,
     TextVectors,
@@ -81,6 +82,7 @@ class Embedding(Task[Example, TextVectors]):
     kind: ClassVar[str] = "embedding"
     base_learning_rate: ClassVar[float | None] = 2e-5
     inference_call: ClassVar[str] = "embed(texts)"
+    example_command: ClassVar[str] = "embed {} --inputs FILE --output vectors.npy"
     scores_before_training: ClassVar[bool] = True
     reads_pooler: ClassVar[bool] = False
 
@@ -219,7 +221,7 @@ class Embedding(Task[Example, TextVectors]):
 
     def prompts_of(self, examples: Sequence[Example], labeled: bool) -> tuple[str, str] | None:
         """Return the prompts of anchors and of other texts; None where texts have no direction, as in rated pairs."""
-        if find_kind(examples) not in ("triplets", "retrieval") or (labeled and self.vector_loss == "simcse"):
+        if find_kind(examples) not in DIRECTED or (labeled and self.vector_loss == "simcse"):
             return None
         named = dict(text.partition("=")[::2] for text in self.prompts)
         return named.get(QUERY, ""), named.get(DOCUMENT, "")

@@ -17,6 +17,7 @@ from bertwright.tables.retrieval_folders import RetrievalSet
 from bertwright.tables.text_roles import TextRow
 from bertwright.tasks.embedding_scores import (
     DOCUMENT,
+    PLAIN,
     QUERY,
     VectorScores,
     rows_as_retrieval,
@@ -72,6 +73,7 @@ METRICS: dict[RowKind, tuple[str, ...]] = {
     "texts": (),
 }
 """Scores by what the columns of a row have; the first is the default."""
+DIRECTED = ("triplets", "retrieval")  # kinds whose texts are queries and documents, with a prompt each
 OF_SCORES = ("cosent", "angle", "cosine", "contrastive")
 MANY_ROWS = 50_000
 COLUMNS = {
@@ -212,10 +214,13 @@ def to_training_rows(rows: Sequence[TextRow], loss: LossName) -> TrainingRows:
 
 def score_examples(examples: Sequence[Example], vectors: Sequence[TextVectors]) -> VectorScores:
     """Compute the scores of vectors by what the examples have; `vectors`: of each example's texts."""
+    kind = find_kind(examples)
     known: dict[tuple[str, str], npt.NDArray[np.float32]] = {}
     for example, of_texts in zip(examples, vectors, strict=True):
         num_queries = len(example.data.queries) if isinstance(example, RetrievalExample) else 1
         roles = [QUERY] * num_queries + [DOCUMENT] * (len(of_texts) - num_queries)
+        if kind not in DIRECTED:
+            roles = [PLAIN] * len(of_texts)
         known |= {(role, text): vector for role, text, vector in zip(roles, example.texts, of_texts, strict=True)}
 
     def embed(texts: Sequence[str], role: str) -> TextVectors:
@@ -223,7 +228,7 @@ def score_examples(examples: Sequence[Example], vectors: Sequence[TextVectors]) 
 
     if isinstance(examples[0], RetrievalExample):
         return score_retrieval(examples[0].data, embed)
-    rows, kind = as_rows(examples), find_kind(examples)
+    rows = as_rows(examples)
     if kind == "classes":
         return score_classes(rows, rows, embed)
     if kind == "retrieval":

@@ -128,7 +128,7 @@ def score_candidates(examples: Sequence[RankingExample], embed: Embed) -> Vector
     rows = [TextRow(example.query, example.location, example.texts) for example in scored]
     rankings, judgements = {}, {}
     for example, (cosines, _) in zip(scored, _candidate_cosines(rows, embed), strict=True):
-        order = np.lexsort((example.known_grades, -cosines))
+        order = np.lexsort((np.array(example.known_grades), -cosines))
         judgements[example.query] = {str(place): grade for place, grade in enumerate(example.known_grades)}
         rankings[example.query] = [str(place) for place in order]
     scores = score_rankings(rankings, judgements)
@@ -193,13 +193,15 @@ def _fit_classes(features: Floats, targets: Floats, scored: Floats) -> npt.NDArr
     blocks = [Block(sparse.identity(len(features), format="csr"), features)]
     weights, bias = fit_linear(blocks, targets, cross_entropy, l2=1.0)
     outputs = add_outputs([Block(sparse.identity(len(scored), format="csr"), scored)], weights) + bias
-    return outputs.argmax(1)
+    classes: npt.NDArray[np.int64] = outputs.argmax(1)
+    return classes
 
 
 def _pair_cosines(rows: Sequence[TextRow], embed: Embed) -> Floats:
     first = _unit(embed([row.anchor for row in rows], PLAIN))
     second = _unit(embed([row.positives[0] for row in rows], PLAIN))
-    return np.einsum("nd,nd->n", first.astype(float), second.astype(float))
+    cosines: Floats = np.einsum("nd,nd->n", first.astype(float), second.astype(float))
+    return cosines
 
 
 def _candidate_cosines(rows: Sequence[TextRow], embed: Embed) -> list[tuple[Floats, Floats]]:

@@ -58,6 +58,8 @@ class Task(ABC, Generic[E, P]):
     """True if the head predicts a number, so that there are no labels to smooth."""
     is_multi_label: ClassVar[bool] = False
     """True if the outputs are labels that do not exclude each other."""
+    example_command: ClassVar[str] = "predict {} --inputs FILE --output FILE"
+    """What the trained model does, as a command after `bertwright`, with {} for its folder."""
     scores_before_training: ClassVar[bool] = False
     """True if the model is also scored before the first step, because it is of use without training."""
     reads_pooler: ClassVar[bool] = True
