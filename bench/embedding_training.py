@@ -48,7 +48,7 @@ def train_ours(task: dict[str, Any], seed: int, examples: dict[str, Any] | None 
 
 def train_sts_theirs(data: Path, seed: int, limit: int | None) -> Record:
     """Train with sentence-transformers; its scores on dev select nothing: the weights of the last step are scored."""
-    from datasets import Dataset
+    from datasets import Dataset  # type: ignore[import-not-found]  # pip install datasets
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as TrainingArguments
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
@@ -69,7 +69,7 @@ def train_sts_theirs(data: Path, seed: int, limit: int | None) -> Record:
     for split in ("dev", "test"):
         given = rows[split]
         evaluator = EmbeddingSimilarityEvaluator(
-            [row.anchor for row in given], [row.positives[0] for row in given], [row.score for row in given]
+            [row.anchor for row in given], [row.positives[0] for row in given], [row.score or 0.0 for row in given]
         )
         scores[split] = {"spearman_cosine": float(evaluator(model)["spearman_cosine"])}
     return {"scores": scores}
