@@ -1,4 +1,4 @@
-"""How fast are the systems with BERT's layers beside a BERT of the same shape?
+"""Measure the systems with BERT's layers beside a BERT of the same shape.
 
 Each contender runs the same texts through its encoder: states alone, and states with the gradients of all weights. They
 take turns, and the ratios are those within a round. The vocabulary is the same for all, so that a ratio is that of the
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ RESULTS = Path(__file__).parent / "results" / "family_speed.json"
 
 def encoders() -> dict[str, BertEncoder]:
     """Return an encoder of each system in the same shape."""
-    sizes = {"vocab_size": VOCABULARY} | SHAPE
+    sizes: Any = {"vocab_size": VOCABULARY} | SHAPE
     return {
         "bert": BertEncoder(BertConfig(**sizes)),
         "distilbert": DistilBertEncoder(DistilBertConfig(**sizes)),
@@ -114,9 +115,7 @@ def main() -> None:
     write_json(options.output, {"machine": machine, "commit": commit(), "setting": setting, "results": results})
     print(machine, setting, sep="\n")
     for work, systems in results.items():
-        print(
-            work, *(f"  {name}: {figures['ratio']:.3f} of BERT's time" for name, figures in systems.items()), sep="\n"
-        )
+        print(work, *(f"  {name}: {figures['ratio']:.3f} × BERT" for name, figures in systems.items()), sep="\n")
 
 
 if __name__ == "__main__":

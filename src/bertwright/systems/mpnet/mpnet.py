@@ -32,9 +32,14 @@ class MpnetConfig(RobertaConfig):
     layer_norm_eps: float = 1e-12
 
     @property
-    def num_encoder_parameters(self) -> int:
-        segments = self.type_vocab_size * self.hidden_size
-        return super().num_encoder_parameters - segments + NUM_BUCKETS * self.num_heads
+    def num_embedding_parameters(self) -> int:
+        """Number of parameters of the embeddings and of the bias.
+
+        >>> MpnetConfig(vocab_size=30_527).num_parameters
+        109518527
+        """
+        segments = self.segment_vectors * self.hidden_size
+        return super().num_embedding_parameters - segments + NUM_BUCKETS * self.num_heads
 
 
 class MpnetEmbeddings(SegmentlessEmbeddings, RobertaEmbeddings):

@@ -10,7 +10,7 @@ from bertwright.systems.bert.bert_folder import BertArchitecture
 from bertwright.systems.mpnet.mpnet import NUM_BUCKETS, MpnetConfig, MpnetEncoder, MpnetForMaskedLM
 from bertwright.systems.roberta.roberta_folder import RobertaArchitecture
 
-UNUSED = ("type_vocab_size",)
+UNUSED = ("segment_vectors",)
 DEFAULTS = {"vocab_size": 30_527}
 
 
@@ -41,7 +41,7 @@ class MpnetArchitecture(RobertaArchitecture):
     )
     REQUIRED_VALUES: ClassVar[tuple[tuple[str, Any], ...]] = (("relative_attention_num_buckets", NUM_BUCKETS),)
     SIZES: ClassVar[tuple[tuple[str, str, int], ...]] = tuple(
-        size for size in BertArchitecture.SIZES if size[0] not in UNUSED
+        size for size in RobertaArchitecture.SIZES if size[0] not in UNUSED
     )
 
 
