@@ -92,7 +92,7 @@ class GeneralTokenizer(TextTokenizer):
     def __reduce__(self) -> tuple[Callable[..., GeneralTokenizer], tuple[Any, ...]]:
         return _from_json, (self._typed.to_str(), self.roles)  # so that it can be sent to worker processes
 
-    @property
+    @cached_property
     def special_ids(self) -> tuple[int, ...]:
         """Ids of the special tokens with a role, and of those around a text."""
         named = (self._ids[token] for token in self.roles.values())
