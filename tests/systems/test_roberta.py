@@ -113,14 +113,16 @@ def test_every_command_takes_a_roberta(tmp_path, monkeypatch, capsys):
     device = "--device cpu --threads 1"
     for number, (task, data) in enumerate(tasks.items()):
         file, _, options = data.partition(" ")
-        command = f"finetune --task {task} --train {file} --dev {file} --model m --run r{number} --steps 2 {options}"
+        command = f"finetune --task {task} --train {file} --dev {file} --model m --run r{number} --epochs 1 {options}"
         assert run([*command.split(), "--batch-size", "4", "--max-length", "40", *device.split()]) == 0, task
         assert run(["evaluate", f"r{number}", file, *device.split()]) == 0, task
         opened = transformers.AutoConfig.from_pretrained(f"r{number}/model")
         assert opened.model_type == "roberta", task
     assert run(["embed", "m", "the fox", "--output", "v.npy", *device.split()]) == 0
     assert run(["info", "m"]) == 0
-    assert "roberta" in capsys.readouterr().out.lower()
+    out = capsys.readouterr().out
+    assert "RoBERTa L2 H32 A2" in out
+    assert "pooler" not in out
     probe = "probe --task tagging --train tags.txt --dev tags.txt --model m --run p --epochs 1 --max-length 40"
     assert run([*probe.split(), *device.split()]) == 0
 
@@ -129,7 +131,7 @@ def save_roberta(folder: Path, kind: str = "bytes") -> Any:
     """Write a RoBERTa with random weights and a trained tokenizer; return it."""
     tokenizer = open_tokenizer(write_tokenizer(folder, kind))
     config = transformers.RobertaConfig(
-        tokenizer.vocab_size, **TINY, max_position_embeddings=66, type_vocab_size=1, hidden_dropout_prob=0.0,
+        vocab_size=tokenizer.vocab_size, **TINY, max_position_embeddings=66, type_vocab_size=1, hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0, layer_norm_eps=1e-5,
     )  # fmt: skip
     model = randomize_reference(transformers.RobertaForMaskedLM(config))
@@ -183,7 +185,7 @@ def test_a_fine_tuning_has_the_losses_of_transformers(tmp_path, steps):
 def test_a_bert_with_the_tokenizer_of_xlm_roberta_embeds_as_in_transformers(tmp_path):
     """Multilingual MiniLM: BERT's network, whose sequences have no segment types and two tokens between texts."""
     tokenizer = open_tokenizer(write_tokenizer(tmp_path, "unigram"))
-    config = transformers.BertConfig(tokenizer.vocab_size, **TINY, max_position_embeddings=64)
+    config = transformers.BertConfig(vocab_size=tokenizer.vocab_size, **TINY, max_position_embeddings=64)
     reference = randomize_reference(transformers.BertModel(config)).eval()
     reference.save_pretrained(tmp_path)
     bert, theirs = bertwright.load(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -199,7 +201,9 @@ def test_a_folder_of_sentence_transformers_on_xlm_roberta_gives_its_vectors(tmp_
     from sentence_transformers.sentence_transformer import modules
 
     tokenizer = open_tokenizer(write_tokenizer(tmp_path / "base", "unigram"))
-    config = transformers.XLMRobertaConfig(tokenizer.vocab_size, **TINY, max_position_embeddings=66, type_vocab_size=1)
+    config = transformers.XLMRobertaConfig(
+        vocab_size=tokenizer.vocab_size, **TINY, max_position_embeddings=66, type_vocab_size=1
+    )
     randomize_reference(transformers.XLMRobertaModel(config)).save_pretrained(tmp_path / "base")
     parts = [modules.Transformer(str(tmp_path / "base")), modules.Pooling(32, "mean"), modules.Normalize()]
     library.SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "e5"))

@@ -102,6 +102,13 @@ def test_a_corpus_cannot_write_special_tokens(both, text):
     assert ours.encode_raw_batch([text])[0].ids.tolist() == raw.ids.tolist()
 
 
+def test_offsets_of_plain_texts_leave_out_the_space_before_a_token(both):
+    ours, _ = both
+    (encoding,) = ours.encode_raw_batch(["The fox  and the dog"])
+    spans = ["The fox  and the dog"[start:end] for start, end in encoding.offsets.tolist()]
+    assert not any(span[:1].isspace() for span in spans)
+
+
 def test_words_are_encoded_as_after_a_space(both):
     ours, theirs = both
     words = ["dog", "fox", "собаку"]

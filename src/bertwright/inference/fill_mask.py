@@ -133,7 +133,8 @@ def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
 def replace_spans(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[TokenText]) -> str:
     """Replace character spans by tokens; a continuation joins the word before it.
 
-    >>> replace_spans("He [MASK] the play [MASK].", [(3, 9), (19, 25)], [TokenText("saw", False), TokenText("ers", True)])
+    >>> tokens = [TokenText("saw", False), TokenText("ers", True)]
+    >>> replace_spans("He [MASK] the play [MASK].", [(3, 9), (19, 25)], tokens)
     'He saw the players.'
     """
     position, filled = 0, []

@@ -137,7 +137,11 @@ class GeneralTokenizer(TextTokenizer):
         return flat_ids(self._raw, texts)
 
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        return list(encode_with_offsets(self._raw, texts))
+        """Encode raw texts with offsets, without the space before a token, which some tokenizers count to it."""
+        encodings = list(encode_with_offsets(self._raw, texts))
+        for text, encoding in zip(texts, encodings, strict=True):
+            encoding.offsets[:, 0] += [text[start:end][:1].isspace() for start, end in encoding.offsets.tolist()]
+        return encodings
 
     def encode_ids(self, texts: Sequence[str]) -> Ragged:
         return flat_ids(self._typed, texts, add_special_tokens=True)
