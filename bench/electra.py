@@ -43,7 +43,7 @@ def pretrain(objective: str, seed: int, rate: str, steps: int, store: str, work:
 def seconds_per_record(run: Path) -> float:
     """Return the median seconds of the records of a short run; each is of as many steps."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return statistics.median(record["seconds"] for record in records if record["kind"] == "train")
+    return float(statistics.median(record["seconds"] for record in records if record["kind"] == "train"))
 
 
 def finetune(run: Path, task: str, seed: int) -> dict[str, dict[str, float]]:
