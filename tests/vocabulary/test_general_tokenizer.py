@@ -143,7 +143,7 @@ def test_tokens_as_text_by_hand(tmp_path):
     assert TokenText("do", False) in shown(of_bytes, "a dog,")
     for tokenizer in (of_bytes, unigram, wordpiece):
         found = shown(tokenizer, "the lazy dog")
-        joined = "".join(piece.text if piece.joins else f" {piece.text}" for piece in found)
+        joined = "".join(one.text if one.joins else f" {one.text}" for one in found)
         assert joined.strip() == "the lazy dog"
     assert of_bytes.token_text(of_bytes.mask_id) == TokenText("<mask>", False)
 
