@@ -140,7 +140,8 @@ class GeneralTokenizer(TextTokenizer):
         """Encode raw texts with offsets, without the space before a token, which some tokenizers count to it."""
         encodings = list(encode_with_offsets(self._raw, texts))
         for text, encoding in zip(texts, encodings, strict=True):
-            encoding.offsets[:, 0] += [text[start:end][:1].isspace() for start, end in encoding.offsets.tolist()]
+            is_spaced = [text[start:end][:1].isspace() for start, end in encoding.offsets.tolist()]
+            encoding.offsets[:, 0] += np.array(is_spaced, dtype=np.int64)
         return encodings
 
     def encode_ids(self, texts: Sequence[str]) -> Ragged:
