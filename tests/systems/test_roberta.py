@@ -123,7 +123,7 @@ def test_every_command_takes_a_roberta(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "RoBERTa L2 H32 A2" in out
     assert "pooler" not in out
-    probe = "probe --task tagging --train tags.txt --dev tags.txt --model m --run p --epochs 1 --max-length 40"
+    probe = "probe --task tagging --train tags.txt --dev tags.txt --model m --run p --epochs 1 --representations last"
     assert run([*probe.split(), *device.split()]) == 0
 
 
