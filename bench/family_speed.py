@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ RESULTS = Path(__file__).parent / "results" / "family_speed.json"
 
 def encoders() -> dict[str, BertEncoder]:
     """Return an encoder of each system in the same shape."""
-    sizes = {"vocab_size": VOCABULARY} | SHAPE
+    sizes: Any = {"vocab_size": VOCABULARY} | SHAPE
     return {
         "bert": BertEncoder(BertConfig(**sizes)),
         "distilbert": DistilBertEncoder(DistilBertConfig(**sizes)),

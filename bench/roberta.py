@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from environment import commit, describe_machine, make_parser, take_turns, use_t
 
 LARGE, SMALL = 250_002, 30_522
 SEQUENCES, LENGTH = 32, 30
-SHAPE = {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536}
+SHAPE: dict[str, Any] = {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536}
 
 
 def make_step(name: str, vocab_size: int, weight_decay: float = 0.01) -> Callable[[], object]:
@@ -53,7 +54,7 @@ def make_step(name: str, vocab_size: int, weight_decay: float = 0.01) -> Callabl
         ids = rng.integers(5, 30_000, SEQUENCES * LENGTH)
         batch = from_flat(ids, None, lengths).with_dropout(optimizer.steps + 1)
         task = TaskBatch(batch, batch.packing.first_positions, np.ones(SEQUENCES, np.int64), labels, SEQUENCES)
-        torch.nn.functional.cross_entropy(model(task), labels).backward()
+        torch.nn.functional.cross_entropy(model(task), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step(3e-5, optimizer.gradient_norm())
 
     return step

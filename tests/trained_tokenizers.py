@@ -94,7 +94,7 @@ def albert_backend() -> Tokenizer:
     return backend
 
 
-def pieces_backend() -> Tokenizer:
+def wordpiece_backend() -> Tokenizer:
     """Train word pieces with RoBERTa's special tokens, as MPNet has."""
     backend = Tokenizer(models.WordPiece(unk_token="<unk>"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -121,7 +121,7 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
     "bytes with a space": lambda: bytes_backend(add_prefix_space=True),
     "unigram": unigram_backend,
     "unigram of BERT's layout": albert_backend,
-    "word pieces": pieces_backend,
+    "word pieces": wordpiece_backend,
     "words": words_backend,
 }
 

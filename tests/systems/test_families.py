@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from families import HEADS, SEQUENCES, TYPES, Family, check_equal_states, check_head, check_states, save, task_batch
+from families import (
+    HEADS,
+    SEQUENCES,
+    TYPES,
+    Family,
+    check_equal_states,
+    check_head,
+    check_states,
+    save,
+    task_batch,
+    their_logits,
+)
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -98,6 +109,34 @@ def test_discriminator_equals_transformers(tmp_path: Path) -> None:
 def test_real_shape_equals_transformers(family: Family, tmp_path: Path) -> None:
     check_states(family, tmp_path / "theirs")
     check_head(family, "SequenceClassification", tmp_path / "classifier")
+
+
+# ---- Fine-tuning
+
+
+def train(model: torch.nn.Module, compute_logits: Callable[[], Tensor], steps: int) -> list[float]:
+    """Return the losses of steps of AdamW on one batch with three labels."""
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=3e-4), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(compute_logits(), torch.tensor([0, 1, 2]))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("steps", [30, pytest.param(200, marks=pytest.mark.slow)])
+@each_system
+def test_losses_of_a_fine_tuning_equal_transformers(name: str, steps: int, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    theirs = family.build("ForSequenceClassification", num_labels=3)
+    ours = load_task_model(save(theirs, tmp_path / "theirs"))
+    batch = task_batch(ours)
+    found = train(ours, lambda: ours(batch), steps)
+    expected = train(theirs, lambda: their_logits(family, theirs, "SequenceClassification"), steps)
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert found[-1] < found[0]
 
 
 # ---- Folders
@@ -232,7 +271,7 @@ def test_layers_of_a_group_have_dropout_masks_of_their_own(tmp_path: Path) -> No
     assert [layer.first_site for layer in encoder.stack()] == [1, 4, 7, 10]
 
 
-def test_shared_layers_have_the_rate_of_the_highest_layer_that_they_serve(tmp_path: Path) -> None:
+def test_shared_layers_have_the_rate_of_the_highest_layer_that_uses_them(tmp_path: Path) -> None:
     folder = save(FAMILIES["albert"].build("Model"), tmp_path / "theirs")
     model = load_model(folder, heads="optional").model
     scales = layerwise_lr_scales(model, None, 0.5)

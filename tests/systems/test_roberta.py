@@ -120,8 +120,10 @@ def test_every_command_takes_a_roberta(tmp_path, monkeypatch, capsys):
         assert opened.model_type == "roberta", task
     assert run(["embed", "m", "the fox", "--output", "v.npy", *device.split()]) == 0
     assert run(["info", "m"]) == 0
-    assert "roberta" in capsys.readouterr().out.lower()
-    probe = "probe --task tagging --train tags.txt --dev tags.txt --model m --run p --epochs 1 --max-length 40"
+    out = capsys.readouterr().out
+    assert "RoBERTa L2 H32 A2" in out
+    assert "pooler" not in out
+    probe = "probe --task tagging --train tags.txt --dev tags.txt --model m --run p --epochs 1 --representations last"
     assert run([*probe.split(), *device.split()]) == 0
 
 

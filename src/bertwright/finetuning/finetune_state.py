@@ -212,7 +212,9 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, repo
         model = started.model
         if _has_head_of(source, task):
             reporter.note("the model's head is not used; a new one takes its place (see --keep-head)")
-        if "pooler" in started.missing_heads:
+        if not model.encoder.has_pooler:
+            pass  # the dense layer of its head is always new
+        elif "pooler" in started.missing_heads:
             reporter.note("the model has no pooler: a new one starts from random weights")
         elif (pooler := getattr(model.head, "pooler", None)) is not None and is_untrained(pooler.dense):
             other = ", and --pooling mean reads the states of all tokens instead" if hasattr(task, "pooling") else ""

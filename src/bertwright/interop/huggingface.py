@@ -33,7 +33,10 @@ from bertwright.systems.registry import DEFAULT_MODEL_TYPE
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 M = TypeVar("M", bound=EncoderModel)
-OF_PRETRAINING = re.compile(r"(\w+\.pooler|cls|lm_head)\.")  # heads that a task's model need not have
+# Heads that a task's model need not have.
+OF_PRETRAINING = re.compile(
+    r"(\w+\.pooler|cls|lm_head|predictions|sop_classifier|vocab_\w+|(gener|discrimin)ator_\w+)\."
+)
 IN_ENCODER = re.compile(r"adapter|lora_|prefix|prompt", re.IGNORECASE)
 NOT_COMPUTED = " (a layer that bertwright does not compute: merge it into the weights, as peft's merge_and_unload does)"
 HEAD_PREFIX = "head."  # of the names of a task head's parameters in a model; files do not have it

@@ -48,8 +48,8 @@ def biased_attention(
     fits = bias.shape == (heads, 2 * reach + 1) and reach >= max_seqlen - 1
     check(fits, "attention: expected a bias of {} heads up to distance {}, got {}", heads, max_seqlen - 1, bias.shape)
     if head_size_vectorizable(qkv.shape[-1]) and use_native(qkv):
-        key = mask_key(dropout, site)
-        return apply(PackedAttention, cu_seqlens, cu_seqlens, False, key, bias.float().contiguous(), qkv)
+        added = bias.float().contiguous()
+        return apply(PackedAttention, cu_seqlens, cu_seqlens, False, mask_key(dropout, site), added, qkv)
     key = dropout.mask_key(site) if dropout else None
     return reference.attention(*split([qkv]), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, key, False, bias)
 

@@ -92,7 +92,7 @@ class GeneralTokenizer(TextTokenizer):
     def __reduce__(self) -> tuple[Callable[..., GeneralTokenizer], tuple[Any, ...]]:
         return _from_json, (self._typed.to_str(), self.roles)  # so that it can be sent to worker processes
 
-    @property
+    @cached_property
     def special_ids(self) -> tuple[int, ...]:
         """Ids of the special tokens with a role, and of those around a text."""
         named = (self._ids[token] for token in self.roles.values())
@@ -140,7 +140,8 @@ class GeneralTokenizer(TextTokenizer):
         """Encode raw texts with offsets, without the space before a token, which some tokenizers count to it."""
         encodings = list(encode_with_offsets(self._raw, texts))
         for text, encoding in zip(texts, encodings, strict=True):
-            encoding.offsets[:, 0] += [text[start:end][:1].isspace() for start, end in encoding.offsets.tolist()]
+            is_spaced = [text[start:end][:1].isspace() for start, end in encoding.offsets.tolist()]
+            encoding.offsets[:, 0] += np.array(is_spaced, dtype=np.int64)
         return encodings
 
     def encode_ids(self, texts: Sequence[str]) -> Ragged:

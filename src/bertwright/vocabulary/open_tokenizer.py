@@ -62,7 +62,7 @@ def is_berts(folder: Path) -> bool:
     if not (folder / DESCRIPTION).is_file():
         return (folder / "vocab.txt").is_file() or not (folder / VOCAB).is_file()
     description: Any = read_json(folder / DESCRIPTION)
-    model = description.get("model") if isinstance(description, dict) else None
+    model: Any = description.get("model") if isinstance(description, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(vocab, dict | list):
         return True

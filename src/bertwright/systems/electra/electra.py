@@ -69,7 +69,7 @@ class ElectraConfig(ProjectedConfig):
         """Number of parameters with the head of the generator, or of the discriminator.
 
         >>> ElectraConfig(vocab_size=30_522).num_parameters
-        13549313
+        13549057
         """
         discriminator = self.hidden_size * (self.hidden_size + 1) + self.hidden_size + 1
         return self.num_encoder_parameters + (self.num_masked_lm_parameters if self.is_generator else discriminator)

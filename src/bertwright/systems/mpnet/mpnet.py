@@ -36,7 +36,7 @@ class MpnetConfig(RobertaConfig):
         """Number of parameters of the embeddings and of the bias.
 
         >>> MpnetConfig(vocab_size=30_527).num_parameters
-        109515839
+        109518527
         """
         segments = self.segment_vectors * self.hidden_size
         return super().num_embedding_parameters - segments + NUM_BUCKETS * self.num_heads

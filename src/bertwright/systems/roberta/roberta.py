@@ -29,6 +29,9 @@ class RobertaConfig(BertConfig):
     pad_token_id: int = 1
     """Id of the padding token, which decides the row of the first position (`position_offset`)."""
 
+    def __str__(self) -> str:
+        return f"RoBERTa {super().__str__()}"
+
     @property
     def position_offset(self) -> int:
         """Row of the first position in the table: fairseq numbers positions from that of padding on."""
