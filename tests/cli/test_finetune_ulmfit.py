@@ -96,7 +96,8 @@ def test_classifiers_of_both_directions_are_averaged_as_an_ensemble(
         output = tmp_path / f"{name}.jsonl"
         predict(PredictSettings(model, inputs=(str(tmp_path / "new.csv"),), output=output, ensemble=others), MUTE)
         rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-        probabilities.append([row["probabilities"]["1"] for row in rows])
+        shares = [(row["label"], row["probability"]) for row in rows]
+        probabilities.append([share if label == "1" else 1 - share for label, share in shares])
     forward, reversed_, both = map(np.array, probabilities)
     assert both == pytest.approx((forward + reversed_) / 2, abs=1e-4)
     assert not np.allclose(forward, reversed_, atol=1e-4)
