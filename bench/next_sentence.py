@@ -1,4 +1,4 @@
-"""What next-sentence prediction answers where it can be learned: toy stories, each about one thing.
+"""What next-sentence prediction answers where it can be learned: toy stories, each about one topic.
 
     python bench/next_sentence.py --work WORK [--steps 600]
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from environment import commit, describe_machine, make_parser, use_threads
 
-THINGS = {
+TOPICS = {
     "bear": ("forest", "honey", "cave"), "pilot": ("airport", "plane", "sky"), "baker": ("shop", "bread", "oven"),
     "sailor": ("harbour", "ship", "sea"), "teacher": ("school", "book", "desk"), "farmer": ("field", "wheat", "barn"),
     "doctor": ("hospital", "medicine", "clinic"), "tram": ("street", "ticket", "station"),
@@ -35,7 +35,7 @@ def write_stories(path: Path, stories: int) -> None:
     rng = random.Random(0)
     texts = []
     for _ in range(stories):
-        name, words = rng.choice([*THINGS.items()])
+        name, words = rng.choice([*TOPICS.items()])
         texts.append("\n".join(form.format(name, *words) for form in rng.sample(FORMS, len(FORMS))))
     path.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
 

@@ -89,14 +89,15 @@ def test_classifiers_of_both_directions_are_averaged_as_an_ensemble(
     tuning = {"unfreeze": "all", "layerwise_lr_decay": 1.0, "dropout": 0.03}
     for name, model in {"ltr": language_model, "rtl": backward}.items():
         run_finetune(make_settings(tmp_path / name, model, reviews, epochs=2.0, tuning=tuning))
-    (tmp_path / "new.txt").write_text("the film was bad\ngood the film\n", encoding="utf-8")
+    (tmp_path / "new.csv").write_text("text\nthe film was bad\ngood the film\n", encoding="utf-8")
     probabilities = []
     for name, others in {"ltr": (), "rtl": (), "both": (str(tmp_path / "rtl"),)}.items():
         model = str(tmp_path / ("rtl" if name == "rtl" else "ltr"))
         output = tmp_path / f"{name}.jsonl"
-        predict(PredictSettings(model, inputs=(str(tmp_path / "new.txt"),), output=output, ensemble=others), MUTE)
+        predict(PredictSettings(model, inputs=(str(tmp_path / "new.csv"),), output=output, ensemble=others), MUTE)
         rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-        probabilities.append([row["probabilities"]["1"] for row in rows])
+        shares = [(row["label"], row["probability"]) for row in rows]
+        probabilities.append([share if label == "1" else 1 - share for label, share in shares])
     forward, reversed_, both = map(np.array, probabilities)
     assert both == pytest.approx((forward + reversed_) / 2, abs=1e-4)
     assert not np.allclose(forward, reversed_, atol=1e-4)

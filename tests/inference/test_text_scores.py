@@ -59,10 +59,10 @@ def test_a_score_equals_the_loss_of_transformers_on_the_same_weights(folder: Pat
 
 def other_models() -> list[tuple[EncoderModel, TextTokenizer]]:
     bert = BertConfig(9, 16, 2, 2, 32, 24, is_causal=True, initializer_range=0.5)
-    pieces = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], lowercase=True)
+    wordpiece = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], lowercase=True)
     elmo = ElmoConfig(vocab_size=7, filters=((1, 4), (2, 4)), num_highway=1, projection_size=6, cell_size=8)
     return [
-        (BertForPretraining(bert, seed=1), pieces),
+        (BertForPretraining(bert, seed=1), wordpiece),
         (
             AwdLstmLanguageModel(AwdLstmConfig(7, embedding_size=5, lstm_size=7), seed=1),
             WordTokenizer(WORDS, "", LOWERCASE_RULES),
@@ -123,9 +123,9 @@ def test_a_text_longer_than_the_positions_is_read_in_windows_that_predict_each_t
 def test_a_text_without_a_token_to_predict_and_other_models_are_errors_that_say_so() -> None:
     with pytest.raises(ValueError, match="text 1: expected at least 2 tokens"):
         make_gpt(12).score(["a b", "b"])
-    pieces = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], lowercase=True)
+    wordpiece = Tokenizer.from_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], lowercase=True)
     with pytest.raises(ValueError, match="expected a left-to-right language model, such as a GPT, got a bert"):
-        Bert(BertForPretraining(BertConfig(9, 16, 2, 2, 32, 24)), pieces).score("a b")
+        Bert(BertForPretraining(BertConfig(9, 16, 2, 2, 32, 24)), wordpiece).score("a b")
     backward = AwdLstmConfig(7, embedding_size=5, lstm_size=7, is_reversed=True)
     with pytest.raises(ValueError, match="left-to-right"):
         Bert(AwdLstmLanguageModel(backward), WordTokenizer(WORDS, "", LOWERCASE_RULES)).score("a b")

@@ -113,7 +113,7 @@ def test_a_model_from_right_to_left_learns_the_grammar_and_starts_none_of_the_ot
     losses = [record["loss"] for record in read_metrics(tmp_path / "run") if record["kind"] == "held_out"]
     assert losses[-1] < 0.6 * losses[0]
     start = ModelSettings(init=str(tmp_path / "run"), architecture="ulmfit")
-    with pytest.raises(ValueError, match="expected a model that reads from left to right, got one from right to left"):
+    with pytest.raises(ValueError, match="got one from right"):
         pretrain(make_lm(tmp_path / "other", model=start))
 
 

@@ -531,7 +531,7 @@ def test_vocabulary_without_unk_names_its_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "pieces"),
+    ("text", "tokens"),
     [
         ("공연", ["공연"]),
         ("개막공연", ["개막", "##공연"]),  # a compound: the longest first piece, then the rest
@@ -539,16 +539,16 @@ def test_vocabulary_without_unk_names_its_file(tmp_path):
         ("공연장", ["[UNK]"]),  # no piece for its rest: the whole word is unknown
     ],
 )
-def test_korean_words_are_cut_into_their_longest_pieces(text: str, pieces: list[str]) -> None:
-    tokens = [*SPECIAL_TOKENS, "공연", "##공연", "개막", "##을", "##막", "개"]
-    tokenizer = Tokenizer.from_tokens(tokens, lowercase=False)
-    assert [tokenizer.token(number) for number in tokenizer.encode_raw([text]).ids.tolist()] == pieces
+def test_korean_words_are_cut_into_the_longest_tokens(text: str, tokens: list[str]) -> None:
+    vocabulary = [*SPECIAL_TOKENS, "공연", "##공연", "개막", "##을", "##막", "개"]
+    tokenizer = Tokenizer.from_tokens(vocabulary, lowercase=False)
+    assert [tokenizer.token(number) for number in tokenizer.encode_raw([text]).ids.tolist()] == tokens
 
 
-def test_learned_pieces_find_the_words_inside_korean_compounds() -> None:
+def test_learned_tokens_are_the_words_inside_korean_compounds() -> None:
     """From counts alone, with the default rule: 공연 by itself and as the end of 개막공연 and 축하공연."""
     texts = ["개막공연 공연", "축하공연 공연", "개막 축하", "개막공연을 공연을"] * 20
     rules = VocabularySettings(size=179, lowercase=False, min_frequency=2)
     tokenizer = Tokenizer.from_tokens(learn(count_corpus_words(texts, rules), rules), lowercase=False)
-    for text, pieces in {"공연": ["공연"], "개막공연": ["개막", "##공연"], "축하공연": ["축하", "##공연"]}.items():
-        assert [tokenizer.token(number) for number in tokenizer.encode_raw([text]).ids.tolist()] == pieces
+    for text, expected in {"공연": ["공연"], "개막공연": ["개막", "##공연"], "축하공연": ["축하", "##공연"]}.items():
+        assert [tokenizer.token(number) for number in tokenizer.encode_raw([text]).ids.tolist()] == expected

@@ -37,7 +37,7 @@ class TextScore(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """A part of a text that the model reads: tokens from `begin` to `end`, of which it predicts those from `first`."""
+    """A part of a text that the model reads: tokens from `begin` to `end`; it predicts the tokens from `first`."""
 
     text: int
     begin: int
@@ -54,7 +54,7 @@ def score_texts(model: EncoderModel, tokenizer: TextTokenizer, texts: Sequence[s
     sizes = np.diff(encoded.offsets).tolist()
     for number, size in enumerate(sizes):
         if size < 2:
-            raise ValueError(f"text {number}: expected at least 2 tokens, the second of which is predicted, got {size}")
+            raise ValueError(f"text {number}: expected at least 2 tokens, one to read and one to predict, got {size}")
     bounds = enumerate(pairwise(encoded.offsets.tolist()))
     windows = [window for text, ends in bounds for window in _split(text, *ends, model.config.max_positions)]
     totals, device = [0.0] * len(texts), next(model.parameters()).device

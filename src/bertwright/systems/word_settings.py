@@ -114,7 +114,7 @@ class WordModel:
     tag_head: str | None = "crf"
     """Head in tagging that is set by default; None: the task's."""
     frozen: tuple[FrozenModel, ...] = ()
-    """The kinds of pre-trained models of which it reads one; others are refused."""
+    """The kinds of pre-trained models that it can read, one at a time; others are refused."""
     needs_frozen: bool = True
     """Whether one must be given, if there are any."""
     scores_paths: bool = False

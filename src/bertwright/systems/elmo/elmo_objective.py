@@ -105,7 +105,7 @@ class BidirectionalBatch:
 
 
 class WordExamples(StoreExamples[BidirectionalBatch]):
-    """Examples of words, of which those beyond the vocabulary are read and predicted as the unknown word."""
+    """Examples of words; words beyond the vocabulary are read, and predicted as the unknown word."""
 
     def measure_baseline(self) -> float:
         counts, size = count_tokens(self.store), self.tokenizer.vocab_size
