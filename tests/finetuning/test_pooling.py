@@ -22,6 +22,7 @@ from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.interop.huggingface import save_model
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import PooledHead
+from bertwright.models.pooling import POOLINGS
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
@@ -161,7 +162,7 @@ def test_a_pooled_head_is_learned_read_back_and_continued(
         finetune(other, text_reporter())
 
 
-MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+MODES = tuple(POOLINGS)
 
 
 def save_pooled(folder: Path, task: AnyTask, is_causal: bool = False) -> bertwright.Bert:

@@ -2,7 +2,7 @@
 
 A 32-bit hash of (seed of the step, site in the model, row, column) decides whether an element is dropped. A mask
 therefore depends neither on micro-batches nor on ranks, threads or backend. The native kernels (`dropout.h`) and
-those for GPUs (`triton/hashing.py`) compute the same masks.
+those for GPUs (`triton/dropout_masks.py`) compute the same masks.
 """
 
 from __future__ import annotations

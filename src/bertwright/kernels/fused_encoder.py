@@ -1,6 +1,6 @@
 """All layers of an encoder at once, in bfloat16, on CPUs with units for it and on GPUs.
 
-On a CPU, one native call forward and one backward (`encoder.h`); on a GPU, Triton kernels (`triton/graphs.py`).
+On a CPU, one native call forward and one backward (`encoder.h`); on a GPU, Triton kernels (`triton/cuda_graphs.py`).
 
 T tokens enter, R leave the last layer; H hidden size, A heads, F feed-forward size.
 """
@@ -163,7 +163,7 @@ def fused_encoder(
 
 
 def release_memory() -> None:
-    """Free what encoders keep on a GPU between the steps of a training (`triton/graphs.py`)."""
+    """Free what encoders keep on a GPU between the steps of a training (`triton/cuda_graphs.py`)."""
     if graphs := sys.modules.get("bertwright.kernels.triton.cuda_graphs"):
         graphs.release_memory()
 

@@ -396,7 +396,7 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return log_softmax_of_groups(outputs, np.diff(encoded.position_starts[first_windows], append=len(outputs)))
 
     def score(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> dict[str, float]:
-        """Compute the official exact match and F1; see `metrics.exact_match.scores`."""
+        """Compute the official exact match and F1; see `metrics/answer_scores.py`."""
         return scores(_gold_texts(examples), [answer.text for answer in predictions], RULES[self.scoring])
 
     def with_threshold_from(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> Self:

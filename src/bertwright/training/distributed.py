@@ -1,7 +1,7 @@
 """Several processes as one run: the process group, gradients over all ranks, and decisions of all ranks together.
 
 Gradients are exchanged by DistributedDataParallel while the backward pass still computes or, with divided weights,
-by FSDP2 (`shards.py`).
+by FSDP2 (`divided_weights.py`).
 """
 
 from __future__ import annotations

@@ -138,8 +138,8 @@ class TrainingSpec(Generic[M]):
     find_unused_parameters: bool = False
     """A step may use only some of the parameters."""
     divided: EncoderModel | None = None
-    """A copy of `model` on the CPU, if the ranks divide its weights (`shards.py`): `loss` and `optimizer` use the copy,
-    and rank 0 copies its weights into `model` to evaluate and to write them. None: each rank has all weights."""
+    """A copy of `model` on the CPU, if the ranks divide its weights (`divided_weights.py`): `loss` and `optimizer` use
+    the copy, and rank 0 copies its weights into `model` to evaluate and to write them. None: each rank has all."""
     carried: CarriedState | None = None
     """State that `batches` and `loss` may use and change. Batches are then not made ahead, and there is one rank."""
 

@@ -48,6 +48,8 @@ def pool(states: Tensor, attention_mask: Tensor, mode: str) -> Tensor:
         return states[torch.arange(len(states), device=states.device), first if mode == "cls" else last]
     if mode == "max":
         return states.masked_fill(mask == 0, -torch.inf).amax(1)
+    if mode not in ("mean", "weightedmean", "mean_sqrt_len_tokens"):
+        raise ValueError(f"config.json: pooling: {mode!r} is not known to this version of the code beside the weights")
     weights = mask * mask.cumsum(1) if mode == "weightedmean" else mask
     sums = weights.sum(1)
     return (states * weights).sum(1) / (sums.sqrt() if mode == "mean_sqrt_len_tokens" else sums)
