@@ -6,7 +6,7 @@
 All have two LSTM layers, random word vectors, the same examples, steps, rate and seeds; the scores on test are of the
 weights with the best score on dev. --limit and --limit-dev choose sentences at random, the same for all; test is whole.
 Results are appended as they come, and runs that the file has are not repeated; seeds come one after the other. Systems
-are compared by paired t-tests over the seeds that both have.
+are compared by paired intervals over the seeds that both have.
 """
 
 from __future__ import annotations
@@ -34,7 +34,18 @@ TAGGERS: dict[str, tuple[str, dict[str, Any], str]] = {  # architecture, setting
 }
 NUM_TAGGERS = 4  # the others are the findings
 RULE = ("limit", "limit_dev", "epochs", "batch_size", "rate")
-COLUMNS = ("tagger", "perplexity", "dev F1", "test F1", "test by seed", "step up", "p", "over the first", "p", "CPU s")
+COLUMNS = (
+    "tagger",
+    "perplexity",
+    "dev F1",
+    "test F1",
+    "test by seed",
+    "step up",
+    "interval",
+    "over the first",
+    "interval",
+    "CPU s",
+)
 
 
 def read_perplexity(run: str) -> float:

@@ -65,7 +65,7 @@ def print_table(data: Path, task: str, results: list[dict[str, Any]]) -> None:
     frequent = Counter(label for _, label in splits["train"]).most_common(1)[0][0]
     floor = 100 * mean(label == frequent for _, label in splits["test"])
     print()
-    print_heading([task, "dev", "test", "test by seed", "difference", "p"])
+    print_heading([task, "dev", "test", "test by seed", "difference", "interval"])
     print_row(["most frequent label", "", f"{floor:.2f}", "", "", ""])
     base = by_seed(results, "test", task=task, system=SYSTEMS[0])
     for system in SYSTEMS:

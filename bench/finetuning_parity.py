@@ -99,7 +99,7 @@ def settings_of(about: Work) -> FinetuneSettings:
 
 def make_model(task: AnyTask) -> Any:
     """Return the task's class of `transformers` in the shape of MiniLM."""
-    fields = {} if task.head.kind == "choice" else {"num_labels": task.head.outputs}
+    fields: dict[str, Any] = {} if task.head.kind == "choice" else {"num_labels": task.head.outputs}
     fields |= {"problem_type": MULTI_LABEL} if task.is_multi_label else {}
     config = transformers.BertConfig.from_pretrained(
         minilm(), hidden_dropout_prob=DROPOUT, attention_probs_dropout_prob=DROPOUT, attn_implementation="eager",
@@ -122,7 +122,7 @@ def peer_inputs(task: AnyTask, batch: TaskBatch, padded: Padded) -> Inputs:
     inputs = padded.inputs(batch.input)
     if task.head.kind != "choice":
         return inputs
-    return {name: rows.unflatten(0, (-1, ENDINGS)) for name, rows in inputs.items()}
+    return {name: rows.view(-1, ENDINGS, rows.shape[-1]) for name, rows in inputs.items()}
 
 
 def peer_loss(model: Any, inputs: Inputs) -> Tensor:
@@ -133,7 +133,8 @@ def peer_loss(model: Any, inputs: Inputs) -> Tensor:
     read = {name: inputs[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
     found, padding = model(**read), inputs["attention_mask"] == 0
     pairs = (found.start_logits, inputs["start_positions"]), (found.end_logits, inputs["end_positions"])
-    return sum(F.cross_entropy(logits.masked_fill(padding, -torch.inf), targets) for logits, targets in pairs) / 2
+    start, end = (F.cross_entropy(logits.masked_fill(padding, -torch.inf), targets) for logits, targets in pairs)
+    return (start + end) / 2
 
 
 def peer_outputs(task: AnyTask, found: Any, batch: TaskBatch, padded: Padded) -> Tensor:

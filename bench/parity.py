@@ -18,7 +18,6 @@ from transformers.models.bert import modeling_bert
 
 from bertwright.interop.huggingface import file_names
 from bertwright.kernels.dropout import Dropout, keep_mask
-from bertwright.models.encoder import EncoderModel
 from bertwright.models.packing import Packing, TokenBatch
 from bertwright.systems.bert.bert_encoder import SITES_PER_LAYER
 from bertwright.training.fit import TrainingSpec
@@ -194,7 +193,7 @@ class Snapshot(NamedTuple):
         return cls(optimizer.steps, *(_by_file_name(model, tensors) for tensors in values))
 
 
-def _by_file_name(model: EncoderModel, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _by_file_name(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copy tensors of our parameters by the names of `transformers`."""
     named: dict[str, Tensor] = {}
     for name, names in file_names(model).items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +65,14 @@ def convert(batch: LanguageModelBatch, padded: Padded) -> Inputs:
 
 def make_model(run: PretrainRun) -> Any:
     """Return a `BertForPreTraining` of the run's shape."""
-    ours = run.model.config
+    ours: Any = run.model.config
     config = transformers.BertConfig(
         vocab_size=ours.vocab_size, hidden_size=ours.hidden_size, num_hidden_layers=ours.num_layers,
         num_attention_heads=ours.num_heads, intermediate_size=ours.intermediate_size,
         max_position_embeddings=ours.max_positions, hidden_dropout_prob=DROPOUT, attention_probs_dropout_prob=DROPOUT,
-        layer_norm_eps=ours.layer_norm_eps, attn_implementation="eager",
+        layer_norm_eps=ours.layer_norm_eps,
     )  # fmt: skip
-    return transformers.BertForPreTraining(config)
+    return transformers.AutoModelForPreTraining.from_config(config, attn_implementation="eager")  # type: ignore[no-untyped-call]
 
 
 def peer_loss(model: Any, inputs: Inputs) -> Tensor:
@@ -120,9 +121,8 @@ def main() -> None:
 
             batches = (micro_batches[0] for micro_batches in run.batches(0))
             masks, spec = SharedMasks(DROPOUT), run.spec()
-            peer = run_lockstep(
-                spec, batches, convert, lambda run=run: make_model(run), peer_loss, masks, chosen.every, report
-            )
+            new_model = partial(make_model, run)
+            peer = run_lockstep(spec, batches, convert, new_model, peer_loss, masks, chosen.every, report)
             report({"step": STEPS[size]} | compare_predictions(run, peer.model))
 
 

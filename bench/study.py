@@ -4,7 +4,7 @@
     python bench/study.py bench/results/taglm_findings.jsonl TagLM "TagLM, forward direction alone" …
 
 As a script, compare the test scores of the first system with those of the others, on the seeds that both have, by
-paired t-tests. A line of the file has `system` or `tagger`, `seed`, and the test score: `test` in percent, or a share
+paired intervals. A line of the file has `system` or `tagger`, `seed`, and the test score: `test` in percent, or a share
 in `scores`.
 """
 
@@ -98,13 +98,18 @@ def format_mean(values: Sequence[float]) -> str:
 
 
 def compare(before: Mapping[int, float], after: Mapping[int, float]) -> tuple[str, str]:
-    """Format the mean difference over the seeds that both have, and the p-value of a paired t-test."""
+    """Format the mean difference over the seeds that both have, and its 95 % interval (paired, Student's t).
+
+    The interval is of these checkpoints: seeds are not pre-trainings.
+    """
     seeds = sorted(before.keys() & after.keys())
     if not seeds:
         return "", ""
     lower, higher = ([scores[seed] for seed in seeds] for scores in (before, after))
-    p = f"{ttest_rel(higher, lower).pvalue:.3f}" if len(seeds) > 1 else ""
-    return f"{mean(higher) - mean(lower):+.2f}", p
+    if len(seeds) < 2:
+        return f"{mean(higher) - mean(lower):+.2f}", ""
+    interval = ttest_rel(higher, lower).confidence_interval(0.95)
+    return f"{mean(higher) - mean(lower):+.2f}", f"{interval.low:+.2f} to {interval.high:+.2f}"
 
 
 def print_row(cells: Iterable[object]) -> None:
@@ -132,9 +137,9 @@ def main() -> None:
         if name not in systems:
             parser.error(f"{chosen.results}: no system {name!r}; it has {', '.join(systems)}")
     for name in chosen.others:
-        difference, p = compare(systems[chosen.first], systems[name])
+        difference, interval = compare(systems[chosen.first], systems[name])
         seeds = len(systems[chosen.first].keys() & systems[name].keys())
-        print(f"{chosen.first} → {name}: {difference}, p = {p}, {seeds} seeds")
+        print(f"{chosen.first} → {name}: {difference} ({interval}), {seeds} seeds")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def score_groups(
 
 def print_table(results: list[dict[str, Any]]) -> None:
     """Print the F1 of each group, and the gain over one vector for all where only the file has the word."""
-    print_heading(["strategy", "all", *GROUPS, f"{GROUPS[1]} − unk", "p"])
+    print_heading(["strategy", "all", *GROUPS, f"{GROUPS[1]} − unk", "interval"])
     base = by_seed(results, GROUPS[1], strategy="unk")
     for strategy in STRATEGIES:
         scores = {group: by_seed(results, group, strategy=strategy) for group in ("all", *GROUPS)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,3 +42,10 @@ def test_a_table_of_figures_names_its_result_file(page: Path) -> None:
 def test_a_table_of_figures_is_told_from_one_of_words() -> None:
     assert has_figures(["| | F1 |", "|---|---:|", "| a | 81.5 ± 0.7 |", "| b | **82.4** |", "| c | 3 |", "| d | 4 |"])
     assert not has_figures(["| | F1 |", "|---|---|", "| a | mean of 3 |", "| b | none |", "| c | 3 |", "| d | word |"])
+
+
+@pytest.mark.skipif(not (ROOT / "bench").is_dir(), reason="no folder bench in this distribution")
+def test_the_table_of_equal_trainings_is_that_of_its_files() -> None:
+    script = [sys.executable, str(ROOT / "bench" / "parity_table.py")]
+    printed = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    assert printed in (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
