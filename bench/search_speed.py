@@ -14,6 +14,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,9 @@ def measure_speed(folder: Path, number: int, add: Callable[[str, Any], None]) ->
         ("int8", lambda chosen: find_nearest(chosen, whole, DEPTH, scales)),
         ("int8, ordered by float32", lambda chosen: index.find_by_vectors(chosen, DEPTH)),
     ):
-        single = [seconds(lambda place=place, find=find: find(queries[place : place + 1])) for place in range(QUERIES)]
+        single = [seconds(partial(find, queries[place : place + 1])) for place in range(QUERIES)]
         add(f"{name}: one query, seconds", min(single, key=lambda row: row["cpu"]))
-        add(f"{name}: {BATCH} queries together, seconds", seconds(lambda find=find: find(queries)))
+        add(f"{name}: {BATCH} queries together, seconds", seconds(partial(find, queries)))
     part = np.array(floats[:100_000])
     chosen = part[:2_000]
     add(

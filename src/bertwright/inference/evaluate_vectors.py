@@ -67,6 +67,7 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
     Raises ValueError for data that has no labels, and for what it cannot be compared with.
     """
     task = settings.overrides.apply_to(Embedding())
+    assert isinstance(task, Embedding)
     texts = read_labeled_texts(settings.inputs, task.table_options, settings.split, settings.kind)
     train = [row for path in settings.floor_train for row in task.read(path)]
     reporter.record(Line(f"{', '.join(settings.inputs)}: {texts.description}"))

@@ -112,9 +112,8 @@ def _report(settings: MineSettings, mined: Sequence[Mined], counts: MiningCounts
         "no negative": f"{counts.none:,} of {len(mined):,} rows, which are not written",
     }
     reporter.record(Fields(left_out))
-    near = sorted((one for one in mined if one.at_margin), key=lambda one: one.at_margin[1] - one.positive_score)
-    for one in near[: settings.show_examples]:
-        text, score = one.at_margin or ("", 0.0)
+    at_margin = [(one.at_margin[1] - one.positive_score, one.at_margin, one) for one in mined if one.at_margin]
+    for _, (text, score), one in sorted(at_margin, key=lambda found: found[0])[: settings.show_examples]:
         shown = {"anchor": one.pair.anchor, f"positive {one.positive_score:.3f}": one.pair.positive}
         reporter.record(
             Fields({name: shorten(value) for name, value in (shown | {f"left out {score:.3f}": text}).items()})

@@ -46,7 +46,7 @@ class SearchIndex:
         self.index, self.model = index, model
 
     def __len__(self) -> int:
-        return self.index.size
+        return int(self.index.size)
 
     @classmethod
     def build(

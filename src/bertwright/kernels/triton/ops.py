@@ -4,8 +4,8 @@ from bertwright.kernels.triton.adamw_kernels import adamw_ as adamw_
 from bertwright.kernels.triton.adamw_kernels import gradient_norm as gradient_norm
 from bertwright.kernels.triton.cuda_graphs import FusedEncoder as FusedEncoder
 from bertwright.kernels.triton.dropout_masks import store as store
-from bertwright.kernels.triton.embedding import DropoutFunction as DropoutFunction
-from bertwright.kernels.triton.embedding import EmbedNorm as EmbedNorm
+from bertwright.kernels.triton.embed_norm import DropoutFunction as DropoutFunction
+from bertwright.kernels.triton.embed_norm import EmbedNorm as EmbedNorm
 from bertwright.kernels.triton.flash import MAX_HEAD_SIZE as MAX_HEAD_SIZE
 from bertwright.kernels.triton.flash import Attention as Attention
 from bertwright.kernels.triton.gelu import BiasGelu as BiasGelu

@@ -79,8 +79,8 @@ class StaticEncoder(TextEncoder):
 class StaticArchitecture(Architecture):
     """The folder of a table of vectors, with the weights of the module `StaticEmbedding`."""
 
-    def file_names(self, name: str, classifier: str) -> tuple[str, ...]:
-        return (IN_FILE,) if name == "encoder.embeddings.weight" else super().file_names(name, classifier)
+    def file_names(self, name: str, kind: str = "") -> tuple[str, ...]:
+        return (IN_FILE,) if name == "encoder.embeddings.weight" else super().file_names(name, kind)
 
     def is_of_a_head(self, file_name: str) -> bool:
         return not file_name.startswith("embedding.")
