@@ -101,9 +101,7 @@ def test_roles_of_real_headers(case: tuple[str, ...], tmp_path: Path) -> None:
         ("1 2 3", "--header False"),
     ],
 )
-def test_headers_that_do_not_tell_the_roles_are_refused_with_the_way_out(
-    header: str, named: str, tmp_path: Path
-) -> None:
+def test_headers_without_clear_roles_are_refused_with_the_way_out(header: str, named: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=named) as caught:
         read_text_table(write_table(tmp_path / "pairs.tsv", header))
     assert "--columns" in str(caught.value)

@@ -243,7 +243,7 @@ class Bert:
     def explain(self, query: str, text: str) -> Explanation:
         """Compute the share of each pair of words in the cosine of two texts: a matrix whose sum is the cosine.
 
-        It is exact for mean pooling, where a text's vector is the sum of its words'. Prompts are those of queries and
+        It is exact for mean pooling, where a text's vector is the sum of its words'. Prompts belong to queries and
         documents, if the model has them. Raises ValueError for another pooling, for layers that are not linear, and for
         a text that is longer than the model reads.
         """

@@ -256,7 +256,7 @@ def save_layers(teacher: Bert, layers: Sequence[int], cache: Path) -> Path:
     for name, tensor in encoder.state_dict().items():
         module, _, inside = name.partition(".")
         layer, _, rest = inside.partition(".")
-        places = [place for place, kept in enumerate(layers) if module == "layers" and kept == int(layer)]
+        places = [place for place, number in enumerate(layers) if module == "layers" and number == int(layer)]
         state |= {f"layers.{place}.{rest}": tensor for place in places} if module == "layers" else {name: tensor}
     smaller = type(encoder)(replace(encoder.config, num_layers=len(layers)))  # type: ignore[type-var]
     smaller.load_state_dict(state)

@@ -120,7 +120,7 @@ class Embedding(Task[Example, TextVectors]):
     """Train the first D numbers of the vectors as well, for each D (Matryoshka): --dims 384 128 64."""
     prompts: tuple[str, ...] = ()
     """Texts before the others, as in query="search_query: " document="search_document: "; saved with the model. Unset:
-    those of the model folder; none= omits them."""
+    the prompts of the model folder; none= omits them."""
     weights: tuple[float, ...] = ()
     """How often each training file is read, one number per file; a step reads one file. Unset: by size."""
     metric: str = ""
