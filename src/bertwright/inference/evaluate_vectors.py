@@ -20,6 +20,7 @@ from bertwright.models.pooling import Vectors
 from bertwright.search.bm25 import Bm25
 from bertwright.search.fusion import fuse_rankings
 from bertwright.tables.retrieval_folders import RetrievalSet, is_retrieval_folder
+from bertwright.tables.text_roles import read_text_table
 from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.embedding_scores import Embed, VectorScores, name_ranking_scores, rank_by_vectors
 from bertwright.tasks.labeled_texts import LabeledTexts, read_labeled_texts, score_vectors
@@ -69,7 +70,7 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
     task = settings.overrides.apply_to(Embedding())
     assert isinstance(task, Embedding)
     texts = read_labeled_texts(settings.inputs, task.table_options, settings.split, settings.kind)
-    train = [row for path in settings.floor_train for row in task.read(path)]
+    train = [row for path in settings.floor_train for row in read_text_table(path, task.table_options).rows]
     reporter.record(Line(f"{', '.join(settings.inputs)}: {texts.description}"))
     _check_compared(settings, texts)
     counts = InputCounts()
