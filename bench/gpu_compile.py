@@ -25,7 +25,7 @@ T, H, F, A, V, M, B = 32_768, 768, 3_072, 12, 30_528, 4_864, 256  # a step of BA
 
 def run_operations() -> None:
     """Run every operation forward and backward, on tensors without content."""
-    from bertwright.kernels.triton import adamw_kernels, embedding, flash, gelu, layer_norm, softmax_loss
+    from bertwright.kernels.triton import adamw_kernels, flash, gelu, layer_norm, softmax_loss
 
     def new(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
@@ -43,8 +43,8 @@ def run_operations() -> None:
     gelu.column_sum(new(T, 3 * H))
     differentiate(layer_norm.AddDropoutNorm, new(T, H), vector(H), new(T, H), *norm, key, True)
     tables = [new(rows, H, dtype=torch.float32) for rows in (V, 512, 2)]
-    differentiate(embedding.EmbedNorm, *tables, *norm, key, *(new(T, dtype=integers) for _ in tables))
-    differentiate(embedding.DropoutFunction, new(T, H), key)
+    differentiate(embed_norm.EmbedNorm, *tables, *norm, key, *(new(T, dtype=integers) for _ in tables))
+    differentiate(embed_norm.DropoutFunction, new(T, H), key)
     for longest in (128, 512):
         sequences = (new(B + 1, dtype=torch.int32), new(B + 1, dtype=torch.int32), longest, longest)
         differentiate(flash.Attention, sequences, False, key, new(T, 3, A, H // A))
@@ -82,14 +82,14 @@ def main() -> None:
 
     from triton.backends.compiler import GPUTarget
 
-    from bertwright.kernels.triton import adamw_kernels, embedding, flash, gelu, layer_norm, softmax_loss
+    from bertwright.kernels.triton import adamw_kernels, flash, gelu, layer_norm, softmax_loss
 
     launches: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
 
     def record(kernel: Any, grid: tuple[int, ...], *arguments: Any, on: Tensor, **options: Any) -> None:
         launches.setdefault(f"{kernel.__name__} {options.get('num_warps', 4)}", (kernel, arguments, options))
 
-    modules: list[Any] = [embedding, flash, gelu, layer_norm, adamw_kernels, softmax_loss]
+    modules: list[Any] = [embed_norm, flash, gelu, layer_norm, adamw_kernels, softmax_loss]
     for module in modules:
         module.launch = record
     run_operations()
