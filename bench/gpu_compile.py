@@ -25,7 +25,7 @@ T, H, F, A, V, M, B = 32_768, 768, 3_072, 12, 30_528, 4_864, 256  # a step of BA
 
 def run_operations() -> None:
     """Run every operation forward and backward, on tensors without content."""
-    from bertwright.kernels.triton import adamw_kernels, flash, gelu, layer_norm, softmax_loss
+    from bertwright.kernels.triton import adamw_kernels, embed_norm, flash, gelu, layer_norm, softmax_loss
 
     def new(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
@@ -82,7 +82,7 @@ def main() -> None:
 
     from triton.backends.compiler import GPUTarget
 
-    from bertwright.kernels.triton import adamw_kernels, flash, gelu, layer_norm, softmax_loss
+    from bertwright.kernels.triton import adamw_kernels, embed_norm, flash, gelu, layer_norm, softmax_loss
 
     launches: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
 
