@@ -213,11 +213,11 @@ def _compare_step(before: Snapshot, after: Snapshot, checker: Peer) -> dict[str,
     Rounding: the spacing of float32 at the weights, over the size of the update; no update can agree better.
     """
     beta = checker.settings.beta1
-    kept = {name: beta * moment for name, moment in before.first.items()}
+    decayed = {name: beta * moment for name, moment in before.first.items()}
     spacing = sum(((weight.abs() * torch.finfo().eps).square().sum() / 12) for weight in after.weights.values()) ** 0.5
     update = distance(before.weights, after.weights)
     return {
-        "gradient": distance(checker.moments(), after.first) / distance(kept, after.first),
+        "gradient": distance(checker.moments(), after.first) / distance(decayed, after.first),
         "update": distance(checker.weights(), after.weights) / update,
         "rounding": float(spacing) / update,
         "norm_of_peer": checker.norm_error,

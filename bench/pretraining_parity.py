@@ -31,7 +31,7 @@ from environment import append_result, describe_machine, make_parser, use_thread
 from parity import Inputs, Padded, SharedMasks, run_lockstep
 
 STEPS = {"tiny": 2000, "mini": 500}
-BOOKS, PIECES, BATCH, LENGTH, RATE, DROPOUT = 10, 4000, 8, 64, 5e-4, 0.1
+BOOKS, VOCABULARY_SIZE, BATCH, LENGTH, RATE, DROPOUT = 10, 4000, 8, 64, 5e-4, 0.1
 HELD_OUT = 256  # sequences whose predictions are compared
 
 
@@ -40,7 +40,7 @@ def prepare(data: Path, work: Path) -> Path:
     books = [str(book) for book in sorted((data / "corpora/english_books").glob("*.txt"))[:BOOKS]]
     command = [sys.executable, "-m", "bertwright"]
     vocabulary, store = work / "vocabulary", work / "store"
-    learned = ["vocabulary", *books, "--size", str(PIECES), "--output", str(vocabulary)]
+    learned = ["vocabulary", *books, "--size", str(VOCABULARY_SIZE), "--output", str(vocabulary)]
     prepared = ["prepare", *books, "--vocabulary", str(vocabulary), "--store", str(store), "--held-out", "0.05"]
     for arguments in (learned, prepared):
         subprocess.run([*command, *arguments], check=True, stdout=subprocess.DEVNULL)

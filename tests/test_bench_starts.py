@@ -50,7 +50,7 @@ def test_every_script_keeps_its_figures_with_their_commit() -> None:
     assert sorted(lost) == ["parity_table.py"]  # reads results of others
 
 
-def test_what_a_script_prints_is_kept_unless_it_fails(tmp_path: Path) -> None:
+def test_the_output_of_a_script_is_written_unless_it_fails(tmp_path: Path) -> None:
     script = "import sys; from environment import keep_printed; keep_printed('x/a.py', 1); print('| b | 2 |'); sys.exit"
     paths = f"{BENCH}:{BENCH.parent / 'src'}"
     environment = os.environ | {"PYTHONPATH": paths, "OUT": str(tmp_path)}

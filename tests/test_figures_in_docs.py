@@ -39,7 +39,7 @@ def test_a_table_of_figures_names_its_result_file(page: Path) -> None:
         assert named or not has_figures([line for line in lines if line.startswith("|")]), lines[0]
 
 
-def test_a_table_of_figures_is_told_from_one_of_words() -> None:
+def test_a_table_of_figures_is_recognized() -> None:
     assert has_figures(["| | F1 |", "|---|---:|", "| a | 81.5 ± 0.7 |", "| b | **82.4** |", "| c | 3 |", "| d | 4 |"])
     assert not has_figures(["| | F1 |", "|---|---|", "| a | mean of 3 |", "| b | none |", "| c | 3 |", "| d | word |"])
 

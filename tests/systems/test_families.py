@@ -271,7 +271,7 @@ def test_layers_of_a_group_have_dropout_masks_of_their_own(tmp_path: Path) -> No
     assert [layer.first_site for layer in encoder.stack()] == [1, 4, 7, 10]
 
 
-def test_shared_layers_have_the_rate_of_the_highest_of_them(tmp_path: Path) -> None:
+def test_shared_layers_have_the_rate_of_their_last_use(tmp_path: Path) -> None:
     folder = save(FAMILIES["albert"].build("Model"), tmp_path / "theirs")
     model = load_model(folder, heads="optional").model
     scales = layerwise_lr_scales(model, None, 0.5)

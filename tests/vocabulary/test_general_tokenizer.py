@@ -213,7 +213,7 @@ def test_a_tokenizer_of_a_decoder_is_refused(tmp_path):
     backend = Backend.from_file(str(folder / "tokenizer.json"))
     backend.post_processor = processors.ByteLevel()
     backend.save(str(folder / "tokenizer.json"))
-    with pytest.raises(ValueError, match=r"tokenizer\.json: joins a pair of texts as a a; expected a special token"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json: joins a pair .*as a a; expected a special token"):
         open_tokenizer(folder)
 
 

@@ -55,7 +55,7 @@ class WholeBatchLoss(Generic[M]):
 def backward(loss: WholeBatchLoss[M], micro_batches: Sequence[M]) -> tuple[list[str], Tensor]:
     """Accumulate the gradients of the whole step in the parameters; return the reported sums over all ranks.
 
-    These are names, and float64 numbers on the device: first the sums of the micro-batches, then those of the loss.
+    These are names, and float64 numbers on the device: first the sums of the micro-batches, then the sums of the loss.
     """
     gradients, names, totals = _compute_loss(loss, micro_batches)
     for number, gradient in enumerate(gradients):  # of all micro-batches but the last

@@ -132,7 +132,7 @@ def forward_layer(hidden: Tensor, layer: Any, given: LayerInput, saves: bool) ->
 def backward_layer(
     dy: Tensor, layer: Any, given: LayerInput, saved: Sequence[Tensor], gradients: LayerGradients
 ) -> Tensor:
-    """Return the gradient of the layer's input; write those of its parameters to `gradients`.
+    """Return the gradient of the layer's input; write the gradients of its parameters to `gradients`.
 
     `saved`: what `forward_layer` returned.
     """
