@@ -575,6 +575,7 @@ def commands_with(text: str) -> dict[str, str]:
         "attention": f"attention {quoted} a --output new.png",
         "experiment": f"experiment {quoted} --work new",
         "explain": f"explain {quoted} a b",
+        "distill": f"distill {quoted} --static 8 --run new",
         "generate": f"generate {quoted} a",
         "ladder": f"ladder --task {quoted} --run new",
         "nearest-words": f"nearest-words {quoted} a",

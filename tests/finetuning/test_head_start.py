@@ -255,7 +255,7 @@ def test_heads_that_are_not_linear_start_at_random_by_default(tmp_path: Path, mo
 def test_experiments_and_the_ladder_start_heads_at_random(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, "run", head_init=None)
     ladder = LadderSettings(tmp_path / "ladder", settings.task, bert=str(settings.model))
-    started = {rung.name: ladder.finetune_settings(rung, 0).tuning.head_init for rung in ladder.rungs()}
+    started = {rung.name: ladder.finetune_settings(rung, 0, 1e-3).tuning.head_init for rung in ladder.rungs()}
     assert set(started.values()) == {"random"}
 
 

@@ -279,7 +279,7 @@ torch.set_num_threads(1)
 attention(torch.zeros(8, 3, 1, 8), torch.tensor([0, 8]).int(), 8, None, 0)
 qkv, starts = torch.zeros(20_000, 3, 1, 512), torch.tensor([0, 20_000]).int()
 out, lse = torch.empty(20_000, 1, 512), torch.empty(20_000, 1)
-args = attention_args((qkv,), starts, starts, False)
+args = attention_args((qkv,), starts, starts, False, None)
 used = int(re.search(r"VmSize:\s+(\d+)", open("/proc/self/status").read())[1]) << 10
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20),) * 2)
 try:

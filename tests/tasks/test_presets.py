@@ -216,8 +216,8 @@ def test_options_are_the_options_of_the_task_types() -> None:
     assert not options.keys() & {"labels", "threshold", "mean", "scale", "max_short_rows"}
     docs = field_docs(TaskOptions)
     assert docs.keys() == options.keys()
-    assert "Classification, multi-label, regression, multiple-choice: of two segments" in docs["max_length"]
-    assert docs["max_length"].endswith("[384].")
+    assert "Classification, multi-label, regression, multiple-choice, reranking: longest sequence" in docs["max_length"]
+    assert "several windows [384]." in docs["max_length"]
     assert docs["doc_stride"].startswith("Question-answering: ")
     assert "[ending0 ending1 ending2 ending3]" in docs["endings"]
     with pytest.raises(ValueError, match=r"--doc-stride: not an option of tagging"):

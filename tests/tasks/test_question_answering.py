@@ -425,7 +425,7 @@ KOREAN = Tokenizer.from_tokens(
 def test_answer_ends_before_the_particle_if_a_token_does(
     context: str, gold: str, position: int, text: str, f1: float
 ) -> None:
-    task = replace(SMALL, scoring="korquad")
+    task = replace(SMALL, scoring="korquad", max_length=12)
     example = make_question(context, "", gold)
     labeled = task.encode([example], KOREAN)
     assert labeled.labels.tolist() == [[position, position]]

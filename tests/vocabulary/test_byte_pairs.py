@@ -174,7 +174,7 @@ def test_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run([*arguments, "--output", str(tmp_path / "vocabulary")]) == 0
     assert "characters with a token" in capsys.readouterr().out
     assert open_tokenizer(tmp_path / "vocabulary").vocab_size == 180
-    assert run([*arguments, "--output", str(tmp_path / "cased"), "--no-lowercase"]) == 0
+    assert run([*arguments, "--output", str(tmp_path / "cased"), "--no-lowercase", "--size", "240"]) == 0
     assert not open_tokenizer(tmp_path / "cased").lowercase
     assert run([*arguments, "--output", str(tmp_path / "other"), "--criterion", "gain"]) == 2
     assert "criterion" in capsys.readouterr().err

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertwright.base.files import digest_bytes, ensure_folder, lock_folder, read_json, write_json
+from bertwright.base.foreign import open_regular
 from bertwright.base.npy import npy_header
 from bertwright.search.bm25 import POSTINGS, Bm25
 from bertwright.search.exact_search import Neighbours, Vectors, find_nearest, score_pairs
@@ -190,7 +191,7 @@ def _map(folder: Path, name: str, description: IndexDescription, count: int) -> 
 
 def read_all(folder: Path, count: int) -> Iterator[Document]:
     """Yield the first `count` documents."""
-    with (folder / DOCUMENTS).open("rb") as file:
+    with open_regular(folder / DOCUMENTS) as file:
         for line in islice(file, count):
             yield Document(*json.loads(line))
 
@@ -253,7 +254,7 @@ class VectorIndex:
     def hits(self, found: Neighbours) -> list[list[Hit]]:
         """Return the documents that were found, for each query."""
         ends = self.arrays[ENDS]
-        with (self.folder / DOCUMENTS).open("rb") as file:
+        with open_regular(self.folder / DOCUMENTS) as file:
             return [
                 [
                     Hit(document.id, score, document.text)

@@ -113,7 +113,7 @@ class Embedding(Task[Example, TextVectors]):
     row's own negatives if there are some."""
     guide: str | None = None
     """ranking: model folder of text vectors; a text that it finds nearer to the anchor than the right one is no wrong
-    answer (GISTEmbed)."""
+    answer (GISTEmbed). Unset: none."""
     guide_margin: float = 0.0
     """How much nearer than the right one it must find it."""
     dims: tuple[int, ...] = ()

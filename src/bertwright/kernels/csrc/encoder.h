@@ -209,7 +209,8 @@ static void layer_backward(const Layer& layer, const bfloat16* dy, const bfloat1
         for (int64_t r = 0; r < s.R; r++) add_to(dcontext.get() + s.positions[r] * s.H, dselected + r * s.H, 1, s.H, 1);
     }
     attention_backward(layer.attention(), keys.weights,
-                       Backward<bfloat16>{saved.context, saved.lse, dcontext.get(), dqkv.get(), dqkv.get()}, threads);
+                       Backward<bfloat16>{saved.context, saved.lse, dcontext.get(), dqkv.get(), dqkv.get(), nullptr},
+                       threads);
     linear_backward(dqkv.get(), hidden, saved.qkv_panels, dhidden, d.qkv_weight, d.qkv_bias, s.T, s.H, 3 * s.H,
                     threads);
     if (!dhidden) return;
