@@ -127,9 +127,15 @@ def choose_loss(name: str | None, rows: Sequence[TextRow]) -> LossName:
     if len(rows) < 2:
         raise ValueError(f"{rows[0].location}: a single row has nothing to compare with; give more rows")
     if kind in ("similarity", "pairs") and len({row.score for row in rows}) == 1:
-        raise ValueError(f"{rows[0].location}: from there on all {len(rows):,} rows have the score {rows[0].score:g}")
+        raise ValueError(
+            f"{rows[0].location}: from there on all {len(rows):,} rows have the score {rows[0].score:g}, which is no "
+            "order to learn; name another column, as in --columns anchor=a positive=b score=c"
+        )
     if kind == "classes" and len({row.label for row in rows}) == 1:
-        raise ValueError(f"{rows[0].location}: from there on all {len(rows):,} rows have the class {rows[0].label!r}")
+        raise ValueError(
+            f"{rows[0].location}: from there on all {len(rows):,} rows have the class {rows[0].label!r}; give rows of "
+            "at least two classes"
+        )
     if loss == "triplet" and (odd := next((row for row in rows if not row.negatives), None)):
         raise ValueError(f"{odd.location}: no negative; the loss triplet needs one in each row, ranking does not")
     if loss == "cosine" and (odd := next((row for row in rows if not 0 <= (row.score or 0) <= 1), None)):
