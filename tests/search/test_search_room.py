@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -170,6 +172,29 @@ def test_damaged_and_foreign_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"thesis\.txt; choose another folder"):
         build(tmp_path / "other", make_documents(1), make_description())
     build(tmp_path / "index", make_documents(3), make_description())
+    state = json.loads((tmp_path / "index" / "index.json").read_text())
+    for name, value in (("documents", -1), ("documents", True), ("dims", None), ("precision", "int4"), ("model", [])):
+        (tmp_path / "index" / "index.json").write_text(json.dumps(state | {name: value}))
+        with pytest.raises(ValueError, match=rf"index\.json: {name}: expected .*, got {re.escape(repr(value))}"):
+            VectorIndex(tmp_path / "index")
+    (tmp_path / "index" / "index.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"index\.json: documents: expected int, got None"):
+        VectorIndex(tmp_path / "index")
+    (tmp_path / "index" / "index.json").write_text(json.dumps(state))
     (tmp_path / "index" / "vectors.npy").write_bytes(b"")
     with pytest.raises(ValueError, match=r"vectors\.npy: not whole"):
         VectorIndex(tmp_path / "index")
+
+
+def test_links_out_of_an_index_are_neither_read_nor_written(tmp_path: Path) -> None:
+    build(tmp_path / "index", make_documents(3), make_description())
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "index" / "documents.jsonl").unlink()
+    (tmp_path / "index" / "documents.jsonl").symlink_to(tmp_path / "mine.txt")
+    for attempt in (
+        lambda: VectorIndex(tmp_path / "index"),
+        lambda: build(tmp_path / "index", make_documents(1), make_description(), append=True),
+    ):
+        with pytest.raises(ValueError, match=r"documents\.jsonl: .*link"):
+            attempt()
+    assert (tmp_path / "mine.txt").read_text() == "mine"

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from bertwright.base.files import digest_bytes, ensure_folder, lock_folder, read_json, write_json
-from bertwright.base.foreign import open_regular
+from bertwright.base.foreign import check_links, open_regular
 from bertwright.base.npy import npy_header
 from bertwright.search.bm25 import POSTINGS, Bm25
 from bertwright.search.exact_search import Neighbours, Vectors, find_nearest, score_pairs
@@ -34,6 +34,10 @@ EmbedDocuments = Callable[[Sequence[str]], Vectors]
 
 INDEX, DOCUMENTS, ENDS = "index.json", "documents.jsonl", "ends.npy"
 FLOATS, WHOLE, SCALES = "vectors.npy", "vectors_int8.npy", "scales.npy"
+STATE = {  # members of index.json
+    "documents": int, "before": int, "digest": str, "complete": bool, "model": dict, "dims": int, "precision": str,
+    "bm25": bool,
+}  # fmt: skip
 CHUNK = 1_024  # documents that are embedded and written at a time; a resumed build must have the same chunks
 WIDER = 4  # times k candidates by int8, which float32 orders
 FUSED = 100  # documents of each ranking that are fused
@@ -127,11 +131,28 @@ def _read_state(folder: Path, description: IndexDescription) -> dict[str, Any]:
         if odd := [path.name for path in folder.iterdir() if not path.name.startswith(".")]:
             raise ValueError(f"{folder}: expected an index or a new folder, got {odd[0]}; choose another folder")
         return wanted | {"documents": 0, "before": 0, "digest": "", "complete": False}
-    state: dict[str, Any] = read_json(folder / INDEX)
+    state = read_state(folder)
     for name, value in wanted.items():
         if state.get(name) != value:
             raise ValueError(f"{folder / INDEX}: {describe_change(name, state.get(name), value)}; build another index")
     return state
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Read `index.json`. Raises ValueError for a missing or wrong value, and for links to files outside the folder."""
+    check_links(folder)
+    path = folder / INDEX
+    state = read_json(path)
+    for name, kind in STATE.items():
+        value = state.get(name) if isinstance(state, dict) else None
+        known = get_args(Precision) if name == "precision" else (value,)
+        if type(value) is not kind or value not in known or (isinstance(value, int) and value < 0):
+            expected = f"{kind.__name__}{' of ' + ', '.join(known) if name == 'precision' else ''}"
+            raise ValueError(
+                f"{path}: {name}: expected {expected}, got {value!r}; restore it, or build the index again"
+            )
+    found: dict[str, Any] = state
+    return found
 
 
 def describe_change(name: str, before: Any, after: Any) -> str:
@@ -211,7 +232,7 @@ class VectorIndex:
             raise ValueError(
                 f"{folder}: no index ({INDEX} is missing); bertwright search build MODEL FILE --index {folder}"
             )
-        state = read_json(folder / INDEX)
+        state = read_state(folder)
         if not state["complete"]:
             raise ValueError(f"{folder}: its build was interrupted; run the same bertwright search build again")
         self.folder, self.size = folder, state["documents"]
