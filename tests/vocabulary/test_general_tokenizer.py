@@ -217,6 +217,22 @@ def test_a_tokenizer_of_a_decoder_is_refused(tmp_path):
         open_tokenizer(folder)
 
 
+def test_ids_without_a_token_are_named(tmp_path):
+    folder = write_tokenizer(tmp_path / "a", "unigram")
+    path = folder / "tokenizer.json"
+    description = json.loads(path.read_text(encoding="utf-8"))
+    specials = description["post_processor"]["special_tokens"]
+    changed = description | {"post_processor": description["post_processor"] | {
+        "special_tokens": {name: one | {"ids": [10**9]} for name, one in specials.items()}}}  # fmt: skip
+    path.write_text(json.dumps(changed), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: post_processor: 1000000000 is no token's id"):
+        open_tokenizer(folder)
+    description["model"]["unk_id"] = None
+    path.write_text(json.dumps(description), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: model: unk_id is missing"):
+        open_tokenizer(folder)
+
+
 @pytest.mark.parametrize("name", ["sentencepiece.bpe.model", "spiece.model"])
 def test_a_sentencepiece_model_alone_is_refused_with_the_command(tmp_path, name):
     (tmp_path / name).write_bytes(b"\n\x0e\n\x05<unk>")

@@ -68,6 +68,9 @@ class GeneralTokenizer(TextTokenizer):
             raise ValueError(f"{source}: expected an unk_token among its tokens, got none; copy all files of the model")
         self.unk_id = ids[self.roles["unk_token"]]
         self._layout = read_layout(backend, source)
+        added = (self._layout.first, self._layout.between, self._layout.last)
+        if odd := [number for number in added if not (number < len(tokens) and tokens[number])]:
+            raise ValueError(f"{source}: post_processor: {odd[0]} is no token's id; restore the file")
         self._mark, self.space = _read_marks(backend)
 
     @classmethod
@@ -83,6 +86,8 @@ class GeneralTokenizer(TextTokenizer):
             check_ids(path, description)
             _apply_prefix_space(path, description, settings)
             backend = load_backend(path, description)
+            if description["model"].get("type") == "Unigram" and description["model"].get("unk_id") is None:
+                raise ValueError(f"{path}: model: unk_id is missing, so that unknown text has no id; add that of <unk>")
         else:
             path = folder / VOCAB
             backend = byte_pair_backend(read_ids(path), read_merges(folder / MERGES), settings, str(path))
