@@ -101,7 +101,7 @@ def build_index(
     with lock_folder(folder):
         state = _read_state(folder, description)
         if state["complete"] and not append:
-            raise ValueError(f"{folder}: already an index of {state['documents']:,} documents; --append True adds more")
+            raise ValueError(f"{folder}: already an index of {state['documents']:,} documents; --append adds more")
         first = state["documents"] if state["complete"] else state["before"]
         done, digest, total = state["documents"] - first, "", first
         state |= {"complete": False, "before": first}
