@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bertwright.tables.retrieval_folders import is_retrieval_folder, read_retrieval_folder
+from bertwright.tables.retrieval_folders import is_retrieval_folder, read_documents, read_retrieval_folder
 
 DOCUMENTS = [{"_id": "1", "title": "On cats", "text": "Cats sleep."}, {"_id": 2, "text": "Dogs bark.", "metadata": {}}]
 QUERIES = [{"_id": "q1", "text": "who sleeps?"}, {"_id": "q2", "text": "not judged"}]
@@ -87,3 +87,10 @@ def test_empty_query_is_named(folder: Path) -> None:
     write_lines(folder / "queries.jsonl", [*QUERIES, {"_id": "q3", "text": " "}])
     with pytest.raises(ValueError, match=r"queries\.jsonl, line 3: the text of query 'q3' is empty"):
         read_retrieval_folder(folder)
+
+
+def test_documents_without_an_id_have_the_name_of_their_file_and_a_number(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Cats sleep.\nDogs bark.\n")
+    (tmp_path / "b.csv").write_text("title,text\nOn bears,Bears eat.\n")
+    assert [*read_documents(str(tmp_path / "a.txt"))] == [("a.txt:1", "Cats sleep."), ("a.txt:2", "Dogs bark.")]
+    assert [*read_documents(str(tmp_path / "b.csv"))] == [("b.csv:1", "On bears Bears eat.")]

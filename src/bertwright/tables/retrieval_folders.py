@@ -87,7 +87,8 @@ def read_retrieval_folder(folder: Path, split: str = "test") -> RetrievalSet:
 def read_documents(path: str, column: str = "text") -> Iterator[tuple[str, str]]:
     """Yield id and text of each document: of a folder in BEIR's layout, a table, or the lines of a .txt file.
 
-    A table's ids are in `_id` or `id`, else they are numbers from 1; its `title` comes before the text.
+    A table's ids are in `_id` or `id`; else they are name of file and number, as in docs.txt:1, because an index may
+    have several files. Its `title` comes before the text.
     """
     corpus = _find(Path(path), CORPUS)
     if corpus is not None:
@@ -95,7 +96,7 @@ def read_documents(path: str, column: str = "text") -> Iterator[tuple[str, str]]
         return
     if split_suffixes(path)[0] == ".txt":
         rows = read_text_table(path).rows
-        yield from ((str(number), row.anchor) for number, row in enumerate(rows, 1))
+        yield from ((f"{Path(path).name}:{number}", row.anchor) for number, row in enumerate(rows, 1))
         return
     names = column_names(path, None, "utf-8", dialect="plain")
     name = next((one for one in ID_NAMES if one in names), None)
@@ -106,7 +107,7 @@ def read_documents(path: str, column: str = "text") -> Iterator[tuple[str, str]]
         text = given[column]
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"{location}: no text in {column!r}; fill it in, or delete the row")
-        identifier = format_label(given[name], name, location) if name is not None else str(number)
+        identifier = format_label(given[name], name, location) if name is not None else f"{Path(path).name}:{number}"
         yield identifier, join_title(given.get("title"), text)
 
 
