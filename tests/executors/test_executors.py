@@ -6,8 +6,10 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -75,9 +77,19 @@ def test_number_of_a_result_is_that_of_its_task_and_an_error_of_a_task_is_raised
 
 def test_calls_run_in_several_processes(ray_cluster: Any) -> None:
     for settings in (ExecutorSettings(workers=2), ON_RAY):
+        processes: set[int] = set()
+        last = time.monotonic() + 120  # on a busy machine one process may start long after the other
+
+        def tasks(processes: set[int] = processes, last: float = last) -> Iterator[Count]:
+            for number in count(14):
+                if len(processes) >= 2 or time.monotonic() > last:
+                    return
+                yield Count(number)
+
         with open_executor(settings) as executor:
             assert executor.workers == 2
-            processes = {process for _, (_, process) in executor.run(square, 0, map(Count, range(14, 60)))}
+            for _, (_, process) in executor.run(square, 0, tasks()):
+                processes.add(process)
         assert os.getpid() not in processes
         assert len(processes) >= 2
 
