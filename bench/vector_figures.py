@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 import bertwright
-from bertwright.inference.evaluate_vectors import embed_by_role, rank_by_words
+from bertwright.inference.evaluate_vectors import rank_by_words
+from bertwright.inference.text_vectors import embed_by_role
 from bertwright.metrics.ranking_scores import score_rankings
 from bertwright.tables.text_roles import TableOptions
 from bertwright.tasks.labeled_texts import read_labeled_texts, score_vectors

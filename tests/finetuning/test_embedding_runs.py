@@ -211,10 +211,10 @@ def test_every_row_is_used_once_per_epoch() -> None:
     rows = [TextRow(f"text {n}", f"file {n >= 20}, line {n}", (f"answer {n}",)) for n in range(60)]
     task = replace(TASK, weights=())
     one = [TextRow(*row[:1], f"one, line {n}", *row[2:]) for n, row in enumerate(rows)]
-    steps = [task.step_items(None, one, 8, step, seed=2) for step in range(15)]  # type: ignore[arg-type]  # two epochs
+    steps = [*map(task.item_order(None, one, 8, seed=2), range(15))]  # type: ignore[arg-type]  # two epochs
     assert set(Counter(np.concatenate(steps).tolist()).values()) == {2}
     weighted = replace(TASK, weights=(3.0, 1.0))
-    steps = [weighted.step_items(None, rows, 5, step, seed=2) for step in range(200)]  # type: ignore[arg-type]
+    steps = [*map(weighted.item_order(None, rows, 5, seed=2), range(200))]  # type: ignore[arg-type]
     of_first = [step for step in steps if step.max() < 20]
     assert all(step.min() >= 20 for step in steps if step.max() >= 20)
     assert 130 < len(of_first) < 170
@@ -226,9 +226,10 @@ def test_steps_of_classes_have_groups_of_one_class() -> None:
     labels = label_texts(rows)
     task = replace(TASK, vector_loss="labels")
     encoded = task.encode(rows, Tokenizer.from_tokens([*SPECIAL_TOKENS, "text"], lowercase=True))
+    items_of = task.item_order(encoded, rows, TEXTS_PER_CLASS, seed=1)
     used: Counter[int] = Counter()
     for step in range(7):  # an epoch of seven groups
-        found = task.step_items(encoded, rows, TEXTS_PER_CLASS, step, seed=1)
+        found = items_of(step)
         assert len({labels[row, 2] for row in found}) == 1
         used.update(found.tolist())
     assert used == Counter({**dict.fromkeys(range(24), 1), 24: TEXTS_PER_CLASS})

@@ -16,6 +16,7 @@ from bertwright.finetuning.head_start import MAX_ITEMS, HeadFit, fit_head, is_li
 from bertwright.finetuning.pooling_choice import choose_pooling
 from bertwright.finetuning.settings import FinetuneSettings, HeadInit
 from bertwright.interop.huggingface import (
+    LoadResult,
     check_vocabulary,
     load_config,
     random_task_model,
@@ -212,16 +213,21 @@ def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, repo
         model = started.model
         if _has_head_of(source, task):
             reporter.note("the model's head is not used; a new one takes its place (see --keep-head)")
-        if not model.encoder.has_pooler:
-            pass  # the dense layer of its head is always new
-        elif "pooler" in started.missing_heads:
-            reporter.note("the model has no pooler: a new one starts from random weights")
-        elif (pooler := getattr(model.head, "pooler", None)) is not None and is_untrained(pooler.dense):
-            other = ", and --pooling mean reads the states of all tokens instead" if hasattr(task, "pooling") else ""
-            note = "the model's pooler was never trained; fine-tuning trains it from its initial weights"
-            reporter.note(f"{note}{other}")
+        if model.encoder.has_pooler and (note := _pooler_note(started, task)):
+            reporter.note(note)
     task.initialize_head(model.head)
     return model
+
+
+def _pooler_note(started: LoadResult[EncoderForTask], task: AnyTask) -> str:
+    """Say in a note that a new head reads a pooler without trained weights; empty if it does not."""
+    if "pooler" in started.missing_heads:
+        return "the model has no pooler: a new one starts from random weights"
+    pooler = getattr(started.model.head, "pooler", None)
+    if pooler is None or not is_untrained(pooler.dense):
+        return ""
+    other = ", and --pooling mean reads the states of all tokens instead" if hasattr(task, "pooling") else ""
+    return f"the model's pooler was never trained; fine-tuning trains it from its initial weights{other}"
 
 
 def _has_head_of(folder: Path, task: AnyTask) -> bool:
@@ -247,14 +253,14 @@ def make_spec(state: FinetuneState, settings: FinetuneSettings, context: Executi
     """Return the batches, loss and schedule of fine-tuning, without evaluation."""
     contrast, encoded = state.task.whole_batch_loss(state.train.examples), state.train.encoded
     tokens = default_micro_batch_tokens(context, state.model.config, keeps_graph=contrast is not None)
-    steps = settings.num_steps(state.train.encoded.num_items)
+    steps = settings.num_steps(encoded.num_items)
+    items_of = state.task.item_order(encoded, state.train.examples, settings.batch_size, settings.seed)
 
     def batches(first_step: int) -> Iterator[list[TaskBatch]]:
         """Yield this rank's micro-batches of each step."""
         ranks = (context.rank, context.world_size)
         for step in range(first_step, steps):
-            items = state.task.step_items(encoded, state.train.examples, settings.batch_size, step, settings.seed)
-            made = split_step(encoded, items, step, settings.seed, tokens, ranks)
+            made = split_step(encoded, items_of(step), step, settings.seed, tokens, ranks)
             yield [batch.to(context.device) for batch in made]
 
     def loss(batch: TaskBatch) -> LossOutput:

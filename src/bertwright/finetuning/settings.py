@@ -110,7 +110,8 @@ def embedding_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
     optimizer = {"learning_rate": rate, "weight_decay": 0.0}
     try:
         settings = from_table(TaskSettings, dict(table["task"]), "task")
-        task, rows = settings.build_task(), read_examples(settings.build_task(), settings, "train")
+        task = settings.build_task()
+        rows = read_examples(task, settings, "train")
         if not isinstance(task, Embedding) or not rows:
             return {"optimizer": optimizer}
         batch_size, epochs = default_schedule(task.vector_loss, rows)

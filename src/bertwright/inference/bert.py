@@ -308,8 +308,7 @@ class Bert:
         return cosines
 
     def _own_prompt(self, name: str) -> str | None:
-        has_prompt = self.sentence_modules is not None and name in self.sentence_modules.prompts
-        return name if has_prompt else None
+        return self.sentence_modules.role_prompt(name) if self.sentence_modules else None
 
     @torch.inference_mode()
     def embed_and_count(

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bertwright.base.files import new_file
 from bertwright.base.reporter import Heading, Line, Reporter, Rows
-from bertwright.inference.bert import Bert, embedding_warnings, load
+from bertwright.inference.bert import embedding_warnings, load
+from bertwright.inference.text_vectors import embed_by_role
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.metrics.ranking_scores import DEPTH, score_rankings
 from bertwright.metrics.statistics import Difference, compare
-from bertwright.models.pooling import Vectors
 from bertwright.search.bm25 import Bm25
 from bertwright.search.fusion import fuse_rankings
 from bertwright.tables.retrieval_folders import RetrievalSet, is_retrieval_folder
 from bertwright.tables.text_roles import read_text_table
 from bertwright.tasks.embedding import Embedding
-from bertwright.tasks.embedding_scores import Embed, VectorScores, name_ranking_scores, rank_by_vectors
+from bertwright.tasks.embedding_scores import VectorScores, name_ranking_scores, rank_by_vectors
 from bertwright.tasks.labeled_texts import LabeledTexts, read_labeled_texts, score_vectors
-from bertwright.tasks.prediction import split_into_chunks
 from bertwright.tasks.score_formats import make_score_table
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.training.context import ExecutionContext, execution_context
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from bertwright.inference.evaluate import EvaluateSettings
 
 BM25, FUSION = "bm25", "fusion"
-BATCH_TOKENS = 8_192
 THRESHOLD = "_threshold"
 Rankings = Mapping[str, Sequence[str]]
 
@@ -43,23 +39,6 @@ def scores_vectors(settings: EvaluateSettings) -> bool:
     if settings.kind or any(map(is_retrieval_folder, settings.inputs)):
         return True
     return read_sentence_modules(model_folder(settings.model)) is not None
-
-
-def embed_by_role(model: Bert, counts: InputCounts, advance: Callable[[int], None] = lambda _: None) -> Embed:
-    """Return a function of texts and their role; a prompt with the role's name, if any, comes before each text."""
-
-    def embed(texts: Sequence[str], role: str) -> Vectors:
-        modules = model.sentence_modules
-        prompt = role if modules is not None and role in modules.prompts else None
-        parts = [np.empty((0, model.vector_size()), np.float32)]
-        for chunk in split_into_chunks(texts):
-            vectors, more = model.embed_and_count(chunk, None, None, BATCH_TOKENS, None, prompt)
-            parts.append(vectors)
-            counts.add(more)
-            advance(len(chunk))
-        return np.concatenate(parts)
-
-    return embed
 
 
 def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str, float]:

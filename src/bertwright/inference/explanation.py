@@ -60,22 +60,15 @@ def compute_explanation(model: Bert, query: str, text: str) -> Explanation:
 
 def _word_sums(model: Bert, modules: SentenceModules, text: str, role: str) -> tuple[tuple[str, ...], Floats]:
     """Return the words that the model pools, and the sum of the vectors of each word's tokens."""
-    prompt, tokenizer = modules.prompt(role if role in modules.prompts else None), model.tokenizer
-    read = [prompt + text, prompt]
-    if modules.lowercase:
-        read = ["".join(map(str.lower, one)) for one in read]
-    tokens, longest = (
-        tokenizer.encode_ids(read),
-        min(modules.max_length or model.config.max_positions, model.config.max_positions),
-    )
-    sizes = np.diff(tokens.offsets) - NUM_SPECIAL
-    if sizes[0] + NUM_SPECIAL > longest:
-        got = f"got {sizes[0] + NUM_SPECIAL}; shorten the text"
+    prompt, tokenizer = modules.prompt(modules.role_prompt(role)), model.tokenizer
+    tokens = SegmentTokens.of_typed([prompt + text, prompt], tokenizer, modules.lowercase)
+    longest = min(modules.max_length or model.config.max_positions, model.config.max_positions)
+    if tokens.lengths[0] + NUM_SPECIAL > longest:
+        got = f"got {tokens.lengths[0] + NUM_SPECIAL}; shorten the text"
         raise ValueError(f"explain: expected at most the {longest} tokens that the model reads, {got}")
-    content = SegmentTokens(tokens.ids, tokens.offsets[:1] + 1, sizes[:1])
-    encoded = encode_segments([content], NO_LABELS, tokenizer, longest)
+    encoded = encode_segments([tokens.take(np.array([0]))], NO_LABELS, tokenizer, longest)
     ((_, batch),) = prediction_batches(model.model.encoder, model.config, encoded, longest)
-    skip = 0 if modules.include_prompt or not prompt else int(sizes[1]) + 1
+    skip = 0 if modules.include_prompt or not prompt else int(tokens.lengths[1]) + 1
     states = modules.transform(model.model.encoder(batch.input)[skip:].float())
     ids = encoded.input_ids[skip:].tolist()
     starts = np.array([not tokenizer.is_continuation[number] or place == 0 for place, number in enumerate(ids)])

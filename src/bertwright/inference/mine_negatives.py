@@ -12,9 +12,8 @@ from bertwright.base.files import new_file
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.base.text_display import shorten
 from bertwright.inference.bert import embedding_warnings, load
-from bertwright.inference.evaluate_vectors import embed_by_role
 from bertwright.inference.search_settings import MineSettings
-from bertwright.inference.text_vectors import normalize_vectors
+from bertwright.inference.text_vectors import embed_by_role, normalize_vectors
 from bertwright.interop.model_files import model_folder
 from bertwright.search.bm25 import Bm25
 from bertwright.search.exact_search import find_nearest, score_pairs

@@ -8,7 +8,7 @@ from bertwright.base.files import read_json, write_json
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.text_display import shorten
 from bertwright.inference.bert import Bert, load
-from bertwright.inference.search_index import SearchIndex, write_index
+from bertwright.inference.search_index import IndexOptions, SearchIndex, write_index
 from bertwright.inference.search_settings import SearchBuildSettings, SearchQuerySettings
 from bertwright.interop.model_files import model_folder
 from bertwright.search.vector_index import Document, Hit
@@ -25,7 +25,7 @@ def build(settings: SearchBuildSettings, reporter: Reporter = SILENT) -> None:
     with execution_context(settings.device) as context:
         model = load(model_folder(settings.model), context.device, context.dtype)
         documents = (Document(*one) for path in settings.inputs for one in read_documents(path, settings.column))
-        options = (settings.dims, settings.precision, settings.bm25, settings.append)
+        options = IndexOptions(settings.dims, settings.precision, settings.bm25, settings.append)
         number = write_index(model, documents, settings.index, options, reporter)
     write_json(
         settings.index / MODEL, str(Path(settings.model).resolve() if Path(settings.model).exists() else settings.model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -13,9 +13,8 @@ import torch
 from bertwright.base.files import digest_bytes
 from bertwright.base.reporter import SILENT, Reporter
 from bertwright.inference.bert import Bert, embedding_warnings
-from bertwright.inference.evaluate_vectors import embed_by_role
 from bertwright.inference.python_inputs import check_text
-from bertwright.inference.text_vectors import normalize_vectors
+from bertwright.inference.text_vectors import embed_by_role, normalize_vectors
 from bertwright.models.pooling import Vectors
 from bertwright.search.vector_index import (
     Document,
@@ -30,6 +29,15 @@ from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.unknown_rates import InputCounts
 
 By = Literal["vectors", "bm25", "fusion"]
+
+
+class IndexOptions(NamedTuple):
+    """How an index is built; see `SearchBuildSettings`."""
+
+    dims: int | None
+    precision: Precision
+    has_bm25: bool = True
+    append: bool = False
 
 
 class SearchIndex:
@@ -64,7 +72,7 @@ class SearchIndex:
         that was trained for it. `precision`: float32; int8, a quarter of the size; or both, where int8 finds candidates
         that float32 orders. Raises ValueError for an existing index, and for numbers of texts and ids that differ.
         """
-        write_index(model, _make_documents(texts, ids), Path(folder), (dims, precision, True, False))
+        write_index(model, _make_documents(texts, ids), Path(folder), IndexOptions(dims, precision))
         return cls.open(folder, model)
 
     @classmethod
@@ -114,20 +122,23 @@ def write_index(
     model: Bert,
     documents: Iterable[Document],
     folder: Path,
-    options: tuple[int | None, Precision, bool, bool],
+    options: IndexOptions,
     reporter: Reporter = SILENT,
 ) -> int:
-    """Embed documents into an index; return how many it has. `options`: dims, precision, with BM25, append."""
-    dims, precision, has_bm25, append = options
-    size = model.vector_size()
+    """Embed documents into an index; return how many it has."""
+    size, dims = model.vector_size(), options.dims
     if dims is not None and not 0 < dims <= size:
         raise ValueError(f"dims: expected 1 to {size}, the numbers of a vector, got {dims}")
     counts, total = InputCounts(), 0
-    description = IndexDescription(describe_model(model), dims or size, precision, has_bm25)
+    description = IndexDescription(describe_model(model), dims or size, options.precision, options.has_bm25)
     embed = embed_by_role(model, counts)
     with reporter.progress("embedding", None) as advance:
         for number in build_index(
-            folder, documents, description, lambda texts: embed(texts, DOCUMENT)[:, : description.dims], append
+            folder,
+            documents,
+            description,
+            lambda texts: embed(texts, DOCUMENT)[:, : description.dims],
+            options.append,
         ):
             advance(number - total)
             total = number

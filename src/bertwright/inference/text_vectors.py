@@ -7,8 +7,8 @@ a sentence-transformers folder, a text is truncated where that library does it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -19,16 +19,22 @@ from bertwright.interop.sentence_modules import SentenceModules
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.packing import PackedInput
 from bertwright.models.pooling import Ints, Vectors, merge_windows, pool_states
+from bertwright.tasks.embedding_scores import Embed
 from bertwright.tasks.encoded import Encoded
-from bertwright.tasks.prediction import prediction_batches
+from bertwright.tasks.prediction import prediction_batches, split_into_chunks
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
+from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from bertwright.inference.bert import Bert
 
 # N texts, P windows, B sequences of a batch, H hidden size
 
 
 NUM_SPECIAL = 2  # [CLS] and [SEP] around every window
+BATCH_TOKENS = 8_192
 
 
 class Windows(NamedTuple):
@@ -68,15 +74,28 @@ def compute_sentence_vectors(
 ) -> tuple[Vectors, Encoded]:
     """Compute one vector per text as sentence-transformers does; also return the tokens that the model has read."""
     texts = [prompt + text for text in texts]
-    if modules.lowercase:  # character by character, as `tokenizers` does it
-        texts = ["".join(map(str.lower, text)) for text in texts]
-    tokens = tokenizer.encode_ids([*texts, prompt])
-    sizes = np.diff(tokens.offsets) - NUM_SPECIAL
-    content = SegmentTokens(tokens.ids, tokens.offsets[:-2] + 1, sizes[:-1])
-    encoded = encode_segments([content], NO_LABELS, tokenizer, max_length)
-    skip = 0 if modules.include_prompt or not prompt else min(int(sizes[-1]) + 1, max_length - 1)  # with [CLS]
+    tokens = SegmentTokens.of_typed([*texts, prompt], tokenizer, modules.lowercase)
+    encoded = encode_segments([tokens.take(np.arange(len(texts)))], NO_LABELS, tokenizer, max_length)
+    skip = 0 if modules.include_prompt or not prompt else min(int(tokens.lengths[-1]) + 1, max_length - 1)  # with [CLS]
     pooled = pool_sequences(encoder, encoded, modules.modes, batch_tokens, skip)
     return modules.apply_layers(torch.from_numpy(pooled), normalize).numpy(), encoded
+
+
+def embed_by_role(model: Bert, counts: InputCounts, advance: Callable[[int], None] = lambda _: None) -> Embed:
+    """Return a function of texts and their role; a prompt with the role's name, if any, comes before each text."""
+
+    def embed(texts: Sequence[str], role: str) -> Vectors:
+        modules = model.sentence_modules
+        prompt = modules.role_prompt(role) if modules else None
+        parts = [np.empty((0, model.vector_size()), np.float32)]
+        for chunk in split_into_chunks(texts):
+            vectors, more = model.embed_and_count(chunk, None, None, BATCH_TOKENS, None, prompt)
+            parts.append(vectors)
+            counts.add(more)
+            advance(len(chunk))
+        return np.concatenate(parts)
+
+    return embed
 
 
 def pool_sequences(

@@ -31,6 +31,13 @@ class Neighbours(NamedTuple):
     """Q × k dot products; -inf if there are fewer vectors."""
 
 
+def unit_vectors(vectors: Vectors) -> Vectors:
+    """Return N × D vectors of length 1; a zero vector stays zero."""
+    lengths = np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
+    unit: Vectors = (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+    return unit
+
+
 def find_nearest(
     queries: Vectors, vectors: npt.NDArray[np.generic], k: int, scales: Vectors | None = None
 ) -> Neighbours:

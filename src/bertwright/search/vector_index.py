@@ -26,7 +26,7 @@ from bertwright.base.files import digest_bytes, ensure_folder, lock_folder, read
 from bertwright.base.foreign import check_links, open_regular
 from bertwright.base.npy import npy_header
 from bertwright.search.bm25 import POSTINGS, Bm25
-from bertwright.search.exact_search import Neighbours, Vectors, find_nearest, score_pairs
+from bertwright.search.exact_search import Neighbours, Vectors, find_nearest, score_pairs, unit_vectors
 from bertwright.search.fusion import fuse_rankings
 
 Precision = Literal["float32", "int8", "both"]
@@ -168,8 +168,7 @@ def _append(
 ) -> None:
     """Write a chunk behind the first `done` documents; what an interrupted call wrote there is replaced."""
     ensure_folder(folder)
-    lengths = np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
-    unit = (vectors / np.where(lengths == 0, 1, lengths)).astype("<f4")
+    unit = unit_vectors(vectors)
     largest = np.abs(unit).max(1)
     scales = (np.where(largest == 0, 1, largest) / 127).astype("<f4")
     lines = [json.dumps([*document], ensure_ascii=False).encode() + b"\n" for document in chunk]
@@ -256,7 +255,7 @@ class VectorIndex:
     def find_by_words(self, queries: Sequence[str], k: int) -> Neighbours:
         """Find documents by BM25. Raises ValueError for an index without it."""
         if not self.description.has_bm25 or not (self.folder / POSTINGS).is_file():
-            raise ValueError(f"{self.folder}: has no BM25; build it with --bm25 True")
+            raise ValueError(f"{self.folder}: has no BM25; build it without --no-bm25")
         self._bm25 = self._bm25 or Bm25.load(self.folder)
         return self._bm25.find(queries, k)
 

@@ -5,7 +5,7 @@ N texts, D numbers per vector.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -72,8 +72,10 @@ class Distillation(Embedding):
         check_record(path, read_record(path)._replace(texts=digest_texts(train), vectors=digest_file(path)))
         return task, {**splits, "train": [row._replace(score=float(number)) for number, row in enumerate(train)]}
 
-    def step_items(self, encoded: Encoded, examples: Sequence[Example], batch_size: int, step: int, seed: int) -> Ints:
-        return Task.step_items(self, encoded, examples, batch_size, step, seed)
+    def item_order(
+        self, encoded: Encoded, examples: Sequence[Example], batch_size: int, seed: int
+    ) -> Callable[[int], Ints]:
+        return Task.item_order(self, encoded, examples, batch_size, seed)
 
     def whole_batch_loss(self, examples: Sequence[Example]) -> Any:
         return None

@@ -26,8 +26,8 @@ from bertwright.tasks.embedding_batches import (
     ANCHOR,
     NEGATIVE,
     POSITIVE,
+    ClassOrder,
     FileOrder,
-    class_step_rows,
     label_texts,
 )
 from bertwright.tasks.embedding_data import (
@@ -219,12 +219,16 @@ class Embedding(Task[Example, TextVectors]):
 
     # Encoding
 
+    @property
+    def named_prompts(self) -> dict[str, str]:
+        """`prompts` by name."""
+        return dict(text.partition("=")[::2] for text in self.prompts)
+
     def prompts_of(self, examples: Sequence[Example], labeled: bool) -> tuple[str, str] | None:
         """Return the prompts of anchors and of other texts; None where texts have no direction, as in rated pairs."""
         if find_kind(examples) not in DIRECTED or (labeled and self.vector_loss == "simcse"):
             return None
-        named = dict(text.partition("=")[::2] for text in self.prompts)
-        return named.get(QUERY, ""), named.get(DOCUMENT, "")
+        return self.named_prompts.get(QUERY, ""), self.named_prompts.get(DOCUMENT, "")
 
     def encode(self, examples: Sequence[Example], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         """Encode the texts of each example as the sequences of an item; `labels`: NUM_LABELS numbers per text."""
@@ -234,12 +238,8 @@ class Embedding(Task[Example, TextVectors]):
         if prompts := self.prompts_of(examples, labeled):
             anchors = labels[:, 0] == ANCHOR
             texts = [prompts[not is_anchor] + text for is_anchor, text in zip(anchors, texts, strict=True)]
-        if self.lowercase:
-            texts = ["".join(map(str.lower, text)) for text in texts]
-        tokens = tokenizer.encode_ids(texts)
-        sizes = np.diff(tokens.offsets) - NUM_SPECIAL
-        content = SegmentTokens(tokens.ids, tokens.offsets[:-1] + 1, sizes)
-        labels[:, 3] = sizes + NUM_SPECIAL > self.max_length
+        content = SegmentTokens.of_typed(texts, tokenizer, self.lowercase)
+        labels[:, 3] = content.lengths + NUM_SPECIAL > self.max_length
         encoded = encode_segments([content], labels, tokenizer, self.max_length, counts)
         return replace(encoded, label_counts=counts)
 
@@ -267,11 +267,14 @@ class Embedding(Task[Example, TextVectors]):
         named |= gold | ({} if row.label is None else {"label": row.label})
         return ", ".join(f"{role} {text!r}" for role, text in named.items() if text)
 
-    def step_items(self, encoded: Encoded, examples: Sequence[Example], batch_size: int, step: int, seed: int) -> Ints:
+    def item_order(
+        self, encoded: Encoded, examples: Sequence[Example], batch_size: int, seed: int
+    ) -> Callable[[int], Ints]:
         if self.vector_loss == "labels":
-            first = encoded.item_starts[:-1]
-            return class_step_rows(encoded.labels[first, 2].astype(np.int64), batch_size, step, seed)
-        return FileOrder.of(as_rows(examples), self.weights).step_rows(batch_size, step, seed)
+            order: ClassOrder | FileOrder = ClassOrder.of(encoded.labels[encoded.item_starts[:-1], 2].astype(np.int64))
+        else:
+            order = FileOrder.of(as_rows(examples), self.weights)
+        return partial(order.step_rows, batch_size, seed=seed)
 
     def whole_batch_loss(self, examples: Sequence[Example]) -> Callable[[Tensor, Tensor], LossOutput]:
         from bertwright.tasks.embedding_objective import VectorObjective
@@ -313,8 +316,7 @@ class Embedding(Task[Example, TextVectors]):
         from bertwright.models.heads import VectorHead
 
         source, size = read_sentence_modules(folder), load_config(folder).hidden_size
-        prompts = dict(text.partition("=")[::2] for text in self.prompts)
-        modules = make_sentence_modules(source, self.pooling, size, self.max_length, prompts)
+        modules = make_sentence_modules(source, self.pooling, size, self.max_length, self.named_prompts)
         return partial(VectorHead, self.head, self.pooling, modules)
 
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:

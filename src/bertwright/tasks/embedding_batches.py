@@ -126,20 +126,32 @@ class FileOrder(NamedTuple):
         return rows + int(self.sizes[:file].sum())
 
 
-def class_step_rows(classes: Ints, batch_size: int, step: int, seed: int) -> Ints:
-    """Return the rows of a step: groups of texts of one class each; a class with too few texts repeats them.
+class ClassOrder(NamedTuple):
+    """The rows of several classes: each step reads groups of rows of one class."""
 
-    `classes`: the class of each row, from 0. An epoch has each row once, and the repeated ones.
-    """
-    order, counts = np.argsort(classes, kind="stable"), np.bincount(classes)
-    groups = -(-counts // TEXTS_PER_CLASS)  # per class
-    class_of, number_in_class = np.repeat(np.arange(len(counts)), groups), positions_from_lengths(groups)
-    size, num_groups = max(batch_size // TEXTS_PER_CLASS, 1), len(class_of)
-    first = offsets_from_lengths(counts)
-    rows = []
-    for place, group in enumerate(step_items(num_groups, size, step, seed), step * size):
-        label = class_of[group]
-        key = derive_key(seed, TaskStream.CLASSES, place // num_groups)  # an order of each epoch
-        numbers = (number_in_class[group] * TEXTS_PER_CLASS + np.arange(TEXTS_PER_CLASS)) % counts[label]
-        rows.append(order[first[label] + permute(numbers, int(counts[label]), key)])
-    return np.concatenate(rows)
+    rows: Ints
+    """All rows, ordered by class."""
+    counts: Ints
+    """Rows per class."""
+
+    @classmethod
+    def of(cls, classes: Ints) -> ClassOrder:
+        """Group rows by their class, a number from 0 for each row."""
+        return cls(np.argsort(classes, kind="stable"), np.bincount(classes))
+
+    def step_rows(self, batch_size: int, step: int, seed: int) -> Ints:
+        """Return the rows of a step (from 0): groups of texts of one class each; a small class repeats its texts.
+
+        An epoch has each row once, and the repeated ones.
+        """
+        groups = -(-self.counts // TEXTS_PER_CLASS)  # per class
+        class_of, number_in_class = np.repeat(np.arange(len(groups)), groups), positions_from_lengths(groups)
+        size, num_groups = max(batch_size // TEXTS_PER_CLASS, 1), len(class_of)
+        first = offsets_from_lengths(self.counts)
+        rows = []
+        for place, group in enumerate(step_items(num_groups, size, step, seed), step * size):
+            label = class_of[group]
+            key = derive_key(seed, TaskStream.CLASSES, place // num_groups)  # an order of each epoch
+            numbers = (number_in_class[group] * TEXTS_PER_CLASS + np.arange(TEXTS_PER_CLASS)) % self.counts[label]
+            rows.append(self.rows[first[label] + permute(numbers, int(self.counts[label]), key)])
+        return np.concatenate(rows)

@@ -19,13 +19,10 @@ from bertwright.tasks.embedding_scores import (
     DOCUMENT,
     PLAIN,
     QUERY,
+    SCORERS,
     VectorScores,
     rows_as_retrieval,
-    score_classes,
-    score_pairs,
     score_retrieval,
-    score_similarity,
-    score_triplets,
 )
 
 
@@ -235,9 +232,4 @@ def score_examples(examples: Sequence[Example], vectors: Sequence[TextVectors]) 
     if isinstance(examples[0], RetrievalExample):
         return score_retrieval(examples[0].data, embed)
     rows = as_rows(examples)
-    if kind == "classes":
-        return score_classes(rows, rows, embed)
-    if kind == "retrieval":
-        return score_retrieval(rows_as_retrieval(rows), embed)
-    score = {"similarity": score_similarity, "pairs": score_pairs, "triplets": score_triplets}[kind]
-    return score(rows, embed)
+    return SCORERS[kind](rows_as_retrieval(rows) if kind == "retrieval" else rows, embed)

@@ -6,8 +6,8 @@ training run and any other source of vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from bertwright.base.seeding import make_rng
 from bertwright.metrics import scores as metrics
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.metrics.ranking_scores import DEPTH, NAMES, RankingScores, score_rankings
-from bertwright.search.exact_search import find_nearest
+from bertwright.search.exact_search import find_nearest, unit_vectors
 from bertwright.tables.retrieval_folders import RetrievalSet
 from bertwright.tables.text_roles import TextRow
 from bertwright.tasks.linear_fit import Block, add_outputs, cross_entropy, fit_linear
@@ -54,8 +54,8 @@ def score_retrieval(data: RetrievalSet, embed: Embed) -> VectorScores:
 def rank_by_vectors(data: RetrievalSet, embed: Embed, depth: int) -> dict[str, list[str]]:
     """Return the ids of the nearest documents of each query; of equal cosines, the later id first, as trec_eval."""
     ids = sorted(data.documents, reverse=True)
-    documents = _unit(embed([data.documents[name] for name in ids], DOCUMENT))
-    queries = _unit(embed([*data.queries.values()], QUERY))
+    documents = unit_vectors(embed([data.documents[name] for name in ids], DOCUMENT))
+    queries = unit_vectors(embed([*data.queries.values()], QUERY))
     nearest = find_nearest(queries, documents, min(depth + 1, len(ids)))
     return {
         query: [ids[place] for place in places if ids[place] != query][:depth]
@@ -140,7 +140,7 @@ def score_candidates(examples: Sequence[RankingExample], embed: Embed) -> Vector
 def score_translations(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
     """Compute the share of texts whose translation is the nearest of all, in both directions."""
     first, second = [row.anchor for row in rows], [row.positives[0] for row in rows]
-    one, two = _unit(embed(first, PLAIN)), _unit(embed(second, PLAIN))
+    one, two = unit_vectors(embed(first, PLAIN)), unit_vectors(embed(second, PLAIN))
     right = []
     for queries, vectors, texts in ((one, two, second), (two, one, first)):
         nearest = find_nearest(queries, vectors, 1).positions[:, 0]
@@ -186,6 +186,22 @@ def score_classes(train: Sequence[TextRow], test: Sequence[TextRow], embed: Embe
     )
 
 
+def _score_drawn_classes(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
+    return score_classes(rows, rows, embed)
+
+
+SCORERS: Mapping[str, Callable[[Any, Embed], VectorScores]] = {
+    "retrieval": score_retrieval,
+    "similarity": score_similarity,
+    "pairs": score_pairs,
+    "triplets": score_triplets,
+    "classes": _score_drawn_classes,
+    "translations": score_translations,
+    "reranking": score_candidates,
+}
+"""Functions that score data of a kind: a RetrievalSet, for re-ranking RankingExamples, else TextRows."""
+
+
 def _fit_classes(features: Floats, targets: Floats, scored: Floats) -> npt.NDArray[np.int64]:
     """Return the number of the class of each scored vector; the penalty is scikit-learn's, half the squared weights."""
     from scipy import sparse
@@ -198,8 +214,8 @@ def _fit_classes(features: Floats, targets: Floats, scored: Floats) -> npt.NDArr
 
 
 def _pair_cosines(rows: Sequence[TextRow], embed: Embed) -> Floats:
-    first = _unit(embed([row.anchor for row in rows], PLAIN))
-    second = _unit(embed([row.positives[0] for row in rows], PLAIN))
+    first = unit_vectors(embed([row.anchor for row in rows], PLAIN))
+    second = unit_vectors(embed([row.positives[0] for row in rows], PLAIN))
     cosines: Floats = np.einsum("nd,nd->n", first.astype(float), second.astype(float))
     return cosines
 
@@ -208,8 +224,8 @@ def _candidate_cosines(rows: Sequence[TextRow], embed: Embed) -> list[tuple[Floa
     """Return the cosines of each row's anchor with its positives, and with its negatives."""
     texts = list(dict.fromkeys(text for row in rows for text in (*row.positives, *row.negatives)))
     places = {text: place for place, text in enumerate(texts)}
-    anchors = _unit(embed([row.anchor for row in rows], QUERY)).astype(float)
-    vectors = _unit(embed(texts, DOCUMENT)).astype(float)
+    anchors = unit_vectors(embed([row.anchor for row in rows], QUERY)).astype(float)
+    vectors = unit_vectors(embed(texts, DOCUMENT)).astype(float)
     return [
         (
             vectors[[places[text] for text in row.positives]].reshape(-1, anchors.shape[1]) @ anchor,
@@ -217,10 +233,3 @@ def _candidate_cosines(rows: Sequence[TextRow], embed: Embed) -> list[tuple[Floa
         )
         for row, anchor in zip(rows, anchors, strict=True)
     ]
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    """Return vectors of length 1; a zero vector stays zero."""
-    lengths = np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
-    unit: Vectors = (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
-    return unit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -69,18 +69,9 @@ def read_labeled_texts(
 
 def score_vectors(texts: LabeledTexts, embed: Embed, train: Sequence[TextRow] = ()) -> VectorScores:
     """Score vectors on data of any kind; `train`: rows from which the texts of each class are drawn."""
-    if texts.kind == "classes":
-        return embedding_scores.score_classes(train or texts.data, texts.data, embed)
-    scorers: Mapping[Kind, Any] = {
-        "retrieval": embedding_scores.score_retrieval,
-        "similarity": embedding_scores.score_similarity,
-        "pairs": embedding_scores.score_pairs,
-        "triplets": embedding_scores.score_triplets,
-        "translations": embedding_scores.score_translations,
-        "reranking": embedding_scores.score_candidates,
-    }
-    scored: VectorScores = scorers[texts.kind](texts.data, embed)
-    return scored
+    if texts.kind == "classes" and train:
+        return embedding_scores.score_classes(train, texts.data, embed)
+    return embedding_scores.SCORERS[texts.kind](texts.data, embed)
 
 
 def _choose_kind(kind: str | None, by_columns: str, rows: Sequence[TextRow]) -> Kind:

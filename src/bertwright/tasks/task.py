@@ -247,9 +247,9 @@ class Task(ABC, Generic[E, P]):
         """Set initial weights of the head that depend on the training examples; by default none."""
         return
 
-    def step_items(self, encoded: Encoded, examples: Sequence[E], batch_size: int, step: int, seed: int) -> Ints:
-        """Return the items of a step, from 0."""
-        return step_items(encoded.num_items, batch_size, step, seed)
+    def item_order(self, encoded: Encoded, examples: Sequence[E], batch_size: int, seed: int) -> Callable[[int], Ints]:
+        """Return a function of a step, from 0, that returns the step's items; called once per run."""
+        return partial(step_items, encoded.num_items, batch_size, seed=seed)
 
     def whole_batch_loss(self, examples: Sequence[E]) -> Callable[[Tensor, Tensor], LossOutput] | None:
         """Return the `loss` of a `WholeBatchLoss` for a run on these examples; None for a loss of single items.

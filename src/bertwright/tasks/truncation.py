@@ -34,6 +34,12 @@ class SegmentTokens(NamedTuple):
         encoded = tokenizer.encode_raw(texts)
         return cls(encoded.ids, encoded.offsets[:-1], np.diff(encoded.offsets))
 
+    @classmethod
+    def of_typed(cls, texts: Sequence[str], tokenizer: TextTokenizer, lowercase: bool) -> SegmentTokens:
+        """Tokenize texts in which "[SEP]" is the special token; `lowercase`: as `tokenizers`, letter by letter."""
+        encoded = tokenizer.encode_ids(["".join(map(str.lower, text)) for text in texts] if lowercase else texts)
+        return cls(encoded.ids, encoded.offsets[:-1] + 1, np.diff(encoded.offsets) - tokenizer.layout.num_specials(1))
+
     def take(self, texts: Ints) -> SegmentTokens:
         """Return the segments of these texts, in this order; a text may occur several times."""
         return self._replace(first=self.first[texts], lengths=self.lengths[texts])
