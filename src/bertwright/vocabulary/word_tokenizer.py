@@ -100,7 +100,8 @@ class WordTokenizer(TextTokenizer):
         self.num_special = len(special)
         self._numbers = {word: number for number, word in enumerate(words, self.num_special)}
         self.rare = tuple(rare)
-        self._rare_numbers = {word: number for number, word in enumerate(rare, len(self.tokens))}
+        rare_numbers = {word: number for number, word in enumerate(rare, len(self.tokens))}
+        self._store_numbers = rare_numbers | self._numbers if rare else self._numbers
         self._character_ids = {character: n for n, character in enumerate(characters, NUM_SPECIAL_CHARACTERS)}
 
     @classmethod
@@ -204,8 +205,7 @@ class WordTokenizer(TextTokenizer):
 
     def encode_numbers(self, texts: Sequence[str]) -> Ragged:
         words = [self._split(text, number) for number, text in enumerate(texts)]
-        known = self._rare_numbers | self._numbers if self.rare else self._numbers
-        numbers = [known.get(self.rules.normalize(word), UNKNOWN) for text in words for word in text]
+        numbers = [self._store_numbers.get(self.rules.normalize(word), UNKNOWN) for text in words for word in text]
         return Ragged(np.array(numbers, dtype=np.uint32), np.cumsum([0, *map(len, words)], dtype=np.int64))
 
     def token_rows(self) -> npt.NDArray[np.uint32]:
