@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.base.settings import check_choice, check_limit
+from bertwright.models.encoder import TextEncoder
 from bertwright.models.layer_mix import LayerMix
 from bertwright.models.packing import WordBatch
 from bertwright.systems.cove.mt_lstm import CoveConfig, CoveEncoder
@@ -100,3 +101,17 @@ class LanguageModelStates(nn.Module):
                 states = self.model.hidden_states(batch, layers, texts.words)
         states = [layer[:, self.columns] for layer in states]
         return {place: self.mixes[str(place)](states) if self.mixes else states[0] for place in self.places}
+
+
+class ContextEncoder(TextEncoder):
+    """An encoder of words that may read the states of a frozen model, with the penalty of their mixes."""
+
+    language_model: LanguageModelStates | None
+
+    @property
+    def has_penalty(self) -> bool:
+        return self.language_model is not None and self.language_model.mix_penalty > 0
+
+    def penalty(self, batch: TaskBatch, states: Tensor) -> Tensor:
+        assert self.language_model is not None
+        return self.language_model.penalty(batch)

@@ -24,7 +24,7 @@ from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.batch_norm import BatchNorm
-from bertwright.models.encoder import TextEncoder, count_parameters
+from bertwright.models.encoder import count_parameters
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.initialization import Weight
@@ -34,7 +34,7 @@ from bertwright.models.packing import TimeMajor, WordBatch
 from bertwright.systems.bilstm.bilstm import Texts, WordEmbeddings, draw_word_model
 from bertwright.systems.cove.mt_lstm import Memory
 from bertwright.systems.elmo.elmo import ElmoConfig
-from bertwright.systems.language_model_states import ContextConfig, LanguageModelStates
+from bertwright.systems.language_model_states import ContextConfig, ContextEncoder, LanguageModelStates
 from bertwright.systems.word_settings import EncoderRequest, LmLayers
 
 CHANNELS = 4  # linear maps of a maxout layer, of which the largest output counts
@@ -131,7 +131,7 @@ def run_in_order(lstm: nn.Module, words: Tensor, lengths: Ints) -> Tensor:
     return order.unpack(run_bilstm(lstm, order.pack(words), order))
 
 
-class BcnEncoder(TextEncoder):
+class BcnEncoder(ContextEncoder):
     """Words with context, up to the integrated states; the states of special tokens are 0."""
 
     model_type: ClassVar[str] = "bcn"
@@ -152,14 +152,6 @@ class BcnEncoder(TextEncoder):
 
     def draw(self, weight: Weight) -> None:
         draw_word_model(weight)
-
-    @property
-    def has_penalty(self) -> bool:
-        return self.language_model is not None and self.language_model.mix_penalty > 0
-
-    def penalty(self, batch: TaskBatch, states: Tensor) -> Tensor:
-        assert self.language_model is not None
-        return self.language_model.penalty(batch)
 
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
         """Return the head of sentence-level tasks; others have a linear layer."""

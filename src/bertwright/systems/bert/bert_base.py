@@ -14,12 +14,13 @@ from bertwright.kernels.cpu import available_memory
 from bertwright.objectives.language_model_objective import LanguageModelBatch, LanguageModelObjective
 
 if TYPE_CHECKING:
+    from bertwright.models.encoder import EncoderModel
     from bertwright.pretraining.settings import ModelSettings
     from bertwright.systems.bert.bert_config import BertConfig
     from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
     from bertwright.training.loop import LossOutput
 
-N = TypeVar("N", bound="MaskedLanguageModel")
+N = TypeVar("N", bound="EncoderModel")
 
 
 class BertObjective(LanguageModelObjective["MaskedLanguageModel"]):
@@ -51,8 +52,7 @@ class BertObjective(LanguageModelObjective["MaskedLanguageModel"]):
             )
 
     def describe_initialization(self, settings: ModelSettings, model: MaskedLanguageModel) -> str:
-        config = model.config
-        return f"random, initialization {settings.scheme_for(config)}, deviation {config.initializer_range:.3g}"
+        return describe_random_weights(settings, model.config)
 
     def loss(self, model: MaskedLanguageModel, batch: LanguageModelBatch) -> LossOutput:
         """Compute mean masked-LM + mean next-sentence cross entropy (appendix A.2), in nats.
@@ -104,12 +104,20 @@ class BertObjective(LanguageModelObjective["MaskedLanguageModel"]):
 
 
 def new_bert(settings: ModelSettings, config: BertConfig, seed: int, model_class: Callable[..., N]) -> N:
+    """Build a model with BERT's layers, whose initial weights have the scheme of the settings."""
+    from bertwright.systems.bert.bert_encoder import BertEncoder
     from bertwright.systems.bert.mimetic_init import mimetic_init_
 
     model = model_class(config, seed)
     if settings.scheme_for(config) == "mimetic":
+        assert isinstance(model.encoder, BertEncoder)
         mimetic_init_(model.encoder)
     return model
+
+
+def describe_random_weights(settings: ModelSettings, config: BertConfig) -> str:
+    """Describe the initial weights of `new_bert`, for people."""
+    return f"random, initialization {settings.scheme_for(config)}, deviation {config.initializer_range:.3g}"
 
 
 def check_memory(config: BertConfig) -> None:

@@ -26,7 +26,7 @@ from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
 from bertwright.models.distinct_words import DistinctWords, is_mark
-from bertwright.models.encoder import TextEncoder, count_parameters
+from bertwright.models.encoder import count_parameters
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.initialization import Weight, glorot_bound
@@ -34,7 +34,7 @@ from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packed_lstm import as_factor, run_bilstm, run_directions
 from bertwright.models.packing import Packing, TimeMajor, WordBatch
 from bertwright.systems.elmo.elmo import ElmoConfig
-from bertwright.systems.language_model_states import NUM_LETTERS, ContextConfig, LanguageModelStates
+from bertwright.systems.language_model_states import NUM_LETTERS, ContextConfig, ContextEncoder, LanguageModelStates
 from bertwright.systems.word_config import WordConfig
 from bertwright.systems.word_settings import EncoderRequest, LmDirections
 from bertwright.vocabulary.unknown_words import keyed_vectors
@@ -193,7 +193,7 @@ def draw_word_model(weight: Weight) -> None:
         weight.draw_uniform(glorot_bound(len(values) // gates, values.shape[1]))
 
 
-class BiLSTMEncoder(TextEncoder):
+class BiLSTMEncoder(ContextEncoder):
     """Words with characters, read by bidirectional LSTMs, text by text; the states of special tokens are 0."""
 
     model_type: ClassVar[str] = "bilstm"
@@ -213,14 +213,6 @@ class BiLSTMEncoder(TextEncoder):
 
     def draw(self, weight: Weight) -> None:
         draw_word_model(weight)
-
-    @property
-    def has_penalty(self) -> bool:
-        return self.language_model is not None and self.language_model.mix_penalty > 0
-
-    def penalty(self, batch: TaskBatch, states: Tensor) -> Tensor:
-        assert self.language_model is not None
-        return self.language_model.penalty(batch)
 
     @property
     def num_dropout_sites(self) -> int:

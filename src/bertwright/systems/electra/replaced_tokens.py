@@ -18,7 +18,7 @@ from bertwright.base.seeding import derive_key
 from bertwright.objectives.language_model_objective import LanguageModelBatch, load_first_model, load_kind
 from bertwright.objectives.masked_tokens import MaskedTokens
 from bertwright.objectives.objective import LOSS, Column
-from bertwright.systems.bert.bert_base import check_memory
+from bertwright.systems.bert.bert_base import check_memory, describe_random_weights, new_bert
 
 if TYPE_CHECKING:
     import torch
@@ -84,20 +84,16 @@ class ReplacedTokens(MaskedTokens["ElectraForPretraining"]):
 
     def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> ElectraForPretraining:
         """Return a new model whose embeddings have the discriminator's hidden size, as the paper's base model."""
-        from bertwright.systems.bert.mimetic_init import mimetic_init_
         from bertwright.systems.electra.electra import ElectraConfig, ElectraDiscriminator, ElectraGenerator
 
         config = settings.config_of(ElectraConfig, vocab_size)
         config = replace(config, embedding_size=config.hidden_size)
         check_memory(config)
-        discriminator = ElectraDiscriminator(config, seed)
-        if settings.scheme_for(config) == "mimetic":
-            mimetic_init_(discriminator.encoder)
+        discriminator = new_bert(settings, config, seed, ElectraDiscriminator)
         return self.model_class(discriminator, ElectraGenerator(config.generator, seed))
 
     def describe_initialization(self, settings: ModelSettings, model: ElectraForPretraining) -> str:
-        config = model.config
-        return f"random, initialization {settings.scheme_for(config)}, deviation {config.initializer_range:.3g}"
+        return describe_random_weights(settings, model.config)
 
     def load_model(
         self, folder: Path, settings: ModelSettings, tokenizer: TextTokenizer, is_checkpoint: bool
