@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    path = Path(__file__).parents[2] / "examples/crosstalk.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_only_two_layers_on_both_sides_see_the_word_that_they_predict(example: ModuleType) -> None:

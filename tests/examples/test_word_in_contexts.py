@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -12,17 +11,6 @@ import pytest
 import bertwright
 
 TEXTS = ["the bear in the forest", "the bear sees the deer", "the wolf sees the Bear!"]
-
-
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    path = Path(__file__).parents[2] / "examples/word_in_contexts.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_neighbours_are_the_nearest_words_of_other_places(example: ModuleType, tiny_bert: Path) -> None:

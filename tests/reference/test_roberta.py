@@ -12,7 +12,7 @@ import torch
 import transformers
 from converted import distance, randomize_reference
 from safetensors.torch import load_file, save_file
-from test_task_heads import CASES, Case, their_logits, their_loss
+from test_task_heads import CASES, IGNORED, Case, add_targets, their_logits, their_loss
 from torch import Tensor
 
 import bertwright
@@ -33,7 +33,6 @@ SIZES = {
     "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-5,
 }  # fmt: skip
 FAMILIES = {"Roberta": "bytes", "XLMRoberta": "unigram", "Camembert": "unigram"}  # class prefix → kind of tokenizer
-IGNORED = -100  # the label in transformers of positions without a target
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -66,16 +65,7 @@ def pad(encoded: Encoded, case: Case) -> tuple[dict[str, Tensor], Tensor]:
     ids = np.ones(real.shape, int)
     ids[real] = encoded.input_ids
     inputs = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(real.astype(int))}
-    targets = torch.from_numpy(encoded.labels)
-    if case.task.head.kind == "choice":
-        inputs = {name: tensor.view(-1, encoded.sequences_per_item, tensor.shape[1]) for name, tensor in inputs.items()}
-    if case.task.head.kind == "span":
-        return inputs | {"start_positions": targets[:, 0], "end_positions": targets[:, 1]}, torch.from_numpy(real)
-    if case.task.head.kind == "token":
-        labels = torch.full(real.shape, IGNORED)
-        labels[np.repeat(np.arange(len(lengths)), encoded.position_counts), encoded.positions] = targets
-        targets = labels
-    return inputs | {"labels": targets}, torch.from_numpy(real)
+    return add_targets(inputs, encoded, case), torch.from_numpy(real)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -119,16 +119,21 @@ def pad(encoded: Encoded, case: Case) -> tuple[dict[str, Tensor], Tensor]:
     arrays["input_ids"][real], arrays["token_type_ids"][real] = encoded.input_ids, encoded.token_type_ids
     arrays["attention_mask"] = real.astype(int)
     inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    targets = torch.from_numpy(encoded.labels)
+    return add_targets(inputs, encoded, case), torch.from_numpy(real)
+
+
+def add_targets(inputs: dict[str, Tensor], encoded: Encoded, case: Case) -> dict[str, Tensor]:
+    """Return their padded inputs (S × longest) with the targets, in the shapes that the head's class expects."""
+    shape, targets = inputs["input_ids"].shape, torch.from_numpy(encoded.labels)
     if case.task.head.kind == "choice":
         inputs = {name: tensor.view(-1, encoded.sequences_per_item, tensor.shape[1]) for name, tensor in inputs.items()}
     if case.task.head.kind == "span":
-        return inputs | {"start_positions": targets[:, 0], "end_positions": targets[:, 1]}, torch.from_numpy(real)
+        return inputs | {"start_positions": targets[:, 0], "end_positions": targets[:, 1]}
     if case.task.head.kind == "token":
-        labels = torch.full(real.shape, IGNORED)
-        labels[np.repeat(np.arange(len(lengths)), encoded.position_counts), encoded.positions] = targets
+        labels = torch.full(shape, IGNORED)
+        labels[np.repeat(np.arange(len(encoded.lengths)), encoded.position_counts), encoded.positions] = targets
         targets = labels
-    return inputs | {"labels": targets}, torch.from_numpy(real)
+    return inputs | {"labels": targets}
 
 
 def their_loss(reference: Any, inputs: dict[str, Tensor], encoded: Encoded, case: Case) -> Tensor:
