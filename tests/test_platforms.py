@@ -15,7 +15,7 @@ for name in ("sched_getaffinity", "sched_setaffinity", "ST_NOEXEC"):
     delattr(os, name)
 windows = sys.argv[2] == "windows"
 if windows:
-    sys.modules["fcntl"] = None
+    sys.modules["fcntl"] = sys.modules["psutil"] = None  # the latter has another form there
     locked = types.ModuleType("msvcrt")
     locked.LK_NBLCK, locked.locking = os.F_TLOCK, os.lockf
     sys.modules["msvcrt"] = locked

@@ -13,6 +13,7 @@ from bertwright.tokenstore.store import TokenStore
 BRIEF = 0.01  # minutes of short runs
 
 
+@pytest.mark.slow
 def test_printed_commands_lead_from_the_text_to_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], store: Path
 ) -> None:

@@ -492,6 +492,7 @@ def test_store_may_be_moved_but_not_changed(
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--standalone"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_all_ranks_and_the_printed_command_resumes_them(tmp_path: Path, make_settings: Make) -> None:
     settings = make_settings(tmp_path / "run", steps=100_000, save_every=100_000, eval_every=100_000, log_every=1)
     write_settings(tmp_path / "recipe.toml", settings, "test")

@@ -173,6 +173,7 @@ def test_heads_learn_from_every_representation(make: Make) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_each_layer_is_scored_alone_and_plotted(make: Make) -> None:
     settings = make(representations=("last", "each-layer"), epochs=2)
     table, printed = run_probe(settings)

@@ -275,6 +275,7 @@ class ToyTrial(Trial):
         return {"dev": sum(scores) + self.settings.number}
 
 
+@pytest.mark.slow
 def test_jobs_run_on_ray_when_their_parents_are_finished(ray_cluster: Any, tmp_path: Path) -> None:
     first = [ToyTrial(f"job {number}", (), (), ToySettings(number)) for number in (1, 2)]
     second = [ToyTrial(f"job {number}", (), tuple(first), ToySettings(number)) for number in (10, 20, 30)]

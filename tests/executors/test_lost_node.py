@@ -72,6 +72,7 @@ def lose_node(cluster: Any, process: subprocess.Popen[str]) -> None:
     pytest.fail(f"no call ran on the second node: {process.communicate()}")
 
 
+@pytest.mark.slow
 def test_lost_node_changes_nothing_but_time(cluster: Any, vocabulary_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(grammar(600), encoding="utf-8")
     arguments = ["prepare", str(tmp_path / "text.txt"), "--vocabulary", str(vocabulary_folder), "--store"]

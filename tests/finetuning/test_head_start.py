@@ -129,6 +129,7 @@ def test_a_fit_of_a_regression_equals_ridge_regression() -> None:
     assert numbers == pytest.approx(expected.predict(standard), abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_prior_is_narrow_where_the_states_say_nothing_of_the_labels() -> None:
     task, model, encoded = make_case("classification")
     states = read_states(model, encoded, np.arange(60))[:, 0]

@@ -256,7 +256,7 @@ def check_bad_calls(option: str, calls: dict[str, str], good_calls: list[str]) -
 
 
 @needs_native
-@pytest.mark.parametrize("option", ["-B", "-O"])
+@pytest.mark.parametrize("option", [pytest.param("-B", marks=pytest.mark.slow), "-O"])
 def test_arguments_that_do_not_fit_raise_also_under_python_o(option: str) -> None:
     check_bad_calls(option, BAD_CALLS, GOOD_CALLS)
 

@@ -22,8 +22,11 @@ def check(result: subprocess.CompletedProcess[str], passed: str) -> None:
     assert passed in result.stdout
 
 
+LOWER = [*instruction_sets.native_targets()][1:]  # all other tests run on the best one
+
+
 @needs_gcc
-@pytest.mark.parametrize("name", [*instruction_sets.native_targets()][1:])  # all other tests run on the best one
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != LOWER[-1])) for name in LOWER])
 def test_kernels_on_a_lower_instruction_set_pass(name: str) -> None:
     check(instruction_sets.run(instruction_sets.native_targets()[name], "-k", "not compiles"), " passed")
 

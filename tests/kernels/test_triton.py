@@ -177,8 +177,8 @@ def test_attention_equals_the_reference(
     ("causal", "rate", "positions", "frozen"),
     [
         (False, 0.3, [0, 8, 9, 3, 22], ""),
-        (False, 0.0, None, "layers.0"),
-        (True, 0.3, None, ""),
+        pytest.param(False, 0.0, None, "layers.0", marks=pytest.mark.slow),
+        pytest.param(True, 0.3, None, "", marks=pytest.mark.slow),
         (True, 0.0, [], "layers.0"),
     ],
 )
@@ -309,6 +309,7 @@ def test_training_steps_with_dropout_equal_those_of_a_cpu(
     torch.testing.assert_close(weights, exact_weights, rtol=0, atol=5e-3)
 
 
+@pytest.mark.slow
 def test_training_steps_in_bfloat16_have_about_the_losses_of_float32(
     exact_training: list[Any], request: pytest.FixtureRequest
 ) -> None:

@@ -89,6 +89,7 @@ def test_short_runs_on_the_plateau_do_not_decide_the_expected_loss(
     assert "raise --measure-minutes" in printed
 
 
+@pytest.mark.slow
 def test_short_runs_beyond_the_plateau_decide_the_expected_loss(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (candidates, plans):
         monkeypatch.setattr(module, "has_left_plateau", lambda *_: True)

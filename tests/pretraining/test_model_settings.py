@@ -23,6 +23,7 @@ def test_unset_model_settings_are_those_of_the_paper() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_initial_weights_of_small_models_have_a_larger_deviation() -> None:
     ranges = {size: ModelSettings(size).config(100, causal=False).initializer_range for size in SIZES}
     rounded = {size: round(value, 4) for size, value in ranges.items()}

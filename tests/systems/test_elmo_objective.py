@@ -112,7 +112,7 @@ def test_a_vocabulary_without_a_frequent_word_is_an_error_that_leaves_no_folder(
     assert not (tmp_path / "vocabulary").exists()
 
 
-@pytest.mark.parametrize("min_sampled", [64, 1])
+@pytest.mark.parametrize("min_sampled", [pytest.param(64, marks=pytest.mark.slow), 1])
 def test_both_directions_learn_the_grammar(
     tmp_path: Path, make_elmo: Make, monkeypatch: pytest.MonkeyPatch, min_sampled: int
 ) -> None:

@@ -199,7 +199,7 @@ def test_folder_whose_upload_was_killed_is_refused_and_replaced(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
-@pytest.mark.parametrize("finished", [0, 1, 2, 3])
+@pytest.mark.parametrize("finished", [pytest.param(n, marks=[pytest.mark.slow] * (n != 2)) for n in range(4)])
 def test_vocabulary_whose_upload_is_killed_is_learned_again(
     tmp_path: Path, finished: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -189,7 +189,7 @@ def test_checkpoint_of_two_ranks_resumes_at_another_number(
     check_same_losses(run, shards)
 
 
-@pytest.mark.parametrize("kind", ["copies", "shards"])
+@pytest.mark.parametrize("kind", ["copies", pytest.param("shards", marks=pytest.mark.slow)])
 def test_job_with_a_killed_rank_resumes_and_ends_with_the_same_bits(
     kind: str, make: Make, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -1,4 +1,7 @@
-"""Whole experiments: the report says what the jobs found, a kill costs nothing, processes share the jobs."""
+"""Whole experiments: the report says what the jobs found, a kill costs nothing, processes share the jobs.
+
+All tests that read the finished experiment are in this file: a worker of pytest-xdist computes it once.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from bertwright.finetuning.run import finetune
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.linear_floor import LOOKUP
+from bertwright.training.loop import DivergedError
 from bertwright.trials import pretrain_trials, task_trials
 from bertwright.trials.composed_model import Compose
 from bertwright.trials.experiment import experiment
@@ -141,6 +145,7 @@ def test_report_only_prints_what_is_finished(finished_run: tuple[ExperimentSetti
     run_experiment(settings)
 
 
+@pytest.mark.slow
 def test_a_second_experiment_shares_the_pre_trainings(
     finished_run: tuple[ExperimentSettings, str], make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +167,42 @@ def test_a_second_experiment_shares_the_pre_trainings(
     assert last == next(c["scores"][0] for c in table5 if (c["row"], c["column"]) == ("LTR", "sst2"))
 
 
+def test_the_report_says_what_an_uncased_vocabulary_and_an_untrained_pooler_cost(
+    finished_run: tuple[ExperimentSettings, str],
+) -> None:
+    settings, _ = finished_run
+    notes = read_json(output(settings) / "report.json")["notes"]
+    assert any("cannot see the capital letters of conll2003" in note for note in notes)
+    assert any("Only next-sentence prediction trains the pooler" in note for note in notes)
+
+
+def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
+    finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverge(settings: Any, reporter: Any) -> None:
+        if settings.data.objective == "ltr":
+            raise DivergedError("step 3: not finite")
+        pretrain(settings, reporter)
+
+    pretrain = pretrain_trials.pretrain
+    monkeypatch.setattr(pretrain_trials, "pretrain", diverge)
+    settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
+    copy_results(finished_run[0], settings, is_pretraining("ltr"))
+    printed = run_experiment(settings, columns=140)
+    assert "pre-train ltr, rate 0.001: diverged: step 3" in printed
+    record = read_json(output(settings) / "report.json")
+    assert {cell["row"] for cell in record["cells"]} == {
+        "MLM + NSP", "MLM", "MLM, mean pooling", "random weights, mean pooling", *FLOORS
+    } - {LOOKUP}  # fmt: skip
+    diverged = {one["row"]: one["diverged"] for one in record["without_results"]}
+    assert diverged == {"LTR": 1, "LTR + BiLSTM": 1, "LTR + RTL": 1, "LTR, mean pooling": 1}
+    assert printed.count("1 diverged") == 4
+    failed = [job for job in plan_of(settings).ordered if "LTR on" in job.name]
+    result = Runner(settings.work.resolve()).result(failed[0])
+    assert result is not None
+    assert result.failure == "pre-train ltr: pre-train ltr, rate 0.0005: step 3: not finite"
+
+
 def test_a_finished_experiment_runs_nothing(
     finished_run: tuple[ExperimentSettings, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +214,7 @@ def test_a_finished_experiment_runs_nothing(
     assert (output(settings) / "report.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_killed_experiments_end_with_the_same_bits(
     finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path
 ) -> None:
@@ -282,6 +324,7 @@ def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, st
     check_started_once(settings)
 
 
+@pytest.mark.slow
 def test_the_processes_of_torchrun_share_the_jobs(
     finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def test_a_table_is_found_by_the_name_of_its_file() -> None:
     assert [name for name in table_names() if find_table(name).is_curve] == ["figure5"]
 
 
+@pytest.mark.slow
 def test_table8_has_a_column_of_frozen_features(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixes = dict(list(MIXES.items())[:2])
     monkeypatch.setattr("bertwright.trials.paper.table8.MIXES", mixes)
@@ -164,15 +165,6 @@ def test_the_average_of_all_tasks_of_glue_is_that_of_the_paper() -> None:
     figures, _ = published_figures([*GLUE, "GLUE average"], GLUE)
     averages = {row: round(found["GLUE average"], 1) for row, found in figures.items() if "GLUE average" in found}
     assert averages == {"BiLSTM+ELMo+Attn": 70.9, "OpenAI GPT": 75.1, "BERT BASE": 79.6, "BERT LARGE": 82.1}
-
-
-def test_the_report_says_what_an_uncased_vocabulary_and_an_untrained_pooler_cost(
-    finished_run: tuple[ExperimentSettings, str],
-) -> None:
-    settings, _ = finished_run
-    notes = read_json(output(settings) / "report.json")["notes"]
-    assert any("cannot see the capital letters of conll2003" in note for note in notes)
-    assert any("Only next-sentence prediction trains the pooler" in note for note in notes)
 
 
 def test_ablations_differ_from_bert_in_one_choice(make: Make, tmp_path: Path) -> None:

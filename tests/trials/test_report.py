@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from small_experiments import Make, copy_results, is_pretraining, output, plan_of, run_experiment
+from small_experiments import Make, run_experiment
 
-from bertwright.base.files import read_json
 from bertwright.metrics.statistics import Estimate
-from bertwright.tasks.linear_floor import LOOKUP
-from bertwright.training.loop import DivergedError
-from bertwright.trials import pretrain_trials, report
+from bertwright.trials import report
 from bertwright.trials.cells import Cell, Score, average, read_cells
 from bertwright.trials.experiment_plan import Plan
-from bertwright.trials.experiment_settings import ExperimentSettings
-from bertwright.trials.paper_table import FLOORS, FREQUENT, RANDOM
-from bertwright.trials.runner import Result, Runner
+from bertwright.trials.paper_table import FREQUENT, RANDOM
+from bertwright.trials.runner import Result
 from bertwright.trials.trial import ENTROPY
 
 
@@ -66,33 +61,6 @@ def test_a_pretraining_that_learned_context_is_not_on_the_plateau() -> None:
     assert not learned.is_on_plateau
     assert learned._replace(scores={"loss": 6.7, ENTROPY: 6.8}).is_on_plateau
     assert not learned._replace(scores={"dev": 0.5}).is_on_plateau
-
-
-def test_a_diverged_pre_training_is_reported_and_its_fine_tunings_fail(
-    finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def diverge(settings: Any, reporter: Any) -> None:
-        if settings.data.objective == "ltr":
-            raise DivergedError("step 3: not finite")
-        pretrain(settings, reporter)
-
-    pretrain = pretrain_trials.pretrain
-    monkeypatch.setattr(pretrain_trials, "pretrain", diverge)
-    settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
-    copy_results(finished_run[0], settings, is_pretraining("ltr"))
-    printed = run_experiment(settings, columns=140)
-    assert "pre-train ltr, rate 0.001: diverged: step 3" in printed
-    record = read_json(output(settings) / "report.json")
-    assert {cell["row"] for cell in record["cells"]} == {
-        "MLM + NSP", "MLM", "MLM, mean pooling", "random weights, mean pooling", *FLOORS
-    } - {LOOKUP}  # fmt: skip
-    diverged = {one["row"]: one["diverged"] for one in record["without_results"]}
-    assert diverged == {"LTR": 1, "LTR + BiLSTM": 1, "LTR + RTL": 1, "LTR, mean pooling": 1}
-    assert printed.count("1 diverged") == 4
-    failed = [job for job in plan_of(settings).ordered if "LTR on" in job.name]
-    result = Runner(settings.work.resolve()).result(failed[0])
-    assert result is not None
-    assert result.failure == "pre-train ltr: pre-train ltr, rate 0.0005: step 3: not finite"
 
 
 def test_report_only_without_results_says_so(make: Make, tmp_path: Path) -> None:
