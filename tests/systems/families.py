@@ -46,7 +46,8 @@ class Family(NamedTuple):
 
     def inputs(self, index: int) -> dict[str, Tensor]:
         """Return one sequence as their model reads it."""
-        inputs = {"input_ids": torch.from_numpy(SEQUENCES[index])[None]}
+        ids = torch.from_numpy(SEQUENCES[index])[None]
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         return inputs | ({"token_type_ids": torch.from_numpy(TYPES[index])[None]} if self.reads_segments else {})
 
 

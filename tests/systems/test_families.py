@@ -51,6 +51,7 @@ SIZES = {
     "intermediate_size": 64,
     "max_position_embeddings": 24,
 }
+MODERNBERT = SIZES | {"num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 0}
 FAMILIES = {
     "distilbert": Family(
         "DistilBert",
@@ -60,10 +61,18 @@ FAMILIES = {
     "electra": Family("Electra", SIZES | {"embedding_size": 16}),
     "electra, embeddings of the hidden size": Family("Electra", SIZES | {"embedding_size": 32}),
     "mpnet": Family("MPNet", SIZES | {"max_position_embeddings": 26}, reads_segments=False),
+    "modernbert": Family("ModernBert", MODERNBERT, reads_segments=False),
+    "modernbert, means and other windows": Family(
+        "ModernBert",
+        MODERNBERT
+        | {"global_attn_every_n_layers": 2, "local_attention": 7, "classifier_pooling": "mean"}
+        | {"hidden_activation": "gelu_pytorch_tanh", "pad_token_id": None},
+        reads_segments=False,
+    ),
     "albert": Family("Albert", SIZES | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2}),
 }
 each_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-each_system = pytest.mark.parametrize("name", ["distilbert", "electra", "albert", "mpnet"])
+each_system = pytest.mark.parametrize("name", ["distilbert", "electra", "albert", "mpnet", "modernbert"])
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
@@ -152,7 +161,12 @@ def test_our_folder_opens_in_transformers_with_the_same_outputs(family: Family, 
     check_equal_states(family, ours.model, again)
     assert again.state_dict().keys() == theirs.state_dict().keys()
     ours_written, given = again.config.to_dict(), theirs.config.to_dict()
-    ignored = {"hidden_act", "_name_or_path", "architectures"}  # one formula has three names; a class with all heads
+    ignored = {
+        "hidden_act",
+        "hidden_activation",
+        "_name_or_path",
+        "architectures",
+    }  # one formula has three names; a class with all heads
     assert {name: ours_written[name] for name in given.keys() - ignored if ours_written[name] != given[name]} == {}
 
 

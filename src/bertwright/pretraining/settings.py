@@ -91,7 +91,7 @@ class ModelSettings:
 
     def config_of(self, kind: type[C], vocab_size: int, **fixed: bool) -> C:
         """Return a new model's configuration of a class like BERT's; `fixed`: fields that are no settings."""
-        intermediate = {} if self.hidden_size is None else {"intermediate_size": 4 * self.hidden_size}
+        intermediate = {} if self.hidden_size is None else {"intermediate_size": round(kind.RATIO * self.hidden_size)}
         given = intermediate | self._collect_given(*NEW_MODEL) | self.dropouts
         config = kind.from_size(self.size or "base", vocab_size, **fixed, **given)
         if self.initializer_range is not None:
