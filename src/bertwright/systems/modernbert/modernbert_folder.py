@@ -105,7 +105,7 @@ def read_pattern(values: Mapping[str, Any], path: Path) -> int:
     every, types = values.get(EVERY, 3), values.get(LAYER_TYPES)
     if types is None:
         return every
-    if not isinstance(types, list) or not set(types) <= {GLOBAL, LOCAL}:
+    if not isinstance(types, list) or not all(kind in (GLOBAL, LOCAL) for kind in types):
         raise ValueError(f"{path}: {LAYER_TYPES}: expected a list of {GLOBAL} and {LOCAL}, got {str(types)[:60]}")
     found = next((number for number, kind in enumerate(types) if number and kind == GLOBAL), max(len(types), 1))
     pattern = [LOCAL if number % found else GLOBAL for number in range(len(types))]
@@ -117,10 +117,12 @@ def read_pattern(values: Mapping[str, Any], path: Path) -> int:
 def read_base(values: Mapping[str, Any], kind: str, path: Path) -> float:
     """Return the base of the rotations of a kind of layer. Raises ValueError for scaled rotations."""
     _, earlier, default = BASES[kind]
-    given = (values.get(ROTATIONS) or {}).get(kind) or {}
+    rotations = values.get(ROTATIONS) or {}
+    given = rotations.get(kind, {}) if isinstance(rotations, dict) else None
+    if not isinstance(given, dict) or given.get("rope_type", "default") != "default" or values.get("rope_scaling"):
+        shown = str(values.get("rope_scaling") or rotations)[:90]
+        raise ValueError(f"{path}: {ROTATIONS}: expected rope_type default for {kind}, got {shown}")
     base = given.get("rope_theta", values.get(earlier, default))
-    if given.get("rope_type", "default") != "default" or values.get("rope_scaling"):
-        raise ValueError(f"{path}: {ROTATIONS}: expected rope_type default for {kind}, got {given or values}")
     if not isinstance(base, int | float) or isinstance(base, bool) or not base > 0:
         raise ValueError(f"{path}: {ROTATIONS}: expected a number above 0 as rope_theta of {kind}, got {base!r}")
     return float(base)
