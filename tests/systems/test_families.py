@@ -254,6 +254,28 @@ def test_a_folder_of_sentence_transformers_gives_its_vectors(name: str, tmp_path
     np.testing.assert_allclose(found, theirs.encode(texts), atol=1e-5)
 
 
+def test_mpnet_opens_as_it_was_released(tmp_path: Path) -> None:
+    """The vocabulary of all-mpnet-base-v2 is BERT's with five more tokens, which alone are its special ones."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+
+    others = ["<s>", "<pad>", "</s>", "<unk>"]
+    ids = {word: number for number, word in enumerate([*others, *TOKENIZER.tokens, "<mask>"])}
+    family = FAMILIES["mpnet"]
+    save(family.build("Model", vocab_size=len(ids)), tmp_path / "encoder")
+    transformers.MPNetTokenizer(ids, unk_token="[UNK]").save_pretrained(tmp_path / "encoder")
+    (tmp_path / "encoder" / "vocab.txt").write_text("\n".join(ids) + "\n")
+    transformer = Transformer(str(tmp_path / "encoder"), max_seq_length=16)
+    theirs = SentenceTransformer(modules=[transformer, Pooling(32, "mean"), Normalize()], device="cpu")
+    theirs.save(str(tmp_path / "sentences"))
+    texts = ["The old bear sees the river.", "a <mask> hears", "nothing known [CLS]", ""]
+    ours = bertwright.load(tmp_path / "sentences")
+    np.testing.assert_allclose(ours.embed(texts), theirs.encode(texts), atol=1e-5)
+    ours.save(tmp_path / "again")
+    again = SentenceTransformer(str(tmp_path / "again"), device="cpu").encode(texts)
+    np.testing.assert_allclose(again, theirs.encode(texts), atol=1e-5)
+
+
 # ---- Shared layers
 
 
