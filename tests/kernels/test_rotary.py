@@ -1,4 +1,4 @@
-"""Rotary positions and GeGLU: native kernels against their reference, and rotation's property."""
+"""Rotary positions: the native kernel against its reference, and the property of rotations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from bertwright.kernels import reference
-from bertwright.kernels.fused_ops import geglu
 from bertwright.kernels.rotary import rotate, rotation_tables
 
 POSITIONS = torch.tensor([0, 1, 2, 3, 0, 1, 17, 30])
@@ -50,12 +49,3 @@ def test_scores_of_rotated_vectors_depend_on_their_distance() -> None:
 def test_positions_beyond_the_tables_are_rejected() -> None:
     with pytest.raises(ValueError, match="expected ids from 0 to 29, got 0 to 30"):
         rotate(random(8, 3, 2, 8), POSITIONS, 30, 10_000.0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("tanh", [False, True])
-def test_geglu_equals_its_reference(tanh: bool, dtype: torch.dtype) -> None:
-    x = random(7, 46, dtype=dtype)
-    got = value_and_gradient(lambda x: geglu(x, tanh), x)
-    expected = value_and_gradient(lambda x: reference.geglu(x, tanh), x)
-    torch.testing.assert_close(got, expected, **({} if dtype == torch.float32 else {"rtol": 0.02, "atol": 0.005}))

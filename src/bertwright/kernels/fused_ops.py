@@ -95,32 +95,6 @@ class BiasGelu(torch.autograd.Function):
         return dx, dbias.to(bias.dtype), None
 
 
-def geglu(x: Tensor, tanh: bool) -> Tensor:
-    """Compute gelu(a) ∘ b for the halves a and b of each row, T 2F → T F (Shazeer 2020); `tanh`: as in `bias_gelu`."""
-    check(x.ndim == 2 and x.shape[1] % 2 == 0, "geglu: expected rows of two halves, got {}", x.shape)
-    return apply(Geglu, x.contiguous(), tanh) if use_native(x) else reference.geglu(x, tanh)
-
-
-class Geglu(torch.autograd.Function):
-    """GeGLU; saves only x and recomputes the rest in the backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, tanh: bool) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.tanh = tanh
-        y = x.new_empty(len(x), x.shape[1] // 2)
-        call("geglu", x.dtype, tanh, x, y, *y.shape)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        (x,) = ctx.saved_tensors
-        dx = torch.empty_like(x)
-        call("geglu_backward", x.dtype, ctx.tanh, x, dy.contiguous(), dx, *dy.shape)
-        return dx, None
-
-
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute x · weightᵀ + bias in the dtype of x, T H and O H → T O; the weight may be float32 if x is not."""
     if is_native_bf16(x):

@@ -197,12 +197,6 @@ def rotate(qkv: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return torch.cat([turned.to(qkv.dtype), qkv[:, 2:]], 1)
 
 
-def geglu(x: Tensor, tanh: bool) -> Tensor:
-    """Compute gelu(a) ∘ b for the halves a and b of each row, T 2F → T F."""
-    a, b = x.float().chunk(2, -1)
-    return (F.gelu(a, approximate="tanh" if tanh else "none") * b).to(x.dtype)
-
-
 def spread_bias(bias: Tensor, queries: int, keys: int) -> Tensor:
     """Return the bias of each query and key from the bias of each distance, A (2 R + 1) → A × queries × keys.
 

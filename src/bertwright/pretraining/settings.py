@@ -52,9 +52,9 @@ class ModelSettings:
     num_heads: int | None = None
     """Attention heads, instead of the named size's."""
     intermediate_size: int | None = None
-    """Feed-forward size, instead of four times the hidden size."""
+    """Feed-forward size, instead of four times the hidden size, or the architecture's multiple of it."""
     max_positions: int | None = None
-    """Length of the longest sequence that the model can read; unset: 512 (paper)."""
+    """Length of the longest sequence that the model can read; unset: 512 (paper), or the architecture's."""
     hidden_dropout: float | None = None
     """Dropout of embeddings and sub-layer outputs; unset: as in --init, else 0.1 (paper, A.2)."""
     attention_dropout: float | None = None

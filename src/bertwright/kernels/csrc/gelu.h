@@ -112,29 +112,3 @@ static void bias_gelu_backward(const T* x, const float* bias, const T* dy, T* dx
     }
     reduction.finish(dbias, 0, threads);
 }
-
-// y = gelu(a) ∘ b for the halves a and b of each row of x.
-template <class T, bool TANH>
-static void geglu(const T* x, T* y, int64_t rows, int64_t columns, int64_t threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-        const T *a = x + 2 * r * columns, *b = a + columns;
-        for_each_vector(columns, [&](int64_t c, auto load, auto store) {
-            store(y + r * columns + c, gelu<T, TANH>(load(a + c)).value * load(b + c));
-        });
-    }
-}
-
-template <class T, bool TANH>
-static void geglu_backward(const T* x, const T* dy, T* dx, int64_t rows, int64_t columns, int64_t threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-        const int64_t first = 2 * r * columns;
-        for_each_vector(columns, [&](int64_t c, auto load, auto store) {
-            const Gelu g = gelu<T, TANH>(load(x + first + c));
-            const FloatVec d = load(dy + r * columns + c);
-            store(dx + first + c, d * load(x + first + columns + c) * g.slope);
-            store(dx + first + columns + c, d * g.value);
-        });
-    }
-}

@@ -52,26 +52,6 @@ int64_t bias_gelu_backward(int64_t dtype, int64_t tanh, const void* x, const flo
     });
 }
 
-// x: rows × 2 columns; y: rows × columns.
-int64_t geglu(int64_t dtype, int64_t tanh, const void* x, void* y, int64_t rows, int64_t columns, int64_t threads) {
-    return with_dtype(dtype, [&](auto number) {
-        with_tanh(tanh, [&](auto tanh) {
-            using T = decltype(number);
-            ::geglu<T, tanh>((const T*)x, (T*)y, rows, columns, threads);
-        });
-    });
-}
-
-int64_t geglu_backward(int64_t dtype, int64_t tanh, const void* x, const void* dy, void* dx, int64_t rows,
-                       int64_t columns, int64_t threads) {
-    return with_dtype(dtype, [&](auto number) {
-        with_tanh(tanh, [&](auto tanh) {
-            using T = decltype(number);
-            ::geglu_backward<T, tanh>((const T*)x, (const T*)dy, (T*)dx, rows, columns, threads);
-        });
-    });
-}
-
 // x and y: T 3 A D; cosines and sines: positions × D / 2; `direction`: 1, or -1 to turn back.
 int64_t rotate(int64_t dtype, const void* x, const float* cosines, const float* sines, const int64_t* positions,
                double direction, void* y, int64_t tokens, int64_t heads, int64_t size, int64_t threads) {
@@ -272,7 +252,7 @@ extern "C" const char* describe_interface() {
         DESCRIBE_STRUCTURE(MaskKey, MASK_KEY) + DESCRIBE_STRUCTURE(AdamStep, ADAM_STEP) +
         DESCRIBE_STRUCTURE(AttentionArgs, ATTENTION_ARGS) + DESCRIBE_STRUCTURE(SkipGramArgs, SKIP_GRAM_ARGS) +
         DESCRIBE_STRUCTURE(GloveArgs, GLOVE_ARGS) + FUNCTION(skip_gram) + FUNCTION(glove) + FUNCTION(bias_gelu) + FUNCTION(bias_gelu_backward) +
-        FUNCTION(geglu) + FUNCTION(geglu_backward) + FUNCTION(rotate) +
+        FUNCTION(rotate) +
         FUNCTION(dropout) + FUNCTION(add_dropout_norm) + FUNCTION(add_dropout_norm_backward) + FUNCTION(embed_norm) +
         FUNCTION(embed_norm_backward) + FUNCTION(add_rows) + FUNCTION(attention) + FUNCTION(attention_backward) +
         FUNCTION(cross_entropy) + FUNCTION(adamw) + FUNCTION(adamw_rows) + FUNCTION(square_sum) + FUNCTION(transpose)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from bertwright.base.settings import check_choice, check_limit, check_minimum
 from bertwright.kernels.attention import attention, windowed_attention
 from bertwright.kernels.dropout import Dropout
-from bertwright.kernels.fused_ops import dropout, embed_norm, geglu
+from bertwright.kernels.fused_ops import dropout, embed_norm
 from bertwright.kernels.reference import EmbeddingTables, LayerNormParams
 from bertwright.kernels.rotary import rotate
 from bertwright.models.head_spec import HeadSpec
@@ -197,9 +197,9 @@ class ModernBertLayer(Layer):
         if positions is not None:  # from here on tokens do not interact: T becomes R
             context, hidden = context[positions], hidden[positions]
         hidden = hidden + dropout(self.attention_output(context), output_dropout, site + 1)
-        gated = geglu(
-            self.intermediate(normalize(self.feed_forward_norm, hidden)), config.activation == "gelu_tanh"
-        )  # T F
+        activated, gate = self.intermediate(normalize(self.feed_forward_norm, hidden)).float().chunk(2, -1)  # T F
+        approximate = "tanh" if config.activation == "gelu_tanh" else "none"
+        gated = (F.gelu(activated, approximate=approximate) * gate).to(hidden.dtype)
         drop = make_dropout(self, config.mlp_dropout, packing, positions)
         return hidden + self.output(dropout(gated, drop, site + 2))
 
