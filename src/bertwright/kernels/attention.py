@@ -223,7 +223,7 @@ def attention_args(
     cu_seqlens_kv: Tensor,
     causal: bool,
     bias: Tensor | None,
-    window: int,
+    window: int = 0,
 ) -> AttentionArgs:
     """Collect the arguments of both native passes; `operands`: qkv, or q and kv."""
     q, kv = operands[0], operands[-1]
