@@ -92,7 +92,10 @@ def measure(name: str, trains: bool, rounds: int, models: tuple[ModernBertEncode
         ways[f"batches of {size}"] = partial(run, theirs, batches, trains)
     first = take_turns(ways, 1, time.process_time)
     way = min(first, key=lambda name: first[name][0])
-    contenders = {"bertwright": partial(run, ours, [pack(texts)], trains), "transformers": ways[way]}
+    contenders: dict[str, Callable[[], object]] = {
+        "bertwright": partial(run, ours, [pack(texts)], trains),
+        "transformers": ways[way],
+    }
     seconds = take_turns(contenders, rounds, time.process_time)
     ratios = [other / own for own, other in zip(seconds["bertwright"], seconds["transformers"], strict=True)]
     tokens = sum(map(len, texts))

@@ -89,7 +89,7 @@ class BertConfig:
         """
         if size not in cls.SIZES:
             raise ValueError(f"model size {size!r}: expected one of {', '.join(cls.SIZES)}")
-        return cls(vocab_size=vocab_size, **(cls.SIZES[size] | changes))
+        return cls(vocab_size=vocab_size, **{**cls.SIZES[size], **changes})
 
     def with_dropout(self, rate: float) -> Self:
         return replace(self, hidden_dropout=rate, attention_dropout=rate)

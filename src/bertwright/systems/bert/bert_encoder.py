@@ -102,7 +102,8 @@ class Layer(nn.Module):
 
     def project(self, hidden: Tensor, packing: Packing) -> Tensor:
         """Compute queries, keys and values from the layer's input, T × H → T 3 A D."""
-        return self.qkv(hidden).unflatten(-1, (3, self.config.num_heads, self.config.head_size))
+        qkv: Tensor = self.qkv(hidden).unflatten(-1, (3, self.config.num_heads, self.config.head_size))
+        return qkv
 
     def position_bias(self, length: int) -> Tensor | None:
         """Return the bias of `biased_attention` for sequences of this length, A × (2 length - 1); None: no bias."""

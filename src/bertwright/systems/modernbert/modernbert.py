@@ -201,7 +201,8 @@ class ModernBertLayer(Layer):
         approximate = "tanh" if config.activation == "gelu_tanh" else "none"
         gated = (F.gelu(activated, approximate=approximate) * gate).to(hidden.dtype)
         drop = make_dropout(self, config.mlp_dropout, packing, positions)
-        return hidden + self.output(dropout(gated, drop, site + 2))
+        output: Tensor = self.output(dropout(gated, drop, site + 2))
+        return hidden + output
 
     def project(self, hidden: Tensor, packing: Packing) -> Tensor:
         """Compute queries, keys and values, T 3 A D; queries and keys are turned by their positions."""

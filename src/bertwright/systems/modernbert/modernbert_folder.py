@@ -16,7 +16,6 @@ GLOBAL, LOCAL = "full_attention", "sliding_attention"  # kinds of layers in `lay
 # Our field with the base of the rotations of each kind, and its name in files of `transformers` before version 5.
 BASES = {GLOBAL: ("global_base", "global_rope_theta", 160_000.0), LOCAL: ("local_base", "local_rope_theta", 10_000.0)}
 LAYER_TYPES, ROTATIONS, EVERY = "layer_types", "rope_parameters", "global_attn_every_n_layers"
-OWN_FIELDS = ("global_base", "local_base")  # of ours, not of files
 
 
 class ModernBertArchitecture(BertArchitecture):
@@ -85,10 +84,10 @@ class ModernBertArchitecture(BertArchitecture):
     def parse_config(self, values: Mapping[str, Any], path: Path) -> Any:
         """Read a configuration; the kinds of layers and the bases of rotations have had two forms in `transformers`."""
         every = read_pattern(values, path)
-        bases = {BASES[kind][0]: read_base(values, kind, path) for kind in BASES}
+        changes: dict[str, Any] = {BASES[kind][0]: read_base(values, kind, path) for kind in BASES}
         padding = {} if values.get("pad_token_id", 0) is not None else {"pad_token_id": 0}
         config: ModernBertConfig = super().parse_config({**values, **padding, EVERY: every}, path)
-        return replace(config, **bases, **dict.fromkeys(padding))
+        return replace(config, **changes | dict.fromkeys(padding))
 
     def format_config(self, config: ModernBertConfig, head: HeadSpec | None = None) -> dict[str, Any]:
         """Return the fields that `transformers` reads, in both forms."""
@@ -100,7 +99,7 @@ class ModernBertArchitecture(BertArchitecture):
         }
 
 
-def read_pattern(values: Mapping[str, Any], path: Path) -> int:
+def read_pattern(values: Mapping[str, Any], path: Path) -> Any:
     """Return the distance of two layers that attend to all tokens. Raises ValueError for an irregular pattern."""
     every, types = values.get(EVERY, 3), values.get(LAYER_TYPES)
     if types is None:
