@@ -132,12 +132,12 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]
 def summarize(pairs: list[tuple[float, float]]) -> dict[str, float]:
     """Return medians of seconds and ratios, and the interval of the ratio."""
     seconds, ratios = zip(*pairs, strict=True)
-    lowest, highest = median_interval(ratios)
+    low, high = median_interval(ratios)
     return {
         "seconds": statistics.median(seconds),
         "ratio": statistics.median(ratios),
-        "ratio from": lowest,
-        "ratio to": highest,
+        "ratio from": low,
+        "ratio to": high,
     }
 
 
