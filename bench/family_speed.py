@@ -1,8 +1,11 @@
 """Measure the systems with BERT's layers beside a BERT of the same shape.
 
-Each contender runs the same texts through its encoder: states alone, and states with the gradients of all weights. They
-take turns, and the ratios are those within a round. The vocabulary is the same for all, so that a ratio is that of the
-networks.
+Each contender runs the same texts through its encoder: states alone, and states with the gradients of all weights. The
+vocabulary is the same for all, so that a ratio is that of the networks.
+
+In a round each contender runs once, in a new random order, between two runs of BERT; its ratio is to the mean of both,
+so that a drift of the machine's speed cancels out. Printed are the median of the ratios and its 95 % interval, by the
+order statistics of the median. A second BERT is the control: the interval of its ratio should hold 1.
 
     python bench/family_speed.py [--device cuda] [--output FILE]
 """
@@ -10,9 +13,11 @@ networks.
 from __future__ import annotations
 
 import argparse
+import math
+import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,10 +34,12 @@ from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.distilbert.distilbert import DistilBertConfig, DistilBertEncoder
 from bertwright.systems.electra.electra import ElectraConfig, ElectraEncoder
 from bertwright.systems.roberta.roberta import RobertaConfig, RobertaEncoder
-from environment import commit, describe_machine, make_parser, take_turns, use_threads
+from environment import commit, describe_machine, make_parser, use_threads
 
 SHAPE = {"hidden_size": 768, "num_layers": 4, "num_heads": 12, "intermediate_size": 3072, "max_positions": 128}
 VOCABULARY = 30_522
+Seconds = dict[str, list[tuple[float, float]]]
+"""Seconds and ratio of each run, by contender."""
 RESULTS = Path(__file__).parent / "results" / "family_speed.json"
 
 
@@ -73,8 +80,36 @@ def run(work: Callable[[BertEncoder, TokenBatch], None], encoder: BertEncoder, b
         torch.cuda.synchronize()
 
 
+def sandwich(contenders: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> Seconds:
+    """Measure each contender between two runs of the first one; return seconds, and ratios to the mean of these two."""
+
+    def time_of(run: Callable[[], object]) -> float:
+        started = clock()
+        run()
+        return clock() - started
+
+    (base, run_base), *others = contenders.items()
+    seconds: Seconds = {name: [] for name in contenders}
+    rng = random.Random(0)
+    for _ in range(rounds):
+        before = time_of(run_base)
+        for name, contender in rng.sample(others, len(others)):
+            own, after = time_of(contender), time_of(run_base)
+            seconds[name].append((own, 2 * own / (before + after)))
+            seconds[base].append((after, 1.0))
+            before = after
+    return seconds
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return a 95 % interval of the median, by order statistics: the normal approximation of the binomial counts."""
+    ordered, count = sorted(values), len(values)
+    below = max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)))
+    return ordered[below], ordered[count - 1 - below]
+
+
 def measure(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
-    """Return, for each kind of work and each system, the median seconds and the median ratio to BERT's."""
+    """Return, for each kind of work and each system, the median seconds, the median ratio to BERT's, its interval."""
     batch, models = make_batch(options.texts, seed=1).to(options.device), encoders()
     for encoder in models.values():
         encoder.sparse_gradients = True
@@ -87,23 +122,30 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]
         contenders: dict[str, Callable[[], object]] = {
             system: partial(run, work, encoder, batch, options.device) for system, encoder in models.items()
         }
-        take_turns(contenders, 2)
-        seconds = take_turns(contenders, options.rounds, clock)
+        sandwich(contenders, 2, clock)
         results[name] = {
-            system: {
-                "seconds": statistics.median(own),
-                "ratio": statistics.median(one / bert for one, bert in zip(own, seconds["bert"], strict=True)),
-            }
-            for system, own in seconds.items()
+            system: summarize(pairs) for system, pairs in sandwich(contenders, options.rounds, clock).items()
         }
     return results
+
+
+def summarize(pairs: list[tuple[float, float]]) -> dict[str, float]:
+    """Return medians of seconds and ratios, and the interval of the ratio."""
+    seconds, ratios = zip(*pairs, strict=True)
+    low, high = median_interval(ratios)
+    return {
+        "seconds": statistics.median(seconds),
+        "ratio": statistics.median(ratios),
+        "ratio from": low,
+        "ratio to": high,
+    }
 
 
 def main() -> None:
     """Print the ratios, and write all figures."""
     parser = make_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--texts", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--texts", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -111,11 +153,13 @@ def main() -> None:
     configure_malloc()
     results, machine = measure(options), describe_machine(1, options.device)
     dtype, clock = ("bfloat16", "seconds") if options.device == "cuda" else ("float32", "CPU seconds of one thread")
-    setting = f"L4 H768, no dropout, {dtype}, {options.texts} texts, {options.rounds} interleaved rounds, {clock}"
+    setting = f"L4 H768, no dropout, {dtype}, {options.texts} texts, {options.rounds} rounds, {clock}"
     write_json(options.output, {"machine": machine, "commit": commit(), "setting": setting, "results": results})
     print(machine, setting, sep="\n")
     for work, systems in results.items():
-        print(work, *(f"  {name}: {figures['ratio']:.3f} × BERT" for name, figures in systems.items()), sep="\n")
+        print(work)
+        for name, one in systems.items():
+            print(f"  {name}: {one['ratio']:.3f} × BERT ({one['ratio from']:.3f} to {one['ratio to']:.3f})")
 
 
 if __name__ == "__main__":

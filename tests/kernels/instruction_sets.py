@@ -22,6 +22,7 @@ TESTS = (
     "tests/kernels/test_fused_ops.py",
     "tests/kernels/test_attention.py",
     "tests/kernels/test_cross_attention.py",
+    "tests/kernels/test_rotary.py",
     "tests/systems/test_bert_encoder.py",
 )
 # Under the sanitizers also the other native code: LSTMs, the word-piece learner and counter, and word vectors.

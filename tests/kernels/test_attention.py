@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels import native_library, reference
-from bertwright.kernels.attention import attention, biased_attention, cuda_attention
+from bertwright.kernels.attention import attention, biased_attention, cuda_attention, windowed_attention
 from bertwright.kernels.dropout import Dropout
 
 needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no native kernels")
@@ -237,3 +237,63 @@ def test_bias_of_too_few_distances_is_rejected() -> None:
     qkv, cu_seqlens = random_qkv([7], 2, 8)
     with pytest.raises(ValueError, match="a bias of 2 heads up to distance 6"):
         biased_attention(qkv, cu_seqlens, 7, torch.zeros(2, 11), None, 0)
+
+
+# ---- Windows
+
+
+def masked_by_window(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, window: int, dropout: Dropout | None, site: int
+) -> Tensor:
+    """Compute torch's own attention on each sequence alone, with a mask of the window."""
+    contexts = []
+    for first, last in zip(cu_seqlens.tolist(), cu_seqlens.tolist()[1:], strict=False):
+        query, key, value = qkv[first:last].permute(1, 2, 0, 3)
+        position = torch.arange(last - first)
+        near = (position[:, None] - position).abs() <= window
+        contexts.append(F.scaled_dot_product_attention(query, key, value, attn_mask=near).transpose(0, 1))
+    return torch.cat(contexts)
+
+
+def reference_windowed(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, window: int, dropout: Dropout | None, site: int
+) -> Tensor:
+    key = dropout.mask_key(site) if dropout else None
+    return reference.windowed_attention(qkv, cu_seqlens, max_seqlen, window, key)
+
+
+@pytest.mark.parametrize("function", [windowed_attention, reference_windowed])
+@given(LENGTHS, st.integers(1, 40), st.sampled_from([8, 24, 64, 5]))
+@settings(max_examples=30)
+def test_windows_equal_a_mask(function: Callable[..., Tensor], lengths: list[int], window: int, size: int) -> None:
+    qkv, cu_seqlens = random_qkv(lengths, 2, size)
+    arguments = (cu_seqlens, max(lengths), window, None, 0)
+    assert_near(with_gradient(function, qkv, *arguments), with_gradient(masked_by_window, qkv, *arguments))
+
+
+@pytest.mark.parametrize("lengths", [[700, 33], [64, 65, 66, 130, 0]])
+def test_windows_have_the_masks_of_the_reference(lengths: list[int]) -> None:
+    qkv, cu_seqlens = random_qkv(lengths, 2, 16)
+    arguments = (cu_seqlens, max(lengths), 64, Dropout(0.2, 7, 40), 3)
+    assert_near(
+        with_gradient(windowed_attention, qkv, *arguments), with_gradient(reference_windowed, qkv, *arguments), 5e-6
+    )
+
+
+def test_a_window_as_wide_as_the_sequence_hides_nothing() -> None:
+    qkv, cu_seqlens = random_qkv([70, 40], 2, 16)
+    assert torch.equal(windowed_attention(qkv, cu_seqlens, 70, 69, None, 0), attention(qkv, cu_seqlens, 70, None, 0))
+    with pytest.raises(ValueError, match="a window of at least 1 token, got 0"):
+        windowed_attention(qkv, cu_seqlens, 70, 0, None, 0)
+
+
+@needs_native
+@pytest.mark.parametrize("dropout", [None, Dropout(0.1, 5)])
+def test_windows_in_bfloat16_are_close_to_float32(dropout: Dropout | None) -> None:
+    for lengths, window, size in (([200, 31, 513], 33, 32), ([129, 70], 16, 40)):
+        qkv, cu_seqlens = random_qkv(lengths, 2, size)
+        qkv = qkv.bfloat16()
+        arguments = (cu_seqlens, max(lengths), window, dropout, 3)
+        exact = with_gradient(windowed_attention, qkv.float(), *arguments)
+        for got, expected in zip(with_gradient(windowed_attention, qkv, *arguments), exact, strict=True):
+            assert (got.float() - expected).norm() < 2**-8 * expected.norm(), lengths

@@ -51,6 +51,7 @@ SIZES = {
     "intermediate_size": 64,
     "max_position_embeddings": 24,
 }
+MODERNBERT = SIZES | {"num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 0}
 FAMILIES = {
     "distilbert": Family(
         "DistilBert",
@@ -60,10 +61,18 @@ FAMILIES = {
     "electra": Family("Electra", SIZES | {"embedding_size": 16}),
     "electra, embeddings of the hidden size": Family("Electra", SIZES | {"embedding_size": 32}),
     "mpnet": Family("MPNet", SIZES | {"max_position_embeddings": 26}, reads_segments=False),
+    "modernbert": Family("ModernBert", MODERNBERT, reads_segments=False),
+    "modernbert, means and other windows": Family(
+        "ModernBert",
+        MODERNBERT
+        | {"global_attn_every_n_layers": 2, "local_attention": 7, "classifier_pooling": "mean"}
+        | {"hidden_activation": "gelu_pytorch_tanh", "pad_token_id": None},
+        reads_segments=False,
+    ),
     "albert": Family("Albert", SIZES | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2}),
 }
 each_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-each_system = pytest.mark.parametrize("name", ["distilbert", "electra", "albert", "mpnet"])
+each_system = pytest.mark.parametrize("name", ["distilbert", "electra", "albert", "mpnet", "modernbert"])
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
@@ -152,7 +161,12 @@ def test_our_folder_opens_in_transformers_with_the_same_outputs(family: Family, 
     check_equal_states(family, ours.model, again)
     assert again.state_dict().keys() == theirs.state_dict().keys()
     ours_written, given = again.config.to_dict(), theirs.config.to_dict()
-    ignored = {"hidden_act", "_name_or_path", "architectures"}  # one formula has three names; a class with all heads
+    ignored = {
+        "hidden_act",
+        "hidden_activation",
+        "_name_or_path",
+        "architectures",
+    }  # one formula has three names; a class with all heads
     assert {name: ours_written[name] for name in given.keys() - ignored if ours_written[name] != given[name]} == {}
 
 
@@ -238,6 +252,28 @@ def test_a_folder_of_sentence_transformers_gives_its_vectors(name: str, tmp_path
     texts = ["the old bear sees the river .", "a deer", "the bear , the deer and the small forest hears a tall river"]
     found = bertwright.load(tmp_path / "sentences").embed(texts)
     np.testing.assert_allclose(found, theirs.encode(texts), atol=1e-5)
+
+
+def test_mpnet_opens_as_it_was_released(tmp_path: Path) -> None:
+    """The vocabulary of all-mpnet-base-v2 is BERT's with five more tokens, which alone are its special ones."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+
+    others = ["<s>", "<pad>", "</s>", "<unk>"]
+    ids = {word: number for number, word in enumerate([*others, *TOKENIZER.tokens, "<mask>"])}
+    family = FAMILIES["mpnet"]
+    save(family.build("Model", vocab_size=len(ids)), tmp_path / "encoder")
+    transformers.MPNetTokenizer(ids, unk_token="[UNK]").save_pretrained(tmp_path / "encoder")
+    (tmp_path / "encoder" / "vocab.txt").write_text("\n".join(ids) + "\n")
+    transformer = Transformer(str(tmp_path / "encoder"), max_seq_length=16)
+    theirs = SentenceTransformer(modules=[transformer, Pooling(32, "mean"), Normalize()], device="cpu")
+    theirs.save(str(tmp_path / "sentences"))
+    texts = ["The old bear sees the river.", "a <mask> hears", "nothing known [CLS]", ""]
+    ours = bertwright.load(tmp_path / "sentences")
+    np.testing.assert_allclose(ours.embed(texts), theirs.encode(texts), atol=1e-5)
+    ours.save(tmp_path / "again")
+    again = SentenceTransformer(str(tmp_path / "again"), device="cpu").encode(texts)
+    np.testing.assert_allclose(again, theirs.encode(texts), atol=1e-5)
 
 
 # ---- Shared layers

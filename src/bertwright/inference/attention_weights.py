@@ -43,10 +43,13 @@ def compute_attention_weights(encoder: BertEncoder, batch: TokenBatch) -> npt.ND
     hidden = encoder.embed(batch)  # T H
     weights = []
     for layer in encoder.stack():
-        query, key, _ = layer.qkv(hidden).float().unflatten(-1, (3, config.num_heads, config.head_size)).unbind(1)
+        query, key, _ = layer.project(hidden, batch.packing).float().unbind(1)
         scores = torch.einsum("iad,jad->aij", query, key) / math.sqrt(config.head_size)  # A T T
         if (bias := layer.position_bias(len(hidden))) is not None:
             scores = scores + spread_bias(bias, len(hidden), len(hidden))
+        if layer.window is not None:
+            positions = batch.packing.position_ids
+            scores = scores.masked_fill((positions[:, None] - positions).abs() > layer.window, -math.inf)
         if config.is_causal:
             scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
         weights.append(scores.softmax(-1))

@@ -35,7 +35,7 @@ from bertwright.vocabulary.tokenizer import TextTokenizer
 M = TypeVar("M", bound=EncoderModel)
 # Heads that a task's model need not have.
 OF_PRETRAINING = re.compile(
-    r"(\w+\.pooler|cls|lm_head|predictions|sop_classifier|vocab_\w+|(gener|discrimin)ator_\w+)\."
+    r"(\w+\.pooler|cls|lm_head|head|decoder|predictions|sop_classifier|vocab_\w+|(gener|discrimin)ator_\w+)\."
 )
 IN_ENCODER = re.compile(r"adapter|lora_|prefix|prompt", re.IGNORECASE)
 NOT_COMPUTED = " (a layer that bertwright does not compute: merge it into the weights, as peft's merge_and_unload does)"

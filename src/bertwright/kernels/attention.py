@@ -49,9 +49,25 @@ def biased_attention(
     check(fits, "attention: expected a bias of {} heads up to distance {}, got {}", heads, max_seqlen - 1, bias.shape)
     if head_size_vectorizable(qkv.shape[-1]) and use_native(qkv):
         added = bias.float().contiguous()
-        return apply(PackedAttention, cu_seqlens, cu_seqlens, False, mask_key(dropout, site), added, qkv)
+        return apply(PackedAttention, cu_seqlens, cu_seqlens, False, mask_key(dropout, site), 0, added, qkv)
     key = dropout.mask_key(site) if dropout else None
     return reference.attention(*split([qkv]), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, key, False, bias)
+
+
+def windowed_attention(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, window: int, dropout: Dropout | None, site: int
+) -> Tensor:
+    """Compute softmax(Q·Kᵀ/√D)·V over the keys up to `window` tokens before and behind each query, T 3 A D → T A D.
+
+    Time and memory grow with T · window. On a GPU the reference implementation runs.
+    """
+    check(window > 0, "attention: expected a window of at least 1 token, got {}", window)
+    if max_seqlen <= window + 1:  # each query sees all keys
+        return attention(qkv, cu_seqlens, max_seqlen, dropout, site)
+    if head_size_vectorizable(qkv.shape[-1]) and use_native(qkv):
+        return apply(PackedAttention, cu_seqlens, cu_seqlens, False, mask_key(dropout, site), window, None, qkv)
+    key = dropout.mask_key(site) if dropout else None
+    return reference.windowed_attention(qkv, cu_seqlens, max_seqlen, window, key)
 
 
 def cross_attention(
@@ -96,7 +112,7 @@ def _attend(
     if vectors and first.device.type == "cuda" and _cuda_supports(first):
         return cuda_attention(split(operands), sequences, dropout, site, causal)
     if vectors and use_native(*operands):
-        return apply(PackedAttention, *sequences[:2], causal, mask_key(dropout, site), None, *operands)
+        return apply(PackedAttention, *sequences[:2], causal, mask_key(dropout, site), 0, None, *operands)
     q, k, v = split(operands)
     return reference.attention(q, k, v, *sequences, dropout.mask_key(site) if dropout else None, causal)
 
@@ -157,6 +173,7 @@ class AttentionArgs(NamedTuple):
     causal: bool
     bias: Tensor | None  # A (2 reach + 1) float32, added to the scores by the distance of key and query
     reach: int
+    window: int  # number of keys before and behind its own position that a query attends to; 0: all keys
 
 
 class PackedAttention(torch.autograd.Function):
@@ -169,6 +186,7 @@ class PackedAttention(torch.autograd.Function):
         cu_seqlens_kv: Tensor,
         causal: bool,
         key: MaskKey,
+        window: int,
         bias: Tensor | None,
         *operands: Tensor,
     ) -> Tensor:
@@ -179,10 +197,10 @@ class PackedAttention(torch.autograd.Function):
             check(operand.is_contiguous(), "attention: expected contiguous operands, got strides {}", operand.stride())
         check_sequences(cu_seqlens_q, queries)
         check_sequences(cu_seqlens_kv, len(stacked))
-        args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, causal, bias)
+        args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, causal, bias, window)
         out, lse = stacked.new_empty(queries, args.heads, args.head_size), new_float32(queries, args.heads)
         call("attention", stacked.dtype, args, key, out, lse)
-        ctx.causal, ctx.mask_key = causal, key
+        ctx.causal, ctx.mask_key, ctx.window = causal, key, window
         ctx.save_for_backward(out, lse, cu_seqlens_q, cu_seqlens_kv, bias, *operands)
         return out
 
@@ -190,17 +208,22 @@ class PackedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         out, lse, cu_seqlens_q, cu_seqlens_kv, bias, *operands = ctx.saved_tensors
-        args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, ctx.causal, bias)
+        args = attention_args(operands, cu_seqlens_q, cu_seqlens_kv, ctx.causal, bias, ctx.window)
         gradients = [torch.empty_like(operand) for operand in operands]
         # A part for each sequence: the sum over them has the same order for any number of threads.
         dbias = None if bias is None else bias.new_zeros(args.sequences, *bias.shape)
         results = (gradients[0], gradients[-1], dbias)
         call("attention_backward", out.dtype, args, ctx.mask_key, out, lse, dout.contiguous(), *results)
-        return None, None, None, None, None if dbias is None else dbias.sum(0), *gradients
+        return None, None, None, None, None, None if dbias is None else dbias.sum(0), *gradients
 
 
 def attention_args(
-    operands: Sequence[Tensor], cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, causal: bool, bias: Tensor | None
+    operands: Sequence[Tensor],
+    cu_seqlens_q: Tensor,
+    cu_seqlens_kv: Tensor,
+    causal: bool,
+    bias: Tensor | None,
+    window: int = 0,
 ) -> AttentionArgs:
     """Collect the arguments of both native passes; `operands`: qkv, or q and kv."""
     q, kv = operands[0], operands[-1]
@@ -208,7 +231,7 @@ def attention_args(
     parts_q, sequences = parts if q is kv else 1, len(cu_seqlens_q) - 1
     reach = 0 if bias is None else bias.shape[1] // 2
     return AttentionArgs(
-        q, kv, parts_q, parts, cu_seqlens_q, cu_seqlens_kv, sequences, heads, size, causal, bias, reach
+        q, kv, parts_q, parts, cu_seqlens_q, cu_seqlens_kv, sequences, heads, size, causal, bias, reach, window
     )
 
 

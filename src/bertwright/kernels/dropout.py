@@ -93,13 +93,13 @@ def lowbias32(words: Tensor) -> Tensor:
     return words ^ (words >> 16)
 
 
-def keep_mask(key: MaskKey, rows: Tensor, columns: int) -> Tensor:
-    """Compute which elements stay: R × columns bool, for R rows given by their indices (int64)."""
+def keep_mask(key: MaskKey, rows: Tensor, columns: int, first: int = 0) -> Tensor:
+    """Compute which elements stay: R × columns bool, for R rows given by their indices (int64), from column `first`."""
     low, high = rows & WORD, rows >> 32
     # Two words per row: with one, rows whose words are close would have shifted copies of one mask.
     row0 = lowbias32(low ^ ((key.key0 + high * GOLDEN) & WORD))
     row1 = lowbias32((low + key.key1 + high) & WORD)
-    words = (row0[:, None] + torch.arange(columns, device=rows.device) * GOLDEN) & WORD
+    words = (row0[:, None] + torch.arange(first, first + columns, device=rows.device) * GOLDEN) & WORD
     words = ((words ^ (words >> 16)) * 0x7FEB352D & WORD) ^ row1[:, None]
     words = (words ^ (words >> 15)) * 0x846CA68B & WORD
     return (words ^ (words >> 16)) >= key.threshold

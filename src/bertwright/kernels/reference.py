@@ -137,7 +137,7 @@ def attention(
 
     `bias`: as in `attention.biased_attention`.
     """
-    heads, head_size = q.shape[1:]
+    head_size = q.shape[-1]
     token, real_queries = pad(cu_seqlens_q, max_seqlen_q, len(q))  # B Sq
     key_token, real_keys = pad(cu_seqlens_kv, max_seqlen_kv, len(k))  # B Skv
     query = q[token].transpose(1, 2).float()  # B A Sq D
@@ -150,14 +150,51 @@ def attention(
         positions, key_positions = (torch.arange(size, device=q.device) for size in scores.shape[2:])
         offsets = cu_seqlens_kv.diff() - cu_seqlens_q.diff()
         visible = visible & (key_positions <= positions[:, None] + offsets[:, None, None, None])
-    weights = scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1)
-    weights = weights.masked_fill(~visible, 0.0)  # also for a query without keys
-    if mask_key is not None:
-        rows = (mask_key.first_token + token[:, None, :]) * heads + torch.arange(heads, device=q.device)[:, None]
-        mask = keep_mask(mask_key, rows.flatten(), max_seqlen_kv).view_as(weights)
-        weights = torch.where(mask, weights * mask_key.scale, 0.0)
+    weights = attention_weights(scores, visible, token, mask_key)
     context: Tensor = (weights @ value).transpose(1, 2)[real_queries]  # Tq A D: sequences lie end to end in both
     return context.to(q.dtype)
+
+
+def attention_weights(
+    scores: Tensor, visible: Tensor, token: Tensor, mask_key: MaskKey | None, first_key: int = 0
+) -> Tensor:
+    """Compute the softmax of scores B A Sq Skv over the visible keys, and apply dropout.
+
+    `token`: B Sq, index of each query in the batch; `first_key`: position of the first key.
+    """
+    weights = scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1)
+    weights = weights.masked_fill(~visible, 0.0)  # also for a query without keys
+    if mask_key is None:
+        return weights
+    heads = scores.shape[1]
+    rows = (mask_key.first_token + token[:, None, :]) * heads + torch.arange(heads, device=scores.device)[:, None]
+    mask = keep_mask(mask_key, rows.flatten(), scores.shape[-1], first_key).view_as(weights)
+    return torch.where(mask, weights * mask_key.scale, 0.0)
+
+
+def windowed_attention(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, window: int, mask_key: MaskKey | None
+) -> Tensor:
+    """Compute softmax attention over the keys up to `window` tokens away, T 3 A D → T A D, by blocks of queries."""
+    token, real = pad(cu_seqlens, max_seqlen, len(qkv))  # B S
+    query, key, value = qkv[token].permute(2, 0, 3, 1, 4).float()  # each B A S D
+    position, contexts = torch.arange(max_seqlen, device=qkv.device), []
+    for first in range(0, max_seqlen, window):
+        queries, first_key = slice(first, first + window), max(first - window, 0)
+        keys = slice(first_key, first + 2 * window)
+        near = (position[queries, None] - position[keys]).abs() <= window
+        scores = query[:, :, queries] @ key[:, :, keys].mT * qkv.shape[-1] ** -0.5
+        visible = near & real[:, None, None, keys]
+        contexts.append(attention_weights(scores, visible, token[:, queries], mask_key, first_key) @ value[:, :, keys])
+    return torch.cat(contexts, 2).transpose(1, 2)[real].to(qkv.dtype)
+
+
+def rotate(qkv: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Turn queries and keys by the angles of each token, T × D / 2: T 3 A D → T 3 A D."""
+    first, second = qkv[:, :2].float().chunk(2, -1)
+    cos, sin = cosines[:, None, None], sines[:, None, None]
+    turned = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    return torch.cat([turned.to(qkv.dtype), qkv[:, 2:]], 1)
 
 
 def spread_bias(bias: Tensor, queries: int, keys: int) -> Tensor:

@@ -52,9 +52,9 @@ class ModelSettings:
     num_heads: int | None = None
     """Attention heads, instead of the named size's."""
     intermediate_size: int | None = None
-    """Feed-forward size, instead of four times the hidden size."""
+    """Feed-forward size, instead of four times the hidden size, or the architecture's multiple of it."""
     max_positions: int | None = None
-    """Length of the longest sequence that the model can read; unset: 512 (paper)."""
+    """Length of the longest sequence that the model can read; unset: 512 (paper), or the architecture's."""
     hidden_dropout: float | None = None
     """Dropout of embeddings and sub-layer outputs; unset: as in --init, else 0.1 (paper, A.2)."""
     attention_dropout: float | None = None
@@ -91,7 +91,7 @@ class ModelSettings:
 
     def config_of(self, kind: type[C], vocab_size: int, **fixed: bool) -> C:
         """Return a new model's configuration of a class like BERT's; `fixed`: fields that are no settings."""
-        intermediate = {} if self.hidden_size is None else {"intermediate_size": 4 * self.hidden_size}
+        intermediate = {} if self.hidden_size is None else {"intermediate_size": round(kind.RATIO * self.hidden_size)}
         given = intermediate | self._collect_given(*NEW_MODEL) | self.dropouts
         config = kind.from_size(self.size or "base", vocab_size, **fixed, **given)
         if self.initializer_range is not None:

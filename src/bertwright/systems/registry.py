@@ -28,6 +28,7 @@ SYSTEMS: dict[str, str] = {
     "albert": "bertwright.systems.albert.defaults:ALBERT",
     "mpnet": "bertwright.systems.mpnet.defaults:MPNET",
     "roberta": "bertwright.systems.roberta.defaults:ROBERTA",
+    "modernbert": "bertwright.systems.modernbert.defaults:MODERNBERT",
     "gpt": "bertwright.systems.gpt.defaults:GPT",
     "elmo": "bertwright.systems.elmo.defaults:ELMO",
     "ulmfit": "bertwright.systems.ulmfit.defaults:ULMFIT",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
@@ -66,7 +67,9 @@ def is_berts(folder: Path) -> bool:
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(vocab, dict | list):
         return True
-    is_other = isinstance(vocab, list) or model.get("type") in ("BPE", "WordLevel")
+    ends = json.dumps(description.get("post_processor"))  # MPNet has BERT's tokens, too, but none of them at the ends
+    names_others = ('"cls"' in ends or '"special_tokens"' in ends) and '"[CLS]"' not in ends
+    is_other = names_others or isinstance(vocab, list) or model.get("type") in ("BPE", "WordLevel")
     return not is_other and not {"[CLS]", "[SEP]"}.isdisjoint(vocab)
 
 

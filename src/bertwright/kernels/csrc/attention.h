@@ -19,6 +19,8 @@ struct Float32Gemm {
     static constexpr int64_t pad_depth(int64_t n) { return n; }
     static constexpr int64_t pad_columns(int64_t n) { return round_up(n, PANEL); }
     static constexpr int64_t panel_size(int64_t depth, int64_t columns) { return depth * pad_columns(columns); }
+    static constexpr int64_t row_offset(int64_t row) { return row * PANEL; }
+    static constexpr int64_t ALIGNMENT = PANEL;  // of the first key of a block of queries
     static constexpr int64_t BLOCK = BLOCK_ROWS, MIN_BLOCKS = 2, MAX_BLOCKS = 10;
     static float query_scale(int64_t size) { return 1.0f / std::sqrt((float)size); }
     static constexpr float score_scale(int64_t) { return 1.0f; }
@@ -66,6 +68,8 @@ struct Bf16Gemm {
     static constexpr int64_t panel_size(int64_t depth, int64_t columns) {
         return panel_words(pad_depth(depth), pad_columns(columns));
     }
+    static constexpr int64_t row_offset(int64_t row) { return row / 2 * PANEL_WORDS; }
+    static constexpr int64_t ALIGNMENT = TILE;
     static constexpr int64_t BLOCK = TILE, MIN_BLOCKS = 1, MAX_BLOCKS = 4;
     static constexpr float query_scale(int64_t) { return 1.0f; }
     static float score_scale(int64_t size) { return 1.0f / std::sqrt((float)size); }
@@ -120,13 +124,18 @@ struct Bf16Gemm {
     X(const void*, q) X(const void*, kv) X(int64_t, parts_q) X(int64_t, parts_kv)                     \
     X(const int32_t*, cu_seqlens_q) X(const int32_t*, cu_seqlens_kv) X(int64_t, sequences)            \
     X(int64_t, heads) X(int64_t, head_size) X(int64_t, causal)                                        \
-    X(const float*, bias) X(int64_t, reach)
+    X(const float*, bias) X(int64_t, reach) X(int64_t, window)
 struct AttentionArgs {
     ATTENTION_ARGS(DECLARE_FIELD)
     int64_t width() const { return heads * head_size; }
     int64_t stride_q() const { return parts_q * width(); }  // from one token to the next
     int64_t stride_kv() const { return parts_kv * width(); }
     int64_t distances() const { return 2 * reach + 1; }  // numbers per head in `bias`
+};
+
+// The keys that are seen: from `first` to before `last`.
+struct KeyRange {
+    int64_t first, last;
 };
 
 // One head of one sequence, whose m queries and n keys begin at these rows.
@@ -139,9 +148,14 @@ struct Head {
     }
     // The row in tensors with one number per query and head, and in dropout's masks.
     int64_t row(const AttentionArgs& args, int64_t query) const { return (first_query + query) * args.heads + index; }
-    // The number of keys that a query attends to; causal: the last query attends to all keys.
-    int64_t visible(const AttentionArgs& args, int64_t query) const {
-        return args.causal ? std::clamp<int64_t>(n - m + query + 1, 0, n) : n;
+    // The keys that a query attends to; causal: the last query attends to all keys.
+    KeyRange visible(const AttentionArgs& args, int64_t query) const {
+        if (args.window) return {std::max<int64_t>(query - args.window, 0), std::min(query + args.window + 1, n)};
+        return {0, args.causal ? std::clamp<int64_t>(n - m + query + 1, 0, n) : n};
+    }
+    // The keys that at least one query of a block attends to, from a whole panel or tile on.
+    KeyRange visible(const AttentionArgs& args, int64_t query, int64_t rows, int64_t alignment) const {
+        return {visible(args, query).first / alignment * alignment, visible(args, query + rows - 1).last};
     }
 };
 
@@ -263,16 +277,23 @@ struct SoftmaxSums {
     float log() const { return top + std::log(total); }
 };
 
-// A row of scores in units of 1 / scale, the first `columns` real, → dropped-out e^(score - top).
+// Hide the scores of keys that a query does not attend to, among those of its block.
+INLINE void hide(float* s, KeyRange seen, KeyRange block) {
+    for (int64_t c = block.first; c < seen.first; c++) s[c] = -INFINITY;
+    for (int64_t c = seen.last; c < block.last; c++) s[c] = -INFINITY;
+}
+
+// A row of a block's scores in units of 1 / scale, some of them seen → dropped-out e^(score - top).
 template <class E>
-INLINE SoftmaxSums softmax_row(float* s, int64_t columns, int64_t width, float scale, const RowMask& mask, E* weights) {
-    for (int64_t c = columns; c < width; c++) s[c] = -INFINITY;
-    FloatVec best = broadcast(columns ? -INFINITY : 0.0f);  // without columns all weights are 0
-    for (int64_t c = 0; c < width; c += W) best = max(best, load(s + c));
+INLINE SoftmaxSums softmax_row(float* s, KeyRange seen, KeyRange block, float scale, const RowMask& mask, E* weights) {
+    hide(s, seen, block);
+    const bool any = seen.first < seen.last;
+    FloatVec best = broadcast(any ? -INFINITY : 0.0f);  // without keys all weights are 0
+    for (int64_t c = block.first; c < block.last; c += W) best = max(best, load(s + c));
     const float top = reduce_max(best) * scale;
     FloatVec total{};
     const auto write = [&](auto drops) {
-        for (int64_t c = 0; c < width; c += W) {
+        for (int64_t c = block.first; c < block.last; c += W) {
             const FloatVec e = exp(load(s + c) * scale - top);
             total += e;
             if constexpr (drops) store(weights + c, mask.apply(e, c));
@@ -281,17 +302,17 @@ INLINE SoftmaxSums softmax_row(float* s, int64_t columns, int64_t width, float s
     };
     if (mask.threshold) write(std::true_type{});
     else write(std::false_type{});
-    return {top, columns ? reduce_add(total) : 1.0f};
+    return {top, any ? reduce_add(total) : 1.0f};
 }
 
 // From a row of scores and of dP, the gradient of the dropped-out weights: these weights, and the gradient of the
 // scores, P ∘ (dropout(dP) - delta).
 template <class E>
-INLINE void score_gradients(float* s, const float* dp, int64_t columns, int64_t width, float scale, float lse,
-                            float delta, const RowMask& mask, E* weights, E* dscores) {
-    for (int64_t c = columns; c < width; c++) s[c] = -INFINITY;
+INLINE void score_gradients(float* s, const float* dp, KeyRange seen, KeyRange block, float scale, float lse, float delta,
+                            const RowMask& mask, E* weights, E* dscores) {
+    hide(s, seen, block);
     const auto write = [&](auto drops) {
-        for (int64_t c = 0; c < width; c += W) {
+        for (int64_t c = block.first; c < block.last; c += W) {
             const FloatVec p = exp(load(s + c) * scale - lse);
             FloatVec dropped = p, g = load(dp + c);
             if constexpr (drops) {
@@ -334,25 +355,27 @@ static void forward_head(const AttentionArgs& args, const MaskKey& key, const He
     const auto values = Gemm::stage(from.v, stride_kv, n, D, b.staging);
     pack_b(values.rows, values.stride, depth_n, D, b.values);
     for (int64_t start = 0; start < head.m; start += b.block) {
-        const int64_t rows = std::min(b.block, head.m - start), seen = head.visible(args, start + rows - 1);
-        const int64_t padded_rows = Gemm::pad_rows(rows), width = Gemm::pad_columns(seen);
+        const int64_t rows = std::min(b.block, head.m - start), padded_rows = Gemm::pad_rows(rows);
+        const auto [first, seen] = head.visible(args, start, rows, Gemm::ALIGNMENT);
+        const KeyRange block{first, Gemm::pad_columns(seen)};
         Gemm::load_rows(from.q + start * stride_q, stride_q, rows, D, Gemm::query_scale(D), b.queries);
-        Gemm::template multiply<false>(b.queries, b.depth, b.keys_t, padded_rows, b.depth, width, b.depth, b.scores,
-                                       b.score_stride);
+        Gemm::template multiply<false>(b.queries, b.depth, b.keys_t + Gemm::panel_size(D, first), padded_rows, b.depth,
+                                       block.last - first, b.depth, b.scores + first, b.score_stride);
         for (int64_t i = 0; i < rows; i++) {
             const int64_t row = head.row(args, start + i);
             const RowMask mask(key, key.first_token * args.heads + row);
             prefetch_for_write(out + row * D, D);
             prefetch_next_head(args, head, from, start + i);
             add_bias(args, head, start + i, scale, b.scores + i * b.score_stride);
-            const SoftmaxSums sums = softmax_row(b.scores + i * b.score_stride, head.visible(args, start + i), width,
+            const SoftmaxSums sums = softmax_row(b.scores + i * b.score_stride, head.visible(args, start + i), block,
                                                  scale, mask, b.weights + i * b.weight_stride);
             lse[row] = sums.log();
             b.totals[i] = sums.total;
         }
-        Gemm::zero_padding(b.weights, b.weight_stride, rows, width);
-        Gemm::template multiply<false>(b.weights, b.weight_stride, b.values, padded_rows, Gemm::pad_depth(seen),
-                                       b.columns, depth_n, b.context, b.columns);
+        Gemm::zero_padding(b.weights, b.weight_stride, rows, block.last);
+        Gemm::template multiply<false>(b.weights + first, b.weight_stride, b.values + Gemm::row_offset(first),
+                                       padded_rows, Gemm::pad_depth(seen) - first, b.columns, depth_n, b.context,
+                                       b.columns);
         for (int64_t i = 0; i < rows; i++)
             write_rows(b.context + i * b.columns, b.columns, 1, D, 1.0f / b.totals[i],
                        out + head.row(args, start + i) * D, H);
@@ -385,15 +408,17 @@ static void backward_head(const AttentionArgs& args, const MaskKey& key, const H
     std::fill(b.dkeys, b.dkeys + Gemm::pad_rows(n) * b.columns, 0.0f);
     std::fill(b.dvalues, b.dvalues + Gemm::pad_rows(n) * b.columns, 0.0f);
     for (int64_t start = 0; start < head.m; start += b.block) {
-        const int64_t rows = std::min(b.block, head.m - start), seen = head.visible(args, start + rows - 1);
-        const int64_t padded_rows = Gemm::pad_rows(rows), width = Gemm::pad_columns(seen);
-        const int64_t padded_keys = Gemm::pad_rows(seen), depth_rows = Gemm::pad_depth(rows);
+        const int64_t rows = std::min(b.block, head.m - start), padded_rows = Gemm::pad_rows(rows);
+        const auto [first, seen] = head.visible(args, start, rows, Gemm::ALIGNMENT);
+        const KeyRange block{first, Gemm::pad_columns(seen)};
+        const int64_t width = block.last - first, panels = Gemm::panel_size(D, first);
+        const int64_t padded_keys = Gemm::pad_rows(seen) - first, depth_rows = Gemm::pad_depth(rows);
         Gemm::load_rows(from.q + start * stride_q, stride_q, rows, D, Gemm::query_scale(D), b.queries);
         Gemm::load_rows(pass.dout + head.row(args, start) * D, H, rows, D, 1.0f, b.douts);
-        Gemm::template multiply<false>(b.queries, b.depth, b.keys_t, padded_rows, b.depth, width, b.depth, b.scores,
-                                       b.score_stride);
-        Gemm::template multiply<false>(b.douts, b.depth, b.values_t, padded_rows, b.depth, width, b.depth, b.dweights,
-                                       b.score_stride);
+        Gemm::template multiply<false>(b.queries, b.depth, b.keys_t + panels, padded_rows, b.depth, width, b.depth,
+                                       b.scores + first, b.score_stride);
+        Gemm::template multiply<false>(b.douts, b.depth, b.values_t + panels, padded_rows, b.depth, width, b.depth,
+                                       b.dweights + first, b.score_stride);
         for (int64_t i = 0; i < rows; i++) {
             const int64_t row = head.row(args, start + i);
             prefetch_gradients(args, head, to, start + i);
@@ -404,7 +429,7 @@ static void backward_head(const AttentionArgs& args, const MaskKey& key, const H
             }
             add_bias(args, head, start + i, scale, b.scores + i * b.score_stride);
             score_gradients(b.scores + i * b.score_stride, b.dweights + i * b.score_stride,
-                            head.visible(args, start + i), width, scale, pass.lse[row],
+                            head.visible(args, start + i), block, scale, pass.lse[row],
                             dot(b.douts + i * b.depth, pass.out + row * D, D),
                             RowMask(key, key.first_token * args.heads + row), b.weights + i * b.weight_stride,
                             b.dscores + i * b.weight_stride);
@@ -416,16 +441,17 @@ static void backward_head(const AttentionArgs& args, const MaskKey& key, const H
                 });
             }
         }
-        Gemm::zero_padding(b.weights, b.weight_stride, rows, width);
-        Gemm::zero_padding(b.dscores, b.weight_stride, rows, width);
+        Gemm::zero_padding(b.weights, b.weight_stride, rows, block.last);
+        Gemm::zero_padding(b.dscores, b.weight_stride, rows, block.last);
         pack_b(b.douts, b.depth, depth_rows, D, b.rows);
-        Gemm::multiply_tn_add(b.weights, b.weight_stride, b.rows, padded_keys, depth_rows, b.columns, b.dvalues,
-                              b.columns, b.transposed, b.transposed_stride);
+        Gemm::multiply_tn_add(b.weights + first, b.weight_stride, b.rows, padded_keys, depth_rows, b.columns,
+                              b.dvalues + first * b.columns, b.columns, b.transposed, b.transposed_stride);
         pack_b(b.queries, b.depth, depth_rows, D, b.rows);
-        Gemm::multiply_tn_add(b.dscores, b.weight_stride, b.rows, padded_keys, depth_rows, b.columns, b.dkeys,
-                              b.columns, b.transposed, b.transposed_stride);
-        Gemm::template multiply<false>(b.dscores, b.weight_stride, b.keys, padded_rows, Gemm::pad_depth(seen),
-                                       b.columns, depth_n, b.dquery, b.columns);
+        Gemm::multiply_tn_add(b.dscores + first, b.weight_stride, b.rows, padded_keys, depth_rows, b.columns,
+                              b.dkeys + first * b.columns, b.columns, b.transposed, b.transposed_stride);
+        Gemm::template multiply<false>(b.dscores + first, b.weight_stride, b.keys + Gemm::row_offset(first),
+                                       padded_rows, Gemm::pad_depth(seen) - first, b.columns, depth_n, b.dquery,
+                                       b.columns);
         write_rows(b.dquery, b.columns, rows, D, Gemm::query_scale(D) * scale, to.q + start * stride_q,
                    stride_q);
     }

@@ -111,7 +111,7 @@ struct Layer {
     AttentionArgs attention() const {
         const int64_t H = shape.H, heads = args.num_heads;
         return {saved.qkv, saved.qkv, 3,         3,          args.cu_seqlens, args.cu_seqlens, args.sequences,
-                heads,     H / heads, args.causal, nullptr,   0};
+                heads,     H / heads, args.causal, nullptr,   0,          0};
     }
 };
 

@@ -8,6 +8,7 @@
 #include "gelu.h"
 #include "lstm.h"
 #include "out_of_memory.h"
+#include "rotary.h"
 #include "word_vectors.h"
 
 constexpr int64_t OUT_OF_MEMORY = 1;
@@ -48,6 +49,15 @@ int64_t bias_gelu_backward(int64_t dtype, int64_t tanh, const void* x, const flo
             using T = decltype(number);
             ::bias_gelu_backward<T, tanh>((const T*)x, bias, (const T*)dy, (T*)dx, dbias, rows, columns, threads);
         });
+    });
+}
+
+// x and y: T 3 A D; cosines and sines: positions × D / 2; `direction`: 1, or -1 to turn back.
+int64_t rotate(int64_t dtype, const void* x, const float* cosines, const float* sines, const int64_t* positions,
+               double direction, void* y, int64_t tokens, int64_t heads, int64_t size, int64_t threads) {
+    return with_dtype(dtype, [&](auto number) {
+        using T = decltype(number);
+        ::rotate((const T*)x, cosines, sines, positions, (float)direction, (T*)y, tokens, heads, size, threads);
     });
 }
 
@@ -242,6 +252,7 @@ extern "C" const char* describe_interface() {
         DESCRIBE_STRUCTURE(MaskKey, MASK_KEY) + DESCRIBE_STRUCTURE(AdamStep, ADAM_STEP) +
         DESCRIBE_STRUCTURE(AttentionArgs, ATTENTION_ARGS) + DESCRIBE_STRUCTURE(SkipGramArgs, SKIP_GRAM_ARGS) +
         DESCRIBE_STRUCTURE(GloveArgs, GLOVE_ARGS) + FUNCTION(skip_gram) + FUNCTION(glove) + FUNCTION(bias_gelu) + FUNCTION(bias_gelu_backward) +
+        FUNCTION(rotate) +
         FUNCTION(dropout) + FUNCTION(add_dropout_norm) + FUNCTION(add_dropout_norm_backward) + FUNCTION(embed_norm) +
         FUNCTION(embed_norm_backward) + FUNCTION(add_rows) + FUNCTION(attention) + FUNCTION(attention_backward) +
         FUNCTION(cross_entropy) + FUNCTION(adamw) + FUNCTION(adamw_rows) + FUNCTION(square_sum) + FUNCTION(transpose)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,11 @@ Activation = Literal["gelu", "gelu_tanh", "relu"]
 @dataclass(frozen=True)
 class BertConfig:
     """Sizes and constants of a BERT, checked on construction."""
+
+    SIZES: ClassVar[Mapping[str, Mapping[str, Any]]] = SIZES
+    """Sizes by name."""
+    RATIO: ClassVar[float] = 4
+    """The feed-forward size of a new model as a multiple of its hidden size."""
 
     vocab_size: int
     """Number of tokens in the vocabulary, V (paper: 30,000; released: 30,522 uncased, 28,996 cased)."""
@@ -47,8 +52,8 @@ class BertConfig:
     """Added to the variance in LayerNorm (Google's code)."""
     initializer_range: float = 0.02
     """σ of the truncated normal distribution of the initial weights (Google's code)."""
-    pad_token_id: int = 0
-    """Written into config.json for other software; bertwright never pads."""
+    pad_token_id: int | None = 0
+    """Written into config.json for other software; bertwright never pads. None: not known."""
     is_causal: bool = False
     """True if tokens attend to themselves and earlier tokens only (paper, section 5.1: the LTR ablation)."""
     is_reversed: bool = False
@@ -69,7 +74,7 @@ class BertConfig:
         check_choice(self, "activation")
         if self.is_reversed and not self.is_causal:
             raise ValueError("is_reversed = True: expected is_causal = True; other models read in both directions")
-        if not 0 <= self.pad_token_id < self.vocab_size:
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id = {self.pad_token_id}: expected an id below vocab_size = {self.vocab_size}")
 
     def __str__(self) -> str:
@@ -82,9 +87,9 @@ class BertConfig:
         >>> str(BertConfig.from_size("mini", vocab_size=30_522, max_positions=128))
         'L4 H256 A4'
         """
-        if size not in SIZES:
-            raise ValueError(f"model size {size!r}: expected one of {', '.join(SIZES)}")
-        return cls(vocab_size=vocab_size, **(SIZES[size] | changes))
+        if size not in cls.SIZES:
+            raise ValueError(f"model size {size!r}: expected one of {', '.join(cls.SIZES)}")
+        return cls(vocab_size=vocab_size, **{**cls.SIZES[size], **changes})
 
     def with_dropout(self, rate: float) -> Self:
         return replace(self, hidden_dropout=rate, attention_dropout=rate)

@@ -62,6 +62,9 @@ class Embeddings(nn.Module):
 class Layer(nn.Module):
     """Self-attention, then feed-forward; each followed by dropout, the residual and LayerNorm (post-LN)."""
 
+    window: int | None = None
+    """Distance in tokens up to which tokens attend to each other; None: any."""
+
     def __init__(self, config: BertConfig, number: int) -> None:
         super().__init__()
         self.config = config
@@ -86,7 +89,7 @@ class Layer(nn.Module):
         config, site = self.config, self.first_site
         attention_dropout, output_dropout = self.make_dropouts(packing, positions)
 
-        qkv = self.qkv(hidden).unflatten(-1, (3, config.num_heads, config.head_size))  # T 3 A D
+        qkv = self.project(hidden, packing)  # T 3 A D
         bounds, bias = (packing.cu_seqlens, packing.max_seqlen), self.position_bias(packing.max_seqlen)
         if bias is None:
             context = attention(qkv, *bounds, attention_dropout, site, config.is_causal)  # T A D
@@ -96,6 +99,11 @@ class Layer(nn.Module):
         if positions is not None:  # from here on tokens do not interact: T becomes R
             context, hidden = context[positions], hidden[positions]
         return self.transform(context, hidden, output_dropout)
+
+    def project(self, hidden: Tensor, packing: Packing) -> Tensor:
+        """Compute queries, keys and values from the layer's input, T × H → T 3 A D."""
+        qkv: Tensor = self.qkv(hidden).unflatten(-1, (3, self.config.num_heads, self.config.head_size))
+        return qkv
 
     def position_bias(self, length: int) -> Tensor | None:
         """Return the bias of `biased_attention` for sequences of this length, A × (2 length - 1); None: no bias."""

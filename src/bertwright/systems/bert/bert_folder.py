@@ -121,7 +121,7 @@ class BertArchitecture(Architecture):
         elif config.is_causal and head is not None and head.reads_sequence_state:
             values["model_type"] = READS_LAST
         if config.activation == "gelu_tanh":
-            values["hidden_act"] = self.TANH_GELU[0]
+            values[next(field for field, name, _ in self.CONFIG_FIELDS if name == "activation")] = self.TANH_GELU[0]
         return values
 
     def file_names(self, name: str, kind: str = "") -> tuple[str, ...]:

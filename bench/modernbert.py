@@ -1,0 +1,152 @@
+"""Measure ModernBERT beside `transformers` with sdpa, and the memory of 8,192 tokens.
+
+Both have the same weights in the shape of ModernBERT-base with 6 of its 22 layers (the share of layers with windows is
+the same). Texts of several lengths: states alone, and states with the gradients of all weights. `transformers` reads
+each set in its fastest way, which a first round chooses: one text at a time, so without padding, or padded batches of
+texts of similar length. The contenders take turns; a ratio is that within a round. The memory is the peak of a process
+of its own that reads one text of 8,192 tokens with all 22 layers.
+
+    python bench/modernbert.py [--rounds 5] [--output FILE]
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertwright.base.files import write_json
+from bertwright.kernels.cpu import configure_malloc
+from bertwright.models.packing import pack
+from bertwright.systems.modernbert.modernbert import ModernBertConfig, ModernBertEncoder
+from bertwright.systems.modernbert.modernbert_folder import MODERNBERT
+from environment import commit, describe_machine, make_parser, take_turns, use_threads
+
+LAYERS, VOCABULARY = 6, 30_000
+RESULTS = Path(__file__).parent / "results" / "modernbert.json"
+MEMORY = "memory"  # the argument with which the script starts itself
+BATCH_SIZES = (1, 4, 8)
+Texts = list[np.ndarray]
+
+
+def make_texts(name: str) -> Texts:
+    """Return random tokens of a set of lengths."""
+    rng = np.random.default_rng(1)
+    ranges = {"16 to 128": (16, 129, 8), "16 to 512": (16, 513, 4)}
+    lengths = rng.integers(*ranges[name]) if name in ranges else [int(name.replace(",", ""))]
+    return [rng.integers(5, VOCABULARY, length) for length in lengths]
+
+
+def build() -> tuple[ModernBertEncoder, Any]:
+    """Return our encoder, and the model of `transformers` with its weights."""
+    import transformers
+
+    ours = ModernBertEncoder(ModernBertConfig(VOCABULARY, num_layers=LAYERS)).eval()
+    config = transformers.ModernBertConfig(**MODERNBERT.format_config(ours.config) | {"pad_token_id": 0})
+    config._attn_implementation = "sdpa"
+    theirs = transformers.ModernBertModel(config).eval()
+    named = {f"encoder.{name}": tensor for name, tensor in ours.state_dict().items()}
+    theirs.load_state_dict({MODERNBERT.file_names(n)[0].removeprefix("model."): t for n, t in named.items()})
+    return ours, theirs
+
+
+def pad(texts: Texts) -> dict[str, torch.Tensor]:
+    """Pad texts to the longest; one text, or texts of one length, need no mask."""
+    longest = max(map(len, texts))
+    ids = torch.tensor(np.stack([np.pad(text, (0, longest - len(text))) for text in texts]))
+    lengths = torch.tensor([len(text) for text in texts])
+    mask = (torch.arange(longest) < lengths[:, None]).long()
+    return {"input_ids": ids} if bool(mask.all()) else {"input_ids": ids, "attention_mask": mask}
+
+
+def run(model: Any, inputs: list[Any], trains: bool) -> None:
+    """Compute the states of all inputs and, if `trains`, the gradients of their mean square."""
+    if not trains:
+        with torch.inference_mode():
+            for one in inputs:
+                model(**one) if isinstance(one, dict) else model(one)
+        return
+    model.zero_grad()
+    for one in inputs:
+        states = model(**one)[0] if isinstance(one, dict) else model(one)
+        states.square().mean().backward()
+
+
+def measure(name: str, trains: bool, rounds: int, models: tuple[ModernBertEncoder, Any]) -> dict[str, Any]:
+    """Return seconds, the ratio and the chosen batch size of `transformers` for one set of texts."""
+    ours, theirs = models
+    texts = make_texts(name)
+    by_length = sorted(texts, key=len)
+    ways: dict[str, Callable[[], object]] = {}
+    for size in [size for size in BATCH_SIZES if size <= len(texts)]:
+        batches = [pad(by_length[first : first + size]) for first in range(0, len(texts), size)]
+        ways[f"batches of {size}"] = partial(run, theirs, batches, trains)
+    first = take_turns(ways, 1, time.process_time)
+    way = min(first, key=lambda name: first[name][0])
+    contenders: dict[str, Callable[[], object]] = {
+        "bertwright": partial(run, ours, [pack(texts)], trains),
+        "transformers": ways[way],
+    }
+    seconds = take_turns(contenders, rounds, time.process_time)
+    ratios = [other / own for own, other in zip(seconds["bertwright"], seconds["transformers"], strict=True)]
+    tokens = sum(map(len, texts))
+    return {
+        "tokens": tokens,
+        "tokens per second": tokens / statistics.median(seconds["bertwright"]),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "transformers": way,
+    }
+
+
+def measure_memory() -> None:
+    """Print the peak memory in GB of this process after 8,192 tokens through all 22 layers."""
+    use_threads(1)
+    configure_malloc()
+    with torch.device("meta"):
+        encoder = ModernBertEncoder(ModernBertConfig(50_368))
+    encoder = encoder.to_empty(device="cpu").eval()  # the initial draws would need more memory than the model
+    for parameter in encoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    with torch.inference_mode():
+        encoder(pack([np.arange(8192)]))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+
+
+def main() -> None:
+    """Print and write all figures."""
+    if sys.argv[1:] == [MEMORY]:
+        measure_memory()
+        return
+    parser = make_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    use_threads(1)
+    configure_malloc()
+    torch.manual_seed(0)
+    models, results = build(), {}
+    sets = {"16 to 128": options.rounds, "16 to 512": options.rounds, "2,048": 3, "8,192": 1}
+    for name, rounds in sets.items():
+        for trains in (False, True)[: 1 if name == "8,192" else 2]:
+            work = f"{'gradients' if trains else 'states'}, texts of {name} tokens"
+            results[work] = found = measure(name, trains, min(rounds, options.rounds), models)
+            print(f"{work}: {found['ratio']:.2f} × transformers ({found['transformers']})", flush=True)
+    child = subprocess.run([sys.executable, __file__, MEMORY], capture_output=True, text=True, check=True)
+    memory = float(child.stdout)
+    print(f"memory of 8,192 tokens, 22 layers: {memory:.2f} GB")
+    about = {"machine": describe_machine(1), "commit": commit(), "setting": f"L{LAYERS} H768, float32, CPU seconds"}
+    write_json(options.output, about | {"results": results, "GB of 8,192 tokens, 22 layers": memory})
+
+
+if __name__ == "__main__":
+    main()

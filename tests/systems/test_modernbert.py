@@ -1,0 +1,230 @@
+"""ModernBERT beyond what all families share: long texts, the forms of its configuration, pre-training, attention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from families import Family, save
+from safetensors.torch import load_file, save_file
+
+import bertwright
+from bertwright.base.files import read_json, write_json
+from bertwright.base.settings import from_table
+from bertwright.cli.main import run
+from bertwright.interop.huggingface import load_model, load_task_model, start_task_model
+from bertwright.interop.model_files import CONFIG, WEIGHTS
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.packing import pack
+from bertwright.pretraining.run import pretrain
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.systems.modernbert.modernbert import ModernBertConfig, ModernBertEncoder
+from bertwright.systems.modernbert.modernbert_objective import ModernBertMaskedLM
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
+from harness import same_weights
+from small_runs import grammar
+from trained_tokenizers import write_tokenizer
+
+TINY = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
+FAMILY = Family("ModernBert", TINY | {"pad_token_id": 0}, reads_segments=False)
+TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *(f"w{n}" for n in range(55))], lowercase=True)
+
+
+def change_config(folder: Path, *without: str, **values: Any) -> Path:
+    found = {name: value for name, value in read_json(folder / CONFIG).items() if name not in without}
+    write_json(folder / CONFIG, found | values)
+    return folder
+
+
+# ---- Long texts
+
+
+@pytest.mark.parametrize("suffix", ["Model", pytest.param("Base", marks=pytest.mark.slow)])
+def test_long_texts_have_the_states_of_transformers(suffix: str, tmp_path: Path) -> None:
+    """Windows of 128 tokens in two of three layers; `Base` is the shape of ModernBERT-base."""
+    is_base = suffix == "Base"
+    family = FAMILY._replace(values={"vocab_size": 60, "pad_token_id": 0}) if is_base else FAMILY
+    theirs: Any = family.build("Model")
+    encoder = load_model(save(theirs, tmp_path / "theirs"), heads="optional").model.encoder
+    rng = np.random.default_rng(1)
+    texts = [rng.integers(0, 60, length) for length in ((1500, 90) if is_base else (700, 66, 300, 1))]
+    with torch.inference_mode():
+        found = encoder(pack(texts)).split([len(text) for text in texts])
+        for text, states in zip(texts, found, strict=True):
+            torch.testing.assert_close(states, theirs(torch.from_numpy(text)[None])[0][0], atol=1e-5, rtol=1e-5)
+
+
+def test_memory_of_windows_grows_with_the_text_alone() -> None:
+    """Without layers that see all tokens, 8,192 tokens need no matrix of all pairs: it would have 268 MB per head."""
+    config = ModernBertConfig(60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=8, local_attention=16)
+    assert [config.window(layer) for layer in range(4)] == [None, 8, 8, None]
+    dense = config.count_forward_flops([8192], 0, pooled=False)
+    windows = ModernBertConfig(60, 16, 2, 2, 8, global_every=1).count_forward_flops([8192], 0, pooled=False) - dense
+    assert windows == (8192**2 - (8192 * 17 - 8 * 9)) * 4 * 16
+
+
+def test_a_text_beyond_the_positions_is_rejected() -> None:
+    encoder = ModernBertEncoder(ModernBertConfig(60, 16, 1, 2, 8, max_positions=10))
+    with pytest.raises(ValueError, match="at most 10 tokens per sequence"):
+        encoder(pack([np.zeros(11, dtype=np.int64)]))
+
+
+# ---- Folders
+
+
+def test_the_released_form_of_the_configuration_is_read(tmp_path: Path) -> None:
+    """Folders of transformers 4 state the pattern of layers and two bases, not lists."""
+    changes = {"global_attn_every_n_layers": 2, "global_rope_theta": 800.0, "local_rope_theta": 90.0}
+    theirs: Any = FAMILY.build("Model", local_attention=6, **changes)
+    assert theirs.config.rope_parameters["full_attention"]["rope_theta"] == 800.0
+    folder = save(theirs, tmp_path / "theirs")
+    new = load_model(folder, heads="optional").model
+    change_config(folder, "layer_types", "rope_parameters", position_embedding_type="absolute", **changes)
+    old = load_model(folder, heads="optional").model
+    assert new.config == old.config
+    assert (old.config.global_every, old.config.global_base, old.config.local_base) == (2, 800.0, 90.0)  # type: ignore[attr-defined]
+    text = np.arange(40)
+    expected = theirs(torch.from_numpy(text)[None])[0][0]
+    torch.testing.assert_close(old.encoder(pack([text])), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"norm_bias": True}, "norm_bias: expected False, got True"),
+        ({"layer_types": ["full_attention", "sliding_attention"] * 2}, ""),
+        ({"layer_types": ["sliding_attention"] * 4}, "layer_types: expected full_attention in every n-th layer"),
+        ({"layer_types": ["full_attention"] * 3}, "layer_types: expected full_attention in every n-th layer"),
+        ({"layer_types": "full_attention"}, "layer_types: expected a list"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "expected rope_type default"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": "x"}}}, "expected a number above 0 as rope_theta"),
+        ({"rope_parameters": [1]}, "rope_parameters: expected"),
+        ({"classifier_pooling": "max"}, "classifier_pooling"),
+        ({"intermediate_size": 40}, "intermediate_size: expected 40 as in config.json, got 48"),
+    ],
+)
+def test_configuration_that_does_not_fit_is_rejected(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = change_config(save(FAMILY.build("Model"), tmp_path / "theirs"), **values)
+    if not message:
+        assert load_model(folder, heads="optional").model.config.global_every == 2  # type: ignore[attr-defined]
+        return
+    with pytest.raises(ValueError, match=rf"config\.json: .*{message}|{message}"):
+        load_model(folder, heads="optional")
+
+
+def test_fine_tuning_starts_with_the_head_of_the_masked_lm(tmp_path: Path) -> None:
+    """transformers does so, too: both heads have one name in files."""
+    theirs: Any = FAMILY.build("ForMaskedLM")
+    started = start_task_model(save(theirs, tmp_path / "theirs"), HeadSpec("token", 3), seed=1)
+    assert torch.equal(started.model.head.pooler.dense.weight, theirs.head.dense.weight)  # type: ignore[union-attr]
+    assert started.missing_heads == ("classifier",)
+    task = FAMILY.build("ForSequenceClassification", num_labels=3)
+    ours = load_task_model(save(task, tmp_path / "task"))
+    assert started.model.config.num_parameters == theirs.num_parameters()
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in task.parameters())
+
+
+def test_decoders_of_a_folder_may_be_stored_and_tied(tmp_path: Path) -> None:
+    theirs: Any = FAMILY.build("ForMaskedLM")
+    folder = save(theirs, tmp_path / "theirs")
+    words = theirs.get_input_embeddings().weight.detach()
+    tensors = load_file(folder / WEIGHTS)
+    save_file(tensors | {"decoder.weight": words.clone()}, folder / WEIGHTS, metadata={"format": "pt"})
+    load_model(folder)
+    save_file(tensors | {"decoder.weight": words + 1}, folder / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"decoder\.weight differs"):
+        load_model(folder)
+
+
+def test_attention_weights_equal_transformers(tmp_path: Path) -> None:
+    theirs: Any = FAMILY.build("Model", local_attention=4)
+    TOKENIZER.save(save(theirs, tmp_path / "theirs"), max_length=64)
+    text = " ".join(f"w{n}" for n in range(9))
+    found = bertwright.load(tmp_path / "theirs").attention(text)
+    theirs.set_attn_implementation("eager")
+    ids = torch.tensor([[TOKENIZER.id(token) for token in found.tokens]])
+    for ours, layer in zip(found.weights, theirs(ids, output_attentions=True).attentions, strict=True):
+        np.testing.assert_allclose(ours, layer[0].detach(), atol=1e-5)
+
+
+# ---- Training
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("modernbert")
+    (folder / "text.txt").write_text(grammar(60))
+    text, vocabulary, made = (str(folder / name) for name in ("text.txt", "vocabulary", "store"))
+    assert run(["vocabulary", text, "--algorithm", "bpe-bytes", "--size", "300", "--output", vocabulary]) == 0
+    assert run(["prepare", text, "--vocabulary", vocabulary, "--store", made, "--held-out", "0.2"]) == 0
+    return Path(made)
+
+
+def make_settings(run: Path, store: Path, **changes: Any) -> PretrainSettings:
+    model = {"architecture": "modernbert", "size": "tiny", "num_layers": 3, "hidden_size": 32, "num_heads": 4}
+    table: dict[str, Any] = {
+        "run": str(run), "store": str(store), "steps": 30, "save_every": 10, "eval_every": 30, "log_every": 10,
+        "model": model | {"hidden_dropout": 0.1, "attention_dropout": 0.1},
+        "data": {"max_length": 150, "batch_size": 4}, "optimizer": {"learning_rate": 1e-2, "warmup_ratio": 0.1},
+        "device": {"device": "cpu", "dtype": "float32", "threads": 1},
+    }  # fmt: skip
+    return from_table(PretrainSettings, table | changes, "test")
+
+
+def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(store, tmp_path, monkeypatch):
+    settings = make_settings(tmp_path / "unbroken", store)
+    assert settings.data.mlm_probability == 0.3
+    unbroken = pretrain(settings)
+    calls, compute_loss = iter(range(25)), ModernBertMaskedLM.loss
+
+    def fail(self: ModernBertMaskedLM, model: Any, batch: Any) -> Any:
+        if next(calls, None) is None:
+            raise OSError("the disk is gone")
+        return compute_loss(self, model, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ModernBertMaskedLM, "loss", fail)
+        with pytest.raises(OSError, match="gone"):
+            pretrain(make_settings(tmp_path / "broken", store))
+    assert same_weights(unbroken, pretrain(make_settings(tmp_path / "broken", store, resume=True)))
+    report = read_json(tmp_path / "unbroken" / "report.json")
+    assert report["held_out_after"]["loss"] < report["held_out_before"]["loss"] - 1
+    init = {"architecture": "modernbert", "init": str(tmp_path / "unbroken")}
+    continued = pretrain(make_settings(tmp_path / "continued", store, steps=3, model=init))
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(continued)
+    assert isinstance(theirs, transformers.ModernBertForMaskedLM)
+    assert bertwright.load(continued).fill_mask("the <mask> sees the dog").masks
+
+
+def test_options_that_it_lacks_are_rejected(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="sinusoidal_positions: --architecture modernbert"):
+        make_settings(tmp_path / "r", store, model={"architecture": "modernbert", "sinusoidal_positions": True})
+    with pytest.raises(ValueError, match="segments is 'pair'"):
+        make_settings(tmp_path / "r", store, data={"segments": "pair"})
+
+
+def test_every_command_takes_a_modernbert(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tokenizer = open_tokenizer(write_tokenizer(Path("m"), "bytes"))
+    FAMILY.build("ForMaskedLM", vocab_size=tokenizer.vocab_size).save_pretrained("m")
+    rows = [f"the {animal} sees it\t{label}\n" for animal, label in (("fox", "good"), ("dog", "bad"))] * 12
+    Path("rows.tsv").write_text("text\tlabel\n" + "".join(rows))
+    Path("tags.txt").write_text("the O\nfox B-X\njumps O\n\ndog B-X\n\n" * 8)
+    device = ["--device", "cpu", "--threads", "1"]
+    for number, (task, file) in enumerate((("classification", "rows.tsv"), ("tagging", "tags.txt"))):
+        command = f"finetune --task {task} --train {file} --dev {file} --model m --run r{number} --epochs 1"
+        assert run([*command.split(), "--batch-size", "4", "--max-length", "40", *device]) == 0, task
+        assert run(["evaluate", f"r{number}", file, *device]) == 0, task
+        assert transformers.AutoConfig.from_pretrained(f"r{number}/model").model_type == "modernbert"
+    assert run(["embed", "m", "the fox", "--output", "v.npy", *device]) == 0
+    assert run(["fill-mask", "m", "the <mask> sees", *device]) == 0
+    assert run(["info", "m"]) == 0
+    assert "ModernBERT L4 H32 A4" in capsys.readouterr().out
+    probe = "probe --task tagging --train tags.txt --dev tags.txt --model m --run p --epochs 1 --representations last"
+    assert run([*probe.split(), *device]) == 0
