@@ -96,6 +96,13 @@ def test_run_learns_from_each_kind_of_columns(train: str, tmp_path: Path, make_r
     assert evaluated[0]["step"] == 0
 
 
+@pytest.mark.parametrize("train", ["pairs", "texts"])
+def test_run_without_dev_files_gives_a_folder_that_loads(train: str, tmp_path: Path, make_run: Make) -> None:
+    settings = make_run(tmp_path / "run", train, epochs=0.5)
+    folder = finetune(replace(settings, task=replace(settings.task, dev=())), MUTE)
+    assert bertwright.load(folder).embed(["the bear sees"]).shape == (1, 32)
+
+
 def test_best_weights_may_be_the_ones_before_training(tmp_path: Path, make_run: Make, tiny_bert: Path) -> None:
     optimizer = replace(make_run(tmp_path / "run", "texts").optimizer, learning_rate=1e-9)
     settings = make_run(tmp_path / "run", "texts", optimizer=optimizer)

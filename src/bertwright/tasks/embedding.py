@@ -173,7 +173,8 @@ class Embedding(Task[Example, TextVectors]):
             what = f"{dropped:,} negatives left out that belong to their anchor by another row, or are its text"
             warnings.warn(f"{first}: {what}; this is the first", stacklevel=2)
         FileOrder.of(rows, self.weights)
-        task = replace(self, vector_loss=loss, metric=choose_metric(self.metric, splits.get("dev", ())))
+        metric = choose_metric(self.metric, splits.get("dev") or splits.get("test", ()))
+        task = replace(self, vector_loss=loss, metric=metric)
         return task, {**splits, "train": rows}
 
     def with_labels_of(self, examples: Sequence[Example]) -> Self:
@@ -332,7 +333,7 @@ class Embedding(Task[Example, TextVectors]):
 
     def example_scores(self, examples: Sequence[Example], predictions: Sequence[TextVectors]) -> ExampleScores | None:
         found = score_examples(examples, predictions)
-        return found.examples if self.metric in ("", found.metric) else None
+        return found.examples if self.metric == found.metric else None
 
     def gold_columns(self, example: Example) -> dict[str, Any]:
         if isinstance(example, RetrievalExample):
