@@ -35,7 +35,7 @@ from bertwright.training import throughput
 from bertwright.training.whole_batch_loss import RowOutput, WholeBatchLoss, backward
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from harness import check_interrupted_run, read_untimed, run_and_capture, run_on_ranks
+from harness import check_interrupted_run, interrupt_at_step, read_untimed, run_and_capture, run_on_ranks
 from small_runs import FILLERS, NOUNS
 
 Make = Callable[..., FinetuneSettings]
@@ -151,7 +151,25 @@ def test_interrupted_run_resumes_to_the_same_bits(
     monkeypatch.setattr(throughput, "CPU_TOKENS", 64)
     monkeypatch.setattr(throughput, "GRAPH_MEMORY", 1)
     settings = make_run(tmp_path / "whole", "pairs", {"prompts": ("query=the ",), "dims": (32, 8)}, pooling="cls")
-    check_interrupted_run(finetune, settings, 6, monkeypatch)
+    settings = replace(settings, task=replace(settings.task, test=settings.task.dev))
+    broken = check_interrupted_run(finetune, settings, 6, monkeypatch)
+    whole, again = (read_json(run / "report.json") for run in (settings.run, broken.run))
+    assert {*whole["scores"]} == {"dev before", "dev", "test before", "test"}
+    assert {*whole["gain"]} == {"dev", "test"}
+    assert [again[name] for name in ("scores", "gain")] == [whole[name] for name in ("scores", "gain")]
+
+
+def test_resumed_run_reports_the_gain_of_weights_that_an_earlier_process_found(
+    tmp_path: Path, make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer = replace(make_run(tmp_path / "run", "texts").optimizer, learning_rate=1e-9)
+    settings = make_run(tmp_path / "run", "texts", optimizer=optimizer)
+    with interrupt_at_step(3, monkeypatch):
+        finetune(settings, MUTE)
+    finetune(replace(settings, resume=True), MUTE)
+    report = read_json(settings.run / "report.json")
+    assert report["best_step"] == 0
+    assert report["gain"]["dev"]["mean"] == 0
 
 
 @pytest.mark.parametrize("train", ["pairs", "rated", "classes"])

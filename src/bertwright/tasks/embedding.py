@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from bertwright.base.settings import check_not_str
+from bertwright.base.settings import check_not_str, did_you_mean
 from bertwright.base.text_display import shorten
 from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics.example_scores import ExampleScores
@@ -45,6 +45,7 @@ from bertwright.tasks.embedding_data import (
 )
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.encoded import Encoded, Ints, Outputs
+from bertwright.tasks.pair_checks import describe_batch, find_oddities
 from bertwright.tasks.task import LEARNED, Task
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
@@ -70,6 +71,7 @@ FORMULAS = {
     "triplet": "margin of Euclidean distances (TripletLoss)",
 }
 NUM_SPECIAL = 2  # [CLS] and [SEP]
+PROMPTS = (QUERY, DOCUMENT, "none")  # names of prompts that training applies; none omits all
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,12 @@ class Embedding(Task[Example, TextVectors]):
         return [TextRow(text, location) for text in texts]
 
     def prepare_splits(self, splits: Mapping[str, Sequence[Example]]) -> tuple[Self, dict[str, Sequence[Example]]]:
-        """Choose loss and metric by the columns, and make the training rows: a row per positive, no false negatives."""
+        """Choose loss and metric by the columns, and make the training rows: a row per positive, no false negatives.
+
+        Raises ValueError for rows that are not usable, and for a prompt that no text would get.
+        """
+        if odd := next((name for name in self.named_prompts if name not in PROMPTS), None):
+            raise ValueError(f"prompts: no texts with the role {odd!r}; {did_you_mean(odd, PROMPTS)}")
         given = as_rows(splits["train"])
         loss = choose_loss(self.vector_loss, given)
         rows, dropped, first = to_training_rows(given, loss)
@@ -184,14 +191,11 @@ class Embedding(Task[Example, TextVectors]):
         choose_metric(self.metric, examples)
 
     def warnings(self, examples: Sequence[Example], paths: Sequence[str] = ()) -> list[str]:
-        rows = [one for one in examples if isinstance(one, TextRow)]
-        equal = [row for row in rows if row.anchor.strip() in {text.strip() for text in row.positives}]
-        notes = []
-        if equal and self.vector_loss == "ranking":
-            notes.append(f"{len(equal):,} rows have the anchor as its own answer; the first is {equal[0].location}")
-        if (twice := len(rows) - len({row[:1] + row[2:] for row in rows})) > 0:
-            notes.append(f"{twice:,} of {len(rows):,} rows occur more than once")
-        return notes
+        rows = as_rows(examples)
+        return [*find_oddities(rows, find_kind(rows) in DIRECTED and self.vector_loss != "simcse")]
+
+    def step_warnings(self, examples: Sequence[Example], batch_size: int) -> list[str]:
+        return [*filter(None, [describe_batch(as_rows(examples), batch_size)])]
 
     def encoding_warnings(self, encoded: Encoded) -> list[str]:
         """Say which share of the texts of each role lose tokens."""
@@ -210,6 +214,10 @@ class Embedding(Task[Example, TextVectors]):
     def group_keys(self, examples: Sequence[Example]) -> Sequence[Hashable]:
         """Return the anchors: another answer to a question of training would make its score too high."""
         return [one.anchor.strip() if isinstance(one, TextRow) else one.location for one in examples]
+
+    def single_examples(self, examples: Sequence[Example]) -> Sequence[Example]:
+        """Return the queries of retrieval sets as rows."""
+        return as_rows(examples)
 
     @property
     def num_segments(self) -> int:
