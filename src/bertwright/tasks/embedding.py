@@ -16,12 +16,10 @@ import numpy as np
 
 from bertwright.base.settings import check_not_str, did_you_mean
 from bertwright.base.text_display import shorten
-from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.retrieval_folders import find_retrieval_folder, read_retrieval_folder
-from bertwright.tables.row_formats import TABLE_FORMATS
-from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
+from bertwright.tables.text_roles import TextRow, read_text_table
 from bertwright.tasks.embedding_batches import (
     ANCHOR,
     NEGATIVE,
@@ -46,7 +44,8 @@ from bertwright.tasks.embedding_data import (
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.encoded import Encoded, Ints, Outputs
 from bertwright.tasks.pair_checks import describe_batch, find_oddities
-from bertwright.tasks.task import LEARNED, Task
+from bertwright.tasks.role_task import RoleTask
+from bertwright.tasks.task import LEARNED
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -75,7 +74,7 @@ PROMPTS = (QUERY, DOCUMENT, "none")  # names of prompts that training applies; n
 
 
 @dataclass(frozen=True)
-class Embedding(Task[Example, TextVectors]):
+class Embedding(RoleTask[Example, TextVectors]):
     """Vectors of texts, whose cosine says how well the texts belong together.
 
     The columns decide the loss. The model folder is one of sentence-transformers.
@@ -88,17 +87,6 @@ class Embedding(Task[Example, TextVectors]):
     scores_before_training: ClassVar[bool] = True
     reads_pooler: ClassVar[bool] = False
 
-    columns: tuple[str, ...] = ()
-    """Roles and columns: anchor=title positive=body negative=other; also score and label. Unset: by the names of the
-    columns (query, answer, sentence1, negative_1, pos, neg, score, label …), by their order if these say nothing."""
-    header: bool = True
-    """Whether the first line of .tsv, .csv and .txt names the columns."""
-    quotes: bool | None = None
-    """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
-    encoding: str = "utf-8"
-    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
-    format: str | None = None
-    """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
     vector_loss: str | None = None
     """ranking: find each anchor's text among all texts of the step; known positives, equal texts and the anchor itself
     are masked. cosent, cosine (scores from 0 to 1), angle: rated pairs; contrastive: pairs with label 0 or 1. labels:
@@ -138,9 +126,8 @@ class Embedding(Task[Example, TextVectors]):
     """Whether texts are read in lower case."""
 
     def __post_init__(self) -> None:
-        check_not_str(self, "columns", "prompts", "dims", "weights")
-        check_encoding(self.encoding)
-        check_format(self.format, TABLE_FORMATS)
+        super().__post_init__()
+        check_not_str(self, "prompts", "dims", "weights")
         check_loss_name(self.vector_loss)
         if self.max_length < NUM_SPECIAL + 1:
             raise ValueError(f"max_length = {self.max_length}: at least {NUM_SPECIAL + 1}, [CLS] and [SEP] included")
@@ -148,10 +135,6 @@ class Embedding(Task[Example, TextVectors]):
             raise ValueError(f"prompts: expected NAME=TEXT, got {odd[0]!r}")
 
     # Data
-
-    @property
-    def table_options(self) -> TableOptions:
-        return TableOptions(self.columns, self.header, self.quotes, self.encoding, self.format)
 
     def read(self, path: str, labeled: bool = True) -> Iterator[Example]:
         if folder := find_retrieval_folder(path):

@@ -6,9 +6,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
+from bertwright.metrics.ranking_scores import NAMES, score_ranking
 from bertwright.tables.text_roles import TableOptions, TextRow, TextTable, read_text_table
 
 T = TypeVar("T")
+METRICS = ("ndcg@10", "mrr@10", "map")
+PLACES = [NAMES.index(name) for name in ("ndcg@10", "mrr@10", "map@100")]  # of METRICS
 
 
 class RankingExample(NamedTuple):
@@ -134,3 +139,13 @@ def _is_grade(number: float) -> bool:
 def _all_known(values: Sequence[T | None]) -> tuple[T, ...] | None:
     known = tuple(value for value in values if value is not None)
     return known if len(known) == len(values) else None
+
+
+def score_candidates(grades: Sequence[int], scores: Sequence[float]) -> tuple[float, ...]:
+    """Compute METRICS of a query's candidates; of equal scores, the lowest grade comes first.
+
+    Files often have the positive first, so that their order would flatter a model that gives equal scores.
+    """
+    order = np.lexsort((np.array(grades), -np.array(scores)))
+    values = score_ranking(np.array(grades)[order].tolist(), grades)
+    return tuple(values[place] for place in PLACES)
