@@ -5,12 +5,12 @@
     python bench/embedding_training.py banking77 --seeds 5 --output bench/results/few_per_class.jsonl
     python bench/embedding_training.py memory [--pairs 4096] [--length 128]
 
-sts: STS-B, train → dev and test, CoSENT, 4 epochs of 32 pairs, by both (theirs needs pip install datasets). scifact:
-claims → abstracts, ranking. banking77: ten texts per class, the samples of `head_per_label.py`, whose figures are
-compared; this package trains by `labels`, sentence-transformers on pairs as SetFit makes them for the same CPU
-seconds; then both get the same logistic regression on the vectors of the same texts (bench/plans/few_per_class.md).
-memory: the peak memory of one step of `ranking`, beside a step of 64 pairs, in processes of their own. Runs that the
-result file has are not repeated. `--limit` takes a sample of each split, of banking77 this many classes.
+sts: STS-B, train → dev and test, CoSENT, 4 epochs of 32 pairs, by both. scifact: claims → abstracts, ranking.
+banking77: ten texts per class, the samples of `head_per_label.py`, whose figures are compared; this package trains by
+`labels`, sentence-transformers on pairs as SetFit makes them for the same CPU seconds; then both get the same logistic
+regression on the vectors of the same texts (bench/plans/few_per_class.md). memory: the peak memory of one step of
+`ranking`, beside a step of 64 pairs, in processes of their own. Runs that the result file has are not repeated.
+`--limit` takes a sample of each split, of banking77 this many classes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tables.text_roles import TextRow, read_text_table
+from bertwright.tasks.collation import step_items
 from bertwright.tasks.splits import sample_examples
+from bertwright.training.schedules import linear_warmup_decay
 from environment import DATA, commit, make_parser, minilm, use_threads
 from head_init import RATE as FIT_RATE
 from head_init import classify_vectors
@@ -73,24 +75,31 @@ def train_ours(task: dict[str, Any], seed: int, examples: dict[str, Any] | None 
 
 
 def train_sts_theirs(data: Path, seed: int, limit: int | None) -> Record:
-    """Train with sentence-transformers; its scores on dev select nothing: the weights of the last step are scored."""
-    from datasets import Dataset  # type: ignore[import-not-found]  # pip install datasets
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-    from sentence_transformers import SentenceTransformerTrainingArguments as TrainingArguments
+    """Train sentence-transformers in a plain loop, because its trainer needs further packages.
+
+    Its scores on dev select nothing: the weights of the last step are scored.
+    """
+    from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
     from sentence_transformers.sentence_transformer.losses import CoSENTLoss
 
+    torch.manual_seed(seed)
     rows = read_sts(data, limit)
     model = SentenceTransformer(str(minilm()), device="cpu")
-    train = Dataset.from_list(
-        [{"sentence1": row.anchor, "sentence2": row.positives[0], "score": row.score} for row in rows["train"]]
-    )
-    with TemporaryDirectory() as folder:
-        settings = TrainingArguments(
-            folder, num_train_epochs=4, per_device_train_batch_size=32, learning_rate=RATE, warmup_ratio=WARMUP,
-            seed=seed, save_strategy="no", report_to="none", use_cpu=True, disable_tqdm=True, max_grad_norm=1.0,
-        )  # fmt: skip
-        SentenceTransformerTrainer(model, settings, train, loss=CoSENTLoss(model)).train()
+    loss, size = CoSENTLoss(model), len(rows["train"])
+    steps = round(4 * size / 32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    model.train()
+    for step in range(steps):
+        rate = linear_warmup_decay(step, peak=RATE, warmup=int(WARMUP * steps), total=steps)
+        optimizer.param_groups[0]["lr"] = rate
+        batch = [rows["train"][number] for number in step_items(size, 32, step, seed)]
+        features = [model.preprocess([row.texts[side] for row in batch]) for side in (0, 1)]
+        optimizer.zero_grad()
+        loss(features, torch.tensor([row.score for row in batch])).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    model.eval()
     scores = {}
     for split in ("dev", "test"):
         given = rows[split]
