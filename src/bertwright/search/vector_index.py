@@ -173,7 +173,8 @@ def _append(
     start = int(_map(folder, ENDS, description, done)[-1]) if done else 0
     with _open_at(folder / DOCUMENTS, start) as file:
         file.write(b"".join(lines))
-    values = {ENDS: start + np.cumsum([len(line) for line in lines]), FLOATS: unit}
+    ends = start + np.cumsum([len(line) for line in lines])
+    values: dict[str, npt.NDArray[Any]] = {ENDS: ends, FLOATS: unit}
     if description.precision != "float32":
         largest = np.abs(unit).max(1)
         scales = (np.where(largest == 0, 1, largest) / 127).astype("<f4")
