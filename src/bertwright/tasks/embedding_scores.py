@@ -133,7 +133,7 @@ def score_query_candidates(examples: Sequence[RankingExample], embed: Embed) -> 
         raise ValueError(f"{examples[0].location}: from there on no query has a text that is marked as relevant")
     rows = [TextRow(example.query, example.location, example.texts) for example in scored]
     pairs = zip(scored, _candidate_cosines(rows, embed), strict=True)
-    values = np.array([score_candidates(example.known_grades, cosines) for example, (cosines, _) in pairs])  # Q 3
+    values = np.array([score_candidates(one.known_grades, cosines.tolist()) for one, (cosines, _) in pairs])  # Q 3
     return VectorScores(dict(zip(METRICS, values.mean(0).tolist(), strict=True)), ExampleScores("mean", values[:, :1]))
 
 
