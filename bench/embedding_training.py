@@ -1,12 +1,16 @@
 """Train text vectors from all-MiniLM-L6-v2 as a user does, beside sentence-transformers with the same recipe.
 
     python bench/embedding_training.py sts [--seeds 3] [--limit N] [--data DATA] [--output FILE]
-    python bench/embedding_training.py scifact | banking77
+    python bench/embedding_training.py scifact
+    python bench/embedding_training.py banking77 --seeds 5 --output bench/results/few_per_class.jsonl
     python bench/embedding_training.py memory [--pairs 4096] [--length 128]
 
 sts: STS-B, train → dev and test, CoSENT, 4 epochs of 32 pairs, by both. scifact: claims → abstracts, ranking.
-banking77: ten texts per class, by labels. memory: the peak memory of one step of `ranking`, beside a step of 64 pairs,
-in processes of their own. Runs that the result file has are not repeated. `--limit` takes a sample of each split.
+banking77: ten texts per class, the samples of `head_per_label.py`, whose figures are compared; this package trains by
+`labels`, sentence-transformers on pairs as SetFit makes them for the same CPU seconds; then both get the same logistic
+regression on the vectors of the same texts (bench/plans/few_per_class.md). memory: the peak memory of one step of
+`ranking`, beside a step of 64 pairs, in processes of their own. Runs that the result file has are not repeated.
+`--limit` takes a sample of each split, of banking77 this many classes.
 """
 
 from __future__ import annotations
@@ -21,15 +25,39 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
+import bertwright
+from bertwright.base.reporter import SILENT
+from bertwright.base.settings import from_table
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tables.text_roles import TextRow, read_text_table
+from bertwright.tasks.collation import step_items
 from bertwright.tasks.splits import sample_examples
+from bertwright.training.schedules import linear_warmup_decay
 from environment import DATA, commit, make_parser, minilm, use_threads
-from study import Record, finetune_table, format_mean, print_heading, print_row, run_missing
+from head_init import RATE as FIT_RATE
+from head_init import classify_vectors
+from head_per_label import splits_of
+from study import (
+    CPU,
+    Record,
+    by_seed,
+    compare,
+    find_records,
+    finetune_table,
+    format_mean,
+    print_heading,
+    print_row,
+    read_records,
+    run_missing,
+)
 
 RESULTS = Path(__file__).parent / "results" / "embedding_training.jsonl"
 SPLITS = ("train", "dev", "test")
 RATE, WARMUP = 8e-5, 0.1  # the package's default at this hidden size; used by both
-PER_CLASS = 10  # texts per class of Banking77
+OTHERS = RESULTS.with_name("head_per_label.jsonl")
 MEMORY_SCRIPT = "import sys; sys.path.insert(0, {!r}); import embedding_training as e; e.take_step({}, {})"
 
 
@@ -47,24 +75,31 @@ def train_ours(task: dict[str, Any], seed: int, examples: dict[str, Any] | None 
 
 
 def train_sts_theirs(data: Path, seed: int, limit: int | None) -> Record:
-    """Train with sentence-transformers; its scores on dev select nothing: the weights of the last step are scored."""
-    from datasets import Dataset  # type: ignore[import-not-found]  # pip install datasets
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-    from sentence_transformers import SentenceTransformerTrainingArguments as TrainingArguments
+    """Train sentence-transformers in a plain loop, because its trainer needs further packages.
+
+    Its scores on dev select nothing: the weights of the last step are scored.
+    """
+    from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
     from sentence_transformers.sentence_transformer.losses import CoSENTLoss
 
+    torch.manual_seed(seed)
     rows = read_sts(data, limit)
     model = SentenceTransformer(str(minilm()), device="cpu")
-    train = Dataset.from_list(
-        [{"sentence1": row.anchor, "sentence2": row.positives[0], "score": row.score} for row in rows["train"]]
-    )
-    with TemporaryDirectory() as folder:
-        settings = TrainingArguments(
-            folder, num_train_epochs=4, per_device_train_batch_size=32, learning_rate=RATE, warmup_ratio=WARMUP,
-            seed=seed, save_strategy="no", report_to="none", use_cpu=True, disable_tqdm=True, max_grad_norm=1.0,
-        )  # fmt: skip
-        SentenceTransformerTrainer(model, settings, train, loss=CoSENTLoss(model)).train()
+    loss, size = CoSENTLoss(model), len(rows["train"])
+    steps = round(4 * size / 32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    model.train()
+    for step in range(steps):
+        rate = linear_warmup_decay(step, peak=RATE, warmup=int(WARMUP * steps), total=steps)
+        optimizer.param_groups[0]["lr"] = rate
+        batch = [rows["train"][number] for number in step_items(size, 32, step, seed)]
+        features = [model.preprocess([row.texts[side] for row in batch]) for side in (0, 1)]
+        optimizer.zero_grad()
+        loss(features, torch.tensor([row.score for row in batch])).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    model.eval()
     scores = {}
     for split in ("dev", "test"):
         given = rows[split]
@@ -75,17 +110,51 @@ def train_sts_theirs(data: Path, seed: int, limit: int | None) -> Record:
     return {"scores": scores}
 
 
-def few_per_class(rows: list[TextRow], seed: int) -> list[TextRow]:
-    """Return PER_CLASS texts of each class, by the seed."""
-    by_class: dict[str, list[TextRow]] = {}
-    for row in rows:
-        by_class.setdefault(row.label or "", []).append(row)
-    rng = random.Random(seed)
-    return [row for given in by_class.values() for row in rng.sample(given, PER_CLASS)]
+def train_classes(examples: dict[str, list[Any]], seed: int) -> Record:
+    """Train on texts and their classes by the defaults; return the accuracy on test and the seconds of training."""
+    rows = [TextRow(example.text, example.location, label=example.label) for example in examples["train"]]
+    with TemporaryDirectory() as folder:
+        table = {"task": {"task": "embedding"}, "model": str(minilm()), "seed": seed, "linear_floor": False}
+        settings = from_table(FinetuneSettings, table | {"device": CPU, "run": f"{folder}/run"}, "table")
+        started = time.process_time()
+        model = finetune(settings, SILENT, {"train": rows}, temporary=True)
+        spent = time.process_time() - started
+        return {"score": classify_vectors(examples, bertwright.load(model, "cpu").embed), "training_seconds": spent}
 
 
-def execute(run: Record, data: Path) -> Record:
-    """Train one system with one seed."""
+def train_pairs(examples: dict[str, list[Any]], seed: int, seconds: float) -> Record:
+    """Train sentence-transformers as SetFit does for some CPU seconds: pairs, cosine loss, batches of 16, 2e-5."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
+
+    torch.manual_seed(seed)
+    model, rng, train = SentenceTransformer(str(minilm()), device="cpu"), random.Random(seed), examples["train"]
+    by_class: dict[str, list[Any]] = {}
+    for example in train:
+        by_class.setdefault(example.label, []).append(example)
+    loss = CosineSimilarityLoss(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01)
+    started, steps = time.process_time(), 0
+    model.train()
+    while (spent := time.process_time() - started) < seconds:
+        first = rng.choices(train, k=16)
+        labels = [place % 2 for place in range(16)]  # as many pairs of one class as of two
+        second = [
+            rng.choice(by_class[one.label if label else rng.choice([*{*by_class} - {one.label}])])
+            for one, label in zip(first, labels, strict=True)
+        ]
+        optimizer.param_groups[0]["lr"] = 2e-5 * min(10 * spent / seconds, (1 - spent / seconds) / 0.9)
+        features = [model.preprocess([one.text for one in side]) for side in (first, second)]
+        loss(features, torch.tensor(labels, dtype=torch.float)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += 1
+    model.eval()
+    return {"score": classify_vectors(examples, model.encode), "training_seconds": spent, "steps": steps}
+
+
+def execute(run: Record, data: Path, output: Path) -> Record:
+    """Train one system with one seed; `output`: the file of results."""
     seed, limit = run["seed"], run["limit"]
     if run["study"] == "sts":
         if run["system"] != "bertwright":
@@ -95,14 +164,19 @@ def execute(run: Record, data: Path) -> Record:
     if run["study"] == "scifact":
         judgements = data / "scifact" / "qrels"
         return train_ours({"train": [str(judgements / "train.tsv")], "dev": [str(judgements / "test.tsv")]}, seed)
-    rows = {split: read_text_table(str(data / "banking77" / f"{split}.csv")).rows for split in ("train", "test")}
-    examples = {"train": few_per_class(rows["train"], seed), "dev": rows["test"]}
-    return train_ours({}, seed, examples)
+    examples = splits_of("banking77 10", data, seed)
+    if limit:
+        classes = sorted({example.label for example in examples["train"]})[:limit]
+        examples = {name: [one for one in split if one.label in classes] for name, split in examples.items()}
+    if run["system"] == "bertwright":
+        return train_classes(examples, seed)
+    (ours,) = find_records(output, [run | {"system": "bertwright"}])
+    return train_pairs(examples, seed, ours["training_seconds"])
 
 
 def make_runs(options: argparse.Namespace) -> Iterator[Record]:
     """Yield the runs of a study; the systems alternate."""
-    systems = ("bertwright", "sentence-transformers") if options.study == "sts" else ("bertwright",)
+    systems = ("bertwright",) if options.study == "scifact" else ("bertwright", "sentence-transformers")
     for seed in range(options.seeds):
         for system in systems:
             yield {"study": options.study, "system": system, "seed": seed, "limit": options.limit}
@@ -113,12 +187,6 @@ def take_step(pairs: int, length: int) -> None:
     import resource
 
     import numpy as np
-    import torch
-
-    from bertwright.base.reporter import SILENT
-    from bertwright.base.settings import from_table
-    from bertwright.finetuning.run import finetune
-    from bertwright.finetuning.settings import FinetuneSettings
 
     use_threads(1)
     words = [str(number) for number in range(10)]
@@ -147,7 +215,7 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("study", choices=("sts", "scifact", "banking77", "memory"))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--limit", type=int, help="rows of each split of STS-B; all if not given")
+    parser.add_argument("--limit", type=int, help="rows of each split of STS-B, classes of Banking77; all if not given")
     parser.add_argument("--pairs", type=int, default=4096)
     parser.add_argument("--length", type=int, default=128, help="tokens per text")
     parser.add_argument("--data", type=Path, default=DATA)
@@ -161,13 +229,28 @@ def main() -> None:
         for record in records:
             print_row([record["pairs"], record["peak_mb"], record["cpu_seconds_of_step"]])
         return
-    records = run_missing(options.output, make_runs(options), lambda run: execute(run, options.data))
+    records = run_missing(options.output, make_runs(options), lambda run: execute(run, options.data, options.output))
+    if options.study == "banking77":
+        print_classes(records)
+        return
     print_heading(["system", "split", "first score", "mean of the seeds"])
     for system in dict.fromkeys(record["system"] for record in records):
         own = [record for record in records if record["system"] == system]
         for split in own[0]["scores"]:
             metric = next(iter(own[0]["scores"][split]))
             print_row([system, split, metric, format_mean([100 * one["scores"][split][metric] for one in own])])
+
+
+def print_classes(records: list[Record]) -> None:
+    """Print the mean accuracies, and the differences to the figures of the same samples."""
+    figures = {name: by_seed(records, "score", system=name) for name in ("bertwright", "sentence-transformers")}
+    others = read_records(OTHERS)
+    for name in ("logistic", f"fit:{FIT_RATE}", f"random:{FIT_RATE}"):
+        figures[name] = by_seed(others, "score", task="banking77 10", contender=name)
+    print_heading(["", "accuracy", "bertwright − it, 95 % interval"])
+    percent = {name: {seed: 100 * score for seed, score in scores.items()} for name, scores in figures.items()}
+    for name, scores in percent.items():
+        print_row([name, format_mean([*scores.values()]), " ".join(compare(scores, percent["bertwright"]))])
 
 
 if __name__ == "__main__":

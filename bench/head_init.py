@@ -22,7 +22,7 @@ The outcome and the default are in docs/decisions/26-start-of-the-head.md.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -140,8 +140,12 @@ def execute(run: Record, about: Work, examples: dict[str, list[Any]]) -> Record:
 
 def score_vectors(examples: dict[str, list[Any]]) -> float:
     """Return the accuracy of logistic regression on the vectors of `embed`."""
-    bert = bertwright.load(minilm(), "cpu")
-    vectors = {name: bert.embed([example.text for example in split]) for name, split in examples.items()}
+    return classify_vectors(examples, bertwright.load(minilm(), "cpu").embed)
+
+
+def classify_vectors(examples: dict[str, list[Any]], embed: Callable[[list[str]], Any]) -> float:
+    """Fit a logistic regression on the vectors of the training texts; return its accuracy on test."""
+    vectors = {name: embed([example.text for example in split]) for name, split in examples.items()}
     labels = {name: [example.label for example in split] for name, split in examples.items()}
     fitted = LogisticRegression(C=10.0, max_iter=1000).fit(vectors["train"], labels["train"])
     return float(fitted.score(vectors["test"], labels["test"]))

@@ -39,7 +39,14 @@ import bertwright
 from bertwright import estimators
 from bertwright.base.files import read_json
 from bertwright.cli.render.terminal import TerminalReporter
-from bertwright.estimators import BertClassifier, BertEmbedder, BertEstimator, BertRegressor, BertTagger
+from bertwright.estimators import (
+    BertClassifier,
+    BertEmbedder,
+    BertEstimator,
+    BertRegressor,
+    BertReranker,
+    BertTagger,
+)
 from bertwright.finetuning import run as finetuning
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.convert import ConvertSettings, convert
@@ -51,7 +58,7 @@ from small_runs import save_random_bert
 BAD = "gloomy dull stale".split()
 GOOD = "bright witty fresh".split()
 FILLERS = "the film is a story of two cities in spring".split()
-KINDS = (BertClassifier, BertRegressor, BertTagger)
+KINDS = (BertClassifier, BertRegressor, BertTagger, BertReranker)
 QUICK: dict[str, Any] = {
     "epochs": 8.0,
     "batch_size": 8,
@@ -84,6 +91,11 @@ def words_of(reviews: Reviews) -> list[list[str]]:
     return [text.split() for text in reviews.texts]
 
 
+def pairs_of(reviews: Reviews) -> list[tuple[str, str]]:
+    """Return pairs of a query and a text, where eight texts follow each other with one query."""
+    return [(FILLERS[place // 8], text) for place, text in enumerate(reviews.texts)]
+
+
 def tags_of(reviews: Reviews, tag: str) -> list[list[str]]:
     return [[tag if word in BAD + GOOD else "O" for word in words] for words in words_of(reviews)]
 
@@ -113,12 +125,17 @@ def tagger(bert: str) -> BertTagger:
     return BertTagger(bert, **QUICK).fit(words_of(TRAIN), tags_of(TRAIN, "B-MOOD"))
 
 
+@pytest.fixture(scope="module")
+def reranker(bert: str) -> BertReranker:
+    return BertReranker(bert, **QUICK).fit(pairs_of(TRAIN)[:60], TRAIN.good[:60])
+
+
 @pytest.fixture(name="fitted")
 def fitted_estimator(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
-every_fitted = pytest.mark.parametrize("fitted", ["classifier", "regressor", "tagger"], indirect=True)
+every_fitted = pytest.mark.parametrize("fitted", ["classifier", "regressor", "tagger", "reranker"], indirect=True)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -360,6 +377,60 @@ def test_embedder_is_a_transformer_of_text_that_must_be_fitted(bert: str) -> Non
         BertEmbedder(bert, pooling="sum").fit().transform(["the film"])  # type: ignore[arg-type]
 
 
+def test_embedder_learns_pairs(bert: str) -> None:
+    rng = np.random.default_rng(2)
+    moods = [GOOD, BAD] * 40
+    pairs = [
+        tuple(" ".join(rng.permutation([*rng.choice(FILLERS, 3), rng.choice(mood)])) for _ in "12") for mood in moods
+    ]
+    quick = {name: value for name, value in QUICK.items() if name != "dropout"}
+    plain, trained = BertEmbedder(bert, **quick).fit(), BertEmbedder(bert, **quick).fit(pairs)
+    rated = BertEmbedder(bert, **quick).fit(
+        [(a, b) for a, b in zip(TEST.texts, TEST.texts[1:], strict=False)], range(23)
+    )
+
+    def gap(embedder: BertEmbedder) -> float:
+        good, bad = (embedder.transform([f"the film is {word}" for word in words]) for words in (GOOD, BAD))
+        return float(np.mean(good @ good.T) - np.mean(good @ bad.T))
+
+    assert gap(trained) > gap(plain) + 0.2
+    assert gap(rated) != gap(plain)
+    assert (pickle.loads(pickle.dumps(trained)).transform(TEST.texts) == trained.transform(TEST.texts)).all()
+    assert trained.get_params() == BertEmbedder(bert, **quick).get_params()
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "named"),
+    [
+        ([("a", "b"), ("a",)], None, r"X\[1\]: expected two texts or more, got 1"),
+        ([("a", "b"), "a"], None, r"X\[1\]: expected texts"),
+        ([("a", "b"), ("c", "")], None, r"X\[1\]: expected texts"),
+        ([("a", "b"), ("c", "d", "e")], [1, 2], r"X\[1\]: expected two texts, which y rates, got 3"),
+        ([("a", "b"), ("c", "d")], [1, 1], "y: expected at least two different numbers"),
+        ([("a", "b"), ("c", "d")], [1], "inconsistent"),
+        ([("a", "b")], None, r"X\[0\]: a single row"),
+    ],
+)
+def test_embedder_names_unusable_pairs(bert: str, X: Any, y: Any, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        BertEmbedder(bert).fit(X, y)
+
+
+def test_reranker_orders_texts(reranker: BertReranker) -> None:
+    pairs, good = pairs_of(TEST), np.array(TEST.good, dtype=int)
+    assert reranker.score(pairs, good) > 0.95
+    order = np.random.default_rng(0).permutation(len(pairs))
+    np.testing.assert_allclose(
+        reranker.predict([pairs[place] for place in order]), reranker.predict(pairs)[order], 1e-5
+    )
+    first, *_ = reranker.rank("the film", TEST.texts, top_k=3)
+    assert TEST.good[first.position]
+    with pytest.raises(ValueError, match=r"X\[0\]: expected a pair"):
+        reranker.predict(TEST.texts)
+    with pytest.raises(ValueError, match=r"y\[1\]: expected a label 0, 1, … in 'label', got 0.5"):
+        clone(reranker).fit(pairs[:2], [1, 0.5])
+
+
 # --- Folders and pickles
 
 
@@ -368,6 +439,8 @@ def answers(fitted: Any) -> Any:
         return [(one.tags, one.probabilities) for one in fitted.model_.tag(words_of(TEST))]
     if isinstance(fitted, BertClassifier):
         return fitted.predict_proba(TEST.texts).tolist()
+    if isinstance(fitted, BertReranker):
+        return fitted.predict(pairs_of(TEST)).tolist()
     return fitted.predict(TEST.texts).tolist()
 
 
@@ -405,7 +478,7 @@ def test_a_saved_folder_opens_again_and_another_fit_starts_from_it(fitted: Any, 
     opened = type(fitted).from_folder(tmp_path / "folder", **QUICK | {"epochs": 0.1})
     assert answers(opened) == answers(fitted)
     target = tags_of(TEST, "B-MOOD") if isinstance(fitted, BertTagger) else [float(flag) for flag in TEST.good]
-    given = words_of(TEST) if isinstance(fitted, BertTagger) else TEST.texts
+    given = {BertTagger: words_of(TEST), BertReranker: pairs_of(TEST)}.get(type(fitted), TEST.texts)
     assert answers(clone(opened).fit(given, target)) != answers(fitted)
     with pytest.raises(ValueError, match="already exists"):
         fitted.save(tmp_path / "folder")

@@ -6,6 +6,7 @@ from .corpus.documents import CorpusSettings as CorpusSettings
 from .estimators import BertClassifier as BertClassifier
 from .estimators import BertEmbedder as BertEmbedder
 from .estimators import BertRegressor as BertRegressor
+from .estimators import BertReranker as BertReranker
 from .estimators import BertTagger as BertTagger
 from .finetuning.run import finetune as finetune
 from .finetuning.settings import FinetuneSettings as FinetuneSettings
@@ -19,6 +20,8 @@ from .inference.evaluate import evaluate as evaluate
 from .inference.predict import predict as predict
 from .inference.predict_settings import PredictSettings as PredictSettings
 from .inference.search_index import SearchIndex as SearchIndex
+from .inference.survey_pairs import PairSurveySettings as PairSurveySettings
+from .inference.survey_pairs import survey_pairs as survey_pairs
 from .inference.text_settings import GenerationSettings as GenerationSettings
 from .objectives.data_settings import DataSettings as DataSettings
 from .planning.plan import plan as plan

@@ -1,8 +1,9 @@
-"""scikit-learn estimators for raw text: `BertClassifier`, `BertRegressor`, `BertTagger`, `BertEmbedder`.
+"""scikit-learn estimators for raw text: classifier, regressor, tagger, re-ranker, and a transformer to vectors.
 
     classifier = BertClassifier("run/model", epochs=2).fit(texts, labels)
     classifier.predict(["A joy from start to end."])
     make_pipeline(BertEmbedder("run/model"), LogisticRegression()).fit(texts, labels)
+    BertEmbedder("run/model").fit(pairs).transform(texts)
 
 `fit` calls `bertwright.finetune` with a temporary run folder; call that function yourself if you want scores, plots and
 checkpoints. Its notices, such as about truncated texts, become Python warnings. A fitted estimator is pickled as the
@@ -12,7 +13,7 @@ files of its model folder, never as Python objects of torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, NamedTuple, Self
@@ -33,6 +34,11 @@ from bertwright.inference.python_inputs import abbreviate, check_text, check_wor
 from bertwright.interop.model_files import CLASSES, model_folder
 from bertwright.tables.tables import format_label
 from bertwright.tables.tag_example import TagExample
+from bertwright.tables.text_roles import TextRow
+from bertwright.tasks.embedding import Embedding
+from bertwright.tasks.embedding_data import default_schedule
+from bertwright.tasks.ranking_examples import RankingExample, group_queries
+from bertwright.tasks.reranking import RankedText
 from bertwright.tasks.text_task import TextExample
 from bertwright.training.context import select_device, select_dtype
 from bertwright.training.device_settings import DeviceSettings
@@ -63,6 +69,8 @@ class BertOnDevice(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
     """The base of all estimators: a fitted `Bert`, its device, and saving as a model folder."""
 
     threads: int | None = None
+    random_state: int | np.random.RandomState | None
+    verbose: bool
     model_: Bert
 
     def _store(self, given: Mapping[str, Any]) -> None:
@@ -106,6 +114,22 @@ class BertOnDevice(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         """The parameters of a `DeviceSettings`."""
         threads = torch.get_num_threads() if self.threads is None else self.threads
         return _table({"device": self.device, "dtype": self.dtype, "threads": threads})
+
+    @property
+    def _seed(self) -> int:
+        """The seed of a run; drawn anew where `random_state` is no integer."""
+        seed = self.random_state
+        return int(seed if isinstance(seed, int | np.integer) else check_random_state(seed).randint(2**31 - 1))
+
+    def _train(self, examples: Sequence[Any], make_table: Callable[[str], dict[str, Any]]) -> Bert:
+        """Fine-tune on examples; `make_table`: from a temporary folder for the run to a table of `FinetuneSettings`."""
+        with TemporaryDirectory(prefix="bertwright-") as folder:
+            settings = from_table(FinetuneSettings, make_table(folder), type(self).__name__)
+            try:
+                reporter = terminal_reporter() if self.verbose else SILENT
+                return load(finetune(settings, reporter, {"train": examples}, temporary=True), "cpu")
+            except KeyboardInterrupt:  # its message advises to resume a folder that is deleted here
+                raise KeyboardInterrupt(f"{type(self).__name__}: fit was interrupted; nothing was saved") from None
 
     def _on_device(self) -> Bert:
         """Return the fitted model on the device of the parameters. Raises NotFittedError before `fit`."""
@@ -183,35 +207,21 @@ class BertEstimator(BertOnDevice):
     def _finetune(self, examples: Sequence[Any], kind: str | None = None) -> Bert:
         """Fine-tune the model on examples, whose locations for messages are indices into X; `kind`: the task type."""
         pairs = isinstance(examples[0], TextExample) and examples[0].text_pair is not None
-        with TemporaryDirectory(prefix="bertwright-") as folder:
-            settings = from_table(
-                FinetuneSettings, self._settings(folder, pairs, kind or self.kind), type(self).__name__
-            )
-            try:
-                reporter = terminal_reporter() if self.verbose else SILENT
-                return load(finetune(settings, reporter, {"train": examples}, temporary=True), "cpu")
-            except KeyboardInterrupt:  # its message advises to resume a folder that is deleted here
-                raise KeyboardInterrupt(f"{type(self).__name__}: fit was interrupted; nothing was saved") from None
+        return self._train(examples, lambda folder: self._settings(folder, pairs, kind or self.kind))
 
     def _settings(self, run: str, pairs: bool, kind: str) -> dict[str, Any]:
         """Return the parameters as a table of `FinetuneSettings`."""
-        seed = self.random_state
-        if not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31 - 1)
         overrides = {"max_length": self.max_length, "text_pair": "pair" if pairs else None}
         general, tuning = (_table({name: getattr(self, name) for name in names}) for names in BOUND.values())
-        return (
-            general
-            | _table({"seed": seed})
-            | {
-                "run": run,
-                "model": str(self.model),
-                "task": {"task": kind, "overrides": _table(overrides)},
-                "tuning": tuning | _table({"class_weights": self._class_weights(run)}),
-                "optimizer": _table({"learning_rate": self.learning_rate}),
-                "device": self._device,
-            }
-        )
+        return general | {
+            "run": run,
+            "model": str(self.model),
+            "seed": self._seed,
+            "task": {"task": kind, "overrides": _table(overrides)},
+            "tuning": tuning | _table({"class_weights": self._class_weights(run)}),
+            "optimizer": _table({"learning_rate": self.learning_rate}),
+            "device": self._device,
+        }
 
     def _class_weights(self, folder: str) -> Any:
         """Return `class_weight` as a setting; a dictionary is written into the folder."""
@@ -373,11 +383,51 @@ class BertTagger(BertEstimator):
         return bert.task.score(examples, bert.tag([example.words for example in examples]))[bert.task.metric]
 
 
+class BertReranker(BertEstimator):
+    """Re-ranking: the relevance of texts for a query.
+
+    X: N pairs of a query and a text, as for `BertClassifier`. y: N grades 0, 1, 2 …, where 0 is not relevant. Pairs of
+    one query are one list, in any order.
+    """
+
+    kind = "reranking"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fine-tune `model` on pairs and their grades. Raises ValueError for invalid parameters, X or y."""
+        self.model_ = self._finetune(_check_queries(X, y))
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """Compute the score of each pair: N float64, higher for relevant texts. Raises ValueError for an invalid X."""
+        bert = self._on_device()
+        examples, places = _check_pairs(X), dict[str, list[int]]()
+        for place, example in enumerate(examples):
+            places.setdefault(example.text, []).append(place)
+        scores = np.empty(len(examples))
+        for query, own in places.items():
+            ranked = bert.rank(query, [str(examples[place].text_pair) for place in own], top_k=len(own))
+            scores[[own[one.position] for one in ranked]] = [one.score for one in ranked]
+        return scores
+
+    def rank(self, query: str, texts: Sequence[str], top_k: int = 10) -> list[RankedText]:
+        """Return the first `top_k` texts with position, score and text, as `Bert.rank`."""
+        return self._on_device().rank(query, texts, top_k)
+
+    def score(self, X: Any, y: Any) -> float:
+        """Compute nDCG@10, the mean over the queries that have a relevant text."""
+        task = self._on_device().task
+        assert task is not None
+        examples = _check_queries(X, y)
+        pairs = [(example.query, text) for example in examples for text in example.texts]
+        counts = np.cumsum([len(example.texts) for example in examples])[:-1]
+        return task.score(examples, np.split(self.predict(pairs), counts))[task.metric]
+
+
 class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BertOnDevice):  # type: ignore[misc]
     """Transformer of texts to vectors, as `Bert.embed` computes them: the features of any classifier.
 
-    X: N texts in a list, an array or a column of a data frame. `fit` loads the model and learns nothing. `model`,
-    `device` and `dtype`: as for `BertClassifier`; the other parameters: as for `Bert.embed`.
+    X: N texts in a list, an array or a column of a data frame. On texts, `fit` loads the model and learns nothing; on
+    tuples of texts that belong together it trains the vectors, as `bertwright finetune --task embedding`.
     """
 
     def __init__(
@@ -388,15 +438,48 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BertOnDevi
         normalize: bool | None = None,
         max_length: int | None = None,
         prompt_name: str | None = None,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        random_state: int | np.random.RandomState | None = FinetuneSettings.seed,
         device: str = DeviceSettings.device,
         dtype: str = DeviceSettings.dtype,
+        threads: int | None = None,
+        verbose: bool = False,
     ) -> None:
+        """Store the parameters; `fit` checks them.
+
+        - `pooling`, `normalize`, `max_length`, `prompt_name`: as for `Bert.embed`.
+        - `epochs`, `batch_size`, `learning_rate`: of training; None chooses them by the rows and the model's size.
+        - `model`, `random_state`, `device`, `dtype`, `threads`, `verbose`: as for `BertClassifier`.
+        """
         self._store(locals())
 
     def fit(self, X: Any = None, y: Any = None) -> Self:
-        """Load the model. Raises ValueError for a folder that `load` rejects."""
-        self.model_ = load(self.model, "cpu")
+        """Load the model and, if X has tuples of texts, train its vectors.
+
+        A tuple has an anchor, a text that belongs to it, and texts that do not. With y, N numbers, X has pairs and y
+        says how similar they are. y is not read if X has texts. Raises ValueError for a folder that `load` rejects,
+        and for invalid parameters, X or y.
+        """
+        rows = _check_rows(X, y)
+        self.model_ = (
+            self._train(rows, lambda folder: self._settings(folder, rows)) if rows else load(self.model, "cpu")
+        )
         return self
+
+    def _settings(self, run: str, rows: Sequence[TextRow]) -> dict[str, Any]:
+        """Return the parameters as a table of `FinetuneSettings`."""
+        batch_size, epochs = default_schedule(None, rows)
+        chosen = {"batch_size": self.batch_size or batch_size, "epochs": self.epochs or epochs, "seed": self._seed}
+        return _table(chosen) | {
+            "run": run,
+            "model": str(self.model),
+            "task": {"task": Embedding.kind, "overrides": _table({"max_length": self.max_length})},
+            "tuning": _table({"pooling": self.pooling}),
+            "optimizer": _table({"learning_rate": self.learning_rate}),
+            "device": self._device,
+        }
 
     def transform(self, X: Any) -> npt.NDArray[np.float32]:
         """Compute the vector of each text, N × H. Raises ValueError for an invalid X or parameter."""
@@ -455,6 +538,45 @@ def _to_texts(X: Any) -> list[Text]:
     return [
         example.text if example.text_pair is None else (example.text, example.text_pair) for example in _check_texts(X)
     ]
+
+
+def _check_pairs(X: Any) -> list[TextExample[Any]]:
+    """Return examples of pairs. Raises ValueError for single texts, and as `_check_texts` does."""
+    examples = _check_texts(X)
+    if examples[0].text_pair is None:
+        raise ValueError("X[0]: expected a pair of a query and a text, got one text")
+    return examples
+
+
+def _check_queries(X: Any, y: Any) -> list[RankingExample]:
+    """Return the queries of pairs with their texts and grades. Raises ValueError for grades that are none."""
+    examples = _check_pairs(X)
+    grades = _check_numeric_y(_check_y(y, examples)).tolist()
+    return group_queries(
+        [
+            TextRow(example.text, f"y[{index}]", (str(example.text_pair),), score=grade)
+            for index, (example, grade) in enumerate(zip(examples, grades, strict=True))
+        ]
+    )
+
+
+def _check_rows(X: Any, y: Any) -> list[TextRow]:
+    """Return rows of texts that belong together; none if X has single texts, or is None."""
+    values = [] if X is None else _to_list(X, "X")
+    if not values or not isinstance(values[0], tuple | list):
+        return []
+    scores: list[float | None] = [None] * len(values)
+    if y is not None:
+        scores = _check_numeric_y(_check_y(y, values)).tolist()
+    rows = []
+    for index, (value, score) in enumerate(zip(values, scores, strict=True)):
+        place = f"X[{index}]"
+        anchor, *others = texts = check_words(value, place, "texts (str, not empty)")
+        if len(texts) < 2 or (score is not None and len(texts) > 2):
+            expected = "two texts or more" if score is None else "two texts, which y rates"
+            raise ValueError(f"{place}: expected {expected}, got {len(texts)}")
+        rows.append(TextRow(anchor, place, (others[0],), tuple(others[1:]), score))
+    return rows
 
 
 def _check_labels(y: Any) -> npt.NDArray[Any]:
@@ -574,5 +696,5 @@ def _read_classes(saved: Any, names: Sequence[str], path: Path) -> npt.NDArray[A
 
 
 # Pickles name the classes by the package, not by this file, so that the file may move.
-for _estimator in (BertClassifier, BertRegressor, BertTagger, BertEmbedder):
+for _estimator in (BertClassifier, BertRegressor, BertTagger, BertReranker, BertEmbedder):
     _estimator.__module__ = "bertwright"

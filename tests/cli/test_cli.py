@@ -557,6 +557,7 @@ def commands_with(text: str) -> dict[str, str]:
     quoted = shlex.quote(text)
     return {
         "survey": f"survey {quoted}.txt",
+        "survey --pairs": f"survey --pairs {quoted}.tsv --model run",
         "vocabulary": f"vocabulary text.txt --output {quoted} --size {quoted}",
         "prepare": f"prepare text.txt --vocabulary {quoted} --store new",
         "pretrain": f"pretrain --run {quoted} --store {quoted}",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import multiprocessing
+import os
+import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +24,7 @@ import bertwright
 from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE
 from bertwright.base.settings import from_table
+from bertwright.finetuning import finetune_state
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.models.task_model import EncoderForTask
@@ -35,7 +41,7 @@ from bertwright.training import throughput
 from bertwright.training.whole_batch_loss import RowOutput, WholeBatchLoss, backward
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from harness import check_interrupted_run, read_untimed, run_and_capture, run_on_ranks
+from harness import check_interrupted_run, interrupt_at_step, read_untimed, run_and_capture, run_on_ranks, same_weights
 from small_runs import FILLERS, NOUNS
 
 Make = Callable[..., FinetuneSettings]
@@ -96,6 +102,13 @@ def test_run_learns_from_each_kind_of_columns(train: str, tmp_path: Path, make_r
     assert evaluated[0]["step"] == 0
 
 
+@pytest.mark.parametrize("train", ["pairs", "texts"])
+def test_run_without_dev_files_gives_a_folder_that_loads(train: str, tmp_path: Path, make_run: Make) -> None:
+    settings = make_run(tmp_path / "run", train, epochs=0.5)
+    folder = finetune(replace(settings, task=replace(settings.task, dev=())), MUTE)
+    assert bertwright.load(folder).embed(["the bear sees"]).shape == (1, 32)
+
+
 def test_best_weights_may_be_the_ones_before_training(tmp_path: Path, make_run: Make, tiny_bert: Path) -> None:
     optimizer = replace(make_run(tmp_path / "run", "texts").optimizer, learning_rate=1e-9)
     settings = make_run(tmp_path / "run", "texts", optimizer=optimizer)
@@ -144,7 +157,73 @@ def test_interrupted_run_resumes_to_the_same_bits(
     monkeypatch.setattr(throughput, "CPU_TOKENS", 64)
     monkeypatch.setattr(throughput, "GRAPH_MEMORY", 1)
     settings = make_run(tmp_path / "whole", "pairs", {"prompts": ("query=the ",), "dims": (32, 8)}, pooling="cls")
-    check_interrupted_run(finetune, settings, 6, monkeypatch)
+    settings = replace(settings, task=replace(settings.task, test=settings.task.dev))
+    broken = check_interrupted_run(finetune, settings, 6, monkeypatch)
+    whole, again = (read_json(run / "report.json") for run in (settings.run, broken.run))
+    assert {*whole["scores"]} == {"dev before", "dev", "test before", "test"}
+    assert {*whole["gain"]} == {"dev", "test"}
+    assert [again[name] for name in ("scores", "gain")] == [whole[name] for name in ("scores", "gain")]
+
+
+def run_until_killed(settings: FinetuneSettings, calls: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Train in a process that a SIGKILL ends before it computes this many parts of steps; return whether it did."""
+
+    def work() -> None:
+        counted = itertools.count(1)
+
+        def count(*arguments: Any) -> Any:
+            if next(counted) > calls:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return compute(*arguments)
+
+        monkeypatch.setattr(finetune_state, "count_sizes", count)  # called once per part and pass
+        finetune(replace(settings, resume=(settings.run / "settings.toml").exists()), MUTE)
+
+    compute = finetune_state.count_sizes
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+@pytest.mark.slow
+def test_run_killed_inside_its_steps_ends_with_the_same_bits(
+    tmp_path: Path, make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throughput, "CPU_TOKENS", 64)
+    monkeypatch.setattr(throughput, "GRAPH_MEMORY", 1)
+    settings = make_run(tmp_path / "whole", "pairs", {"dims": (32, 8)}, save_every=1)
+    parts = itertools.count()
+    compute = finetune_state.count_sizes
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune_state, "count_sizes", lambda *given: (next(parts), compute(*given))[1])
+        finetune(settings, MUTE)
+    num_calls, steps = next(parts), read_json(settings.run / "report.json")["steps"]
+    assert num_calls > 4 * steps  # a step has several parts in two passes
+    rng, kills, broken = np.random.default_rng(0), 0, replace(settings, run=tmp_path / "broken")
+    while kills < 20:
+        killed = run_until_killed(broken, int(rng.integers(num_calls // 2)), monkeypatch)
+        kills += killed
+        if not killed:
+            assert same_weights(settings.run / "model", broken.run / "model")
+            shutil.rmtree(broken.run)
+    run_until_killed(broken, num_calls + 1, monkeypatch)
+    assert same_weights(settings.run / "model", broken.run / "model")
+    assert read_json(broken.run / "report.json")["scores"] == read_json(settings.run / "report.json")["scores"]
+
+
+def test_resumed_run_reports_the_gain_of_weights_that_an_earlier_process_found(
+    tmp_path: Path, make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer = replace(make_run(tmp_path / "run", "texts").optimizer, learning_rate=1e-9)
+    settings = make_run(tmp_path / "run", "texts", optimizer=optimizer)
+    with interrupt_at_step(3, monkeypatch):
+        finetune(settings, MUTE)
+    finetune(replace(settings, resume=True), MUTE)
+    report = read_json(settings.run / "report.json")
+    assert report["best_step"] == 0
+    assert report["gain"]["dev"]["mean"] == 0
 
 
 @pytest.mark.parametrize("train", ["pairs", "rated", "classes"])

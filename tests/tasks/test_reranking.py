@@ -23,8 +23,8 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.collation import collate, micro_batches
 from bertwright.tasks.presets import TaskSettings
-from bertwright.tasks.ranking_examples import RankingExample
-from bertwright.tasks.reranking import Reranking, score_candidates
+from bertwright.tasks.ranking_examples import RankingExample, score_candidates
+from bertwright.tasks.reranking import Reranking
 from bertwright.tasks.task_folder import TaskModel, read_task, save_task_folder
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.optimizer_settings import OptimizerSettings

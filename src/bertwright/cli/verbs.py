@@ -80,6 +80,12 @@ VERBS = (
         "bertwright survey books/ wiki.txt",
     ),
     Verb(
+        "survey --pairs", "inference.survey_pairs:PairSurveySettings", "inference.survey_pairs:survey_pairs",
+        "describe pairs and other texts, before vectors are trained on them",
+        "bertwright survey --pairs faq.csv --dev dev.tsv --model MODEL",
+        check="check_inputs",
+    ),
+    Verb(
         "vocabulary", "vocabulary.learn.learn_vocabulary:LearnSettings",
         "vocabulary.learn.learn_vocabulary:learn_vocabulary",
         "learn a vocabulary from text: word pieces or byte pairs",

@@ -4,17 +4,21 @@ RUN/settings.toml    all settings                   RUN/metrics.jsonl, tensorboa
 RUN/checkpoints/     the newest checkpoint          RUN/best/     the checkpoint with the best dev score; both are
                      deleted when the run has finished, unless --keep-checkpoints
 RUN/model/           the result, a Hugging Face folder with task.json    RUN/report.json   the scores
+RUN/before.json      the scores before the first step, of tasks that have some
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bertwright.base.files import digest_file
+import numpy as np
+
+from bertwright.base.files import digest_file, read_json, write_text
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import (
@@ -25,6 +29,7 @@ from bertwright.finetuning.finetune_state import (
 from bertwright.finetuning.pooling_choice import PoolingChoice
 from bertwright.finetuning.settings import RESUME_OVERRIDES, FinetuneSettings
 from bertwright.interop.model_files import digest_model
+from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.statistics import compare
 from bertwright.models.encoder import EncoderConfig
 from bertwright.models.heads import TaskBatch
@@ -51,7 +56,7 @@ from bertwright.training.run_folder import (
 )
 from bertwright.training.train_run import train_run
 
-PLOT = "scores.png"
+PLOT, BEFORE = "scores.png", "before.json"
 MAX_SHOWN_WEIGHTS = 8
 
 
@@ -80,6 +85,14 @@ def finetune(
     )  # fmt: skip
 
 
+class Start(NamedTuple):
+    """Scores of a split before the first step."""
+
+    scores: Mapping[str, float]
+    examples: ExampleScores | None
+    """Numbers per example, for the interval of the difference; None if the metric has none."""
+
+
 @dataclass
 class FinetuneRun:
     """A fine-tuning run, as one rank sees it."""
@@ -89,15 +102,21 @@ class FinetuneRun:
     context: ExecutionContext
     reporter: Reporter
     temporary: bool = False
-    before: dict[str, EvaluationResult] = field(default_factory=dict, init=False)
-    """By split, the evaluation before the first step, if this process has made it."""
+    before: dict[str, Start] = field(default_factory=dict, init=False)
+    """By split, the scores before the first step, which a resumed run reads from its folder."""
     best: dict[str, EvaluationResult] = field(default_factory=dict, init=False)
     """By split, the evaluation with the highest score so far."""
     task: AnyTask = field(init=False)
     """The task with its choices on dev for the current weights, such as a threshold."""
+    resumed_step: int = field(init=False)
+    """Step of the weights with which this process begins."""
 
     def __post_init__(self) -> None:
-        self.task = self.state.task
+        self.task, self.resumed_step = self.state.task, self.state.optimizer.steps
+        if self.settings.resume and (path := self.settings.run / BEFORE).is_file():
+            for name, (scores, examples) in read_json(path).items():
+                found = ExampleScores(examples[0], np.array(examples[1], dtype=float)) if examples else None
+                self.before[name] = Start(scores, found)
 
     def fit_settings(self) -> FitSettings:
         """Return the length of the run and the steps after which it evaluates and saves."""
@@ -146,11 +165,22 @@ class FinetuneRun:
         with self.reporter.progress(f"scoring {split.name}", split.encoded.num_items) as advance:
             scored = evaluate_examples(state.model, self.task, split.examples, split.encoded, tune, advance)
         if not state.optimizer.steps:
-            self.before[split.name] = scored
+            self.record_before(split, scored)
         metric, best = state.task.metric, self.best.get(split.name)
         if best is None or scored.scores[metric] >= best.scores[metric]:
             self.best[split.name] = scored
         return scored
+
+    def record_before(self, split: SplitData, scored: EvaluationResult) -> None:
+        """Keep the scores before the first step, also in the folder of a run that may be resumed."""
+        examples = scored.task.example_scores(split.examples, scored.predictions)
+        self.before[split.name] = Start(scored.scores, examples)
+        if not self.temporary and not self.context.rank:
+            starts = {
+                name: (one.scores, one.examples and (one.examples.formula, one.examples.values.tolist()))
+                for name, one in self.before.items()
+            }
+            write_text(self.settings.run / BEFORE, json.dumps(starts) + "\n")
 
     def write_model(self, folder: Path) -> None:
         """Write the model with its task."""
@@ -197,7 +227,8 @@ class FinetuneRun:
             for data in splits:
                 files = settings.task.files(data.name)
                 show_examples(self.reporter, state.task, data.name, files, data.examples, count)
-        for warning in data_warnings(state.task, settings.task, splits, state.tokenizer, config.max_positions):
+        notes = state.task.step_warnings(state.train.examples, settings.batch_size)
+        for warning in notes + data_warnings(state.task, settings.task, splits, state.tokenizer, config.max_positions):
             self.reporter.note(warning)
         if state.dev and tuning.validation_fraction and tuning.limit is None and not settings.task.files("dev"):
             dev, both = len(state.dev.examples), len(state.dev.examples) + len(state.train.examples)
@@ -278,6 +309,8 @@ class FinetuneRun:
             scores["test before"] = self.before["test"].scores
         if state.test:
             scores["test"] = self.score(state.test).scores
+        if state.dev and "dev" in self.before and result.step <= self.resumed_step and self.resumed_step:
+            self.score(state.dev)  # an earlier process found the best weights
         if not self.temporary:
             name = metric.replace("_", " ")
             panel = PlotPanel(metric, name) if metric == "mse" else PlotPanel(metric, f"{name} (%)", 100)
@@ -302,10 +335,10 @@ class FinetuneRun:
         for split in (self.state.dev, self.state.test):
             if split is None or split.name not in self.before or split.name not in self.best:
                 continue
-            results = (self.best[split.name], self.before[split.name])
-            after, before = (task.example_scores(split.examples, result.predictions) for result in results)
-            if after is not None and before is not None:
-                gains[split.name] = compare(split.name, after, before).to_record()
+            before, after = self.before[split.name].examples, self.best[split.name]
+            found = task.example_scores(split.examples, after.predictions)
+            if found is not None and before is not None:
+                gains[split.name] = compare(split.name, found, before).to_record()
         return gains
 
     def score_floors(self) -> dict[str, Mapping[str, Mapping[str, float]]]:

@@ -20,7 +20,7 @@ from bertwright.search.fusion import fuse_rankings
 from bertwright.tables.retrieval_folders import RetrievalSet, is_retrieval_folder
 from bertwright.tables.text_roles import read_text_table
 from bertwright.tasks.embedding import Embedding
-from bertwright.tasks.embedding_scores import VectorScores, name_ranking_scores, rank_by_vectors
+from bertwright.tasks.embedding_scores import VectorScores, name_documents, name_ranking_scores, rank_by_vectors
 from bertwright.tasks.labeled_texts import LabeledTexts, read_labeled_texts, score_vectors
 from bertwright.tasks.score_formats import make_score_table
 from bertwright.tasks.unknown_rates import InputCounts
@@ -129,11 +129,7 @@ def rank_by_words(data: RetrievalSet) -> dict[str, list[str]]:
     """Return the ids of the first 100 documents of each query by BM25; of equal scores, the later id first."""
     ids = sorted(data.documents, reverse=True)
     index = Bm25.build(data.documents[name] for name in ids)
-    nearest = index.find([*data.queries.values()], DEPTH + 1)
-    return {
-        query: [ids[place] for place in places if place >= 0 and ids[place] != query][:DEPTH]
-        for query, places in zip(data.queries, nearest.positions.tolist(), strict=True)
-    }
+    return name_documents(data, ids, index.find([*data.queries.values()], DEPTH + 1), DEPTH)
 
 
 def _rerank(

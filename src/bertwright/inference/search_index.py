@@ -44,13 +44,7 @@ class SearchIndex:
     """Documents that are found by the cosine of their vectors, by words (BM25), or by both."""
 
     def __init__(self, index: VectorIndex, model: Bert) -> None:
-        """Combine an index with the model whose vectors it has. Raises ValueError for another model."""
-        known, given = index.description.model, describe_model(model)
-        if {**known} != given:
-            change = next(
-                describe_change(name, known.get(name), given[name]) for name in given if known.get(name) != given[name]
-            )
-            raise ValueError(f"{index.folder}: its vectors are another model's: {change}; open it with its own model")
+        """Combine an index with the model whose vectors it has; `open` checks that it is this model."""
         self.index, self.model = index, model
 
     def __len__(self) -> int:
@@ -73,12 +67,17 @@ class SearchIndex:
         that float32 orders. Raises ValueError for an existing index, and for numbers of texts and ids that differ.
         """
         write_index(model, _make_documents(texts, ids), Path(folder), IndexOptions(dims, precision))
-        return cls.open(folder, model)
+        return cls(VectorIndex(Path(folder)), model)
 
     @classmethod
     def open(cls, folder: Path | str, model: Bert) -> SearchIndex:
         """Open an index. Raises ValueError if it is unfinished, damaged, or of another model."""
-        return cls(VectorIndex(Path(folder)), model)
+        index, given = VectorIndex(Path(folder)), describe_model(model)
+        if {**(known := index.description.model)} != given:
+            name = next(name for name in given if known.get(name) != given[name])
+            change = describe_change(name, known.get(name), given[name])
+            raise ValueError(f"{index.folder}: its vectors are another model's: {change}; open it with its own model")
+        return cls(index, model)
 
     @overload
     def search(self, queries: str, top_k: int = 10, by: By = "vectors") -> list[Hit]: ...  # type: ignore[overload-overlap]

@@ -169,18 +169,16 @@ def _append(
     """Write a chunk behind the first `done` documents; what an interrupted call wrote there is replaced."""
     ensure_folder(folder)
     unit = unit_vectors(vectors)
-    largest = np.abs(unit).max(1)
-    scales = (np.where(largest == 0, 1, largest) / 127).astype("<f4")
     lines = [json.dumps([*document], ensure_ascii=False).encode() + b"\n" for document in chunk]
     start = int(_map(folder, ENDS, description, done)[-1]) if done else 0
     with _open_at(folder / DOCUMENTS, start) as file:
         file.write(b"".join(lines))
-    values = {
-        ENDS: start + np.cumsum([len(line) for line in lines]),
-        FLOATS: unit,
-        WHOLE: np.rint(unit / scales[:, None]),
-        SCALES: scales,
-    }
+    ends = start + np.cumsum([len(line) for line in lines])
+    values: dict[str, npt.NDArray[Any]] = {ENDS: ends, FLOATS: unit}
+    if description.precision != "float32":
+        largest = np.abs(unit).max(1)
+        scales = (np.where(largest == 0, 1, largest) / 127).astype("<f4")
+        values |= {WHOLE: np.rint(unit / scales[:, None]), SCALES: scales}
     for name, (dtype, shape) in description.files().items():
         header = npy_header(dtype, (done + len(chunk), *shape))
         with _open_at(folder / name, 0 if not done else None) as file:

@@ -54,14 +54,19 @@ def list_splits(folder: Path) -> list[str]:
     return sorted(path.name.partition(".tsv")[0] for path in (folder / QRELS).glob("*.tsv*"))
 
 
+def list_texts(folder: Path) -> list[str]:
+    """Return the files with the documents and the queries of a folder."""
+    return [_require(folder, name) for name in (CORPUS, QUERIES)]
+
+
 def read_retrieval_folder(folder: Path, split: str = "test") -> RetrievalSet:
     """Read the documents, and the queries and judgements of a split.
 
     Raises ValueError with file and line for a missing file or split, for ids that occur twice, and for judgements that
     are no whole number or name an unknown query or document.
     """
-    documents = dict(_read_texts(_require(folder, CORPUS), "document"))
-    queries = dict(_read_texts(_require(folder, QUERIES), "query"))
+    corpus, asked = list_texts(folder)
+    documents, queries = dict(_read_texts(corpus, "document")), dict(_read_texts(asked, "query"))
     splits = list_splits(folder)
     if split not in splits:
         hint = did_you_mean(split, splits) if splits else f"{folder / QRELS} has none"

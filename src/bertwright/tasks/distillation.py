@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from bertwright.models.heads import TaskBatch
 
-METRIC_OF_PAIRS = "spearman_cosine"
 ROW = 2  # column of a text's labels with the number of its vector
 RECORD = ".json"  # suffix of the file beside the vectors that says what they are of
 
@@ -64,7 +63,7 @@ class Distillation(Embedding):
 
     def prepare_splits(self, splits: Mapping[str, Sequence[Example]]) -> tuple[Self, dict[str, Sequence[Example]]]:
         """Give each training row the number of its vector. Raises ValueError for the vectors of other texts."""
-        metric = choose_metric(self.metric, splits.get("dev", ())) or METRIC_OF_PAIRS
+        metric = choose_metric(self.metric, splits.get("dev", ()))
         task, train = replace(self, metric=metric), as_rows(splits["train"])
         path = Path(self.teacher_vectors)
         if not self.teacher_vectors or not path.is_file():

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from bertwright.base.settings import check_not_str
+from bertwright.base.settings import check_not_str, did_you_mean
 from bertwright.base.text_display import shorten
-from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.retrieval_folders import find_retrieval_folder, read_retrieval_folder
-from bertwright.tables.row_formats import TABLE_FORMATS
-from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
+from bertwright.tables.text_roles import TextRow, read_text_table
 from bertwright.tasks.embedding_batches import (
     ANCHOR,
     NEGATIVE,
@@ -45,7 +43,9 @@ from bertwright.tasks.embedding_data import (
 )
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.encoded import Encoded, Ints, Outputs
-from bertwright.tasks.task import LEARNED, Task
+from bertwright.tasks.pair_checks import describe_batch, find_oddities
+from bertwright.tasks.role_task import RoleTask
+from bertwright.tasks.task import LEARNED
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -70,10 +70,11 @@ FORMULAS = {
     "triplet": "margin of Euclidean distances (TripletLoss)",
 }
 NUM_SPECIAL = 2  # [CLS] and [SEP]
+PROMPTS = (QUERY, DOCUMENT, "none")  # names of prompts that training applies; none omits all
 
 
 @dataclass(frozen=True)
-class Embedding(Task[Example, TextVectors]):
+class Embedding(RoleTask[Example, TextVectors]):
     """Vectors of texts, whose cosine says how well the texts belong together.
 
     The columns decide the loss. The model folder is one of sentence-transformers.
@@ -86,17 +87,6 @@ class Embedding(Task[Example, TextVectors]):
     scores_before_training: ClassVar[bool] = True
     reads_pooler: ClassVar[bool] = False
 
-    columns: tuple[str, ...] = ()
-    """Roles and columns: anchor=title positive=body negative=other; also score and label. Unset: by the names of the
-    columns (query, answer, sentence1, negative_1, pos, neg, score, label …), by their order if these say nothing."""
-    header: bool = True
-    """Whether the first line of .tsv, .csv and .txt names the columns."""
-    quotes: bool | None = None
-    """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
-    encoding: str = "utf-8"
-    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
-    format: str | None = None
-    """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
     vector_loss: str | None = None
     """ranking: find each anchor's text among all texts of the step; known positives, equal texts and the anchor itself
     are masked. cosent, cosine (scores from 0 to 1), angle: rated pairs; contrastive: pairs with label 0 or 1. labels:
@@ -136,9 +126,8 @@ class Embedding(Task[Example, TextVectors]):
     """Whether texts are read in lower case."""
 
     def __post_init__(self) -> None:
-        check_not_str(self, "columns", "prompts", "dims", "weights")
-        check_encoding(self.encoding)
-        check_format(self.format, TABLE_FORMATS)
+        super().__post_init__()
+        check_not_str(self, "prompts", "dims", "weights")
         check_loss_name(self.vector_loss)
         if self.max_length < NUM_SPECIAL + 1:
             raise ValueError(f"max_length = {self.max_length}: at least {NUM_SPECIAL + 1}, [CLS] and [SEP] included")
@@ -146,10 +135,6 @@ class Embedding(Task[Example, TextVectors]):
             raise ValueError(f"prompts: expected NAME=TEXT, got {odd[0]!r}")
 
     # Data
-
-    @property
-    def table_options(self) -> TableOptions:
-        return TableOptions(self.columns, self.header, self.quotes, self.encoding, self.format)
 
     def read(self, path: str, labeled: bool = True) -> Iterator[Example]:
         if folder := find_retrieval_folder(path):
@@ -165,7 +150,12 @@ class Embedding(Task[Example, TextVectors]):
         return [TextRow(text, location) for text in texts]
 
     def prepare_splits(self, splits: Mapping[str, Sequence[Example]]) -> tuple[Self, dict[str, Sequence[Example]]]:
-        """Choose loss and metric by the columns, and make the training rows: a row per positive, no false negatives."""
+        """Choose loss and metric by the columns, and make the training rows: a row per positive, no false negatives.
+
+        Raises ValueError for rows that are not usable, and for a prompt that no text would get.
+        """
+        if odd := next((name for name in self.named_prompts if name not in PROMPTS), None):
+            raise ValueError(f"prompts: no texts with the role {odd!r}; {did_you_mean(odd, PROMPTS)}")
         given = as_rows(splits["train"])
         loss = choose_loss(self.vector_loss, given)
         rows, dropped, first = to_training_rows(given, loss)
@@ -173,7 +163,8 @@ class Embedding(Task[Example, TextVectors]):
             what = f"{dropped:,} negatives left out that belong to their anchor by another row, or are its text"
             warnings.warn(f"{first}: {what}; this is the first", stacklevel=2)
         FileOrder.of(rows, self.weights)
-        task = replace(self, vector_loss=loss, metric=choose_metric(self.metric, splits.get("dev", ())))
+        metric = choose_metric(self.metric, splits.get("dev") or splits.get("test", ()))
+        task = replace(self, vector_loss=loss, metric=metric)
         return task, {**splits, "train": rows}
 
     def with_labels_of(self, examples: Sequence[Example]) -> Self:
@@ -183,14 +174,11 @@ class Embedding(Task[Example, TextVectors]):
         choose_metric(self.metric, examples)
 
     def warnings(self, examples: Sequence[Example], paths: Sequence[str] = ()) -> list[str]:
-        rows = [one for one in examples if isinstance(one, TextRow)]
-        equal = [row for row in rows if row.anchor.strip() in {text.strip() for text in row.positives}]
-        notes = []
-        if equal and self.vector_loss == "ranking":
-            notes.append(f"{len(equal):,} rows have the anchor as its own answer; the first is {equal[0].location}")
-        if (twice := len(rows) - len({row[:1] + row[2:] for row in rows})) > 0:
-            notes.append(f"{twice:,} of {len(rows):,} rows occur more than once")
-        return notes
+        rows = as_rows(examples)
+        return [*find_oddities(rows, find_kind(rows) in DIRECTED and self.vector_loss != "simcse")]
+
+    def step_warnings(self, examples: Sequence[Example], batch_size: int) -> list[str]:
+        return [*filter(None, [describe_batch(as_rows(examples), batch_size)])]
 
     def encoding_warnings(self, encoded: Encoded) -> list[str]:
         """Say which share of the texts of each role lose tokens."""
@@ -209,6 +197,10 @@ class Embedding(Task[Example, TextVectors]):
     def group_keys(self, examples: Sequence[Example]) -> Sequence[Hashable]:
         """Return the anchors: another answer to a question of training would make its score too high."""
         return [one.anchor.strip() if isinstance(one, TextRow) else one.location for one in examples]
+
+    def single_examples(self, examples: Sequence[Example]) -> Sequence[Example]:
+        """Return the queries of retrieval sets as rows."""
+        return as_rows(examples)
 
     @property
     def num_segments(self) -> int:
@@ -332,7 +324,7 @@ class Embedding(Task[Example, TextVectors]):
 
     def example_scores(self, examples: Sequence[Example], predictions: Sequence[TextVectors]) -> ExampleScores | None:
         found = score_examples(examples, predictions)
-        return found.examples if self.metric in ("", found.metric) else None
+        return found.examples if self.metric == found.metric else None
 
     def gold_columns(self, example: Example) -> dict[str, Any]:
         if isinstance(example, RetrievalExample):

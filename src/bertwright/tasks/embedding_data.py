@@ -162,12 +162,12 @@ def check_loss_name(name: str | None) -> None:
 
 
 def choose_metric(name: str, rows: Sequence[Example]) -> str:
-    """Return the metric with this name, or the default one for dev rows; empty if there are none.
+    """Return the metric with this name, or the default one for dev rows; without rows, for rated pairs.
 
     Raises ValueError for rows that have no score, and for a metric of other rows.
     """
     if not rows:
-        return name
+        return name or METRICS["similarity"][0]
     kind = find_kind(rows)
     if not METRICS[kind]:
         raise ValueError(

@@ -16,11 +16,11 @@ from bertwright.base.seeding import make_rng
 from bertwright.metrics import scores as metrics
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.metrics.ranking_scores import DEPTH, NAMES, RankingScores, score_rankings
-from bertwright.search.exact_search import find_nearest, unit_vectors
+from bertwright.search.exact_search import Neighbours, find_nearest, unit_vectors
 from bertwright.tables.retrieval_folders import RetrievalSet
 from bertwright.tables.text_roles import TextRow
 from bertwright.tasks.linear_fit import Block, add_outputs, cross_entropy, fit_linear
-from bertwright.tasks.ranking_examples import RankingExample
+from bertwright.tasks.ranking_examples import METRICS, RankingExample, score_candidates
 
 Vectors = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -56,10 +56,14 @@ def rank_by_vectors(data: RetrievalSet, embed: Embed, depth: int) -> dict[str, l
     ids = sorted(data.documents, reverse=True)
     documents = unit_vectors(embed([data.documents[name] for name in ids], DOCUMENT))
     queries = unit_vectors(embed([*data.queries.values()], QUERY))
-    nearest = find_nearest(queries, documents, min(depth + 1, len(ids)))
+    return name_documents(data, ids, find_nearest(queries, documents, min(depth + 1, len(ids))), depth)
+
+
+def name_documents(data: RetrievalSet, ids: Sequence[str], found: Neighbours, depth: int) -> dict[str, list[str]]:
+    """Return the ids of the documents that were found for each query, without the query's own."""
     return {
-        query: [ids[place] for place in places if ids[place] != query][:depth]
-        for query, places in zip(data.queries, nearest.positions.tolist(), strict=True)
+        query: [ids[place] for place in places if place >= 0 and ids[place] != query][:depth]
+        for query, places in zip(data.queries, found.positions.tolist(), strict=True)
     }
 
 
@@ -122,19 +126,15 @@ def score_triplets(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
     return VectorScores({"cosine_accuracy": float(shares_found.mean())}, ExampleScores("mean", shares_found[:, None]))
 
 
-def score_candidates(examples: Sequence[RankingExample], embed: Embed) -> VectorScores:
+def score_query_candidates(examples: Sequence[RankingExample], embed: Embed) -> VectorScores:
     """Score the order of each query's own candidates; of equal cosines, the lowest grade comes first."""
     scored = [example for example in examples if example.is_scored]
+    if not scored:
+        raise ValueError(f"{examples[0].location}: from there on no query has a text that is marked as relevant")
     rows = [TextRow(example.query, example.location, example.texts) for example in scored]
-    rankings, judgements = {}, {}
-    for example, (cosines, _) in zip(scored, _candidate_cosines(rows, embed), strict=True):
-        order = np.lexsort((np.array(example.known_grades), -cosines))
-        judgements[example.query] = {str(place): grade for place, grade in enumerate(example.known_grades)}
-        rankings[example.query] = [str(place) for place in order]
-    scores = score_rankings(rankings, judgements)
-    means = scores.means
-    chosen = {"ndcg@10": means["ndcg@10"], "mrr@10": means["mrr@10"], "map": means["map@100"]}
-    return VectorScores(chosen, ExampleScores("mean", scores.values[:, [NAMES.index("ndcg@10")]]))
+    pairs = zip(scored, _candidate_cosines(rows, embed), strict=True)
+    values = np.array([score_candidates(one.known_grades, cosines.tolist()) for one, (cosines, _) in pairs])  # Q 3
+    return VectorScores(dict(zip(METRICS, values.mean(0).tolist(), strict=True)), ExampleScores("mean", values[:, :1]))
 
 
 def score_translations(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
@@ -197,7 +197,7 @@ SCORERS: Mapping[str, Callable[[Any, Embed], VectorScores]] = {
     "triplets": score_triplets,
     "classes": _score_drawn_classes,
     "translations": score_translations,
-    "reranking": score_candidates,
+    "reranking": score_query_candidates,
 }
 """Functions that score data of a kind: a RetrievalSet, for re-ranking RankingExamples, else TextRows."""
 

@@ -13,7 +13,7 @@ from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
 from bertwright.tasks import embedding_scores
 from bertwright.tasks.embedding_data import find_kind
 from bertwright.tasks.embedding_scores import Embed, VectorScores
-from bertwright.tasks.ranking_examples import read_queries
+from bertwright.tasks.ranking_examples import group_queries
 from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.text.sources import find_file
 
@@ -62,7 +62,7 @@ def read_labeled_texts(
         found = embedding_scores.rows_as_retrieval(rows)
         return LabeledTexts(chosen, found, f"{_describe_retrieval(found, roles)}")
     if chosen == "reranking":
-        examples = [example for path in paths for example in read_queries(path, options, with_teacher=False)]
+        examples = group_queries(rows, column=tables[0].roles.score)
         return LabeledTexts(chosen, examples, f"{chosen}, {len(examples):,} queries ({roles})")
     return LabeledTexts(chosen, rows, description)
 

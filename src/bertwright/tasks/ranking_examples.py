@@ -6,9 +6,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
+from bertwright.metrics.ranking_scores import NAMES, score_ranking
 from bertwright.tables.text_roles import TableOptions, TextRow, TextTable, read_text_table
 
 T = TypeVar("T")
+METRICS = ("ndcg@10", "mrr@10", "map")
+PLACES = [NAMES.index(name) for name in ("ndcg@10", "mrr@10", "map@100")]  # of METRICS
 
 
 class RankingExample(NamedTuple):
@@ -66,15 +71,22 @@ def read_queries(path: str, options: TableOptions, with_teacher: bool) -> list[R
     grades. Warns of texts that one row marks as relevant and another one does not.
     """
     table = _read_table(path, options)
-    odd = next((row for row in table.rows if row.score is not None and not _is_grade(row.score)), None)
+    return group_queries(table.rows, with_teacher, table.roles.score)
+
+
+def group_queries(
+    rows: Sequence[TextRow], with_teacher: bool = False, column: str | None = "label"
+) -> list[RankingExample]:
+    """Return one example per query of rows, as `read_queries`; `column`: name of the labels, for messages."""
+    odd = next((row for row in rows if row.score is not None and not _is_grade(row.score)), None)
     if odd is not None and not with_teacher:
         raise ValueError(
-            f"{odd.location}: expected a label 0, 1, … in {table.roles.score!r}, got {odd.score:g}; for the scores of "
-            "a teacher, use --ranking-loss mse"
+            f"{odd.location}: expected a label 0, 1, … in {column!r}, got {odd.score:g}; for the scores of a teacher, "
+            "use --ranking-loss mse"
         )
     queries: dict[str, tuple[str, dict[str, Candidate]]] = {}
     disputed = list[str]()
-    for row in table.rows:
+    for row in rows:
         _, candidates = queries.setdefault(row.anchor, (row.location, {}))
         for text, marks in _candidates_of(row, has_grades=odd is None):
             before = candidates.get(text, marks)
@@ -83,8 +95,10 @@ def read_queries(path: str, options: TableOptions, with_teacher: bool) -> list[R
                 marks = marks._replace(grade=max(before.grade, marks.grade))
             candidates[text] = marks
     if disputed:
-        text = f"{len(disputed):,} rows give a text of their query another label than a row before ({disputed[0]})"
-        warnings.warn(f"{path}: {text}; the higher one counts", stacklevel=1)
+        text = (
+            f"{len(disputed):,} rows, of which this is the first, give a text of their query another label than before"
+        )
+        warnings.warn(f"{disputed[0]}: {text}; the higher one counts", stacklevel=1)
     return [
         RankingExample(
             query,
@@ -125,3 +139,13 @@ def _is_grade(number: float) -> bool:
 def _all_known(values: Sequence[T | None]) -> tuple[T, ...] | None:
     known = tuple(value for value in values if value is not None)
     return known if len(known) == len(values) else None
+
+
+def score_candidates(grades: Sequence[int], scores: Sequence[float]) -> tuple[float, ...]:
+    """Compute METRICS of a query's candidates; of equal scores, the lowest grade comes first.
+
+    Files often have the positive first, so that their order would flatter a model that gives equal scores.
+    """
+    order = np.lexsort((np.array(grades), -np.array(scores)))
+    values = score_ranking(np.array(grades)[order].tolist(), grades)
+    return tuple(values[place] for place in PLACES)

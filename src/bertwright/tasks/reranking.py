@@ -16,14 +16,13 @@ import numpy as np
 from bertwright.base.ragged import offsets_from_lengths
 from bertwright.base.settings import did_you_mean
 from bertwright.metrics.example_scores import ExampleScores
-from bertwright.metrics.ranking_scores import NAMES, score_ranking
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.schema import TableSchema
-from bertwright.tables.text_roles import TableOptions
 from bertwright.tasks.encoded import Encoded, Floats, Outputs
-from bertwright.tasks.ranking_examples import RankingExample, read_candidates, read_queries
+from bertwright.tasks.ranking_examples import METRICS, RankingExample, read_candidates, read_queries, score_candidates
+from bertwright.tasks.role_task import RoleTask
 from bertwright.tasks.score_formats import DisplayTable
-from bertwright.tasks.task import LEARNED, Task, check_metric
+from bertwright.tasks.task import LEARNED, check_metric
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -35,13 +34,11 @@ if TYPE_CHECKING:
 
 LOSSES = ("binary", "candidates", "mse", "margin")
 OF_TEACHERS = ("mse", "margin")
-METRICS = ("ndcg@10", "mrr@10", "map")
-PLACES = [NAMES.index(name) for name in ("ndcg@10", "mrr@10", "map@100")]  # of METRICS
 NO_NEGATIVES = "add texts that do not answer the query, or let bertwright mine-negatives find them"
 
 
 @dataclass(frozen=True)
-class Reranking(Task[RankingExample, tuple[float, ...]]):
+class Reranking(RoleTask[RankingExample, tuple[float, ...]]):
     """The order of candidate texts for a query: a cross-encoder (Nogueira and Cho 2019, 1901.04085)."""
 
     kind: ClassVar[str] = "reranking"
@@ -51,20 +48,10 @@ class Reranking(Task[RankingExample, tuple[float, ...]]):
     head: ClassVar[HeadSpec] = HeadSpec("sequence", 1)
     num_segments: ClassVar[int] = 2
 
-    columns: tuple[str, ...] = ()
-    """Columns by their role, as in anchor=title positive=body negative=other label=relevant; unset: by their names."""
     ranking_loss: str = "binary"
     """Loss of a re-ranker. binary: is the text relevant, where positives weigh as much as negatives; candidates: which
     of a positive and the query's negatives is the positive (2101.08751); mse: a teacher's score; margin: the difference
     of a teacher's scores of a positive and a negative (2010.02666)."""
-    header: bool = True
-    """Whether the first line of .tsv, .csv and .txt names the columns."""
-    quotes: bool | None = None
-    """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
-    encoding: str = "utf-8"
-    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
-    format: str | None = None
-    """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
     max_length: int = 512
     """Longest sequence in tokens, [CLS] and [SEP] included; of two segments, the longer one is truncated first."""
     metric: str = "ndcg@10"
@@ -73,6 +60,7 @@ class Reranking(Task[RankingExample, tuple[float, ...]]):
     """Weight of a positive in the binary loss: negatives per positive in training."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_metric(self.metric, METRICS)
         if self.ranking_loss not in LOSSES:
             raise ValueError(f"ranking_loss = {self.ranking_loss!r}: {did_you_mean(self.ranking_loss, LOSSES)}")
@@ -97,18 +85,14 @@ class Reranking(Task[RankingExample, tuple[float, ...]]):
 
     # Examples
 
-    @property
-    def _options(self) -> TableOptions:
-        return TableOptions(self.columns, self.header, self.quotes, self.encoding, self.format)
-
     def read(self, path: str, labeled: bool = True) -> Iterator[RankingExample]:
         """Read queries with their candidates; with `labeled`, the rows of one query are one example.
 
         A row has a query with positives and negatives, or a query, a text and its label.
         """
         if labeled:
-            return iter(read_queries(path, self._options, with_teacher=self.ranking_loss in OF_TEACHERS))
-        return iter(read_candidates(path, self._options))
+            return iter(read_queries(path, self.table_options, with_teacher=self.ranking_loss in OF_TEACHERS))
+        return iter(read_candidates(path, self.table_options))
 
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[RankingExample]:
         if len(texts) < 2:
@@ -116,7 +100,7 @@ class Reranking(Task[RankingExample, tuple[float, ...]]):
         return [RankingExample(texts[0], tuple(texts[1:]), None, None, location)]
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
-        return replace(self._options.schema(columns), hint=hint)
+        return replace(self.table_options.schema(columns), hint=hint)
 
     def with_labels_of(self, examples: Sequence[RankingExample]) -> Self:
         """Return the task with the weight of positives. Raises ValueError if the loss has nothing to compare."""
@@ -322,13 +306,3 @@ def rank_texts(texts: Sequence[str], scores: Sequence[float]) -> list[RankedText
     """Return the texts by falling score; of equal scores, the first in the list comes first."""
     order = sorted(range(len(texts)), key=lambda position: -scores[position])
     return [RankedText(position, scores[position], texts[position]) for position in order]
-
-
-def score_candidates(grades: Sequence[int], scores: Sequence[float]) -> tuple[float, ...]:
-    """Compute METRICS of a query's candidates; of equal scores, the lowest grade comes first.
-
-    Files often have the positive first, so that their order would flatter a model that gives equal scores.
-    """
-    order = np.lexsort((np.array(grades), -np.array(scores)))
-    values = score_ranking(np.array(grades)[order].tolist(), grades)
-    return tuple(values[place] for place in PLACES)

@@ -175,6 +175,14 @@ class Task(ABC, Generic[E, P]):
         """Describe oddities of encoded labeled examples, one sentence each."""
         return []
 
+    def step_warnings(self, examples: Sequence[E], batch_size: int) -> list[str]:
+        """Describe what a step of training examples makes of this batch size, one sentence each."""
+        return []
+
+    def single_examples(self, examples: Sequence[E]) -> Sequence[E]:
+        """Return the examples whose copies in training and scoring are counted; by default, the examples themselves."""
+        return examples
+
     def truncation_warnings(self, examples: int, truncated: int, max_positions: int) -> list[str]:
         """Warn about truncated examples, if any. `max_positions`: of the model."""
         if not truncated:

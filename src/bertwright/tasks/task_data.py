@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from bertwright.base.files import digest_bytes
 from bertwright.tables.neighbours import join_as_glob
+from bertwright.tables.retrieval_folders import find_retrieval_folder, list_texts
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.splits import sample_examples, train_validation_split
@@ -104,11 +105,13 @@ def data_warnings(
         path = path if is_remote(path) else os.path.relpath(path)
         warnings.append(f"{path}: used for training and for scoring; its score says little about other examples")
         return warnings
+    learned = task.single_examples(train.examples)
     for split in splits[1:]:
-        keys = task.group_keys([*train.examples, *split.examples])  # together: they may be numbers of groups
-        seen = set(keys[: len(train.examples)])
-        if count := sum(key in seen for key in keys[len(train.examples) :]):
-            text = f"{count:,} of {len(split.examples):,} examples have the text of a training example"
+        scored = task.single_examples(split.examples)
+        keys = task.group_keys([*learned, *scored])  # together: they may be numbers of groups
+        seen = set(keys[: len(learned)])
+        if count := sum(key in seen for key in keys[len(learned) :]):
+            text = f"{count:,} of {len(scored):,} examples have the text of a training example"
             warnings.append(f"{split.name}: {text}; their score says little about other texts")
     return warnings
 
@@ -119,5 +122,12 @@ def digest_files(task: TaskSettings, names: Mapping[str, str] | None = None) -> 
     `names`: names to use for paths, which they have in the digests of a run that started before the files moved.
     """
     paths = [path for split in SPLITS for path in task.files(split)]
-    named = {(names or {}).get(path, path): digest_input(path) for path in paths}
+    named = {(names or {}).get(path, path): _digest_with_texts(path) for path in paths}
     return {name: digest_bytes(name.encode(), digest.encode()) for name, digest in named.items()}
+
+
+def _digest_with_texts(path: str) -> str:
+    """Return the digest of a path's files; of judgements in BEIR's layout, also of their documents and queries."""
+    found = None if is_remote(path) else find_retrieval_folder(path)
+    files = [path, *(list_texts(found[0]) if found else ())]
+    return digest_input(path) if len(files) == 1 else digest_bytes(*(digest_input(name).encode() for name in files))
