@@ -17,6 +17,7 @@ WEIGHTS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
 MODULES = "modules.json"  # see interop/sentence_modules.py
 CHECKSUMS = "checksums.json"  # see interop/checksums.py
+CARD = "README.md"  # see interop/model_card.py
 CLASSES = "classes.json"  # the values of y behind the label names, for a classifier of `estimators`
 OWN_HEAD = "-own-head"  # ending of a `model_type` of `transformers` if it lacks the class of the head
 SOURCE_WORDS = "source_words.txt"  # see systems/translation_models.py

@@ -27,6 +27,7 @@ from bertwright.interop.huggingface import (
     write_model,
     write_task_model,
 )
+from bertwright.interop.model_card import write_card
 from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, explain_folder, model_folder, new_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.interop.weights import summarize
@@ -203,6 +204,7 @@ def save_task_folder(folder: Path, trained: TaskModel, tokenizer: TextTokenizer)
     """Write a new folder with a model and its task, atomically. Raises ValueError if it already exists."""
     with new_folder(folder) as temporary:
         write_task_folder(temporary, trained, tokenizer)
+        write_card(temporary)
 
 
 @torch.no_grad()
