@@ -188,7 +188,7 @@ def _training(settings: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(values, dict) and table not in unused:
             rows |= {f"{table}.{name}": value for name, value in values.items() if value or table == "optimizer"}
     listed = {name: value for name, value in rows.items() if not (UNLISTED.fullmatch(name) or isinstance(value, dict))}
-    listed = {name: value for name, value in listed.items() if value not in (False, [], "") and "/" not in str(value)}
+    listed = {name: value for name, value in listed.items() if value is not False and value != [] and "/" not in str(value)}
     if listed:
         yield "\n## Training\n\n| setting | value |\n|---|---|"
         yield from (f"| {name} | {_cell(value)} |" for name, value in listed.items())
@@ -198,10 +198,10 @@ def _data(run: Path | None) -> Iterator[str]:
     """Yield the names of the data that a run has read, and their digests."""
     recorded = read_json(run / "data.json") if run is not None else {}
     if recorded:
-        yield "\n## Data\n\nBLAKE2b digests of 128 bits: of a file, `b2sum -l 128 FILE` prints it.\n"
+        yield "\n## Data\n\nBLAKE2b digests of 128 bits, as `b2sum -l 128 FILE` prints them; others are bertwright's own.\n"
         yield "| data | digest |\n|---|---|"
     for name, digest in recorded.items():
-        shown = digest_file(Path(name)) if Path(name).is_file() else f"{digest} (of all its files)"
+        shown = digest_file(Path(name)) if Path(name).is_file() else f"{digest} (bertwright's own)"
         yield f"| {_cell(Path(name).name)} | {shown} |"
 
 

@@ -28,7 +28,7 @@ from bertwright.interop.huggingface import (
     write_task_model,
 )
 from bertwright.interop.model_card import write_card
-from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, explain_folder, model_folder, new_folder
+from bertwright.interop.model_files import CHECKSUMS, CLASSES, CONFIG, MODULES, explain_folder, model_folder, new_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.interop.weights import summarize
 from bertwright.models.encoder import EncoderConfig, EncoderModel
@@ -70,6 +70,13 @@ def read_task(folder: Path) -> AnyTask | None:
 
 def write_task(folder: Path, task: Task[Any, Any]) -> None:
     write_text(folder / TASK_FILE, json.dumps({"kind": task.kind} | asdict(task), indent=2, ensure_ascii=False) + "\n")  # type: ignore[call-overload]
+
+
+def rewrite_task(folder: Path, task: Task[Any, Any]) -> None:
+    """Replace the task of a model folder, which has just been loaded, and the checksums, if the folder has them."""
+    write_task(folder, task)
+    if (folder / CHECKSUMS).is_file():
+        write_checksums(folder)
 
 
 def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path) -> Task[Any, Any]:

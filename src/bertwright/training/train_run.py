@@ -77,13 +77,15 @@ def train_run(
         run_on_rank_0(run.record_start, settings.run, context.device)
         if context.is_main_process:
             run.print_summary()
-        started = time.perf_counter()
         spec, fit_settings = run.spec(), run.fit_settings()
+        started = spec.watch.last = time.perf_counter()
         result = fit(fit_settings, spec, context, reporter)
         if not context.is_main_process:
             return settings.run
         report = run.make_report(result)
+        spec.watch.mark("report")
         fields = {"steps": spec.optimizer.steps, "seconds_of_this_process": time.perf_counter() - started}
+        fields |= {"seconds_by_part": dict(spec.watch.seconds)}
         write_json(settings.run / "report.json", fields | total_work(settings.run) | report)
         assert spec.write_model is not None
         with atomic_folder(folder) as temporary:  # last: the folder exists if and only if the run is finished

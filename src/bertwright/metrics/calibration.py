@@ -1,0 +1,108 @@
+"""Decisions from probabilities: temperature, calibration error, thresholds for costs, labels that are probably wrong.
+
+N examples, C labels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating]
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+BINS = 15  # of equal width, as Guo et al. 2017 have them
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
+MIN_EXAMPLES = 5  # with and without a label, below which its threshold follows from the costs alone
+
+
+def fit_temperature(logits: Floats, targets: Ints | Bools) -> float:
+    """Return the number that divides logits N × C so that the loss of the targets is lowest (Guo et al. 2017).
+
+    `targets`: the label of each row, N, for a softmax; or whether each label is right, N × C, for one sigmoid each.
+    """
+    from scipy.optimize import minimize_scalar
+
+    bounds = (np.log(MIN_TEMPERATURE), np.log(MAX_TEMPERATURE))
+    double = logits.astype(np.float64)
+    found = minimize_scalar(lambda log: _mean_loss(double / np.exp(log), targets), bounds=bounds, method="bounded")
+    return float(np.exp(found.x))
+
+
+def _mean_loss(logits: Floats, targets: Ints | Bools) -> float:
+    if targets.ndim == 2:
+        return float(np.logaddexp(0, np.where(targets, -logits, logits)).mean())
+    right = logits[np.arange(len(logits)), targets]
+    return float((np.logaddexp.reduce(logits, axis=1) - right).mean())
+
+
+class Reliability(NamedTuple):
+    """Probabilities against the share that was right, by bin; empty bins are left out."""
+
+    confidence: list[float]
+    """Mean probability in a bin."""
+    accuracy: list[float]
+    count: list[int]
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error: the mean distance of both, weighted by the number in the bin."""
+        gaps = np.abs(np.array(self.confidence) - np.array(self.accuracy))
+        return float(np.average(gaps, weights=self.count))
+
+
+def measure_reliability(probabilities: Floats, right: Bools) -> Reliability:
+    """Compare N probabilities with whether each came true.
+
+    >>> measure_reliability(np.array([0.9, 0.9]), np.array([True, False])).error
+    0.4
+    """
+    bins = np.minimum((probabilities * BINS).astype(int), BINS - 1)
+    count = np.bincount(bins, minlength=BINS)
+    full = count > 0
+    sums = (np.bincount(bins, weights=values, minlength=BINS)[full] for values in (probabilities, right))
+    confidence, accuracy = ((total / count[full]).tolist() for total in sums)
+    return Reliability(confidence, accuracy, count[full].tolist())
+
+
+def choose_threshold(probabilities: Floats, right: Bools, false_positive: float, false_negative: float) -> float:
+    """Return the probability above which N predictions of a label cost least in sum.
+
+    Of equal costs, the one nearest to FP / (FP + FN) is returned, which is best for calibrated probabilities. With
+    fewer than MIN_EXAMPLES examples on one side, it is returned whatever they cost.
+
+    >>> choose_threshold(np.array([0.9, 0.6, 0.3] * 5), np.array([True, False, False] * 5), 1, 1)
+    0.75
+    """
+    ideal = false_positive / (false_positive + false_negative)
+    if min(right.sum(), (~right).sum()) < MIN_EXAMPLES:
+        return ideal
+    order = np.argsort(-probabilities, kind="stable")
+    shares, hits = probabilities[order], np.cumsum(right[order])
+    bounds = np.concatenate([[1.0], shares, [0.0]])
+    candidates = (bounds[:-1] + bounds[1:]) / 2  # the first n are predicted, for n from 0 to N
+    predicted, found = np.arange(len(shares) + 1), np.concatenate([[0], hits])
+    costs = false_positive * (predicted - found) + false_negative * (hits[-1] - found)
+    costs = np.where(bounds[:-1] > bounds[1:], costs, np.inf)  # equal probabilities are not divided
+    best = np.flatnonzero(costs == costs.min())
+    return float(candidates[best[np.abs(candidates[best] - ideal).argmin()]])
+
+
+def rank_suspects(probabilities: Floats, labels: Ints) -> Ints:
+    """Return the examples whose label is probably wrong, the most suspicious one first (Northcutt et al. 2021).
+
+    `probabilities`: N × C, of a model that has not seen the example. An example is suspicious if another label is at
+    least as probable as it is, on average, for the examples that carry that label, and more probable than its own.
+    """
+    own = probabilities[np.arange(len(labels)), labels]
+    counts = np.bincount(labels, minlength=probabilities.shape[1])
+    usual = np.bincount(labels, weights=own, minlength=probabilities.shape[1]) / np.maximum(counts, 1)  # C
+    others = np.where((probabilities >= usual) & (counts > 0), probabilities, -1.0)
+    others[np.arange(len(labels)), labels] = -1.0
+    margin = others.max(1) - own
+    suspects = np.flatnonzero(margin > 0)
+    ranked: Ints = suspects[np.argsort(-margin[suspects], kind="stable")]
+    return ranked
