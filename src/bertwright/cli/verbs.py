@@ -260,7 +260,6 @@ VERBS = (
         "report", "reports.report:ReportSettings", "reports.report:report",
         "write a page of HTML about runs: curves, errors, time, settings",
         "bertwright report runs/sst2 --output report.html",
-        check="check_inputs",
     ),
     Verb(
         "check-labels", "reports.check_labels:CheckLabelsSettings", "reports.check_labels:check_labels",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bertwright.base.files import new_file
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_minimum, check_not_str
-from bertwright.inference.decisions import DecisionSettings, Scored, decide
+from bertwright.inference.decisions import DecisionSettings, Scored, decide, make_tables
 from bertwright.inference.predict_settings import TABLE_SUFFIXES
 from bertwright.interop.model_files import check_model, model_folder
 from bertwright.tables.neighbours import join_as_glob
@@ -127,13 +127,13 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
         encoded = task.encode(examples, model.tokenizer, labeled=False)
         with reporter.progress("evaluating", encoded.num_items) as advance:
             outputs = predict_ensemble(members, encoded, advance)
-        decided = decide(settings.decisions, task, Scored(examples, encoded, outputs), join_as_glob(settings.inputs))
+        inputs, scored = join_as_glob(settings.inputs), Scored(examples, encoded, outputs)
+        decided, found = decide(settings.decisions, task, scored, inputs)
         floors = _score_floors(settings, task, examples, reporter) if settings.linear_floor else []
-        task = decided.task
-        predictions = task.decode(examples, encoded, outputs)
+        task, predictions = decided, scored.decode(decided)
         scores = task.score(examples, predictions)
         if temporary is not None:
-            report = scores | task.score_details(examples, predictions) | decided.record
+            report = scores | task.score_details(examples, predictions) | found
             report |= {"linear_floor": {floor.name: floor.scores[""] for floor in floors}} if floors else {}
             temporary.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if settings.errors is not None and errors_file is not None:
@@ -148,7 +148,7 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     for warning in warnings + task.single_class_warnings(predictions):
         reporter.note(warning)
     _print_scores(reporter, task, examples, predictions, scores)
-    for table in decided.tables:
+    for table in make_tables(found):
         reporter.record(Rows(table.columns, table.rows, texts=(0,)))
     for floor in floors:
         reporter.record(Line(floor.describe(task.metric)))

@@ -19,37 +19,37 @@ from bertwright.systems.registry import folder_formats
 
 MARK = "<!-- Written by bertwright. Without this line, the file is yours: no command replaces it. -->"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-# Kind of a task → the hub's name for what the model does, and the method of `bertwright.load(FOLDER)`.
+# Kind of a task, or what a pre-trained model does → its name on the hub, and a call of `bertwright.load(FOLDER)`.
 PIPELINES = {
-    "classification": ("text-classification", 'classify(["a text"])'),
-    "multi-label": ("text-classification", 'classify(["a text"])'),
-    "regression": ("text-classification", 'classify(["a text"])'),
+    "classification": ("text-classification", 'classify("a text")'),
+    "multi-label": ("text-classification", 'classify("a text")'),
+    "regression": ("text-classification", 'classify("a text")'),
     "multiple-choice": ("multiple-choice", 'choose("a prompt", ["an ending", "another"])'),
     "tagging": ("token-classification", 'tag("a text")'),
     "question-answering": ("question-answering", 'answer("a question", "a text that answers it")'),
     "embedding": ("sentence-similarity", 'embed(["a text"])'),
     "distillation": ("sentence-similarity", 'embed(["a text"])'),
     "reranking": ("text-ranking", 'rank("a query", ["a text", "another"])'),
-    "translation": ("translation", ""),
     "masked language model": ("fill-mask", 'fill_mask("a [MASK] text")'),
     "language model": ("text-generation", 'generate("A text begins")'),
     "encoder": ("feature-extraction", 'embed(["a text"])'),
+    "translation": ("translation", 'translate(["a text"])'),
 }
+CLASSES = (("MarianMT", "translation"), ("LMHead", "language model"), ("PreTraining|MaskedLM", "masked language model"))
 # Settings of a run that are paths, or that have no influence on the model.
 UNLISTED = re.compile(
     r"run|model|store|resume|dry_run|track|vectors|show_examples|linear_floor|keep_\w+|\w+_(every|source|target)"
 )
 
 
-class Measured(NamedTuple):
-    """Scores of a split: of the model, and of the floors without a network."""
+class Scores(NamedTuple):
+    """Scores on a split."""
 
+    data: str
+    """Name of the file, without folders."""
     split: str
-    file: str
-    """Name of its data, without folders."""
-    scores: Mapping[str, float]
-    floors: Mapping[str, Mapping[str, float]]
-    """Scores by the floor's name."""
+    by_model: Mapping[str, Mapping[str, float]]
+    """Scores by metric of this model, whose name is empty, and of the floors without a network."""
 
 
 def write_card(folder: Path, run: Path | None = None, report: Mapping[str, Any] | None = None) -> None:
@@ -61,146 +61,116 @@ def write_card(folder: Path, run: Path | None = None, report: Mapping[str, Any] 
     path = folder / CARD
     if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
         return
-    kind = find_kind(folder)
-    settings = read_toml(run / "settings.toml") if run is not None else {}
-    measured = list(_measured(kind, settings, report or {}))
-    parts = ["---", _metadata(folder, kind, settings, measured), "---", MARK, ""]
-    parts += [f"# {_model_type(folder)}: {kind}", "", *_loading(folder, kind)]
-    parts += [*_scores(measured), *_training(settings), *_data(run)]
-    write_text(path, "\n".join(parts) + "\n")
+    config = read_json(folder / CONFIG)
+    task = read_json(folder / "task.json") if (folder / "task.json").is_file() else {}
+    classes = " ".join(config.get("architectures") or ())
+    kind = task.get("kind") or next((kind for pattern, kind in CLASSES if re.search(pattern, classes)), "encoder")
+    settings, data = (read_toml(run / "settings.toml"), read_json(run / "data.json")) if run else ({}, {})
+    scores, openers = list(_scores_of(settings, report or {})), dict(_openers(folder, config, kind))
+    title = f"{str(config.get('model_type')).removesuffix(OWN_HEAD)}: {kind}"
+    lines = ["---", _metadata(title, settings, scores, openers), "---", MARK, f"\n# {title}\n\n## Load"]
+    lines += [f"\n{library}:\n\n```python\n{code}\n```" for library, code in openers.items()]
+    if labels := task.get("labels"):
+        more = " …" if len(labels) > 50 else ""
+        lines.append(f"\n{len(labels)} labels: {', '.join(f'`{_cell(label)}`' for label in labels[:50])}{more}")
+    write_text(path, "\n".join([*lines, *_describe_scores(scores), *_describe_training(settings, data)]) + "\n")
 
 
-def find_kind(folder: Path) -> str:
-    """Return the kind of the task of a model folder, else what a pre-trained model does: a key of `PIPELINES`."""
-    if (folder / "task.json").is_file():
-        return str(read_json(folder / "task.json").get("kind"))
-    classes = " ".join(read_json(folder / CONFIG).get("architectures") or ())
-    if "MarianMT" in classes:
-        return "translation"
-    if "LMHead" in classes:
-        return "language model"
-    return "masked language model" if re.search("PreTraining|MaskedLM", classes) else "encoder"
-
-
-def _model_type(folder: Path) -> str:
-    return str(read_json(folder / CONFIG).get("model_type")).removesuffix(OWN_HEAD)
-
-
-def _measured(kind: str, settings: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[Measured]:
-    """Yield the scores of a report of any kind of run; a score before training is no result of the model."""
-    floors = report.get("linear_floor", {})
+def _scores_of(settings: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[Scores]:
+    """Yield the scores in the report of any kind of run; a score before training is no result of the model."""
+    task = settings.get("task", {})
     for split, scores in report.get("scores", {}).items():
         if not split.endswith(" before"):
-            task = settings.get("task", {})
             files = task.get(split) or settings.get("dev_source") or [f"{task.get('task', '')} {split}".strip()]
             names = ", ".join(Path(name).name for name in ([files] if isinstance(files, str) else files))
-            of_split = {name: by_split[split] for name, by_split in floors.items() if split in by_split}
-            yield Measured(split, names, scores, of_split)
+            floors = {name: found[split] for name, found in report.get("linear_floor", {}).items() if split in found}
+            yield Scores(names, split, {"": scores, **floors})
     if held_out := report.get("held_out_after"):
         scores = {name: value for name, value in held_out.items() if name not in ("kind", "step")}
-        yield Measured("held-out", "held-out documents of the store", scores, {})
+        yield Scores("documents of the store", "held-out", {"": scores})
 
 
-def _metadata(folder: Path, kind: str, settings: Mapping[str, Any], measured: list[Measured]) -> str:
+def _metadata(title: str, settings: Mapping[str, Any], scores: list[Scores], openers: Mapping[str, str]) -> str:
     """Return the metadata as YAML, in the form of `huggingface_hub.ModelCard`."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    pipeline = PIPELINES.get(kind, ("feature-extraction", ""))[0]
+    model_type, kind = title.split(": ", 1)
+    pipeline = PIPELINES.get(kind, PIPELINES["encoder"])[0]
     results = [
-        EvalResult(
-            task_type=pipeline, dataset_type="file", dataset_name=row.file, dataset_split=row.split,
-            metric_type=name, metric_value=round(value, 6), metric_name=f"{name}, {floor}" if floor else name,
-        )
-        for row in measured
-        for floor, scores in {"": row.scores, **row.floors}.items()
-        for name, value in scores.items()
-    ]  # fmt: skip
-    base = str(settings.get("model") if "task" in settings else settings.get("model", {}).get("init", ""))
-    is_hub_name = HUB_NAME.fullmatch(base) and not Path(base).exists()
-    libraries = [name for name, _ in _openers(folder, kind)]
-    data = ModelCardData(
-        model_name=f"{_model_type(folder)} {kind}" if results else None,
-        library_name=libraries[-1] if len(libraries) > 1 else "bertwright",
+        EvalResult(pipeline, "file", row.data, metric, round(value, 6), metric_name=f"{metric} {model}".strip())
+        for row in scores
+        for model, found in row.by_model.items()
+        for metric, value in found.items()
+    ]
+    base = str(settings.get("model") if "task" in settings else settings.get("model", {}).get("init"))
+    return ModelCardData(
+        model_name=title if results else None,
+        library_name=list(openers)[1 if len(openers) > 1 else 0],
         pipeline_tag=pipeline,
-        tags=["bertwright", _model_type(folder)],
-        base_model=base if is_hub_name else None,
+        tags=["bertwright", model_type],
+        base_model=base if HUB_NAME.fullmatch(base) and not Path(base).exists() else None,
         eval_results=results or None,
-    )
-    return data.to_yaml().rstrip()
+    ).to_yaml()
 
 
-def _openers(folder: Path, kind: str) -> Iterator[tuple[str, str]]:
+def _openers(folder: Path, config: Mapping[str, Any], kind: str) -> Iterator[tuple[str, str]]:
     """Yield each library that opens the folder, with the code that does."""
-    method = PIPELINES.get(kind, ("", ""))[1]
-    code = 'bertwright.load_translator("FOLDER")' if kind == "translation" else 'bertwright.load("FOLDER")'
-    yield "bertwright", f"import bertwright\n\nmodel = {code}" + (f"\nmodel.{method}" if method else "")
-    values, model_type = read_json(folder / CONFIG), _model_type(folder)
-    known = folder_formats()
-    in_transformers = kind == "translation" or model_type in known and find_architecture(model_type).in_transformers
-    classes, remote = values.get("architectures") or [], values.get("auto_map")
-    if in_transformers and classes and (remote or not str(values.get("model_type")).endswith(OWN_HEAD)):
-        auto = next((name for name in remote or () if name.startswith("AutoModelFor")), None)
-        name, argument = (auto, ", trust_remote_code=True") if auto else (classes[0], "")
-        yield "transformers", (
-            f"from transformers import AutoTokenizer, {name}\n\n"
-            f'tokenizer = AutoTokenizer.from_pretrained("FOLDER")\nmodel = {name}.from_pretrained("FOLDER"{argument})'
+    load = "load_translator" if kind == "translation" else "load"
+    call = PIPELINES.get(kind, PIPELINES["encoder"])[1]
+    yield "bertwright", f'import bertwright\n\nmodel = bertwright.{load}("FOLDER")\nmodel.{call}'
+    model_type, classes, remote = str(config.get("model_type")), config.get("architectures"), config.get("auto_map")
+    known = model_type.removesuffix(OWN_HEAD) in folder_formats()
+    is_shared = (
+        known and find_architecture(model_type.removesuffix(OWN_HEAD)).in_transformers
+    ) or kind == "translation"
+    if is_shared and classes and (remote or not model_type.endswith(OWN_HEAD)):
+        auto = next((name for name in remote or () if name.startswith("AutoModelFor")), "")
+        name, code = auto or classes[0], ", trust_remote_code=True" if auto else ""
+        yield (
+            "transformers",
+            f'from transformers import AutoTokenizer, {name}\n\ntokenizer = AutoTokenizer.from_pretrained("FOLDER")\n'
+            f'model = {name}.from_pretrained("FOLDER"{code})',
         )
-        if kind == "reranking" and not remote:
-            yield "sentence-transformers", _sentence_transformers("CrossEncoder", 'rank("a query", ["a text"])')
-    if (folder / MODULES).is_file():
-        yield "sentence-transformers", _sentence_transformers("SentenceTransformer", 'encode(["a text"])')
+    if (folder / MODULES).is_file() or (kind == "reranking" and is_shared and not remote):
+        name, call = ("CrossEncoder", call) if kind == "reranking" else ("SentenceTransformer", 'encode(["a text"])')
+        code = f'from sentence_transformers import {name}\n\nmodel = {name}("FOLDER")\nmodel.{call}'
+        yield "sentence-transformers", code
 
 
-def _sentence_transformers(name: str, method: str) -> str:
-    return f'from sentence_transformers import {name}\n\nmodel = {name}("FOLDER")\nmodel.{method}'
-
-
-def _loading(folder: Path, kind: str) -> Iterator[str]:
-    yield "## Load"
-    for name, code in _openers(folder, kind):
-        yield f"\n{name}:\n\n```python\n{code}\n```"
-    if labels := (read_json(folder / "task.json") if (folder / "task.json").is_file() else {}).get("labels"):
-        shown = ", ".join(f"`{_cell(label)}`" for label in labels[:50])
-        yield f"\n{len(labels)} labels: {shown}{' …' if len(labels) > 50 else ''}"
-
-
-def _scores(measured: list[Measured]) -> Iterator[str]:
+def _describe_scores(scores: list[Scores]) -> Iterator[str]:
     yield "\n## Scores\n"
-    if not measured:
+    if not scores:
         yield "None was measured when this folder was written."
         return
-    names = list(dict.fromkeys(name for row in measured for name in row.floors))
-    yield f"| data | metric | this model |{''.join(f' {_cell(name)} |' for name in names)}\n|---|---|---|{'---|' * len(names)}"
-    for row in measured:
-        for metric, value in row.scores.items():
-            floors = [row.floors.get(name, {}).get(metric) for name in names]
-            cells = (f"{score:.4f}" if score is not None else "" for score in (value, *floors))
-            yield f"| {_cell(row.file)} ({row.split}) | {metric} | {' | '.join(cells)} |"
-    if any(row.split == "dev" for row in measured):
-        yield "\nThe dev split chose the weights, so its score is too good by the luck of that choice."
+    models = list(dict.fromkeys(model for row in scores for model in row.by_model))
+    names = " | ".join(_cell(model) or "this model" for model in models)
+    yield f"| data | metric | {names} |\n|---|---|{'---|' * len(models)}"
+    for row in scores:
+        for metric in row.by_model[""]:
+            found = [row.by_model.get(model, {}).get(metric) for model in models]
+            cells = " | ".join("" if value is None else f"{value:.4f}" for value in found)
+            yield f"| {_cell(row.data)} ({row.split}) | {metric} | {cells} |"
+    if any(row.split == "dev" for row in scores):
+        yield "\nThe dev split may have chosen the weights; then its score is too good by the luck of that choice."
 
 
-def _training(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the settings that influence the model, as a table; what is off or without effect is left out."""
+def _describe_training(settings: Mapping[str, Any], data: Mapping[str, str]) -> Iterator[str]:
+    """Yield the settings that influence the model, without what is off, and the names and digests of the data."""
     unused = {"device", "task", *(() if "architecture" in settings else ("words",))}
     rows = {name: value for name, value in settings.items() if not isinstance(value, dict)}
     for table, values in settings.items():
         if isinstance(values, dict) and table not in unused:
             rows |= {f"{table}.{name}": value for name, value in values.items() if value or table == "optimizer"}
     listed = {name: value for name, value in rows.items() if not (UNLISTED.fullmatch(name) or isinstance(value, dict))}
-    listed = {name: value for name, value in listed.items() if value is not False and value != [] and "/" not in str(value)}
     if listed:
         yield "\n## Training\n\n| setting | value |\n|---|---|"
-        yield from (f"| {name} | {_cell(value)} |" for name, value in listed.items())
-
-
-def _data(run: Path | None) -> Iterator[str]:
-    """Yield the names of the data that a run has read, and their digests."""
-    recorded = read_json(run / "data.json") if run is not None else {}
-    if recorded:
-        yield "\n## Data\n\nBLAKE2b digests of 128 bits, as `b2sum -l 128 FILE` prints them; others are bertwright's own.\n"
+    for name, value in listed.items():
+        if value is not False and value != [] and "/" not in str(value):
+            yield f"| {name} | {_cell(value)} |"
+    if data:
+        yield "\nBLAKE2b digests of 128 bits, as `b2sum -l 128 FILE` prints them; others are bertwright's own.\n"
         yield "| data | digest |\n|---|---|"
-    for name, digest in recorded.items():
+    for name, digest in data.items():
         shown = digest_file(Path(name)) if Path(name).is_file() else f"{digest} (bertwright's own)"
         yield f"| {_cell(Path(name).name)} | {shown} |"
 

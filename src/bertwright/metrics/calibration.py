@@ -14,8 +14,8 @@ Floats = npt.NDArray[np.floating]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
-BINS = 15  # of equal width, as Guo et al. 2017 have them
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
+BINS = 15  # of equal width, as in Guo et al. 2017
+TEMPERATURES = (0.05, 20.0)  # bounds
 MIN_EXAMPLES = 5  # with and without a label, below which its threshold follows from the costs alone
 
 
@@ -26,32 +26,35 @@ def fit_temperature(logits: Floats, targets: Ints | Bools) -> float:
     """
     from scipy.optimize import minimize_scalar
 
-    bounds = (np.log(MIN_TEMPERATURE), np.log(MAX_TEMPERATURE))
-    double = logits.astype(np.float64)
-    found = minimize_scalar(lambda log: _mean_loss(double / np.exp(log), targets), bounds=bounds, method="bounded")
-    return float(np.exp(found.x))
+    def compute_loss(log_temperature: float) -> float:
+        divided = logits.astype(np.float64) / np.exp(log_temperature)
+        if targets.ndim == 2:
+            return float(np.logaddexp(0, np.where(targets, -divided, divided)).mean())
+        return float((np.logaddexp.reduce(divided, axis=1) - divided[np.arange(len(targets)), targets]).mean())
+
+    return float(np.exp(minimize_scalar(compute_loss, bounds=np.log(TEMPERATURES), method="bounded").x))
 
 
-def _mean_loss(logits: Floats, targets: Ints | Bools) -> float:
-    if targets.ndim == 2:
-        return float(np.logaddexp(0, np.where(targets, -logits, logits)).mean())
-    right = logits[np.arange(len(logits)), targets]
-    return float((np.logaddexp.reduce(logits, axis=1) - right).mean())
+def temper(share: float, factor: float) -> float:
+    """Return the probability whose logit is `factor` times this one's.
+
+    >>> temper(0.5, 3.0), temper(1.0, 0.1)
+    (0.5, 1.0)
+    """
+    return share**factor / (share**factor + (1 - share) ** factor)
 
 
 class Reliability(NamedTuple):
-    """Probabilities against the share that was right, by bin; empty bins are left out."""
+    """Mean probability and share that was right, by bin; empty bins are left out."""
 
-    confidence: list[float]
-    """Mean probability in a bin."""
-    accuracy: list[float]
-    count: list[int]
+    confidence: Floats
+    accuracy: Floats
+    count: Ints
 
     @property
     def error(self) -> float:
         """Expected calibration error: the mean distance of both, weighted by the number in the bin."""
-        gaps = np.abs(np.array(self.confidence) - np.array(self.accuracy))
-        return float(np.average(gaps, weights=self.count))
+        return float(np.average(np.abs(self.confidence - self.accuracy), weights=self.count))
 
 
 def measure_reliability(probabilities: Floats, right: Bools) -> Reliability:
@@ -62,10 +65,8 @@ def measure_reliability(probabilities: Floats, right: Bools) -> Reliability:
     """
     bins = np.minimum((probabilities * BINS).astype(int), BINS - 1)
     count = np.bincount(bins, minlength=BINS)
-    full = count > 0
-    sums = (np.bincount(bins, weights=values, minlength=BINS)[full] for values in (probabilities, right))
-    confidence, accuracy = ((total / count[full]).tolist() for total in sums)
-    return Reliability(confidence, accuracy, count[full].tolist())
+    sums = (np.bincount(bins, weights=values, minlength=BINS)[count > 0] for values in (probabilities, right))
+    return Reliability(*(total / count[count > 0] for total in sums), count[count > 0])
 
 
 def choose_threshold(probabilities: Floats, right: Bools, false_positive: float, false_negative: float) -> float:
@@ -81,12 +82,11 @@ def choose_threshold(probabilities: Floats, right: Bools, false_positive: float,
     if min(right.sum(), (~right).sum()) < MIN_EXAMPLES:
         return ideal
     order = np.argsort(-probabilities, kind="stable")
-    shares, hits = probabilities[order], np.cumsum(right[order])
-    bounds = np.concatenate([[1.0], shares, [0.0]])
+    hits = np.concatenate([[0], np.cumsum(right[order])])
+    bounds = np.concatenate([[1.0], probabilities[order], [0.0]])
     candidates = (bounds[:-1] + bounds[1:]) / 2  # the first n are predicted, for n from 0 to N
-    predicted, found = np.arange(len(shares) + 1), np.concatenate([[0], hits])
-    costs = false_positive * (predicted - found) + false_negative * (hits[-1] - found)
-    costs = np.where(bounds[:-1] > bounds[1:], costs, np.inf)  # equal probabilities are not divided
+    costs = false_positive * (np.arange(len(hits)) - hits) + false_negative * (hits[-1] - hits)
+    costs = np.where(bounds[:-1] > bounds[1:], costs, np.inf)  # equal probabilities stay together
     best = np.flatnonzero(costs == costs.min())
     return float(candidates[best[np.abs(candidates[best] - ideal).argmin()]])
 
@@ -97,11 +97,11 @@ def rank_suspects(probabilities: Floats, labels: Ints) -> Ints:
     `probabilities`: N × C, of a model that has not seen the example. An example is suspicious if another label is at
     least as probable as it is, on average, for the examples that carry that label, and more probable than its own.
     """
-    own = probabilities[np.arange(len(labels)), labels]
-    counts = np.bincount(labels, minlength=probabilities.shape[1])
-    usual = np.bincount(labels, weights=own, minlength=probabilities.shape[1]) / np.maximum(counts, 1)  # C
+    rows, classes = np.arange(len(labels)), probabilities.shape[1]
+    own, counts = probabilities[rows, labels], np.bincount(labels, minlength=classes)
+    usual = np.bincount(labels, weights=own, minlength=classes) / np.maximum(counts, 1)  # C
     others = np.where((probabilities >= usual) & (counts > 0), probabilities, -1.0)
-    others[np.arange(len(labels)), labels] = -1.0
+    others[rows, labels] = -1.0
     margin = others.max(1) - own
     suspects = np.flatnonzero(margin > 0)
     ranked: Ints = suspects[np.argsort(-margin[suspects], kind="stable")]

@@ -83,7 +83,7 @@ def make_chart(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) 
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH}" y1="{top:.1f}" y2="{top:.1f}" stroke="var(--line)"/>')
         parts.append(f'<text x="{LEFT - 5}" y="{top + 4:.1f}" text-anchor="end">{y:.3g}</text>')
         parts.append(f'<text x="{left:.1f}" y="{bottom + 18:.1f}" text-anchor="middle">{x:,.4g}</text>')
-    for number, (name, curve) in enumerate(curves.items()):
+    for number, curve in enumerate(curves.values()):
         placed, color = [place(*point) for point in curve], f"var(--c{number % 4})"
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="1.8"/>')
@@ -91,8 +91,8 @@ def make_chart(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) 
             parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{color}"/>' for x, y in placed]
     names = (f'<b style="color:var(--c{number % 4})">{escape(name)}</b>' for number, name in enumerate(curves))
     legend = f": {', '.join(names)}" if len(curves) > 1 else ""
-    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
-    return f"<figure><figcaption>{escape(title)}{legend}</figcaption>{svg}</figure>"
+    frame = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{escape(title)}"'
+    return f"<figure><figcaption>{escape(title)}{legend}</figcaption><svg {frame}>{''.join(parts)}</svg></figure>"
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertwright.base.reporter import SILENT, Fields, Line, Reporter
+from bertwright.base.reporter import SILENT, Line, Reporter
 from bertwright.base.settings import Positional, check_not_str
 from bertwright.interop.model_files import CARD, DOWNLOADED, check_model, model_folder
 
-LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token with the right to write (huggingface.co/settings/tokens)"
+MESSAGE = "Upload a model by bertwright"
+LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write (huggingface.co/settings/tokens)"
 REASONS = {401: f"no valid token; {LOGIN}", 403: f"this token may not write there; choose another name, or {LOGIN}"}
 
 
@@ -30,10 +31,6 @@ class PushSettings:
     """License for the card, by its identifier on the hub, such as apache-2.0."""
     language: tuple[str, ...] = ()
     """Languages for the card, as codes, such as en ko."""
-    message: str = "Upload a model by bertwright"
-    """Message of the commit."""
-    dry_run: bool = False
-    """Print the names and sizes of the files; send nothing."""
 
     def __post_init__(self) -> None:
         check_not_str(self, "language")
@@ -47,7 +44,7 @@ def check_inputs(settings: PushSettings) -> None:
 
 
 def push(settings: PushSettings, reporter: Reporter = SILENT) -> str:
-    """Send the files of a model to the hub; return the address of the repository, empty in a dry run.
+    """Send the files of a model to the hub; return the address of the repository.
 
     The token is huggingface_hub's: HF_TOKEN, or that of `hf auth login`. Raises ValueError if the hub does not accept
     the files.
@@ -57,9 +54,6 @@ def push(settings: PushSettings, reporter: Reporter = SILENT) -> str:
     paths = find_files(folder)
     if CARD not in paths:
         reporter.note(f"{folder}: no {CARD}, so the model arrives without a card; bertwright convert writes one")
-    if settings.dry_run:
-        reporter.record(Fields({name: f"{path.stat().st_size:,} bytes" for name, path in paths.items()}))
-        return ""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     contents: dict[str, Path | bytes] = {**paths}
@@ -70,7 +64,7 @@ def push(settings: PushSettings, reporter: Reporter = SILENT) -> str:
         api = HfApi()
         repository = api.create_repo(settings.name, private=not settings.public, exist_ok=True)
         with reporter.progress("sending", None):
-            api.create_commit(repository.repo_id, operations, commit_message=settings.message)
+            api.create_commit(repository.repo_id, operations, commit_message=MESSAGE)
     except Exception as error:  # the hub client raises its own errors, its HTTP library's, and OSError
         code = getattr(getattr(error, "response", None), "status_code", None)
         reason = REASONS.get(code) or (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -80,13 +74,9 @@ def push(settings: PushSettings, reporter: Reporter = SILENT) -> str:
 
 
 def find_files(folder: Path) -> dict[str, Path]:
-    """Return the files of a model by their names in the folder: what loading reads, code for `transformers`, the card.
-
-    >>> find_files(Path("/nowhere"))
-    {}
-    """
-    found = {path for pattern in (*DOWNLOADED, "modeling_*.py", CARD) for path in folder.glob(pattern) if path.is_file()}
-    return {path.relative_to(folder).as_posix(): path for path in sorted(found)}
+    """Return the files of a model by their names in the folder: what loading reads, its code for others, the card."""
+    found = {path for pattern in (*DOWNLOADED, "modeling_*.py", CARD) for path in folder.glob(pattern)}
+    return {path.relative_to(folder).as_posix(): path for path in sorted(found) if path.is_file()}
 
 
 def with_statements(card: Path | None, settings: PushSettings) -> str:

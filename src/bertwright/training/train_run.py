@@ -29,7 +29,8 @@ class TrainingRun(Protocol):
     """An opened run: everything that distinguishes a command for `train_run`.
 
     `record_start` writes settings and digests of the data, `describe_cost` measures some steps, `make_report` plots the
-    metrics and scores the finished model, `write_card` writes its model card, and `print_results` prints the report's scores and the files of the run.
+    metrics and scores the finished model, `write_card` writes its model card, and `print_results` prints the report's
+    scores and the files of the run.
     """
 
     def record_start(self) -> None: ...
