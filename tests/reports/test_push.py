@@ -120,9 +120,3 @@ def test_push_of_a_name_that_is_no_folder_is_rejected(hub: Hub) -> None:
     done = push(hub, "me/elsewhere", "me/tiny")
     assert (done.returncode, hub.created) == (2, [])
     assert "me/elsewhere" in done.stderr
-
-
-def test_a_dry_run_sends_nothing_and_lists_the_files(hub: Hub, one_layer_folder: Path) -> None:
-    done = push(hub, str(one_layer_folder), "me/tiny", "--dry-run")
-    assert (done.returncode, hub.created, hub.files) == (0, [], {})
-    assert "README.md" in done.stdout

@@ -200,7 +200,8 @@ def score_slices(name: str, task: AnyTask, scored: Scored, inputs: Sequence[str]
     for values, pair in zip(_slice(name, task, scored, inputs), pairs, strict=True):
         for value in values:
             slices.setdefault(value, []).append(pair)
-    chosen = sorted(slices.items(), key=lambda item: (-len(item[1]), item[0]))[:MAX_VALUES]
+    order = (lambda item: int(item[0].split()[0])) if name == LENGTH else (lambda item: (-len(item[1]), item[0]))
+    chosen = sorted(slices.items(), key=order)[:MAX_VALUES]
     if name == LABEL:  # examples of one label alone have no F1
         right = {value: float(np.mean([task.is_right(*pair) for pair in own])) for value, own in chosen}
         return [{name: value, "examples": len(own), "right": right[value]} for value, own in chosen]

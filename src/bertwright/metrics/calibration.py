@@ -41,7 +41,8 @@ def temper(share: float, factor: float) -> float:
     >>> temper(0.5, 3.0), temper(1.0, 0.1)
     (0.5, 1.0)
     """
-    return share**factor / (share**factor + (1 - share) ** factor)
+    powers = (share**factor, (1 - share) ** factor)
+    return float(powers[0] / sum(powers))
 
 
 class Reliability(NamedTuple):
@@ -49,12 +50,12 @@ class Reliability(NamedTuple):
 
     confidence: Floats
     accuracy: Floats
-    count: Ints
+    sizes: Ints
 
     @property
     def error(self) -> float:
         """Expected calibration error: the mean distance of both, weighted by the number in the bin."""
-        return float(np.average(np.abs(self.confidence - self.accuracy), weights=self.count))
+        return float(np.average(np.abs(self.confidence - self.accuracy), weights=self.sizes))
 
 
 def measure_reliability(probabilities: Floats, right: Bools) -> Reliability:
@@ -64,9 +65,12 @@ def measure_reliability(probabilities: Floats, right: Bools) -> Reliability:
     0.4
     """
     bins = np.minimum((probabilities * BINS).astype(int), BINS - 1)
-    count = np.bincount(bins, minlength=BINS)
-    sums = (np.bincount(bins, weights=values, minlength=BINS)[count > 0] for values in (probabilities, right))
-    return Reliability(*(total / count[count > 0] for total in sums), count[count > 0])
+    sizes = np.bincount(bins, minlength=BINS)
+    confidence, accuracy = (
+        np.bincount(bins, weights=values, minlength=BINS)[sizes > 0] / sizes[sizes > 0]
+        for values in (probabilities, right)
+    )
+    return Reliability(confidence, accuracy, sizes[sizes > 0])
 
 
 def choose_threshold(probabilities: Floats, right: Bools, false_positive: float, false_negative: float) -> float:

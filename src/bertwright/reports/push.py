@@ -66,7 +66,7 @@ def push(settings: PushSettings, reporter: Reporter = SILENT) -> str:
         with reporter.progress("sending", None):
             api.create_commit(repository.repo_id, operations, commit_message=MESSAGE)
     except Exception as error:  # the hub client raises its own errors, its HTTP library's, and OSError
-        code = getattr(getattr(error, "response", None), "status_code", None)
+        code = getattr(getattr(error, "response", None), "status_code", 0)
         reason = REASONS.get(code) or (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{settings.name}: the hub has not accepted the model: {reason}") from error
     reporter.record(Line(f"{repository}: {len(operations)} files", "good"))
@@ -84,7 +84,8 @@ def with_statements(card: Path | None, settings: PushSettings) -> str:
     from huggingface_hub import ModelCard
 
     loaded = ModelCard.load(card) if card is not None else ModelCard("---\n{}\n---\n")
-    loaded.data.license = settings.license or loaded.data.license
-    if settings.language:
-        loaded.data.language = list(settings.language)
+    stated = {"license": settings.license, "language": [*settings.language]}
+    for name, value in stated.items():
+        if value:
+            setattr(loaded.data, name, value)
     return str(loaded)

@@ -21,6 +21,7 @@ from bertwright.reports.page import escape, make_bars, make_chart, make_page, ma
 from bertwright.reports.setting_origins import find_stated, flatten
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
+from bertwright.tasks.score_formats import format_score
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
@@ -87,6 +88,11 @@ class RunRecord(NamedTuple):
         held_out = self.report.get("held_out_after")
         return {**self.report.get("scores", {}), **({"held-out": held_out} if held_out else {})}
 
+    @property
+    def scale(self) -> tuple[int, float]:
+        """Decimals and factor of the metric for people: the scores of a task are shares, except a squared error."""
+        return (2, 100) if "task" in self.settings and self.metric != "mse" else (4, 1)
+
 
 def report(settings: ReportSettings, reporter: Reporter = SILENT) -> Path:
     """Write the page; return its path. Raises ValueError for folders that are no runs, and for damaged files."""
@@ -142,14 +148,18 @@ def predict_dev(run: Path, device: DeviceSettings, reporter: Reporter) -> Predic
 def describe_run(run: RunRecord) -> Iterator[str]:
     """Yield scores, curves and the time of a run; of a series of runs, its table."""
     if cells := run.report.get("cells"):
-        rows = [(one["row"], one["column"], _format(one["mean"]), _format(one["std"]), one["seeds"]) for one in cells]
+        rows = [(one["row"], one["column"], _plain(one["mean"]), _plain(one["std"]), one["seeds"]) for one in cells]
         yield make_table(("row", "column", "mean", "sd", "seeds"), rows, (0, 1))
         return
     splits = run.scores()
     names = dict.fromkeys(name for scores in splits.values() for name in scores if name not in ("kind", "step"))
-    lines = [(name, *(_format(scores.get(name)) for scores in splits.values())) for name in names]
+    lines = [
+        (name, *(format_score(scores.get(name), name if run.scale[0] == 2 else "mse") for scores in splits.values()))
+        for name in names
+    ]
     for floor, found in run.report.get("linear_floor", {}).items():
-        lines.append((f"{run.metric}, {floor}", *(_format(found.get(split, {}).get(run.metric)) for split in splits)))
+        of_splits = (found.get(split, {}).get(run.metric) for split in splits)
+        lines.append((f"{run.metric}, {floor}", *(format_score(score, run.metric) for score in of_splits)))
     yield "<h3>Scores</h3>" + (make_table(("", *splits), lines) if lines else "<p>None yet.</p>")
     yield f'<h3>Curves</h3><div class="charts">{"".join(draw_curves(run))}</div>'
     if parts := run.report.get("seconds_by_part"):
@@ -252,7 +262,8 @@ def compare_runs(runs: Sequence[RunRecord]) -> Iterator[str]:
         for split in dict.fromkeys(split for run in members for split in run.scores()):
             scores = [run.scores()[split][metric] for run in members if metric in run.scores().get(split, {})]
             if scores:
-                rows.append((title, split, metric, summarize_seeds(scores).format(4, 1), str(len(scores))))
+                mean = summarize_seeds(scores).format(*members[0].scale)
+                rows.append((title, split, metric, mean, str(len(scores))))
         if all(metric in run.scores().get("dev", {}) for run in members):
             samples[title] = Sample([run.scores()["dev"][metric] for run in members], _example_scores(members))
     yield "<h2>Comparison</h2>" + make_table(("runs", "split", "metric", "mean ± sd", "runs"), rows, (0, 1, 2))
@@ -262,8 +273,11 @@ def compare_runs(runs: Sequence[RunRecord]) -> Iterator[str]:
     (first, base), *others = estimate("dev", samples, DRAWS).items() if samples else [("", None)]
     for title, other in others:
         found = difference([(other, base)])
-        interval = f", 95 % interval {found.interval.low:+.4f} to {found.interval.high:+.4f}" if found.interval else ""
-        yield f"<p>{escape(title)} minus {escape(first)}, on dev: {found.mean:+.4f}{interval} (bootstrap).</p>"
+        digits, factor = runs[0].scale
+        bounds = [f"{factor * bound:+.{digits}f}" for bound in found.interval or ()]
+        interval = f"95 % interval {' to '.join(bounds)} (bootstrap)" if bounds else "without an interval"
+        mean = f"{factor * found.mean:+.{digits}f}"
+        yield f"<p>{escape(title)} minus {escape(first)}, on dev: {mean}, {interval}.</p>"
 
 
 def _example_scores(runs: Sequence[RunRecord]) -> list[Any]:
@@ -271,10 +285,6 @@ def _example_scores(runs: Sequence[RunRecord]) -> list[Any]:
     predicted = [run.predicted for run in runs if run.predicted]
     numbers = [one.task.example_scores(one.scored.examples, one.predictions) for one in predicted]
     return numbers if len(predicted) == len(runs) and None not in numbers else []
-
-
-def _format(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
 
 
 def _plain(value: Any) -> str:
