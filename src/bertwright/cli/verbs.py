@@ -257,7 +257,7 @@ VERBS = (
         "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
     ),
     Verb(
-        "report", "reports.report:ReportSettings", "reports.report:report",
+        "report", "reports.run_report:ReportSettings", "reports.run_report:report",
         "write a page of HTML about runs: curves, errors, time, settings",
         "bertwright report runs/sst2 --output report.html",
     ),

@@ -44,7 +44,7 @@ class LabelPrediction(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """The probability of the label; of an abstention, that of the most probable label."""
+        """The probability of the label; without a label, of the most probable one."""
         return self.probabilities.get(self.label, max(self.probabilities.values()))
 
     def abstain_below(self, probability: float) -> LabelPrediction:

@@ -85,7 +85,10 @@ def train_run(
             return settings.run
         report = run.make_report(result)
         spec.watch.mark("report")
-        fields: dict[str, Any] = {"steps": spec.optimizer.steps, "seconds_of_this_process": time.perf_counter() - started}
+        fields: dict[str, Any] = {
+            "steps": spec.optimizer.steps,
+            "seconds_of_this_process": time.perf_counter() - started,
+        }
         fields |= {"seconds_by_part": dict(spec.watch.seconds)}
         write_json(settings.run / "report.json", fields | total_work(settings.run) | report)
         assert spec.write_model is not None
