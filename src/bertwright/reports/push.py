@@ -46,7 +46,7 @@ def check_inputs(settings: PushSettings) -> None:
 def push(settings: PushSettings, reporter: Reporter = SILENT) -> str:
     """Send the files of a model to the hub; return the address of the repository.
 
-    The token is huggingface_hub's: HF_TOKEN, or the one of `hf auth login`. Raises ValueError if the hub does not accept
+    The token is huggingface_hub's, from HF_TOKEN or `hf auth login`. Raises ValueError if the hub does not accept
     the files.
     """
     check_inputs(settings)
