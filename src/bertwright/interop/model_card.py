@@ -97,7 +97,11 @@ def _metadata(title: str, settings: Mapping[str, Any], scores: list[Scores], ope
     model_type, kind = title.split(": ", 1)
     pipeline = PIPELINES.get(kind, PIPELINES["encoder"])[0]
     results = [
-        EvalResult(pipeline, "file", row.data, metric, round(value, 6), metric_name=f"{metric} {model}".strip())
+        EvalResult(
+            *(pipeline, "file", row.data, metric, round(value, 6)),
+            dataset_split=row.split,  # by which the hub groups the scores
+            metric_name=f"{metric} {model}".strip(),
+        )
         for row in scores
         for model, found in row.by_model.items()
         for metric, value in found.items()
