@@ -68,9 +68,9 @@ def test_card_of_another_author_is_left_alone_and_ours_is_renewed(model: Path, t
     path = tmp_path / "copy" / "README.md"
     assert "None was measured" in path.read_text()
     bertwright.load(tmp_path / "copy")  # an edited card does not count as damage
-    path.write_text(f"{MARK}\nold")
+    path.write_text(f"{MARK}\noutdated")
     write_card(path.parent)
-    assert "old" not in path.read_text()
+    assert "outdated" not in path.read_text()
     path.write_text("# mine\n")
     write_card(path.parent)
     assert path.read_text() == "# mine\n"
