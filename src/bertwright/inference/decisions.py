@@ -80,7 +80,8 @@ def decide(
     if settings.calibrate:
         task, found["calibration"] = calibrate(task, scored)
     if settings.costs or settings.label_costs:
-        task, found["thresholds"] = choose_thresholds(task, scored, _read_costs(settings, task))
+        labeled = _check_kind(task, "--costs")
+        task, found["thresholds"] = choose_thresholds(labeled, scored, _read_costs(settings, labeled))
     if settings.abstain_below is not None:
         found["abstention"] = measure_abstention(task, scored, settings.abstain_below)
     return task, found | {f"by {name}": score_slices(name, task, scored, inputs) for name in settings.slices}
@@ -104,21 +105,21 @@ def _format(name: str, value: Any) -> str:
 
 def calibrate(task: AnyTask, scored: Scored) -> tuple[AnyTask, list[Record]]:
     """Return the task with the temperature of lowest loss, which moves no decision, and both calibration errors."""
-    _check_kind(task, "--calibrate")
-    targets = task.encode_labels(scored.examples)
-    temperature = fit_temperature(scored.outputs, targets > 0 if task.is_multi_label else targets)
-    factor = task.temperature / temperature
-    changes: dict[str, Any] = {"temperature": temperature, "threshold": temper(task.threshold, factor)}
-    if isinstance(task, MultiLabel):
-        changes["thresholds"] = tuple(temper(threshold, factor) for threshold in task.thresholds)
-    after = replace(task, **changes)
-    rows = [
+    before = _check_kind(task, "--calibrate")
+    targets = before.encode_labels(scored.examples)
+    temperature = fit_temperature(scored.outputs, targets > 0 if task.is_multi_label else targets.astype(np.int64))
+    factor = before.temperature / temperature
+    changes: dict[str, Any] = {"temperature": temperature, "threshold": temper(before.threshold, factor)}
+    if isinstance(before, MultiLabel):
+        changes["thresholds"] = tuple(temper(threshold, factor) for threshold in before.thresholds)
+    after = replace(before, **changes)
+    rows: list[Record] = [
         {
             "": name,
             "temperature": one.temperature,
             "calibration error": measure_reliability(*outcomes(one, scored)).error,
         }
-        for name, one in (("before", task), ("after", after))
+        for name, one in (("before", before), ("after", after))
     ]
     return after, rows
 
@@ -136,7 +137,7 @@ def outcomes(task: AnyTask, scored: Scored) -> tuple[Floats, Bools]:
 
 
 def choose_thresholds(
-    task: AnyTask, scored: Scored, costs: Mapping[str, tuple[float, float]]
+    task: Classification | MultiLabel, scored: Scored, costs: Mapping[str, tuple[float, float]]
 ) -> tuple[AnyTask, list[Record]]:
     """Return the task with the threshold of each label that costs least, and the sum of its costs."""
     predictions, rows = scored.decode(task), list[Record]()
@@ -154,12 +155,13 @@ def choose_thresholds(
             row[name] = float(wrong * (chosen & ~right).sum() + missed * (right & ~chosen).sum())
         rows.append(row)
     thresholds = tuple(row["threshold"] for row in rows)
-    return replace(task, **({"thresholds": thresholds} if task.is_multi_label else {"threshold": thresholds[0]})), rows
+    if isinstance(task, MultiLabel):
+        return replace(task, thresholds=thresholds), rows
+    return replace(task, threshold=thresholds[0]), rows
 
 
-def _read_costs(settings: DecisionSettings, task: AnyTask) -> Mapping[str, tuple[float, float]]:
+def _read_costs(settings: DecisionSettings, task: Classification | MultiLabel) -> Mapping[str, tuple[float, float]]:
     """Return the costs of a wrong and of a missed label, by label; of two labels, of the positive one."""
-    _check_kind(task, "--costs")
     if isinstance(task, Classification) and len(task.labels) != 2:
         raise ValueError(f"--costs: expected multi-label or two labels, got {len(task.labels)} labels; omit it")
     labels = (task.f1_label,) if isinstance(task, Classification) else task.label_names
@@ -231,7 +233,9 @@ def _slice(name: str, task: AnyTask, scored: Scored, inputs: Sequence[str]) -> I
     yield from ([values[example.location]] for example in scored.examples)
 
 
-def _check_kind(task: AnyTask, flag: str) -> None:
-    if not isinstance(task, Classification | MultiLabel):
-        expected = "expected a model for classification or multi-label"
-        raise ValueError(f"{flag}: {expected}, got one for {task.kind}; omit it")
+def _check_kind(task: AnyTask, flag: str) -> Classification | MultiLabel:
+    """Return a task of labels with probabilities. Raises ValueError, naming the flag, for another one."""
+    if isinstance(task, Classification | MultiLabel):
+        return task
+    expected = "expected a model for classification or multi-label"
+    raise ValueError(f"{flag}: {expected}, got one for {task.kind}; omit it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,8 @@ def find_suspects(task: Any, examples: Sequence[Any]) -> list[PredictedExample]:
     folds = np.array([fold_of[key] for key in keys])
     probabilities = np.empty((len(examples), len(task.labels)))
     for fold in range(FOLDS):
-        floor = train_floor(LINEAR, task, {"train": [examples[number] for number in np.flatnonzero(folds != fold)]})
-        outputs = floor.outputs([examples[number] for number in np.flatnonzero(folds == fold)])
+        train, held = ([*compress(examples, marks)] for marks in (folds != fold, folds == fold))
+        outputs = train_floor(LINEAR, task, {"train": train}).outputs(held)
         probabilities[folds == fold] = softmax(outputs.astype(np.float32))
     suspects = []
     for number in rank_suspects(probabilities, task.encode_labels(examples)).tolist():

@@ -172,7 +172,7 @@ def describe_run(run: RunRecord) -> Iterator[str]:
 def draw_curves(run: RunRecord) -> Iterator[str]:
     """Yield the charts of a run: loss, the metric of its evaluations, learning rate, gradient norm."""
     for metric in dict.fromkeys(("loss", run.metric, "learning_rate", "gradient_norm")):
-        curves = dict[str, list[tuple[float, float]]]()
+        curves = dict[str, Sequence[tuple[float, float]]]()
         for kind in dict.fromkeys(record["kind"] for record in run.records):
             points = [(one["step"], one[metric]) for one in run.records if one["kind"] == kind and metric in one]
             if points:
@@ -264,15 +264,16 @@ def compare_runs(runs: Sequence[RunRecord]) -> Iterator[str]:
             if scores:
                 mean = summarize_seeds(scores).format(*members[0].scale)
                 rows.append((title, split, metric, mean, str(len(scores))))
-        if all(metric in run.scores().get("dev", {}) for run in members):
+        if metric == runs[0].metric and all(metric in run.scores().get("dev", {}) for run in members):
             samples[title] = Sample([run.scores()["dev"][metric] for run in members], _example_scores(members))
     yield "<h2>Comparison</h2>" + make_table(("runs", "split", "metric", "mean ± sd", "runs"), rows, (0, 1, 2))
     sizes = {len(one.values) for sample in samples.values() for one in sample.examples}
     if len(sizes) != 1 or not all(sample.examples for sample in samples.values()):  # other dev examples, or none
         samples = {title: sample._replace(examples=()) for title, sample in samples.items()}
-    (first, base), *others = estimate("dev", samples, DRAWS).items() if samples else [("", None)]
-    for title, other in others:
-        found = difference([(other, base)])
+    estimates = estimate("dev", samples, DRAWS)
+    for title in [*samples][1:]:
+        first = next(iter(samples))
+        found = difference([(estimates[title], estimates[first])])
         digits, factor = runs[0].scale
         bounds = [f"{factor * bound:+.{digits}f}" for bound in found.interval or ()]
         interval = f"95 % interval {' to '.join(bounds)} (bootstrap)" if bounds else "without an interval"
